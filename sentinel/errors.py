@@ -1,0 +1,64 @@
+"""The error tree. Only these cross from an adapter into a room; the foreign error is kept as ``__cause__``.
+
+    SentinelError
+    ├── UserError            a person can fix it: bad setting, bad argument, bad rule (exit status 2)
+    │   └── FileError        the same, with file, line and key
+    ├── Unavailable          something outside did not answer: *not known*, never "empty" (exit status 3)
+    │   ├── Timeout          … within its deadline
+    │   └── Denied           … or refused us (authentication, rights)
+    ├── Refused              a limit or a promise forbids it; nothing was done (exit status 4)
+    └── ProtocolError        an answer that cannot be understood
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class SentinelError(Exception):
+    """Base of all errors of ours. ``fix`` is the sentence that tells a person what to do next."""
+
+    exit_status = 1
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.fix}" if self.fix else self.message
+
+
+class UserError(SentinelError):
+    exit_status = 2
+
+
+class FileError(UserError):
+    """Bad content of a file that a person wrote: always names the file, and line and key where known."""
+
+    def __init__(self, path: Path | str, message: str, *, line: int | None = None, key: str = "", fix: str = "") -> None:
+        where = f"{path}:{line}" if line else f"{path}"
+        super().__init__(f"{where}: {key + ': ' if key else ''}{message}", fix=fix)
+        self.path = Path(path)
+        self.line = line
+        self.key = key
+
+
+class Unavailable(SentinelError):
+    exit_status = 3
+
+
+class Timeout(Unavailable):
+    pass
+
+
+class Denied(Unavailable):
+    pass
+
+
+class Refused(SentinelError):
+    exit_status = 4
+
+
+class ProtocolError(SentinelError):
+    pass
