@@ -1,13 +1,13 @@
 """The error tree. Only these cross from an adapter into a room; the foreign error is kept as ``__cause__``.
 
-    SentinelError
-    ├── UserError            a person can fix it: bad setting, bad argument, bad rule (exit status 2)
-    │   └── FileError        the same, with file, line and key
-    ├── Unavailable          something outside did not answer: *not known*, never "empty" (exit status 3)
-    │   ├── Timeout          … within its deadline
-    │   └── Denied           … or refused us (authentication, rights)
-    ├── Refused              a limit or a promise forbids it; nothing was done (exit status 4)
-    └── ProtocolError        an answer that cannot be understood
+SentinelError
+├── UserError            a person can fix it: bad setting, bad argument, bad rule (exit status 2)
+│   └── FileError        the same, with file, line and key
+├── Unavailable          something outside did not answer: *not known*, never "empty" (exit status 3)
+│   ├── Timeout          … within its deadline
+│   └── Denied           … or refused us (authentication, rights)
+├── Refused              a limit or a promise forbids it; nothing was done (exit status 4)
+└── ProtocolError        an answer that cannot be understood
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class UserError(SentinelError):
 class FileError(UserError):
     """Bad content of a file that a person wrote: always names the file, and line and key where known."""
 
-    def __init__(self, path: Path | str, message: str, *, line: int | None = None, key: str = "", fix: str = "") -> None:
+    def __init__(
+        self, path: Path | str, message: str, *, line: int | None = None, key: str = "", fix: str = ""
+    ) -> None:
         where = f"{path}:{line}" if line else f"{path}"
         super().__init__(f"{where}: {key + ': ' if key else ''}{message}", fix=fix)
         self.path = Path(path)

@@ -1,0 +1,404 @@
+"""The vocabulary: records that pass between the rooms.
+
+Frozen, hashable where their parts are, without I/O, clock or randomness. Times are aware UTC datetimes; a naive one is
+refused when the record is made. ``None`` means *not known* everywhere in this file; it never means zero, empty or healthy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+Scalar = str | int | float | bool | None
+MAX_TEXT = 2048  # characters of raw text that one evidence carries; the source keeps the rest
+
+_EMPTY: Mapping[str, Scalar] = MappingProxyType({})
+
+
+class Cause(StrEnum):
+    """What broke. One id each; the rules in ``rules/`` give their evidence."""
+
+    USER_CODE = "user_code"
+    USER_CONFIG = "user_config"
+    SOFTWARE_ENV = "software_env"
+    APP_OOM_GPU = "app_oom_gpu"
+    APP_OOM_HOST = "app_oom_host"
+    DATALOADER = "dataloader"
+    NUMERICAL_NAN = "numerical_nan"
+    COLLECTIVE_MISMATCH = "collective_mismatch"
+    NCCL_HANG_UNKNOWN = "nccl_hang_unknown"
+    NETWORK_BOOTSTRAP = "network_bootstrap"
+    NETWORK_FABRIC = "network_fabric"
+    GPU_MEMORY_ECC = "gpu_memory_ecc"
+    GPU_FALLEN_OFF_BUS = "gpu_fallen_off_bus"
+    GPU_NVLINK = "gpu_nvlink"
+    GPU_GSP_OR_DRIVER = "gpu_gsp_or_driver"
+    GPU_THERMAL_POWER = "gpu_thermal_power"
+    PCIE = "pcie"
+    NODE_OS_OR_HOST = "node_os_or_host"
+    NODE_FAILURE = "node_failure"
+    FILESYSTEM_STORAGE = "filesystem_storage"
+    DISK_FULL = "disk_full"
+    CHECKPOINT_CORRUPT = "checkpoint_corrupt"
+    SCHEDULER_PREEMPT_OR_TIMELIMIT = "scheduler_preempt_or_timelimit"
+    UNKNOWN = "unknown"
+
+
+class Scope(StrEnum):
+    """Where it broke. ``gpu`` and ``link`` are components, ``node`` is node-wide, ``cluster`` is shared."""
+
+    APPLICATION = "application"
+    GPU = "gpu"
+    LINK = "link"
+    NODE = "node"
+    CLUSTER = "cluster"
+    UNKNOWN = "unknown"
+
+
+class Trust(StrEnum):
+    """Provenance (promise 2). Only ``SYSTEM`` evidence can drain a node; ``USER`` is what a user's program may have made."""
+
+    SYSTEM = "system"
+    USER = "user"
+
+
+class Source(StrEnum):
+    """Who said so."""
+
+    KERNEL = "kernel"
+    DCGM = "dcgm"
+    NVML = "nvml"
+    DIAGNOSTIC = "diagnostic"
+    HOST = "host"
+    FABRIC = "fabric"
+    SITE_CHECK = "site_check"
+    SLURM = "slurm"
+    PROBE = "probe"  # the daemon reached out itself: a port, a heartbeat
+    PROMETHEUS = "prometheus"
+    AGENT = "agent"
+    PROCESS = "process"  # /proc of the job's tasks, read by the agent
+    PROGRESS = "progress"  # step lines, judged over time
+    CHECKPOINT = "checkpoint"
+    JOB_LOG = "job_log"
+    ERROR_FILE = "error_file"
+    FLIGHT_RECORDER = "flight_recorder"
+    OPERATOR = "operator"
+
+
+# What a user's program can write, print or fake; everything else speaks for the machine.
+USER_SOURCES = frozenset(
+    {Source.PROGRESS, Source.CHECKPOINT, Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER}
+)
+
+
+class Kind(StrEnum):
+    """Kinds of evidence that code treats specially. Rules may introduce further kinds; they are plain strings."""
+
+    UNREADABLE = "unreadable"  # a source could not be read: missing, late, truncated, unparsable. Never bad, never good
+    PROBE_HUNG = "probe_hung"  # a probe passed its deadline and was killed (or could not be)
+    XID = "xid"  # data: xid, pci; where.gpu
+    SXID = "sxid"
+    GPU_LOST = "gpu_lost"  # fewer GPUs than promised, or DCGM status lost
+    RECOVERY_ACTION = "recovery_action"  # data: action 0..4 (DCGM field 1523, Xid 154)
+    DIAG_FAILED = "diag_failed"  # a diagnostic ran and found a fault; data: code, severity, level
+    DIAG_PASSED = "diag_passed"
+    NODE_UNREACHABLE = "node_unreachable"  # heartbeat lost and slurmd's port does not answer
+    NODE_DOWN = "node_down"  # Slurm's own word
+    NODE_BACK = "node_back"
+    JOB_ENDED = "job_ended"  # data: exit_code, signal, state
+    STEP = "step"  # progress; data: step, loss, step_time_s
+    STALL = "stall"  # no progress for longer than the job's rhythm allows; data: step, silent_s
+    SLOW = "slow"
+    TASK_STATE = "task_state"  # data: state (/proc letter), pid; where.rank
+    CHECKPOINT_INVALID = "checkpoint_invalid"  # data: path, step, reason
+    CHECKPOINT_SAVED = "checkpoint_saved"
+
+
+def require_aware(*times: datetime | None) -> None:
+    for time in times:
+        if time is not None and time.utcoffset() is None:
+            raise ValueError(f"naive datetime {time!r}: records hold aware UTC times")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The unit that a record speaks of; every part may be unknown."""
+
+    node: str | None = None
+    gpu: int | None = None  # index on the node as Slurm's gres counts it
+    gpu_uuid: str | None = None
+    nic: str | None = None
+    rank: int | None = None
+    job: int | None = None
+    attempt: int | None = None  # Slurm's restart count of the job when it happened
+    path: str | None = None
+
+
+NOWHERE = Where()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One thing that was seen. ``id`` is stable: the same observation, delivered twice, is one evidence."""
+
+    id: str
+    at: datetime  # when it happened
+    seen_at: datetime  # when it was read
+    source: Source
+    kind: str
+    where: Where = NOWHERE
+    text: str = ""  # raw, at most MAX_TEXT characters; hostile
+    rule: str | None = None  # id of the rule that recognised it
+    line: int | None = None  # line in the file it came from, from 1
+    data: Mapping[str, Scalar] = field(default_factory=lambda: _EMPTY, hash=False)
+    trust: Trust = Trust.SYSTEM
+
+    def __post_init__(self) -> None:
+        require_aware(self.at, self.seen_at)
+        if self.source in USER_SOURCES and self.trust is Trust.SYSTEM:
+            object.__setattr__(self, "trust", Trust.USER)  # a source users can fake is never more than USER
+        if len(self.text) > MAX_TEXT:
+            object.__setattr__(self, "text", self.text[: MAX_TEXT - 1] + "…")
+
+
+def stable_id(*parts: object) -> str:
+    """Id from what identifies an observation (source, cursor, text): equal input, equal id."""
+    digest = hashlib.blake2b(digest_size=10)
+    for part in parts:
+        digest.update(str(part).encode("utf-8", "surrogateescape"))
+        digest.update(b"\x1f")
+    return digest.hexdigest()
+
+
+class IncidentState(StrEnum):
+    OPEN = "open"  # evidence is coming in, or a plan is being carried out
+    HELD = "held"  # waits for a person: budget, breaker, refusal, application fault
+    WATCHING = "watching"  # acted; waiting for proof that the job gains steps again
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Evidence that belongs to one failure. Consequences are tied to their cause, not counted again."""
+
+    id: str
+    opened_at: datetime
+    updated_at: datetime
+    state: IncidentState = IncidentState.OPEN
+    job: int | None = None
+    attempt: int | None = None
+    nodes: tuple[str, ...] = ()  # nodes that evidence names, in order of time
+    evidence: tuple[Evidence, ...] = ()  # in order of time
+    closed_at: datetime | None = None
+    outcome: str = ""  # how it ended, in words
+
+    def __post_init__(self) -> None:
+        require_aware(self.opened_at, self.updated_at, self.closed_at)
+
+
+class Restart(StrEnum):
+    RESUME = "resume"  # same nodes will do
+    RESUME_EXCLUDING = "resume_excluding"  # without the drained and suspect nodes
+    HOLD = "hold"  # a person must change something first
+    NONE = "none"  # nothing to restart
+
+
+@dataclass(frozen=True, slots=True)
+class Culprits:
+    nodes: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()  # "node:index", or a bare index or PCI address where the node is not known
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """One evidence and how much it spoke for (> 0) or against (< 0) the verdict, in natural-log odds."""
+
+    evidence: Evidence
+    weight: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    cause: Cause
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What broke and where, with grounds. ``drain`` names only nodes that SYSTEM evidence convicts."""
+
+    cause: Cause
+    scope: Scope
+    confidence: float  # 0..1, calibrated
+    culprits: Culprits = Culprits()
+    drain: tuple[str, ...] = ()
+    suspect: tuple[str, ...] = ()  # excluded for this job's retry and tested, never drained
+    drain_recommended: bool = False  # also where no node name is in the text
+    restart: Restart = Restart.NONE
+    onset_step: int | None = None  # numbers went bad at this step: resume before it
+    alternatives: tuple[Alternative, ...] = ()
+    grounds: tuple[Ground, ...] = ()
+    against: tuple[Ground, ...] = ()
+    would_change: tuple[str, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node as Slurm tells it."""
+
+    name: str
+    state: str  # base state, lower case: idle, allocated, mixed, down, unknown, ...
+    flags: frozenset[str] = frozenset()  # lower case: drain, not_responding, maintenance, reserved, ...
+    reason: str = ""
+    partitions: tuple[str, ...] = ()
+    address: str = ""
+    port: int | None = None
+    gpus: int | None = None  # promised by gres
+    topology: str = ""
+
+    @property
+    def drained(self) -> bool:
+        return "drain" in self.flags
+
+    @property
+    def usable(self) -> bool:
+        """Slurm would give it work, now or when its job ends."""
+        bad = {"drain", "fail", "not_responding", "maintenance", "power_down", "powered_down", "planned_down"}
+        return self.state in {"idle", "allocated", "mixed", "completing"} and not (self.flags & bad)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as Slurm tells it. Text in it is user-written, hence hostile."""
+
+    id: int
+    state: str  # base state, lower case: pending, running, completing, failed, completed, ...
+    user: str = ""
+    uid: int | None = None
+    name: str = ""
+    partition: str = ""
+    nodes: tuple[str, ...] = ()  # in Slurm's order; empty when it holds none
+    batch_host: str = ""
+    restarts: int = 0
+    reason: str = ""
+    held: bool = False
+    comment: str = ""
+    admin_comment: str = ""
+    stdout: str = ""
+    excluded: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    node_count: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    requeue: bool | None = None
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    eligible_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One snapshot of the cluster. A room never asks Slurm again in the middle of a thought."""
+
+    at: datetime
+    nodes: Mapping[str, NodeView]
+    jobs: Mapping[int, JobView]
+
+    def __post_init__(self) -> None:
+        require_aware(self.at)
+
+
+class StepKind(StrEnum):
+    """What a plan may contain. One file in ``sentinel/actions/`` each, one switch in the modes setting each."""
+
+    DRAIN = "drain"  # node
+    DOWN = "down"  # node: a lost node, so that Slurm gives up waiting for it
+    REQUEUE_HOLD = "requeue_hold"  # job
+    CHOOSE_CHECKPOINT = "choose_checkpoint"  # job; data of the outcome: path, step, tier
+    QUARANTINE = "quarantine"  # job: checkpoints newer than the chosen one, or invalid
+    WRITE_RESUME = "write_resume"  # job: what TaskProlog reads
+    EXCLUDE = "exclude"  # job: nodes it must not get again
+    RELEASE = "release"  # job
+    CONFIRM = "confirm"  # job: it runs and gains steps
+    HOLD = "hold"  # job: stays held (or failed) with an explanation
+    CANCEL_RESTART = "cancel_restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    kind: StepKind
+    node: str | None = None
+    job: int | None = None
+    attempt: int | None = None  # the attempt that ended; a step is done once per attempt
+    data: Mapping[str, Scalar] = field(default_factory=lambda: _EMPTY, hash=False)
+
+    def key(self, incident: str) -> str:
+        """Identity in the ledger: the same step for the same incident is done once."""
+        return stable_id(incident, self.kind, self.node, self.job, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in order, or a refusal with its reason; never both."""
+
+    id: str
+    incident: str
+    at: datetime
+    steps: tuple[Step, ...] = ()
+    refusal: str = ""  # a reason code, e.g. "drain-budget", "breaker", "no-progress"
+    explanation: str = ""
+    observe_only: bool = False  # judged and planned, not carried out (promise 7)
+
+    def __post_init__(self) -> None:
+        require_aware(self.at)
+
+
+class Result(StrEnum):
+    DONE = "done"
+    FAILED = "failed"
+    NOT_KNOWN = "not_known"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a step. ``NOT_KNOWN`` sends the ledger back to Slurm instead of guessing."""
+
+    step: Step
+    result: Result
+    at: datetime
+    reason: str = ""
+    data: Mapping[str, Scalar] = field(default_factory=lambda: _EMPTY, hash=False)
+
+    def __post_init__(self) -> None:
+        require_aware(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One message to people: one per incident and receiver."""
+
+    id: str
+    incident: str
+    at: datetime
+    title: str
+    body: str
+    data: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        require_aware(self.at)
+
+
+def utc(seconds: float) -> datetime:
+    """Aware UTC time of a Unix time in seconds."""
+    return datetime.fromtimestamp(seconds, tz=UTC)

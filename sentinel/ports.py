@@ -1,0 +1,149 @@
+"""What the rooms and roots need from outside, as the smallest possible protocols.
+
+Reading and writing Slurm are two ports: what only holds a reader cannot drain a node by construction. Every method has a
+deadline inside its adapter and raises ``Unavailable`` (or a child of it) when there is no answer: *not known*, never
+"empty".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from sentinel.model import Evidence, Fleet, Incident, JobView, NodeView, Notice, Outcome, Plan, Step, Verdict
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """Aware UTC."""
+        ...
+
+
+class SlurmReader(Protocol):
+    async def fleet(self) -> Fleet:
+        """All nodes and all jobs that slurmctld still knows, in a fixed number of requests.
+
+        Raises:
+            Unavailable: slurmctld did not answer, refused us, or answered something that cannot be parsed.
+        """
+        ...
+
+    async def node(self, name: str) -> NodeView | None:
+        """One node; None when slurmctld says that there is no such node."""
+        ...
+
+    async def job(self, job: int) -> JobView | None:
+        """One job; None when slurmctld says that it does not know the id (purged, or never there)."""
+        ...
+
+    async def version(self) -> str:
+        """Release of slurmctld, e.g. "22.05.8"."""
+        ...
+
+
+class SlurmWriter(Protocol):
+    """Every method is one request. A repeated call that finds its effect in place succeeds."""
+
+    async def drain(self, node: str, reason: str) -> None:
+        """Take no new work. Raises Refused when the node already carries somebody else's drain reason."""
+        ...
+
+    async def down(self, node: str, reason: str) -> None:
+        """A node that is gone: jobs on it end at once (NODE_FAIL), and it stays drained when it answers again."""
+        ...
+
+    async def undrain(self, node: str) -> None: ...
+
+    async def requeue_hold(self, job: int) -> None:
+        """Requeue a running, completing or finished job and hold it. Already pending counts as done (then held)."""
+        ...
+
+    async def update_job(
+        self,
+        job: int,
+        *,
+        excluded: Sequence[str] | None = None,
+        required: Sequence[str] | None = None,
+        admin_comment: str | None = None,
+        start_now: bool = False,
+    ) -> None:
+        """Change a pending job; ``excluded`` and ``required`` replace the lists (the caller gives the union)."""
+        ...
+
+    async def release(self, job: int) -> None: ...
+
+    async def notify(self, job: int, text: str) -> None:
+        """One line into the job's output; a job that is not running is not an error."""
+        ...
+
+
+class Ledger(Protocol):
+    """Intent before effect, effect before outcome."""
+
+    def intend(self, plan: Plan, step: Step, at: datetime) -> bool:
+        """Write the intent row. False when the same step of this incident was already done: do nothing then."""
+        ...
+
+    def record(self, plan: Plan, outcome: Outcome) -> None: ...
+
+    def outcome(self, incident: str, step: Step) -> Outcome | None: ...
+
+
+class Store(Ledger, Protocol):
+    """Append-only evidence; incidents, verdicts, plans, notices; the ledger."""
+
+    def append(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        """Keep what is new (by id) and return it, in order."""
+        ...
+
+    def save_incident(self, incident: Incident) -> None: ...
+
+    def save_verdict(self, incident: str, verdict: Verdict, at: datetime) -> None: ...
+
+    def save_plan(self, plan: Plan) -> None: ...
+
+    def open_incidents(self) -> list[Incident]: ...
+
+    def open_plans(self) -> list[Plan]: ...
+
+    def notice_sent(self, notice: str, receiver: str) -> bool: ...
+
+    def record_notice(self, notice: Notice, receiver: str, delivered: bool) -> None: ...
+
+
+class Sink(Protocol):
+    """Where a notice goes: a webhook, later chat and pager."""
+
+    name: str
+
+    async def send(self, notice: Notice) -> None:
+        """Deliver once. Raises Unavailable when trying again can help, Refused when it cannot."""
+        ...
+
+
+class Orders(Protocol):
+    """Asks the agent of a node to do something and waits for its answer."""
+
+    async def ask(self, node: str, kind: str, arguments: Mapping[str, object], *, deadline_s: float) -> object:
+        """The agent's result (JSON).
+
+        Raises:
+            Unavailable: the agent is not connected, did not answer in time, or could not do it.
+        """
+        ...
+
+
+class Credentials(Protocol):
+    """Credentials that a peer on this cluster can check (MUNGE)."""
+
+    def encode(self, payload: bytes) -> str: ...
+
+    def decode(self, credential: str) -> tuple[bytes, int, int]:
+        """Payload, uid and gid of who made it.
+
+        Raises:
+            Denied: expired, replayed, rewound or not a credential of this cluster.
+            Unavailable: munged does not answer.
+        """
+        ...

@@ -1,0 +1,115 @@
+"""Records as JSON, for the wire between nodes and daemon, the agent's spool, the store and ``--json``.
+
+Decoding is strict about types and lenient about unknown keys (a newer sender may add some): what does not fit raises
+``ProtocolError``, so that a torn line is *unreadable* and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, TypeVar
+
+from sentinel.errors import ProtocolError
+from sentinel.model import Evidence, Scalar, Source, Trust, Where
+
+T = TypeVar("T")
+
+
+def to_json(value: object) -> Any:
+    """Plain JSON of a record: times as ISO 8601 in UTC, enums as their ids, tuples and sets as lists."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_json(item) for item in value)
+    return value
+
+
+def time_from(value: object) -> datetime:
+    """Aware time of an ISO 8601 string.
+
+    Raises:
+        ProtocolError: not a string, not a time, or without a zone.
+    """
+    if not isinstance(value, str):
+        raise ProtocolError(f"not a time: {value!r:.80}")
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise ProtocolError(f"not a time: {value!r:.80}") from error
+    if time.utcoffset() is None:
+        raise ProtocolError(f"time without a zone: {value!r:.80}")
+    return time.astimezone(UTC)
+
+
+def evidence_from(value: object) -> Evidence:
+    """Evidence from the JSON that ``to_json`` makes of it.
+
+    Raises:
+        ProtocolError: a key is missing or of the wrong type.
+    """
+    if not isinstance(value, dict):
+        raise ProtocolError(f"evidence is not an object: {value!r:.80}")
+    try:
+        return Evidence(
+            id=_text(value["id"]),
+            at=time_from(value["at"]),
+            seen_at=time_from(value["seen_at"]),
+            source=Source(value["source"]),
+            kind=_text(value["kind"]),
+            where=where_from(value.get("where") or {}),
+            text=_text(value.get("text", "")),
+            rule=_optional(value.get("rule"), str),
+            line=_optional(value.get("line"), int),
+            data=_scalars(value.get("data") or {}),
+            trust=Trust(value.get("trust", Trust.USER)),
+        )
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"not evidence: {error!r:.120}") from error
+
+
+def where_from(value: object) -> Where:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"where is not an object: {value!r:.80}")
+    return Where(
+        node=_optional(value.get("node"), str),
+        gpu=_optional(value.get("gpu"), int),
+        gpu_uuid=_optional(value.get("gpu_uuid"), str),
+        nic=_optional(value.get("nic"), str),
+        rank=_optional(value.get("rank"), int),
+        job=_optional(value.get("job"), int),
+        attempt=_optional(value.get("attempt"), int),
+        path=_optional(value.get("path"), str),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ProtocolError(f"not text: {value!r:.80}")
+    return value
+
+
+def _optional(value: object, kind: type[T]) -> T | None:
+    if value is None:
+        return None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ProtocolError(f"not {kind.__name__}: {value!r:.80}")
+    return value
+
+
+def _scalars(value: object) -> dict[str, Scalar]:
+    if not isinstance(value, dict) or not all(
+        isinstance(item, (str, int, float, bool, type(None))) for item in value.values()
+    ):
+        raise ProtocolError(f"data is not a flat object: {value!r:.80}")
+    return {str(key): item for key, item in value.items()}
