@@ -7,6 +7,8 @@ Decoding is strict about types and lenient about unknown keys (a newer sender ma
 from __future__ import annotations
 
 import dataclasses
+import types
+import typing
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -32,6 +34,50 @@ def to_json(value: object) -> Any:
         return [to_json(item) for item in value]
     if isinstance(value, (set, frozenset)):
         return sorted(to_json(item) for item in value)
+    return value
+
+
+def record_from(kind: type[T], value: object) -> T:
+    """A record of ``kind`` (a dataclass of the vocabulary) from the JSON that ``to_json`` makes of it.
+
+    Raises:
+        ProtocolError: not an object, a key is missing, or a value is of the wrong type.
+    """
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{kind.__name__} is not an object: {value!r:.80}")
+    hints = typing.get_type_hints(kind)
+    known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    try:
+        return kind(**{name: _value(hints[name], item) for name, item in value.items() if name in known})
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"not {kind.__name__}: {error!s:.120}") from error
+
+
+def _value(hint: Any, value: object) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        rest = [part for part in arguments if part is not type(None)]
+        return value if len(rest) > 1 else _value(rest[0], value)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_value(arguments[0], item) for item in value)
+    if origin is frozenset and isinstance(value, list):
+        return frozenset(value)
+    if origin in (Mapping, dict) and isinstance(value, dict):
+        return dict(value)
+    if hint is Evidence:
+        return evidence_from(value)
+    if hint is datetime:
+        return time_from(value)
+    if dataclasses.is_dataclass(hint):
+        return record_from(typing.cast(type[Any], hint), value)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and not isinstance(value, hint):
+        raise ProtocolError(f"not {hint.__name__}: {value!r:.80}")
     return value
 
 

@@ -1,0 +1,101 @@
+"""Which evidence belongs to one failure.
+
+In: the open incidents, one new evidence, what runs where, now. Out: the incident it belongs to, or a new one, or none.
+Pure. Never judges: an Xid that means nothing opens an incident as well, and the verdict says that it means nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from sentinel.model import Evidence, Incident, IncidentState, Kind, Source, stable_id
+
+# Seen on healthy machines, or *not known*: never opens an incident, may explain one.
+QUIET = frozenset(
+    {
+        Kind.UNREADABLE,
+        Kind.PROBE_HUNG,
+        Kind.DIAG_PASSED,
+        Kind.NODE_BACK,
+        Kind.STEP,
+        Kind.TASK_STATE,
+        Kind.CHECKPOINT_SAVED,
+        Kind.CHECKPOINT_INVALID,
+    }
+)
+# How Slurm says that a job did not end by itself or by somebody's wish.
+FAILED_STATES = frozenset({"failed", "node_fail", "out_of_memory", "boot_fail"})
+# Lines of the job's own output explain a failure; a running job may print anything, so they open none.
+_WORDS = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
+MOST_EVIDENCE = 400  # of one incident: the first of them decide, the rest is in the store
+
+
+def opens(evidence: Evidence) -> bool:
+    """Whether this alone is a reason to look closer."""
+    if evidence.kind == Kind.JOB_ENDED:
+        return str(evidence.data.get("state", "")).lower() in FAILED_STATES
+    if evidence.source in _WORDS:
+        return evidence.data.get("opens") is True
+    return evidence.kind not in QUIET
+
+
+def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], window: timedelta) -> bool:
+    """Whether ``evidence`` is part of ``incident``.
+
+    Args:
+        job_nodes: nodes that the incident's job had in the attempt that failed.
+        window: evidence of one failure comes within it.
+    """
+    where = evidence.where
+    if where.job is not None and incident.job is not None:
+        return where.job == incident.job and (where.attempt is None or where.attempt == incident.attempt)
+    if incident.state is IncidentState.CLOSED or abs(evidence.at - incident.updated_at) > window:
+        return False
+    if where.node is None:
+        return False
+    if where.node in incident.nodes:
+        return True
+    # After the restart the job's other nodes may run the next attempt: their news is no longer this incident's.
+    return incident.state is IncidentState.OPEN and where.node in job_nodes
+
+
+def find(
+    incidents: Sequence[Incident], evidence: Evidence, job_nodes: Mapping[str, Sequence[str]], window: timedelta
+) -> Incident | None:
+    """The incident that ``evidence`` belongs to: an open one before a closed one, the newest first.
+
+    Args:
+        job_nodes: by incident id.
+    """
+    ranked = sorted(incidents, key=lambda i: (i.state is IncidentState.CLOSED, -i.opened_at.timestamp()))
+    return next((i for i in ranked if belongs(i, evidence, job_nodes.get(i.id, ()), window)), None)
+
+
+def attach(incident: Incident, evidence: Sequence[Evidence], now: datetime) -> Incident:
+    """``incident`` with ``evidence`` added, each once, in order of time."""
+    known = {item.id for item in incident.evidence}
+    fresh = [item for item in evidence if item.id not in known]
+    if not fresh:
+        return incident
+    merged = sorted((*incident.evidence, *fresh), key=lambda item: item.at)[:MOST_EVIDENCE]
+    nodes = list(incident.nodes)
+    for item in fresh:
+        if item.where.node and item.where.node not in nodes and opens(item) and item.source not in _WORDS:
+            nodes.append(item.where.node)
+    return dataclasses.replace(
+        incident,
+        evidence=tuple(merged),
+        nodes=tuple(nodes),
+        updated_at=max(incident.updated_at, now),
+        job=incident.job if incident.job is not None else next((e.where.job for e in fresh if e.where.job), None),
+    )
+
+
+def new(evidence: Evidence, *, job: int | None, attempt: int | None, now: datetime) -> Incident:
+    """An incident opened by ``evidence``; its id is stable, so that the same evidence never opens two."""
+    incident = Incident(
+        id=stable_id("incident", evidence.id)[:10], opened_at=now, updated_at=now, job=job, attempt=attempt
+    )
+    return attach(incident, [evidence], now)
