@@ -1,0 +1,140 @@
+"""Settings of the agent: one TOML file per node (``sentinel agent --config FILE``), usually the same on every node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sentinel.settings import section, setting
+
+
+@dataclass(frozen=True, slots=True)
+class Dcgm:
+    host: str = setting("127.0.0.1:5555", "host engine by TCP; never an embedded one")
+    socket: str = setting("", "host engine by unix socket instead of TCP", unit="path")
+    bindings: str = setting("", "folder of DCGM's Python bindings; empty: where 4.x and 3.3 install them", unit="path")
+    dcgmi: str = setting("dcgmi", "command used where there are no bindings, and for diagnostics", unit="path")
+    interval_s: float = setting(
+        1.0, "raw fields are the fast signal; health polls every 30 s at best", unit="s", least=0.1
+    )
+    health_s: float = setting(30.0, "period of DCGM's own health check, the slow second", unit="s", least=1.0)
+    connect_s: float = setting(15.0, "a refused connection takes 5 s, a black-holed one 11 s", unit="s", least=1.0)
+    silent_s: float = setting(
+        10.0,
+        "a call that answers nothing for this long hangs in the driver: its process is killed",
+        unit="s",
+        least=0.5,
+    )
+    off: bool = setting(False, "no GPU telemetry on this node; it is then reported as not known, never as healthy")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    path: str = setting(
+        "/dev/kmsg", "kernel log: the device, or a file to which kmsg records are appended", unit="path"
+    )
+    pstore: str = setting("/sys/fs/pstore", "where the kernel leaves its last words after a panic", unit="path")
+    poll_s: float = setting(
+        0.1, "how often a plain file is looked at; the device needs no polling", unit="s", least=0.01
+    )
+    lines_per_kind: int = setting(20, "lines of one kind passed in a window; the rest is counted", least=1)
+    window_s: float = setting(60.0, "window of that limit", unit="s", least=1.0)
+    replay: bool = setting(
+        False, "also read what the kernel said before the agent first started on this boot (else only from now on)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    bytes: int = setting(
+        64 << 20, "disk the unsent evidence may take; beyond it the least valuable goes", least=1 << 16
+    )
+    segment_bytes: int = setting(256 << 10, "size of one file of it", least=4096)
+    batch: int = setting(200, "items sent in one request", least=1, most=5000)
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    follow: bool = setting(True, "follow the log of a job on its batch host")
+    poll_s: float = setting(0.2, "how often a job's log is looked at", unit="s", least=0.05)
+    silent_s: float = setting(
+        30.0, "a follower that answers nothing for this long stands on a stuck file system", unit="s", least=1.0
+    )
+    lines_per_s: float = setting(
+        50.0, "recognised lines passed per second and job, besides steps", unit="lines/s", least=1
+    )
+    burst: int = setting(500, "recognised lines passed at once", unit="lines", least=1)
+    linger_s: float = setting(10.0, "how long a log is still read after its job ended", unit="s", least=0.0)
+    read_bytes: int = setting(8 << 20, "a follower that starts late reads at most this much of the past", least=4096)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    period_s: float = setting(60.0, "host, fabric and disk state change slowly", unit="s", least=1.0)
+    deadline_s: float = setting(20.0, "one round of host probes", unit="s", least=0.5)
+    mounts: list[str] = setting([], "mounts that jobs need; each is probed in a child of its own", unit="path")
+    mount_deadline_s: float = setting(
+        10.0, "a mount that does not answer statvfs for this long is stuck", unit="s", least=0.1
+    )
+    full_fraction: float = setting(0.97, "a file system this full is reported", least=0.1, most=1.0)
+    sysfs: str = setting("/sys", "root of sysfs", unit="path")
+    proc: str = setting("/proc", "root of procfs", unit="path")
+    flaps: int = setting(3, "link losses of one port within flap_window_s that are reported", least=1)
+    flap_window_s: float = setting(600.0, "window of that count", unit="s", least=1.0)
+    clock_skew_s: float = setting(1.0, "offset from the daemon's clock that is reported", unit="s", least=0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A site's own check: any executable (``[checks.NAME]``)."""
+
+    command: list[str] = setting([], "argument list; no shell")
+    period_s: float = setting(300.0, "how often", unit="s", least=1.0)
+    deadline_s: float = setting(30.0, "its processes are killed then", unit="s", least=0.1)
+    convention: str = setting(
+        "nagios", '"nagios" (0 ok, 1 warning, 2 critical, 3 unknown) or "nhc" (0 ok, else failed)'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    level1_s: float = setting(
+        0.0, "period of level 1 by the agent; 0: only in the hooks and on order", unit="s", least=0
+    )
+    idle_level: int = setting(0, "level run on an idle node in rotation; 0: none", least=0, most=3)
+    idle_period_s: float = setting(86400.0, "each node's turn comes once in this time", unit="s", least=60)
+    deadline_s: list[float] = setting([60.0, 600.0, 2400.0, 7200.0], "deadline of level 1, 2, 3, 4", unit="s")
+    stop_s: float = setting(45.0, "DCGM needs up to 40 s to stop a diagnostic", unit="s", least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    listen: str = setting("", 'address and port of /metrics, e.g. "127.0.0.1:9479"; empty: none')
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    node: str = setting("", "name of this node in Slurm; empty: $SLURMD_NODENAME, else the short host name")
+    url: str = setting("http://127.0.0.1:9478", "the daemon")
+    munge_socket: str = setting("", "munged's socket; empty: munge's default", unit="path")
+    trusted_uids: list[int] = setting([], "uids besides root and our own that the daemon may run as")
+    run_dir: str = setting("/run/sentinel", "what hooks read and write: verdict, job files", unit="path")
+    state: str = setting("/var/lib/sentinel/agent", "what survives a restart: spool, cursors, results", unit="path")
+    resume: str = setting("", "folder on the shared file system that TaskProlog reads resume points from", unit="path")
+    gpus: int = setting(-1, "GPUs that Slurm's gres promises on this node; -1: not known", least=-1)
+    heartbeat_s: float = setting(
+        2.0, "three missed ones make the daemon look; cheaper than polling Slurm", unit="s", least=0.1
+    )
+    verdict_s: float = setting(
+        3.0, "period of the dated verdict; hooks take it for fresh for 15 s", unit="s", least=0.2
+    )
+    request_s: float = setting(5.0, "deadline of one request to the daemon", unit="s", least=0.1)
+    backoff_s: float = setting(10.0, "longest pause between attempts to reach the daemon", unit="s", least=0.1)
+    dcgm_bindings: str = setting("", "the same as [dcgm] bindings", unit="path")
+    dcgm: Dcgm = section(Dcgm)
+    kernel: Kernel = section(Kernel)
+    spool: Spool = section(Spool)
+    jobs: Jobs = section(Jobs)
+    host: Host = section(Host)
+    checks: dict[str, Check] = setting({}, "site checks by name")
+    diagnostics: Diagnostics = section(Diagnostics)
+    metrics: Metrics = section(Metrics)
