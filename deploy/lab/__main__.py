@@ -1,0 +1,177 @@
+"""Command line of the lab."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lab import cluster, layout
+from lab.layout import LabError
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="lab",
+        description="A real Slurm cluster on one machine: try Sentinel, and your own policies, without a GPU.",
+        epilog="Example: lab up --nodes 4 --gpus 8 && lab submit && lab inject xid --node n2 --gpu 3 --xid 79 && lab down",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--dir", type=Path, default=None, help="folder of the lab (default: $SENTINEL_LAB_DIR or in /tmp)")
+    up = commands.add_parser("up", parents=[common], help="bring a lab up")
+    up.add_argument("--nodes", type=int, default=4)
+    up.add_argument("--gpus", type=int, default=8, help="GPUs per node (faked)")
+    up.add_argument("--partition", default="gpu")
+    up.add_argument("--isolated", action="store_true", help="each node in its own network and host name (root)")
+    up.add_argument("--no-sentinel", dest="sentinel", action="store_false", help="Slurm alone: no daemon, agents, hooks")
+    up.add_argument("--observe", action="store_true", help="Sentinel judges and tells, and changes nothing")
+    up.add_argument("--ready-s", type=float, default=60.0, help="longest wait for Slurm to be ready, seconds")
+    down = commands.add_parser("down", parents=[common], help="end everything and remove the folder")
+    down.add_argument("--keep", action="store_true", help="keep the folder (logs, checkpoints)")
+    status = commands.add_parser("status", parents=[common], help="what runs, what is broken on purpose")
+    status.add_argument("--json", action="store_true")
+    commands.add_parser("env", parents=[common], help='for this shell: eval "$(lab env)"')
+    logs = commands.add_parser("logs", parents=[common], help="where the logs lie, and their last lines")
+    logs.add_argument("name", nargs="?", help="slurmctld, daemon, receiver, a node, or a job id")
+    logs.add_argument("--lines", type=int, default=20)
+    messages = commands.add_parser("messages", parents=[common], help="what Sentinel told people (webhook)")
+    messages.add_argument("--json", action="store_true")
+    return top
+
+
+def positive(value: int, name: str, largest: int) -> int:
+    if not 1 <= value <= largest:
+        raise LabError(f"--{name} {value}: give 1 to {largest}")
+    return value
+
+
+def cmd_up(options: argparse.Namespace, directory: Path) -> None:
+    began = time.monotonic()
+    if not options.partition.isidentifier():
+        raise LabError(f"--partition {options.partition}: letters, digits and _ only")
+    if not 0 <= options.gpus <= 64:
+        raise LabError(f"--gpus {options.gpus}: give 0 to 64")
+    spec = layout.new_spec(
+        directory,
+        nodes=positive(options.nodes, "nodes", 1024),
+        gpus=options.gpus,
+        partition=options.partition,
+        isolated=options.isolated,
+        sentinel=options.sentinel,
+        python=sys.executable,
+        mode="observe" if options.observe else "act",
+    )
+    lab = cluster.up(spec, ready_s=options.ready_s)
+    print(f"lab up in {time.monotonic() - began:.1f} s: {spec.nodes} nodes of {spec.gpus} GPUs in {lab.dir}")
+    entry = layout.HERE / "lab"
+    print(f'for sinfo, squeue, sentinel in this shell:  eval "$(bash {entry} env --dir {lab.dir})"')
+
+
+def cmd_down(options: argparse.Namespace, directory: Path) -> None:
+    cluster.down(directory, keep=options.keep)
+    print(f"lab down; {directory} {'kept' if options.keep else 'removed'}")
+
+
+def cmd_status(options: argparse.Namespace, directory: Path) -> None:
+    answer = cluster.status(layout.load(directory))
+    if options.json:
+        print(json.dumps(answer))
+    else:
+        show_status(answer)
+
+
+def show_status(answer: dict[str, Any]) -> None:
+    print(f"{answer['cluster']}: {answer['nodes']} nodes of {answer['gpus']} GPUs in {answer['dir']}")
+    ports = answer["ports"]
+    print(f"ports: slurmctld {ports['slurmctld']}, daemon {ports['daemon']}, webhook {ports['webhook']}")
+    amiss = {name: state for name, state in answer["services"].items() if not state.startswith("running")}
+    print(f"services: {len(answer['services']) - len(amiss)} of {len(answer['services'])} run")
+    for name, state in amiss.items():
+        print(f"  {name}: {state}")
+    for fault in answer["faults"]:
+        print(f"fault in force: {fault['fault']} {fault.get('node') or ''} since {fault['at']}")
+    if answer["slurm"] is None:
+        print(f"Slurm: not known ({answer['error']})")
+        return
+    for node in answer["slurm"]:
+        print(f"  {node['node']:<6} {node['state']:<12} {node['reason'] if node['reason'] != 'none' else ''}".rstrip())
+    for job in answer["jobs"]:
+        print(f"  job {job['job']} {job['name']} {job['state']} {job['nodes'] or job['reason']}")
+
+
+def cmd_env(options: argparse.Namespace, directory: Path) -> None:
+    for name, value in layout.load(directory).environment().items():
+        print(f"export {name}={shlex.quote(value)}")
+
+
+def cmd_logs(options: argparse.Namespace, directory: Path) -> None:
+    lab = layout.load(directory)
+    name = options.name
+    if name is None:
+        paths = sorted([*lab.log.iterdir(), *lab.dir.glob("nodes/*/log/*"), *lab.shared.glob("*.out")])
+        for path in paths:
+            if path.stat().st_size:
+                print(path)
+        return
+    if name in lab.names:
+        paths = sorted((lab.node(name) / "log").iterdir())
+    elif name.isdigit():
+        paths = sorted(lab.shared.glob(f"*{name}.out"))
+    else:
+        paths = sorted(lab.log.glob(f"{name}.*"))
+    if not paths:
+        raise LabError(f"no log of {name!r}; lab logs lists them")
+    for path in paths:
+        print(f"==> {path}")
+        print("\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-options.lines :]))
+
+
+def cmd_messages(options: argparse.Namespace, directory: Path) -> None:
+    lab = layout.load(directory)
+    for line in lab.messages.read_text(encoding="utf-8").splitlines():
+        if options.json:
+            print(line)
+            continue
+        record = json.loads(line)
+        message = record["message"]
+        body = message if isinstance(message, str) else json.dumps(message, indent=2)
+        print(f"{record['at']}  {ascii_only(body)}")
+
+
+def ascii_only(body: str) -> str:
+    """Control characters made visible: a message holds text from logs."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in body)
+
+
+COMMANDS = {
+    "up": cmd_up,
+    "down": cmd_down,
+    "status": cmd_status,
+    "env": cmd_env,
+    "logs": cmd_logs,
+    "messages": cmd_messages,
+}
+
+
+def main() -> int:
+    options = parser().parse_args()
+    directory = (options.dir or layout.default_dir()).absolute()
+    try:
+        COMMANDS[options.command](options, directory)
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
