@@ -1,0 +1,125 @@
+"""How many copies of each shard, and where: the chance that k simultaneous losses leave one of each.
+
+``nodes`` nodes each own one shard, of which ``copies`` nodes (the owner among them) hold a copy; k of the nodes are
+lost at once, every set of k as likely as any other. All counts are exact whole numbers until the last division.
+
+Placements:
+- group: disjoint groups of ``copies`` neighbours keep each other's shards (Z. Wang et al., "GEMINI", SOSP 2023, where
+  it is shown to be the best one if ``copies`` divides ``nodes``; else the last group takes the rest as a ring).
+- ring: each node's shard also lies on the next ``copies`` - 1 nodes.
+- random: each shard on ``copies`` - 1 other nodes drawn at random, independently for every owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb
+
+from sentinel.planning.limits import PlanningError, fraction, positive, whole
+
+PLACEMENTS = ("group", "ring", "random")
+MOST_NODES = 200_000
+MOST_LOSSES = 2_000
+
+
+def survival(nodes: int, copies: int, losses: int, placement: str = "group") -> float:
+    """P(every shard has a copy left | ``losses`` of ``nodes`` lost)."""
+    whole(nodes, "nodes", most=MOST_NODES)
+    whole(copies, "copies", most=min(nodes, 64))
+    whole(losses, "losses", least=0, most=min(nodes, MOST_LOSSES))
+    if losses < copies:
+        return 1.0
+    if losses == nodes:
+        return 0.0
+    if placement == "group":
+        return _ratio(_group_count(nodes, copies, losses), comb(nodes, losses))
+    if placement == "ring":
+        return _ratio(_circle_count(nodes, copies, losses), comb(nodes, losses))
+    if placement == "random":
+        return (1 - comb(losses - 1, copies - 1) / comb(nodes - 1, copies - 1)) ** losses
+    raise PlanningError(f"unknown placement {placement!r}", fix=f"One of {', '.join(PLACEMENTS)}.")
+
+
+def _ratio(part: int, total: int) -> float:
+    return float(Fraction(part, total))
+
+
+def _group_count(nodes: int, copies: int, losses: int) -> int:
+    """Sets of ``losses`` nodes that contain no whole group, by inclusion and exclusion over the groups.
+
+    Where ``copies`` does not divide ``nodes`` the last group has copies + rest nodes and works as a ring of its own.
+    """
+    rest = nodes % copies
+    if rest == 0:
+        return _plain_groups(nodes // copies, copies, losses)
+    last = copies + rest
+    whole_groups = nodes // copies - 1
+    return sum(
+        _circle_count(last, copies, inside) * _plain_groups(whole_groups, copies, losses - inside)
+        for inside in range(min(last, losses) + 1)
+    )
+
+
+def _plain_groups(groups: int, copies: int, losses: int) -> int:
+    if losses < 0 or losses > groups * copies:
+        return 0
+    total = 0
+    for whole_lost in range(min(groups, losses // copies) + 1):
+        ways = comb(groups, whole_lost) * comb((groups - whole_lost) * copies, losses - whole_lost * copies)
+        total += -ways if whole_lost % 2 else ways
+    return total
+
+
+def _circle_count(nodes: int, copies: int, losses: int) -> int:
+    """Sets of ``losses`` places on a circle without ``copies`` neighbouring ones.
+
+    By the cycle lemma: the z = nodes - losses survivors each are followed by a run of fewer than ``copies`` losses, so
+    there are nodes/z times the coefficient of x^losses in (1 + x + ... + x^(copies-1))^z.
+    """
+    survivors = nodes - losses
+    if losses == 0:
+        return 1
+    if survivors == 0:
+        return 0
+    total = 0
+    for j in range(min(survivors, losses // copies) + 1):
+        ways = comb(survivors, j) * comb(losses - j * copies + survivors - 1, survivors - 1)
+        total += -ways if j % 2 else ways
+    return nodes * total // survivors
+
+
+def domain_survival(domains: int, copies: int, losses: int, *, across: bool) -> float:
+    """The same where whole domains (racks, switches) are lost at once. Copies ``across`` domains (a stride of one
+    domain's nodes or more) make domains the unit; copies inside one domain die with it."""
+    if not across:
+        return 1.0 if whole(losses, "losses", least=0) == 0 else 0.0
+    return survival(domains, copies, losses, "group")
+
+
+def on_disk_survival(nodes: int, copies: int, losses: int, placement: str, returns_fraction: float) -> float:
+    """Copies on the peers' disks: a lost node that comes back (a reboot, not a broken board) brings its copies with
+    it, each with this chance, independently. In memory nothing comes back: ``returns_fraction`` 0."""
+    back = fraction(returns_fraction, "share that returns", zero=True)
+    whole(losses, "losses", least=0, most=min(nodes, MOST_LOSSES))
+    total = 0.0
+    for gone in range(losses + 1):
+        weight = comb(losses, gone) * (1 - back) ** gone * back ** (losses - gone)
+        total += weight * survival(nodes, copies, gone, placement)
+    return total
+
+
+@dataclass(frozen=True)
+class CopyCost:
+    """What the copies cost each node: room (``buffers`` of them, the last complete one and the one being filled) and
+    what it sends at every save."""
+
+    held_bytes_per_node: float
+    sent_bytes_per_save: float
+
+
+def copy_cost(checkpoint_size_bytes: float, nodes: int, copies: int, buffers: int = 2) -> CopyCost:
+    """Room and traffic of ``copies`` copies of every node's shard."""
+    shard = positive(checkpoint_size_bytes, "checkpoint") / whole(nodes, "nodes")
+    whole(copies, "copies", most=nodes)
+    return CopyCost(shard * copies * whole(buffers, "buffers"), shard * (copies - 1))
