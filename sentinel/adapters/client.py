@@ -1,0 +1,142 @@
+"""The daemon as an agent or a hook sees it: signed requests over one kept connection, answers checked.
+
+Standard library only and synchronous: every thread has a client of its own.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Collection, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, Timeout, Unavailable, UserError
+from sentinel.ports import Credentials
+from sentinel.protocol import HEADER, digest_of
+
+MAX_ANSWER_BYTES = 16 << 20
+
+
+class DaemonClient:
+    """One connection to the daemon.
+
+    Args:
+        url: ``http://host:port`` of the daemon.
+        credentials: how requests are signed and answers checked.
+        trusted_uids: who, besides root and our own uid, may answer for the daemon.
+        deadline_s: for connecting, and for the daemon's silence while it answers.
+    """
+
+    def __init__(
+        self, url: str, credentials: Credentials, *, trusted_uids: Collection[int] = (), deadline_s: float = 5.0
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise UserError(f"{url!r} is no address of a daemon", fix="write http://HOST:PORT")
+        self.host, self.port = parts.hostname, parts.port or 9478
+        self.prefix = parts.path.rstrip("/")
+        self.credentials = credentials
+        self.trusted = {0, os.getuid(), *trusted_uids}
+        self.deadline_s = deadline_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    def post(self, path: str, body: Mapping[str, object], *, deadline_s: float | None = None) -> dict[str, Any]:
+        """Send one request and return the checked answer. A kept connection that the daemon closed is opened again once.
+
+        Raises:
+            Timeout, Unavailable: no answer. Denied: refused, or the answer is not the daemon's.
+            Refused: a limit forbids it. ProtocolError: an answer that cannot be understood.
+        """
+        content = json.dumps(body, separators=(",", ":")).encode()
+        credential = self.credentials.encode(digest_of(path, content))
+        deadline = self.deadline_s if deadline_s is None else deadline_s
+        kept = self._connection is not None
+        try:
+            status, signature, answer = self._exchange(path, content, credential, deadline)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
+            self.close()
+            if not kept:
+                raise Unavailable(f"the daemon at {self.host}:{self.port} closed the connection") from error
+            # Once more on a fresh connection: with a new credential, since the first may have been seen.
+            return self.post(path, body, deadline_s=deadline_s)
+        if status != 200:
+            self._check_error(status, answer)
+        self._verify(credential, signature, answer)
+        try:
+            made = json.loads(answer)
+        except ValueError as error:
+            raise ProtocolError(f"the daemon's answer is not JSON: {answer[:80]!r}") from error
+        if not isinstance(made, dict):
+            raise ProtocolError(f"the daemon's answer is not an object: {answer[:80]!r}")
+        return made
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def interrupt(self) -> None:
+        """End a request that another thread waits in; that thread gets ``Unavailable``."""
+        connection = self._connection
+        if connection is not None and getattr(connection, "sock", None) is not None:
+            try:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # already gone: nothing waits any more
+
+    def _exchange(self, path: str, content: bytes, credential: str, deadline_s: float) -> tuple[int, str, bytes]:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(self.host, self.port, timeout=deadline_s)
+        connection = self._connection
+        try:
+            connection.timeout = self.deadline_s
+            if getattr(connection, "sock", None) is None:
+                connection.connect()
+                connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sock.settimeout(deadline_s)
+            connection.request(
+                "POST",
+                self.prefix + path,
+                body=content,
+                headers={HEADER: credential, "Content-Type": "application/json"},
+            )
+            response = connection.getresponse()
+            answer = response.read(MAX_ANSWER_BYTES + 1)
+        except TimeoutError as error:
+            self.close()
+            raise Timeout(f"the daemon at {self.host}:{self.port} did not answer within {deadline_s:g} s") from error
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            raise
+        except (OSError, http.client.HTTPException, AttributeError) as error:  # AttributeError: interrupted in between
+            self.close()
+            raise Unavailable(f"the daemon at {self.host}:{self.port} cannot be reached: {error}") from error
+        if len(answer) > MAX_ANSWER_BYTES:
+            self.close()
+            raise ProtocolError(f"the daemon's answer is longer than {MAX_ANSWER_BYTES} bytes")
+        return response.status, response.headers.get(HEADER, ""), answer
+
+    def _check_error(self, status: int, answer: bytes) -> None:
+        try:
+            message = str(json.loads(answer).get("error", ""))[:500]
+        except (ValueError, AttributeError):
+            message = answer[:200].decode("utf-8", "replace")
+        kinds: dict[int, type[SentinelError]] = {
+            401: Denied,
+            403: Denied,
+            409: Refused,
+            400: ProtocolError,
+            413: ProtocolError,
+        }
+        raise kinds.get(status, Unavailable)(f"the daemon answered {status}: {message}")
+
+    def _verify(self, credential: str, signature: str, answer: bytes) -> None:
+        payload, uid, _ = self.credentials.decode(signature)
+        if payload != digest_of(credential, answer):
+            raise Denied("the answer's credential was made for something else")
+        if uid not in self.trusted:
+            raise Denied(
+                f"the answer comes from uid {uid}", fix="add the daemon's uid to trusted_uids, or stop that server"
+            )

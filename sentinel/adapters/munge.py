@@ -1,0 +1,117 @@
+"""Credentials by MUNGE: four calls of libmunge through ctypes. Standard library only, since the hooks use it too.
+
+A context is made for every call, so that threads share nothing. libmunge's own deadline for its socket is 2 s a try.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+
+from sentinel.errors import Denied, Unavailable
+
+_OPT_SOCKET = 8
+_OK = 0
+# Codes of munge.h that say something about the credential rather than about munged.
+_BAD_CREDENTIAL = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18})
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL("libmunge.so.2")
+    except OSError as error:
+        raise Unavailable(
+            "libmunge.so.2 cannot be loaded", fix="install MUNGE (package libmunge2 or munge-libs)"
+        ) from error
+    library.munge_ctx_create.restype = ctypes.c_void_p
+    library.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
+    library.munge_ctx_set.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
+    library.munge_ctx_strerror.argtypes = [ctypes.c_void_p]
+    library.munge_ctx_strerror.restype = ctypes.c_char_p
+    library.munge_strerror.argtypes = [ctypes.c_int]
+    library.munge_strerror.restype = ctypes.c_char_p
+    library.munge_encode.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
+    library.munge_decode.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_void_p,
+        ctypes.POINTER(ctypes.c_void_p),
+        ctypes.POINTER(ctypes.c_int),
+        ctypes.POINTER(ctypes.c_uint),
+        ctypes.POINTER(ctypes.c_uint),
+    ]
+    return library
+
+
+@cache
+def _free() -> ctypes._NamedFuncPointer:
+    free = ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    free.restype = None
+    return free
+
+
+class Munge:
+    """``ports.Credentials`` over munged.
+
+    Args:
+        socket: munged's socket; empty for libmunge's default.
+    """
+
+    def __init__(self, socket: str = "") -> None:
+        self.socket = os.fsencode(socket)
+
+    def encode(self, payload: bytes) -> str:
+        library, context = _library(), self._context()
+        credential = ctypes.c_void_p()
+        try:
+            code = library.munge_encode(ctypes.byref(credential), context, payload, len(payload))
+            if code != _OK:
+                raise self._error(code, context)
+            return ctypes.string_at(credential.value or 0).decode("ascii")
+        finally:
+            _free()(credential)
+            library.munge_ctx_destroy(context)
+
+    def decode(self, credential: str) -> tuple[bytes, int, int]:
+        try:
+            text = credential.encode("ascii")
+        except UnicodeEncodeError as error:
+            raise Denied("not a MUNGE credential") from error
+        library, context = _library(), self._context()
+        payload, length = ctypes.c_void_p(), ctypes.c_int()
+        uid, gid = ctypes.c_uint(), ctypes.c_uint()
+        try:
+            code = library.munge_decode(
+                text, context, ctypes.byref(payload), ctypes.byref(length), ctypes.byref(uid), ctypes.byref(gid)
+            )
+            if code != _OK:
+                raise self._error(code, context)
+            content = ctypes.string_at(payload.value, length.value) if payload.value else b""
+            return content, uid.value, gid.value
+        finally:
+            _free()(payload)  # allocated for some refused credentials as well
+            library.munge_ctx_destroy(context)
+
+    def _context(self) -> int:
+        library = _library()
+        context = library.munge_ctx_create()
+        if not context:
+            raise Unavailable("MUNGE has no memory for a context")
+        if self.socket:
+            code = library.munge_ctx_set(context, _OPT_SOCKET, self.socket)
+            if code != _OK:
+                library.munge_ctx_destroy(context)
+                raise self._error(code, None)
+        made: int = context
+        return made
+
+    def _error(self, code: int, context: int | None) -> Unavailable:
+        library = _library()
+        detail = (library.munge_ctx_strerror(context) if context else None) or library.munge_strerror(code) or b""
+        message = f"MUNGE: {detail.decode('utf-8', 'replace')}"
+        if code in _BAD_CREDENTIAL:
+            return Denied(message, fix="compare clocks and munge keys of the two hosts")
+        where = self.socket.decode("utf-8", "replace") or "its default socket"
+        return Unavailable(message, fix=f"is munged running and listening on {where}?")
