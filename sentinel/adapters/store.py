@@ -1,0 +1,437 @@
+"""The store over SQLAlchemy: SQLite in WAL mode by default, PostgreSQL by its URL.
+
+Evidence is append-only with stable ids; the ledger's rows are written before the effect and completed after it. Every
+method is one transaction. Errors of the database come out as ``Unavailable``: a store that cannot be written stops the
+acting, never the observing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from sentinel.adapters import store_tables as t
+from sentinel.errors import Unavailable
+from sentinel.model import (
+    Evidence,
+    Incident,
+    IncidentState,
+    JobView,
+    Notice,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+    StepKind,
+    Verdict,
+)
+from sentinel.wire import record_from, to_json
+
+
+def sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'sentinel.db'}"
+
+
+def migrate(engine: sa.Engine) -> None:
+    """Bring the schema to this release's (Alembic, all steps in one go)."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    config.set_main_option("path_separator", "os")
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+class Store:
+    """See ``sentinel.ports.Store`` for what must hold."""
+
+    def __init__(self, url: str, *, busy_s: float = 10.0) -> None:
+        arguments: dict[str, Any] = {}
+        if url.startswith("sqlite"):
+            arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
+        self.engine = sa.create_engine(url, **arguments)
+        if self.engine.dialect.name == "sqlite":
+            sa.event.listen(self.engine, "connect", _sqlite_pragmas)
+        with self._reported():
+            migrate(self.engine)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise Unavailable(
+                f"the store does not answer: {error!s:.300}", fix="check disk space and rights of the state folder"
+            ) from error
+
+    @contextlib.contextmanager
+    def _begin(self) -> Iterator[sa.Connection]:
+        with self._reported(), self.engine.begin() as connection:
+            yield connection
+
+    def _upsert(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        keys: Sequence[str],
+        values: Mapping[str, Any],
+        update: bool = True,
+    ) -> bool:
+        """Insert, or update the row with the same keys. True when it was new."""
+        match = sa.and_(*(table.c[key] == values[key] for key in keys))
+        if connection.execute(sa.select(sa.literal(1)).select_from(table).where(match)).first() is None:
+            connection.execute(sa.insert(table).values(**values))
+            return True
+        if update:
+            rest = {name: value for name, value in values.items() if name not in keys}
+            connection.execute(sa.update(table).where(match).values(**rest))
+        return False
+
+    # --- evidence -----------------------------------------------------------------------------------------------------
+
+    def append(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        if not evidence:
+            return []
+        with self._begin() as connection:
+            ids = [item.id for item in evidence]
+            known = {
+                row.id
+                for start in range(0, len(ids), 500)
+                for row in connection.execute(
+                    sa.select(t.evidence.c.id).where(t.evidence.c.id.in_(ids[start : start + 500]))
+                )
+            }
+            fresh: dict[str, Evidence] = {}
+            for item in evidence:
+                if item.id not in known:
+                    fresh.setdefault(item.id, item)
+            if fresh:
+                connection.execute(sa.insert(t.evidence), [_evidence_row(item) for item in fresh.values()])
+        return list(fresh.values())
+
+    def evidence_since(self, since: datetime, *, job: int | None = None, node: str | None = None) -> list[Evidence]:
+        """Evidence from ``since`` on, oldest first, of one job and/or node if named."""
+        query = sa.select(t.evidence.c.record).where(t.evidence.c.at >= since).order_by(t.evidence.c.at)
+        if job is not None:
+            query = query.where(t.evidence.c.job == job)
+        if node is not None:
+            query = query.where(t.evidence.c.node == node)
+        with self._begin() as connection:
+            return [record_from(Evidence, row.record) for row in connection.execute(query.limit(5000))]
+
+    # --- incidents ----------------------------------------------------------------------------------------------------
+
+    def save_incident(self, incident: Incident, *, user: str | None = None) -> None:
+        values: dict[str, Any] = {
+            "id": incident.id,
+            "opened_at": incident.opened_at,
+            "updated_at": incident.updated_at,
+            "closed_at": incident.closed_at,
+            "state": incident.state,
+            "job": incident.job,
+            "attempt": incident.attempt,
+            "nodes": list(incident.nodes),
+            "outcome": incident.outcome,
+        }
+        if user is not None:
+            values["user"] = user
+        with self._begin() as connection:
+            self._upsert(connection, t.incident, ["id"], values)
+            for item in incident.evidence:
+                row = {"incident": incident.id, "evidence": item.id}
+                self._upsert(connection, t.incident_evidence, ["incident", "evidence"], row, update=False)
+
+    def save_verdict(self, incident: str, verdict: Verdict, at: datetime) -> None:
+        with self._begin() as connection:
+            connection.execute(sa.insert(t.verdict).values(incident=incident, at=at, record=to_json(verdict)))
+            connection.execute(
+                sa.update(t.incident)
+                .where(t.incident.c.id == incident)
+                .values(
+                    cause=verdict.cause,
+                    scope=verdict.scope,
+                    confidence=verdict.confidence,
+                    culprit_nodes=list(verdict.culprits.nodes),
+                    decided_at=sa.func.coalesce(t.incident.c.decided_at, at),
+                )
+            )
+
+    def incident_ids(self, since: datetime | None = None, states: Sequence[IncidentState] = ()) -> list[str]:
+        query = sa.select(t.incident.c.id).order_by(t.incident.c.opened_at.desc())
+        if since is not None:
+            query = query.where(t.incident.c.opened_at >= since)
+        if states:
+            query = query.where(t.incident.c.state.in_(states))
+        with self._begin() as connection:
+            return [row.id for row in connection.execute(query)]
+
+    def incident(self, incident: str) -> Incident | None:
+        with self._begin() as connection:
+            row = connection.execute(sa.select(t.incident).where(t.incident.c.id == incident)).first()
+            if row is None:
+                return None
+            joined = (
+                sa.select(t.evidence.c.record)
+                .join(t.incident_evidence, t.incident_evidence.c.evidence == t.evidence.c.id)
+                .where(t.incident_evidence.c.incident == incident)
+                .order_by(t.evidence.c.at)
+            )
+            evidence = tuple(record_from(Evidence, item.record) for item in connection.execute(joined))
+        return Incident(
+            id=row.id,
+            opened_at=row.opened_at,
+            updated_at=row.updated_at,
+            closed_at=row.closed_at,
+            state=IncidentState(row.state),
+            job=row.job,
+            attempt=row.attempt,
+            nodes=tuple(row.nodes),
+            evidence=evidence,
+            outcome=row.outcome,
+        )
+
+    def open_incidents(self) -> list[Incident]:
+        states = [state for state in IncidentState if state is not IncidentState.CLOSED]
+        found = [self.incident(name) for name in self.incident_ids(states=states)]
+        return [incident for incident in found if incident is not None]
+
+    def incident_rows(
+        self, *, since: datetime | None = None, job: int | None = None, limit: int = 200
+    ) -> list[dict[str, Any]]:
+        """Incidents without their evidence, newest first, for listings."""
+        query = sa.select(t.incident).order_by(t.incident.c.opened_at.desc()).limit(limit)
+        if since is not None:
+            query = query.where(t.incident.c.opened_at >= since)
+        if job is not None:
+            query = query.where(t.incident.c.job == job)
+        with self._begin() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    def last_verdict(self, incident: str) -> Verdict | None:
+        query = sa.select(t.verdict.c.record).where(t.verdict.c.incident == incident).order_by(t.verdict.c.id.desc())
+        with self._begin() as connection:
+            row = connection.execute(query.limit(1)).first()
+        return record_from(Verdict, row.record) if row else None
+
+    # --- plans and the ledger -----------------------------------------------------------------------------------------
+
+    def save_plan(self, plan: Plan) -> None:
+        values = {
+            "id": plan.id,
+            "incident": plan.incident,
+            "at": plan.at,
+            "finished": bool(plan.refusal) or plan.observe_only or not plan.steps,
+            "record": to_json(plan),
+        }
+        with self._begin() as connection:
+            self._upsert(connection, t.plan, ["id"], values)
+
+    def finish_plan(self, plan: Plan) -> None:
+        with self._begin() as connection:
+            connection.execute(sa.update(t.plan).where(t.plan.c.id == plan.id).values(finished=True))
+
+    def plan_of(self, incident: str) -> Plan | None:
+        query = sa.select(t.plan.c.record).where(t.plan.c.incident == incident).order_by(t.plan.c.at.desc()).limit(1)
+        with self._begin() as connection:
+            row = connection.execute(query).first()
+        return record_from(Plan, row.record) if row else None
+
+    def open_plans(self) -> list[Plan]:
+        query = sa.select(t.plan.c.record).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
+        with self._begin() as connection:
+            return [record_from(Plan, row.record) for row in connection.execute(query)]
+
+    def intend(self, plan: Plan, step: Step, at: datetime) -> bool:
+        key = step.key(plan.incident)
+        with self._begin() as connection:
+            row = connection.execute(sa.select(t.step.c.result).where(t.step.c.key == key)).first()
+            if row is None:
+                connection.execute(
+                    sa.insert(t.step).values(
+                        key=key,
+                        incident=plan.incident,
+                        plan=plan.id,
+                        kind=step.kind,
+                        node=step.node,
+                        job=step.job,
+                        attempt=step.attempt,
+                        intended_at=at,
+                        data={},
+                        reason="",
+                        record=to_json(step),
+                    )
+                )
+                return True
+            return row.result not in (Result.DONE, Result.FAILED)
+
+    def record(self, plan: Plan, outcome: Outcome) -> None:
+        with self._begin() as connection:
+            connection.execute(
+                sa.update(t.step)
+                .where(t.step.c.key == outcome.step.key(plan.incident))
+                .values(
+                    result=outcome.result,
+                    finished_at=outcome.at,
+                    reason=outcome.reason,
+                    data=to_json(outcome.data),
+                )
+            )
+
+    def outcome(self, incident: str, step: Step) -> Outcome | None:
+        with self._begin() as connection:
+            row = connection.execute(sa.select(t.step).where(t.step.c.key == step.key(incident))).first()
+        if row is None or row.result is None:
+            return None
+        return Outcome(step, Result(row.result), row.finished_at, row.reason, row.data)
+
+    def steps_of(self, incident: str) -> list[dict[str, Any]]:
+        query = sa.select(t.step).where(t.step.c.incident == incident).order_by(t.step.c.intended_at)
+        with self._begin() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    def steps_done(
+        self, kinds: Sequence[StepKind], *, since: datetime | None = None, job: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Ledger rows of these kinds that were done, oldest first."""
+        query = (
+            sa.select(t.step)
+            .where(t.step.c.kind.in_(kinds), t.step.c.result == Result.DONE)
+            .order_by(t.step.c.intended_at)
+        )
+        if since is not None:
+            query = query.where(t.step.c.intended_at >= since)
+        if job is not None:
+            query = query.where(t.step.c.job == job)
+        with self._begin() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    # --- notices ------------------------------------------------------------------------------------------------------
+
+    def notice_sent(self, notice: str, receiver: str) -> bool:
+        query = sa.select(t.notice.c.delivered).where(t.notice.c.id == notice, t.notice.c.receiver == receiver)
+        with self._begin() as connection:
+            row = connection.execute(query).first()
+        return bool(row and row.delivered)
+
+    def record_notice(self, notice: Notice, receiver: str, delivered: bool) -> None:
+        values = {
+            "id": notice.id,
+            "receiver": receiver,
+            "incident": notice.incident,
+            "at": notice.at,
+            "delivered": delivered,
+            "record": to_json(notice),
+        }
+        with self._begin() as connection:
+            self._upsert(connection, t.notice, ["id", "receiver"], values)
+
+    def undelivered(self) -> list[tuple[Notice, str]]:
+        query = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.c.delivered.is_(False))
+        with self._begin() as connection:
+            return [(record_from(Notice, row.record), row.receiver) for row in connection.execute(query)]
+
+    # --- attempts -----------------------------------------------------------------------------------------------------
+
+    def save_attempt(
+        self, job: JobView, *, first_step: int | None, last_step: int | None, step_time_s: float | None
+    ) -> None:
+        """What one attempt of a job had and reached; called when that changes, seldom."""
+        if job.started_at is None:
+            return
+        values = {
+            "job": job.id,
+            "attempt": job.restarts,
+            "started_at": job.started_at,
+            "user": job.user[:64],
+            "partition": job.partition[:64],
+            "name": job.name[:255],
+            "nodes": list(job.nodes),
+            "ended_at": job.ended_at if job.state not in ("running", "completing", "pending") else None,
+            "state": job.state,
+            "first_step": first_step,
+            "last_step": last_step,
+            "step_time_s": step_time_s,
+        }
+        with self._begin() as connection:
+            self._upsert(connection, t.attempt, ["job", "attempt", "started_at"], values)
+
+    def attempts(self, *, job: int | None = None, since: datetime | None = None) -> list[dict[str, Any]]:
+        query = sa.select(t.attempt).order_by(t.attempt.c.started_at)
+        if job is not None:
+            query = query.where(t.attempt.c.job == job)
+        if since is not None:
+            query = query.where(t.attempt.c.started_at >= since)
+        with self._begin() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    # --- settings an operator changes, lease, retention ---------------------------------------------------------------
+
+    def get(self, name: str, default: Any = None) -> Any:
+        with self._begin() as connection:
+            row = connection.execute(sa.select(t.setting.c.value).where(t.setting.c.name == name)).first()
+        return row.value if row else default
+
+    def put(self, name: str, value: Any) -> None:
+        with self._begin() as connection:
+            self._upsert(connection, t.setting, ["name"], {"name": name, "value": value})
+
+    def take_lease(self, name: str, holder: str, now: datetime, for_s: float) -> str:
+        """Take or renew the lease; returns who holds it afterwards."""
+        until = now + timedelta(seconds=for_s)
+        with self._begin() as connection:
+            row = connection.execute(sa.select(t.lease).where(t.lease.c.name == name).with_for_update()).first()
+            if row is None:
+                connection.execute(sa.insert(t.lease).values(name=name, holder=holder, until=until))
+                return holder
+            if row.holder != holder and row.until > now:
+                return str(row.holder)
+            connection.execute(sa.update(t.lease).where(t.lease.c.name == name).values(holder=holder, until=until))
+            return holder
+
+    def drop_lease(self, name: str) -> None:
+        with self._begin() as connection:
+            connection.execute(sa.delete(t.lease).where(t.lease.c.name == name))
+
+    def forget(self, before: datetime) -> int:
+        """Delete evidence older than ``before`` that no incident refers to; returns how much."""
+        kept = sa.select(t.incident_evidence.c.evidence)
+        with self._begin() as connection:
+            gone = connection.execute(
+                sa.delete(t.evidence).where(t.evidence.c.at < before, t.evidence.c.id.not_in(kept))
+            )
+        return int(gone.rowcount)
+
+
+def _sqlite_pragmas(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    # WAL: readers never wait for the writer. FULL: an intent row survives power loss before its effect happens.
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _evidence_row(item: Evidence) -> dict[str, Any]:
+    return {
+        "id": item.id,
+        "at": item.at,
+        "seen_at": item.seen_at,
+        "source": item.source,
+        "kind": item.kind,
+        "trust": item.trust,
+        "node": item.where.node,
+        "job": item.where.job,
+        "attempt": item.where.attempt,
+        "record": to_json(item),
+    }

@@ -1,0 +1,177 @@
+"""Tables of the store. Every change here is a migration in ``migrations/versions`` too; a test holds the two together."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    DateTime,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.engine import Dialect
+
+from sentinel.model import require_aware
+
+metadata = MetaData()
+
+
+class Utc(TypeDecorator[object]):
+    """An aware UTC time; SQLite keeps none, so that the zone is put back on reading."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: object, dialect: Dialect) -> object:
+        if isinstance(value, datetime):
+            require_aware(value)
+            return value.astimezone(UTC)
+        return value
+
+    def process_result_value(self, value: object, dialect: Dialect) -> object:
+        return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+
+
+evidence = Table(
+    "evidence",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("at", Utc, nullable=False),
+    Column("seen_at", Utc, nullable=False),
+    Column("source", String(24), nullable=False),
+    Column("kind", String(48), nullable=False),
+    Column("trust", String(8), nullable=False),
+    Column("node", String(255)),
+    Column("job", Integer),
+    Column("attempt", Integer),
+    Column("record", JSON, nullable=False),
+    Index("evidence_at", "at"),
+    Index("evidence_node_at", "node", "at"),
+    Index("evidence_job_at", "job", "at"),
+)
+
+incident = Table(
+    "incident",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("opened_at", Utc, nullable=False),
+    Column("updated_at", Utc, nullable=False),
+    Column("closed_at", Utc),
+    Column("state", String(12), nullable=False),
+    Column("job", Integer),
+    Column("attempt", Integer),
+    Column("user", String(64)),
+    Column("nodes", JSON, nullable=False),
+    Column("outcome", Text, nullable=False, default=""),
+    Column("cause", String(40)),
+    Column("scope", String(16)),
+    Column("confidence", Float),
+    Column("culprit_nodes", JSON),
+    Column("decided_at", Utc),
+    Index("incident_state", "state"),
+    Index("incident_opened", "opened_at"),
+    Index("incident_job", "job"),
+)
+
+incident_evidence = Table(
+    "incident_evidence",
+    metadata,
+    Column("incident", String(40), primary_key=True),
+    Column("evidence", String(40), primary_key=True),
+)
+
+verdict = Table(
+    "verdict",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("incident", String(40), nullable=False),
+    Column("at", Utc, nullable=False),
+    Column("record", JSON, nullable=False),
+    Index("verdict_incident", "incident"),
+)
+
+plan = Table(
+    "plan",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("incident", String(40), nullable=False),
+    Column("at", Utc, nullable=False),
+    Column("finished", Boolean, nullable=False, default=False),
+    Column("record", JSON, nullable=False),
+    Index("plan_finished", "finished"),
+)
+
+# The ledger: a row is written before the effect and completed after it.
+step = Table(
+    "step",
+    metadata,
+    Column("key", String(40), primary_key=True),
+    Column("incident", String(40), nullable=False),
+    Column("plan", String(40), nullable=False),
+    Column("kind", String(24), nullable=False),
+    Column("node", String(255)),
+    Column("job", Integer),
+    Column("attempt", Integer),
+    Column("intended_at", Utc, nullable=False),
+    Column("result", String(12)),  # null: intended, and not known whether it happened
+    Column("finished_at", Utc),
+    Column("reason", Text, nullable=False, default=""),
+    Column("data", JSON, nullable=False),
+    Column("record", JSON, nullable=False),
+    Index("step_incident", "incident"),
+    Index("step_kind_at", "kind", "intended_at"),
+    Index("step_job", "job"),
+)
+
+notice = Table(
+    "notice",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("receiver", String(255), primary_key=True),
+    Column("incident", String(40), nullable=False),
+    Column("at", Utc, nullable=False),
+    Column("delivered", Boolean, nullable=False),
+    Column("record", JSON, nullable=False),
+)
+
+# One row for each attempt of a job: exposure for rates, and steps for "time lost".
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("job", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("started_at", Utc, primary_key=True),
+    Column("user", String(64)),
+    Column("partition", String(64)),
+    Column("name", String(255)),
+    Column("nodes", JSON, nullable=False),
+    Column("ended_at", Utc),
+    Column("state", String(24)),
+    Column("first_step", Integer),
+    Column("last_step", Integer),
+    Column("step_time_s", Float),
+)
+
+setting = Table(
+    "setting",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", JSON, nullable=False),
+)
+
+lease = Table(
+    "lease",
+    metadata,
+    Column("name", String(32), primary_key=True),
+    Column("holder", String(255), nullable=False),
+    Column("until", Utc, nullable=False),
+)
