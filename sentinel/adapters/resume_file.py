@@ -1,0 +1,51 @@
+"""The resume point of a job as a small file on the shared file system; TaskProlog turns it into variables.
+
+Written by the daemon's account, read by everybody, replaced at once (temporary file, fsync, rename), so that the job
+reads the old one or the new one and never half of one. In a thread with a deadline: the file system may be frozen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from sentinel.errors import Refused, Timeout, Unavailable
+
+
+class ResumeFiles:
+    """Implements ``sentinel.actions.means.ResumePoints``."""
+
+    def __init__(self, folder: Path | None, *, deadline_s: float = 10.0) -> None:
+        self.folder = folder
+        self.deadline_s = deadline_s
+
+    async def write(self, job: int, values: Mapping[str, str]) -> None:
+        if self.folder is None:
+            raise Refused("no resume folder is set", fix="set [daemon] resume to a folder on the shared file system")
+        for name, value in values.items():
+            if not value.isprintable():
+                raise Refused(f"{name} holds a character that cannot go into a resume file: {value!r:.80}")
+        text = "".join(f"{name}={value}\n" for name, value in values.items())
+        try:
+            await asyncio.wait_for(asyncio.to_thread(_replace, self.folder, f"{job}.env", text), self.deadline_s)
+        except TimeoutError as error:
+            raise Timeout(f"writing to {self.folder} took longer than {self.deadline_s:g} s") from error
+        except OSError as error:
+            raise Unavailable(f"{self.folder} cannot be written: {error.strerror}") from error
+
+
+def _replace(folder: Path, name: str, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(folder / name)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

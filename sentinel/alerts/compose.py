@@ -1,0 +1,166 @@
+"""The text of a notice: what failed, whose fault, what was done, where the job goes on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sentinel.model import (
+    Incident,
+    JobView,
+    Notice,
+    Outcome,
+    Plan,
+    Result,
+    Scalar,
+    StepKind,
+    Verdict,
+    stable_id,
+)
+
+_GROUNDS = 5  # lines of evidence that a message quotes
+_SCOPE_WORDS = {
+    "application": "the job's own code, settings or environment; no machine is at fault",
+    "gpu": "a GPU",
+    "link": "a link (NVLink, PCIe or NIC)",
+    "node": "a whole node",
+    "cluster": "something shared by many nodes",
+    "unknown": "not known where",
+}
+
+
+def compose(
+    incident: Incident,
+    verdict: Verdict,
+    plan: Plan | None,
+    outcomes: Sequence[Outcome],
+    *,
+    job: JobView | None,
+    last_step: int | None,
+    now: datetime,
+) -> Notice:
+    """The notice of ``incident``; its id depends on the incident only, so that nobody is told twice."""
+    what = f"{verdict.cause} ({verdict.scope})"
+    about = f"job {incident.job}" if incident.job is not None else ", ".join(incident.nodes) or "the cluster"
+    lines = [
+        f"What: {verdict.cause}, {_SCOPE_WORDS[verdict.scope]}; {verdict.confidence:.0%} sure.",
+        *_culprits(verdict),
+        *_job_line(job, last_step),
+        *_done(plan, outcomes),
+    ]
+    if verdict.advice:
+        lines.append(f"Advice: {plain(verdict.advice)}")
+    lines.extend(_grounds(verdict))
+    lines.append(f"More: sentinel why {incident.id}")
+    return Notice(
+        id=stable_id("notice", incident.id)[:16],
+        incident=incident.id,
+        at=now,
+        title=f"{about}: {what}",
+        body="\n".join(lines),
+        data=_data(incident, verdict, plan, outcomes, job, last_step),
+    )
+
+
+def plain(text: str, most: int = 300) -> str:
+    """Log text for a message: one line, no control characters, limited (it is data, never markup)."""
+    shown = "".join(ch if ch.isprintable() else " " for ch in text)
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def _culprits(verdict: Verdict) -> list[str]:
+    parts = []
+    if verdict.culprits.nodes:
+        parts.append("node " + ", ".join(verdict.culprits.nodes[:8]))
+    if verdict.culprits.gpus:
+        parts.append("GPU " + ", ".join(verdict.culprits.gpus[:8]))
+    if verdict.culprits.ranks:
+        parts.append("rank " + ", ".join(map(str, verdict.culprits.ranks[:8])))
+    return [f"Who: {'; '.join(parts)}."] if parts else []
+
+
+def _job_line(job: JobView | None, last_step: int | None) -> list[str]:
+    if job is None:
+        return []
+    reached = f", last step seen {last_step}" if last_step is not None else ""
+    return [f"Job: {job.id} {plain(job.name, 60)} of {plain(job.user, 40)}{reached}."]
+
+
+def _done(plan: Plan | None, outcomes: Sequence[Outcome]) -> list[str]:
+    if plan is None:
+        return []
+    lines = []
+    if plan.refusal:
+        lines.append(f"Not done ({plan.refusal}): {plan.explanation}")
+    elif plan.explanation:
+        lines.append(plan.explanation)
+    if plan.observe_only and plan.steps:
+        lines.append("Would do: " + ", ".join(f"{s.kind} {s.node or s.job}" for s in plan.steps) + ".")
+    drained = [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and _is_done(o)]
+    if drained:
+        lines.append(f"Drained: {', '.join(str(node) for node in drained)}.")
+    for outcome in outcomes:
+        if outcome.step.kind is StepKind.HOLD and _is_done(outcome):
+            lines.append(
+                f"The job is held and keeps its id; release it when it is fixed: scontrol release {outcome.step.job}"
+            )
+        if outcome.step.kind is StepKind.CHOOSE_CHECKPOINT and _is_done(outcome):
+            lines.append(_checkpoint_words(outcome.data))
+        if outcome.result is Result.FAILED:
+            lines.append(
+                f"Failed: {outcome.step.kind} {outcome.step.node or outcome.step.job}: {plain(outcome.reason)}"
+            )
+    return lines
+
+
+def _checkpoint_words(data: Mapping[str, Scalar]) -> str:
+    why = plain(str(data.get("explanation", "")), 400)
+    if not data.get("path"):
+        return f"No checkpoint to resume from: {why}"
+    return f"Restarted from step {data.get('step')} ({data.get('tier')}): {plain(str(data['path']))}. {why}".rstrip()
+
+
+def _is_done(outcome: Outcome) -> bool:
+    return outcome.result is Result.DONE
+
+
+def _grounds(verdict: Verdict) -> list[str]:
+    if not verdict.grounds:
+        return []
+    lines = ["Because:"]
+    for ground in verdict.grounds[:_GROUNDS]:
+        item = ground.evidence
+        where = item.where.node or (f"rank {item.where.rank}" if item.where.rank is not None else str(item.source))
+        lines.append(f"  {item.at:%H:%M:%S} {where}: {plain(item.text or item.kind, 160)}")
+    return lines
+
+
+def _data(
+    incident: Incident,
+    verdict: Verdict,
+    plan: Plan | None,
+    outcomes: Sequence[Outcome],
+    job: JobView | None,
+    last_step: int | None,
+) -> dict[str, object]:
+    chosen = next((o.data for o in outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT), {})
+    return {
+        "incident": incident.id,
+        "cause": str(verdict.cause),
+        "scope": str(verdict.scope),
+        "confidence": round(verdict.confidence, 3),
+        "job": incident.job,
+        "attempt": incident.attempt,
+        "user": job.user if job else None,
+        "nodes": list(verdict.culprits.nodes),
+        "gpus": list(verdict.culprits.gpus),
+        "ranks": list(verdict.culprits.ranks),
+        "drained": [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and _is_done(o)],
+        "suspect": list(verdict.suspect),
+        "restart": str(verdict.restart),
+        "refusal": plan.refusal if plan else "",
+        "observe_only": plan.observe_only if plan else False,
+        "last_step": last_step,
+        "resumed_step": chosen.get("step"),
+        "resumed_tier": chosen.get("tier"),
+    }
