@@ -44,7 +44,7 @@ class Telemetry:
                 self.steps.labels(kind=kind, result=result)
         for reason in ("breaker", "drain-budget", "last-healthy"):
             self.refusals.labels(reason=reason)
-        for result in ("delivered", "failed"):
-            self.notices.labels(result=result)
-        for result in ("answered", "unavailable"):
-            self.slurm.labels(result=result)
+        for delivery in ("delivered", "failed"):
+            self.notices.labels(result=delivery)
+        for answer in ("answered", "unavailable"):
+            self.slurm.labels(result=answer)
