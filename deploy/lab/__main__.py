@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from lab import cluster, layout
 from lab.layout import LabError
+from lab.submit import Request, submit
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +43,41 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("--lines", type=int, default=20)
     messages = commands.add_parser("messages", parents=[common], help="what Sentinel told people (webhook)")
     messages.add_argument("--json", action="store_true")
+    add_submit(commands.add_parser("submit", parents=[common], help="submit the training job; prints its id"))
     return top
+
+
+def add_submit(submit: argparse.ArgumentParser) -> None:
+    submit.add_argument("--nodes", type=int, default=2)
+    submit.add_argument("--tasks-per-node", type=int, default=1)
+    submit.add_argument("--run", default="run1", help="name of the run: its checkpoint folders and its log")
+    submit.add_argument("--steps", type=int, default=2000)
+    submit.add_argument("--step-time", type=float, default=0.3, help="seconds a step takes at least")
+    submit.add_argument("--local-every", type=int, default=10, help="steps between checkpoints on the nodes' disks")
+    submit.add_argument("--global-every", type=int, default=50, help="steps between checkpoints on the shared folder")
+    submit.add_argument("--standin", action="store_true", help="the stand-in that needs no torch")
+    submit.add_argument("--no-restart", dest="restart", action="store_false", help="opt out in the --comment")
+    submit.add_argument("--gpu-faults-kill", action="store_true", help="a broken GPU raises an error instead of stalling")
+    submit.add_argument("sbatch", nargs="*", help="after --: further arguments for sbatch")
+
+
+def cmd_submit(options: argparse.Namespace, directory: Path) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,40}", options.run):
+        raise LabError(f"--run {options.run!r}: letters, digits, '.', '_' and '-' only")
+    request = Request(
+        nodes=options.nodes,
+        tasks_per_node=options.tasks_per_node,
+        run=options.run,
+        steps=options.steps,
+        step_time_s=options.step_time,
+        local_every=options.local_every,
+        global_every=options.global_every,
+        standin=options.standin,
+        restart=options.restart,
+        gpu_faults_kill=options.gpu_faults_kill,
+        sbatch=tuple(options.sbatch),
+    )
+    print(submit(layout.load(directory), request))
 
 
 def positive(value: int, name: str, largest: int) -> int:
@@ -155,6 +191,7 @@ COMMANDS = {
     "env": cmd_env,
     "logs": cmd_logs,
     "messages": cmd_messages,
+    "submit": cmd_submit,
 }
 
 

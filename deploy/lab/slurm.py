@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lab import netns, processes
@@ -174,12 +174,14 @@ def start_slurmd(lab: Lab, name: str) -> None:
     processes.start(lab, f"slurmd-{name}", command, log=lab.node(name) / "log" / "slurmd.out")
 
 
-def client(lab: Lab, command: Sequence[str], *, timeout_s: float = 20.0) -> str:
+def client(
+    lab: Lab, command: Sequence[str], *, timeout_s: float = 20.0, environment: Mapping[str, str] | None = None
+) -> str:
     """Run one of Slurm's commands against the lab; LabError with its own words when it fails."""
     try:
         done = subprocess.run(
             list(command),
-            env={**os.environ, **lab.environment()},
+            env={**os.environ, **lab.environment(), **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -1,0 +1,87 @@
+"""`lab submit`: hand the training job to sbatch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+
+from lab import slurm
+from lab.layout import HERE, ROOT, Lab, LabError
+
+
+@dataclass(frozen=True)
+class Request:
+    nodes: int
+    tasks_per_node: int = 1
+    run: str = "run1"
+    steps: int = 2000
+    step_time_s: float = 0.3
+    local_every: int = 10
+    global_every: int = 50
+    standin: bool = False
+    restart: bool = True
+    gpu_faults_kill: bool = False
+    sbatch: tuple[str, ...] = ()  # further arguments for sbatch
+
+
+def comment(lab: Lab, request: Request) -> str:
+    """What a researcher tells Sentinel; %N is a node's name."""
+    return json.dumps(
+        {
+            "sentinel": {
+                "restart": request.restart,
+                "global": [str(lab.shared / request.run)],
+                "local": [str(lab.node("%N") / "nvme" / request.run)],
+            }
+        }
+    )
+
+
+def command(lab: Lab, request: Request) -> list[str]:
+    gres = [f"--gres=gpu:{lab.spec.gpus}"] if lab.spec.gpus else []
+    program = [
+        "lab.standin" if request.standin else "lab.train",
+        *("--run", request.run),
+        *("--steps", str(request.steps)),
+        *("--step-time", str(request.step_time_s)),
+        *("--local-every", str(request.local_every)),
+        *("--global-every", str(request.global_every)),
+        *("--global-dir", str(lab.shared / request.run)),
+        *("--local-dir", str(lab.node("%N") / "nvme" / request.run)),
+        *(["--gpu-faults-kill"] if request.gpu_faults_kill else []),
+    ]
+    return [
+        "sbatch",
+        "--parsable",
+        f"--nodes={request.nodes}",
+        f"--ntasks-per-node={request.tasks_per_node}",
+        *gres,
+        f"--job-name={request.run}",
+        f"--output={lab.shared}/%x-%j.out",
+        f"--chdir={lab.shared}",
+        f"--comment={comment(lab, request)}",
+        *request.sbatch,
+        str(HERE / "train.sbatch"),
+        *program,
+    ]
+
+
+def submit(lab: Lab, request: Request) -> int:
+    """The id of the new job."""
+    if not 1 <= request.nodes <= lab.spec.nodes:
+        raise LabError(f"--nodes {request.nodes}: this lab has {lab.spec.nodes}")
+    if not request.standin and not has_torch(lab):
+        raise LabError("this Python has no torch; pip install 'torch==2.13.0', or take the stand-in: lab submit --standin")
+    environment = {
+        "PYTHONPATH": str(ROOT / "deploy"),
+        "LAB_PYTHON": lab.spec.python,
+        "LAB_CONTROL": str(lab.control),
+        "LAB_GPUS": str(lab.node("%N") / "gpus.json"),
+    }
+    return int(slurm.client(lab, command(lab, request), environment=environment).split(";")[0])
+
+
+def has_torch(lab: Lab) -> bool:
+    probe = [lab.spec.python, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"]
+    return subprocess.run(probe, check=False, timeout=30).returncode == 0
