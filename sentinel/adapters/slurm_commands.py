@@ -1,0 +1,163 @@
+"""Slurm through its own commands: squeue, sinfo and scontrol. Works with every release that Sentinel supports.
+
+Reading takes JSON (squeue and sinfo from 21.08 on, scontrol from 23.02 on; sinfo of newer releases merges nodes, so
+scontrol is asked there). The text form of scontrol is not read where users' words are in it: a job name may hold spaces,
+newlines and "JobState=FAILED".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from sentinel.adapters.slurm_parse import Record, job_view, node_view, records, whole
+from sentinel.adapters.slurm_process import Answer, Commands, SlurmSaidNo
+from sentinel.adapters.slurm_writer import Writer
+from sentinel.errors import ProtocolError, Unavailable
+from sentinel.model import Fleet, JobView, NodeView
+
+SCONTROL_JSON = (23, 2)  # first release whose scontrol knows --json
+_RELEASE = re.compile(r"(\d+)\.(\d+)\S*")
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class CommandReader:
+    """``SlurmReader`` over Slurm's commands.
+
+    Args:
+        bin: folder of the commands (several separated by ``:``); None takes them from PATH.
+        environment: added to ours for the commands, e.g. ``{"SLURM_CONF": ...}``.
+        deadline_s: for one command.
+        now: aware UTC; the time that a snapshot carries is that of its first request.
+    """
+
+    def __init__(
+        self,
+        *,
+        bin: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        deadline_s: float = 10.0,
+        now: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        self._commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s)
+        self._now = now
+        self._client: tuple[int, int] | None = None
+
+    async def fleet(self) -> Fleet:
+        """Two commands, whatever the size."""
+        at = self._now()
+        nodes = [node_view(record) for record in await self._nodes()]
+        jobs = [job_view(record) for record in await self._jobs()]
+        return Fleet(at=at, nodes={node.name: node for node in nodes}, jobs={job.id: job for job in jobs})
+
+    async def node(self, name: str) -> NodeView | None:
+        if not _NODE_NAME.match(name):
+            return None
+        found = await self._nodes(name)
+        return next((node_view(record) for record in found if record.get("name") == name), None)
+
+    async def job(self, job: int) -> JobView | None:
+        record = await self.job_record(job)
+        return job_view(record) if record is not None else None
+
+    async def job_record(self, job: int) -> Record | None:
+        """The job as Slurm's JSON has it; None when slurmctld does not know it."""
+        found = await self._jobs(job)
+        return next((record for record in found if whole(record.get("job_id")) == job), None)
+
+    async def version(self) -> str:
+        said = (await self._ask("scontrol", "show", "config")).decode("utf-8", "replace")
+        found = re.search(r"^SLURM_VERSION\s*=\s*(\S+)\s*$", said, re.MULTILINE)
+        if found is None:
+            raise ProtocolError("scontrol show config names no SLURM_VERSION")
+        return found[1]
+
+    async def _nodes(self, name: str | None = None) -> list[Record]:
+        if await self._client_release() >= SCONTROL_JSON:
+            command = ["scontrol", "--json", "--all", "show", "nodes", *([name] if name else [])]
+        else:
+            command = ["sinfo", "--json", "--all", *([f"--nodes={name}"] if name else [])]
+        try:
+            return records(await self._commands.run(*command), "nodes")
+        except SlurmSaidNo as no:
+            if name and no.answer is Answer.NO_NODE:
+                return []
+            raise _unexpected(no) from no
+
+    async def _jobs(self, job: int | None = None) -> list[Record]:
+        if await self._client_release() >= SCONTROL_JSON:
+            command = ["scontrol", "--json", "--all", "show", "jobs", *([f"{job}"] if job is not None else [])]
+        else:  # squeue of these releases gives all jobs in JSON, whatever it is asked for
+            command = ["squeue", "--json", "--all", "--states=all"]
+        try:
+            return records(await self._commands.run(*command), "jobs")
+        except SlurmSaidNo as no:
+            if job is not None and no.answer is Answer.NO_JOB:
+                return []
+            raise _unexpected(no) from no
+
+    async def _ask(self, program: str, *arguments: str) -> bytes:
+        try:
+            return await self._commands.run(program, *arguments)
+        except SlurmSaidNo as no:
+            raise _unexpected(no) from no
+
+    async def _client_release(self) -> tuple[int, int]:
+        """Release of the commands (no request): it decides who speaks JSON."""
+        if self._client is None:
+            said = (await self._ask("scontrol", "--version")).decode("utf-8", "replace")
+            found = _RELEASE.search(said)
+            if found is None:
+                raise ProtocolError(f"scontrol --version says {said!r:.80}")
+            self._client = (int(found[1]), int(found[2]))
+        return self._client
+
+
+class CommandVerbs:
+    """The single requests of the writer, each one scontrol."""
+
+    def __init__(self, reader: CommandReader, commands: Commands) -> None:
+        self._reader = reader
+        self._commands = commands
+        self.node = reader.node
+        self.job_record = reader.job_record
+
+    async def set_node(self, node: str, state: str, reason: str | None) -> None:
+        words = [f"Reason={reason}"] if reason is not None else []
+        await self._commands.run("scontrol", "update", f"NodeName={node}", f"State={state}", *words)
+
+    async def requeue_hold(self, job: str) -> None:
+        await self._commands.run("scontrol", "requeuehold", job)
+
+    async def hold(self, job: str) -> None:
+        await self._commands.run("scontrol", "hold", job)
+
+    async def release(self, job: str) -> None:
+        await self._commands.run("scontrol", "release", job)
+
+    async def set_job(self, job: str, fields: Mapping[str, str]) -> None:
+        pairs = [f"{key}={value}" for key, value in fields.items()]
+        await self._commands.run("scontrol", "update", f"JobId={job}", *pairs)
+
+    async def notify(self, job: str, text: str) -> None:
+        await self._commands.run("scontrol", "notify", job, text)
+
+
+class CommandWriter(Writer):
+    """``SlurmWriter`` over scontrol; same arguments as ``CommandReader``."""
+
+    def __init__(
+        self, *, bin: str | None = None, environment: Mapping[str, str] | None = None, deadline_s: float = 10.0
+    ) -> None:
+        reader = CommandReader(bin=bin, environment=environment, deadline_s=deadline_s)
+        super().__init__(CommandVerbs(reader, Commands(bin=bin, environment=environment, deadline_s=deadline_s)))
+
+
+def _unexpected(no: SlurmSaidNo) -> Unavailable:
+    """A no to a question has no meaning in the house: the answer is not known."""
+    return Unavailable(f"Slurm did not answer the question: {no.message}")

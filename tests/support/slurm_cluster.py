@@ -1,0 +1,312 @@
+"""A real Slurm cluster for one test session: own munged, slurmctld and slurmds on loopback in a temporary folder.
+
+Nothing of the machine's own Slurm is read or touched. The daemons die with the test process, also when that is killed:
+a keeper process waits for the end of a pipe, then kills whatever carries this cluster's mark in its environment and
+removes the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "sbatch")
+MARK = "SENTINEL_TEST_CLUSTER"
+SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+STATES_READY = {"IDLE"}
+
+_KEEPER = r"""
+import os, shutil, signal, sys, time
+folder, mark = sys.argv[1], sys.argv[2].encode() + b"=" + sys.argv[1].encode()
+sys.stdin.buffer.read()  # ends when the test process closes it or is gone
+deadline = time.monotonic() + 10
+while time.monotonic() < deadline:
+    found = False
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as environ:
+                marked = mark in environ.read().split(b"\0")
+            with open(f"/proc/{entry}/stat", "rb") as stat:
+                zombie = stat.read().rpartition(b")")[2].split()[0] == b"Z"
+            if marked and not zombie:
+                os.kill(int(entry), signal.SIGKILL)
+                found = True
+        except OSError:
+            continue
+    if not found:
+        break
+    time.sleep(0.05)
+shutil.rmtree(folder, ignore_errors=True)
+"""
+
+
+def missing() -> str:
+    """Why a cluster cannot be had here; empty when it can."""
+    absent = [program for program in PROGRAMS if shutil.which(program, path=SEARCH) is None]
+    return f"not installed: {', '.join(absent)}" if absent else ""
+
+
+def _program(name: str) -> str:
+    path = shutil.which(name, path=SEARCH)
+    assert path is not None, f"{name} is not installed"
+    return path
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports below the range that the kernel hands out, so that nobody gets them by accident between now and later."""
+    ports: list[int] = []
+    candidates = random.SystemRandom().sample(range(10_000, 32_000), 2000)
+    for port in candidates:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise RuntimeError("no free ports")
+
+
+class Cluster:
+    """``with Cluster(nodes=4) as cluster`` - ready when the block begins, gone when it ends."""
+
+    def __init__(self, nodes: int = 4, *, gpus: int = 8, extra: str = "") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="sc-", dir="/tmp"))  # short: socket paths have 107 bytes
+        self.names = [f"n{index}" for index in range(1, nodes + 1)]
+        self.gpus = gpus
+        self.extra = extra
+        self.conf = self.folder / "slurm.conf"
+        self.ports: dict[str, int] = {}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-c", _KEEPER, str(self.folder), MARK], stdin=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            self._configure()
+            self._start_munged()
+            self.start_controller()
+            for name in self.names:
+                self.start_node(name)
+            self.wait(lambda: set(self.node_states().values()) == STATES_READY, "all nodes idle", within_s=60)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.send_signal(signal.SIGCONT)
+        for process in self._running.values():
+            process.wait()
+        if self._keeper is not None and self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+            self._keeper.wait()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For commands and daemons: this cluster's configuration and nothing else of a Slurm that may be around."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "SQUEUE"))}
+        return {**kept, "PATH": SEARCH, "SLURM_CONF": str(self.conf), MARK: str(self.folder)}
+
+    def _configure(self) -> None:
+        self.folder.chmod(0o755)
+        for name in ("state", "spool", "log", "run", "munge", "jobs"):
+            (self.folder / name).mkdir(mode=0o755)
+        controller, *ports = _free_ports(len(self.names) + 1)
+        self.ports = dict(zip(self.names, ports, strict=True))
+        host, user = socket.gethostname().split(".")[0], _user()
+        nodes = "\n".join(
+            f"NodeName={name} NodeAddr=127.0.0.1 NodeHostname={host} Port={port} CPUs=8 RealMemory=1000 "
+            f"Gres=gpu:{self.gpus} State=UNKNOWN"
+            for name, port in self.ports.items()
+        )
+        self.conf.write_text(
+            f"""ClusterName=contract
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={self.folder}/munge/socket
+StateSaveLocation={self.folder}/state
+SlurmdSpoolDir={self.folder}/spool/%n
+SlurmctldPidFile={self.folder}/run/slurmctld.pid
+SlurmdPidFile={self.folder}/run/slurmd-%n.pid
+SlurmctldLogFile={self.folder}/log/slurmctld.log
+SlurmdLogFile={self.folder}/log/slurmd-%n.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SwitchType=switch/none
+MpiDefault=none
+KillWait=2
+MessageTimeout=10
+GresTypes=gpu
+SchedulerParameters=batch_sched_delay=0,nohold_on_prolog_fail
+{self.extra}
+{nodes}
+PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+        )
+        for index in range(self.gpus):  # any character device will do; slurmd only looks whether it is there
+            (self.folder / f"gpu{index}").symlink_to("/dev/null")
+        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-{self.gpus - 1}]\n")
+        if self.release() >= (23, 2):  # 22.05 has no such plugin and stops
+            (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+
+    def release(self) -> tuple[int, int]:
+        answer = subprocess.run([_program("slurmctld"), "-V"], capture_output=True, text=True, check=True, timeout=20)
+        found = re.search(r"(\d+)\.(\d+)", answer.stdout)
+        assert found, answer.stdout
+        return int(found[1]), int(found[2])
+
+    def _start_munged(self) -> None:
+        munge = self.folder / "munge"
+        key = munge / "key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o600)
+        self._start(
+            "munged",
+            [_program("munged"), "--foreground", f"--key-file={key}", f"--socket={munge}/socket"]
+            + [f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed", "--num-threads=4"],
+        )
+        self.wait((munge / "socket").is_socket, "munged", within_s=20)
+
+    def start_controller(self) -> None:
+        self._start("slurmctld", [_program("slurmctld"), "-D", "-f", str(self.conf)])
+        self.wait(lambda: "UP" in self.command("scontrol", "ping", check=False), "slurmctld", within_s=30)
+
+    def start_node(self, name: str) -> None:
+        """Start slurmd of a node (again)."""
+        self._start(name, [_program("slurmd"), "-D", "-N", name, "-f", str(self.conf)])
+
+    def _start(self, name: str, command: list[str]) -> None:
+        with (self.folder / "log" / f"{name}.out").open("ab") as output:
+            self._running[name] = subprocess.Popen(
+                command,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a daemon: "slurmctld", "munged" or a node's name."""
+        self._running[name].send_signal(number)
+
+    def kill_node(self, name: str) -> None:
+        """The machine is gone: slurmd and everything it started."""
+        daemon = self._running.pop(name)
+        pids = [daemon.pid, *_descendants_and_steps(name, self.folder)]
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        daemon.wait()
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def command(self, program: str, *arguments: str, check: bool = True) -> str:
+        """Run one of Slurm's commands against this cluster and give its stdout."""
+        done = subprocess.run(
+            [_program(program), *arguments],
+            env=self.environment,
+            cwd=self.folder / "jobs",
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"{program} {' '.join(arguments)}: {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def node_states(self) -> dict[str, str]:
+        """Node -> extended state as sinfo prints it, upper case (``%T`` with flag suffixes)."""
+        answer = self.command("sinfo", "-h", "-N", "-o", "%N %T", check=False)
+        return {name: state.upper() for name, state in (line.split() for line in answer.splitlines())}
+
+    def submit(self, script: str, *options: str) -> int:
+        """Submit a batch script (its text) and give the job's id."""
+        path = self.folder / "jobs" / f"{secrets.token_hex(4)}.sh"
+        path.write_text("#!/bin/sh\n" + script)
+        return int(self.command("sbatch", "--parsable", *options, str(path)).split(";")[0])
+
+    def wait(self, condition: Callable[[], bool], what: str, *, within_s: float = 30.0) -> None:
+        """Wait until a condition holds; fails with the logs when it does not."""
+        deadline = time.monotonic() + within_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {within_s:g} s\n{self.logs()}")
+            time.sleep(0.05)
+
+    def logs(self, lines: int = 15) -> str:
+        parts = []
+        for path in sorted((self.folder / "log").glob("*")):
+            tail = path.read_text(errors="replace").splitlines()[-lines:]
+            parts.append(f"--- {path.name}\n" + "\n".join(tail))
+        return "\n".join(parts)
+
+
+def _user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _descendants_and_steps(node: str, folder: Path) -> list[int]:
+    """Processes of one node: slurmstepd carries the node's spool in its command or environment; jobs carry its name."""
+    marks = (f"{MARK}={folder}".encode(), f"SLURMD_NODENAME={node}".encode())
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if marks[0] in environment and (marks[1] in environment or b"slurmstepd" in command):
+            found.append(int(entry.name))
+    return found
+
+
+def _serve() -> None:
+    """``python slurm_cluster.py [NODES]``: a cluster to look at by hand; prints its environment, ends with Ctrl-C."""
+    with Cluster(int(sys.argv[1]) if len(sys.argv) > 1 else 4) as cluster:
+        print(json.dumps({"SLURM_CONF": str(cluster.conf), "folder": str(cluster.folder)}), flush=True)
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    _serve()
