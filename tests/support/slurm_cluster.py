@@ -1,8 +1,7 @@
 """A real Slurm cluster for one test session: own munged, slurmctld and slurmds on loopback in a temporary folder.
 
 Nothing of the machine's own Slurm is read or touched. The daemons die with the test process, also when that is killed:
-a keeper process waits for the end of a pipe, then kills whatever carries this cluster's mark in its environment and
-removes the folder.
+see ``keeper``.
 """
 
 from __future__ import annotations
@@ -17,41 +16,15 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from keeper import MARK, Keeper
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "sbatch")
-MARK = "SENTINEL_TEST_CLUSTER"
 SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 STATES_READY = {"IDLE"}
-
-_KEEPER = r"""
-import os, shutil, signal, sys, time
-folder, mark = sys.argv[1], sys.argv[2].encode() + b"=" + sys.argv[1].encode()
-sys.stdin.buffer.read()  # ends when the test process closes it or is gone
-deadline = time.monotonic() + 10
-while time.monotonic() < deadline:
-    found = False
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        try:
-            with open(f"/proc/{entry}/environ", "rb") as environ:
-                marked = mark in environ.read().split(b"\0")
-            with open(f"/proc/{entry}/stat", "rb") as stat:
-                zombie = stat.read().rpartition(b")")[2].split()[0] == b"Z"
-            if marked and not zombie:
-                os.kill(int(entry), signal.SIGKILL)
-                found = True
-        except OSError:
-            continue
-    if not found:
-        break
-    time.sleep(0.05)
-shutil.rmtree(folder, ignore_errors=True)
-"""
 
 
 def missing() -> str:
@@ -87,21 +60,18 @@ class Cluster:
     """``with Cluster(nodes=4) as cluster`` - ready when the block begins, gone when it ends."""
 
     def __init__(self, nodes: int = 4, *, gpus: int = 8, extra: str = "") -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="sc-", dir="/tmp"))  # short: socket paths have 107 bytes
+        self._keeper = Keeper("sc-")
+        self.folder = self._keeper.folder
         self.names = [f"n{index}" for index in range(1, nodes + 1)]
         self.gpus = gpus
         self.extra = extra
         self.conf = self.folder / "slurm.conf"
         self.ports: dict[str, int] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._keeper: subprocess.Popen[bytes] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Cluster:
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-c", _KEEPER, str(self.folder), MARK], stdin=subprocess.PIPE, start_new_session=True
-        )
         try:
             self._configure()
             self._start_munged()
@@ -120,15 +90,13 @@ class Cluster:
             process.send_signal(signal.SIGCONT)
         for process in self._running.values():
             process.wait()
-        if self._keeper is not None and self._keeper.stdin is not None:
-            self._keeper.stdin.close()
-            self._keeper.wait()
+        self._keeper.close()
 
     @property
     def environment(self) -> dict[str, str]:
         """For commands and daemons: this cluster's configuration and nothing else of a Slurm that may be around."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "SQUEUE"))}
-        return {**kept, "PATH": SEARCH, "SLURM_CONF": str(self.conf), MARK: str(self.folder)}
+        return {**kept, "PATH": SEARCH, "SLURM_CONF": str(self.conf), **self._keeper.environment}
 
     def _configure(self) -> None:
         self.folder.chmod(0o755)
@@ -191,8 +159,16 @@ PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         key.chmod(0o600)
         self._start(
             "munged",
-            [_program("munged"), "--foreground", f"--key-file={key}", f"--socket={munge}/socket"]
-            + [f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed", "--num-threads=4"],
+            [
+                _program("munged"),
+                "--foreground",
+                "--num-threads=4",
+                f"--key-file={key}",
+                f"--socket={munge}/socket",
+                f"--pid-file={munge}/pid",
+                f"--log-file={munge}/log",
+                f"--seed-file={munge}/seed",
+            ],
         )
         self.wait((munge / "socket").is_socket, "munged", within_s=20)
 
