@@ -1,0 +1,202 @@
+"""Looking at a checkpoint's files without trusting them.
+
+Nothing is followed out of the place (symbolic links are noted, never opened), nothing but regular files is opened, and
+what changes or vanishes while it is looked at gives *not known*, never *corrupt*: a purge may be running.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAX_FILES = 300_000  # of one checkpoint; beyond it the answer is "not known"
+MAX_DEPTH = 6
+
+
+class Broken(Exception):
+    """The checkpoint is invalid, for the reason given. ``level``: the level that saw it."""
+
+    def __init__(self, reason: str, level: str = "structural") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.level = level
+
+
+class NotKnown(Exception):
+    """Neither proven whole nor proven broken, for the reason given."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def visible(text: str, limit: int = 300) -> str:
+    """Text of unknown origin for a message: control characters made visible, length bounded."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def explain_os(error: OSError, what: str) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{what}: vanished while it was read (being deleted)"
+    return f"{what}: cannot be read ({error.strerror or type(error).__name__})"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One regular file of a checkpoint."""
+
+    size: int
+    mtime_s: float
+    inode: int
+    mtime_ns: int
+
+
+@dataclass(slots=True)
+class Tree:
+    """The files below one folder (or the one file), by name relative to it."""
+
+    root: Path
+    files: dict[str, Entry] = field(default_factory=dict)
+    links: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)  # neither file, folder nor link
+    folders: set[str] = field(default_factory=set)
+    single: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.size for entry in self.files.values())
+
+    @property
+    def newest_s(self) -> float:
+        return max((entry.mtime_s for entry in self.files.values()), default=0.0)
+
+    def path(self, name: str) -> Path:
+        return self.root if self.single else self.root / name
+
+    def below(self, folder: str) -> Tree:
+        """The same, seen from a folder inside."""
+        prefix = folder.rstrip("/") + "/"
+        inner = Tree(self.root / folder)
+        inner.files = {n[len(prefix) :]: e for n, e in self.files.items() if n.startswith(prefix)}
+        inner.links = [n[len(prefix) :] for n in self.links if n.startswith(prefix)]
+        inner.folders = {n[len(prefix) :] for n in self.folders if n.startswith(prefix)}
+        return inner
+
+
+def scan(path: Path) -> Tree:
+    """List what is there. Raises `NotKnown` where it cannot be listed; `Broken` where the path is nothing at all."""
+    tree = Tree(path)
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        raise NotKnown("there is nothing at this path") from None
+    except (OSError, ValueError) as error:
+        raise NotKnown(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if stat.S_ISLNK(status.st_mode):
+        raise NotKnown("a symbolic link: not followed")
+    if stat.S_ISREG(status.st_mode):
+        tree.single = True
+        tree.files[path.name] = Entry(status.st_size, status.st_mtime, status.st_ino, status.st_mtime_ns)
+        return tree
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotKnown("neither a file nor a folder")
+    try:
+        _walk(tree)
+    except OSError as error:
+        raise NotKnown(explain_os(error, visible(str(error.filename or path)))) from None
+    return tree
+
+
+def _walk(tree: Tree) -> None:
+    pending = [("", 0)]
+    while pending:
+        prefix, depth = pending.pop()
+        with os.scandir(tree.root / prefix if prefix else tree.root) as entries:
+            for entry in entries:
+                name = prefix + entry.name
+                if entry.is_symlink():
+                    tree.links.append(name)
+                elif entry.is_dir(follow_symlinks=False):
+                    tree.folders.add(name)
+                    if depth >= MAX_DEPTH:
+                        raise NotKnown(f"folders nested more than {MAX_DEPTH} deep")
+                    pending.append((name + "/", depth + 1))
+                elif entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    tree.files[name] = Entry(status.st_size, status.st_mtime, status.st_ino, status.st_mtime_ns)
+                else:
+                    tree.odd.append(name)
+                if len(tree.files) + len(tree.folders) + len(tree.links) > MAX_FILES:
+                    raise NotKnown(f"more than {MAX_FILES} files: too many to look at")
+
+
+class Handle:
+    """An open regular file, read at offsets. Short reads raise `NotKnown`: the file shrank under us."""
+
+    __slots__ = ("fd", "name", "size")
+
+    def __init__(self, fd: int, size: int, name: str) -> None:
+        self.fd = fd
+        self.size = size
+        self.name = name
+
+    def read(self, offset: int, length: int) -> bytes:
+        if length <= 0:
+            return b""
+        try:
+            data = os.pread(self.fd, length, offset)
+            while 0 < len(data) < length:
+                more = os.pread(self.fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise NotKnown(explain_os(error, self.name)) from None
+        if len(data) != length:
+            raise NotKnown(f"{self.name}: became shorter while it was read")
+        return data
+
+    def into(self, view: memoryview, offset: int) -> None:
+        """Fill the view from that offset."""
+        done = 0
+        try:
+            while done < len(view):
+                count = os.preadv(self.fd, [view[done:]], offset + done)
+                if count == 0:
+                    break
+                done += count
+        except OSError as error:
+            raise NotKnown(explain_os(error, self.name)) from None
+        if done != len(view):
+            raise NotKnown(f"{self.name}: became shorter while it was read")
+
+
+@contextmanager
+def opened(path: Path, name: str | None = None) -> Iterator[Handle]:
+    """Open a regular file for reading; never through a link, never a device or a pipe."""
+    shown = visible(name or path.name)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        reason = explain_os(error, shown) if isinstance(error, OSError) else f"{shown}: {error}"
+        raise NotKnown(reason) from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotKnown(f"{shown}: not a regular file")
+        yield Handle(fd, status.st_size, shown)
+    finally:
+        os.close(fd)
+
+
+def read_small(path: Path, limit_bytes: int, name: str | None = None) -> bytes:
+    """The whole of a file that is expected to be small. `NotKnown` where it is not."""
+    with opened(path, name) as handle:
+        if handle.size > limit_bytes:
+            raise NotKnown(f"{handle.name}: {handle.size} bytes, more than the {limit_bytes} this reader takes")
+        return handle.read(0, handle.size)

@@ -1,0 +1,14 @@
+"""One file per format. The order matters: the more particular formats are asked first."""
+
+from __future__ import annotations
+
+from sentinel.checkpoints.files import Tree
+from sentinel.checkpoints.formats import dcp
+from sentinel.checkpoints.formats.base import Format
+
+FORMATS: tuple[Format, ...] = (dcp,)
+
+
+def recognise(tree: Tree) -> Format | None:
+    """The format of what is there, or None."""
+    return next((known for known in FORMATS if known.recognise(tree)), None)

@@ -1,0 +1,88 @@
+"""What every format gives: a way to recognise it, and a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.records import Level
+from sentinel.checkpoints.work import Work
+
+# How much newer than its marker a shard may be: clocks of several clients of one file system.
+SKEW_S = 5.0
+# A save that has not finished is "being written" while something in it changed this recently; storage that hangs for
+# longer makes it look abandoned, and it is then called invalid until its marker appears.
+FRESH_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How to check: the level, the time it is, whether only some ranks' shards are expected here."""
+
+    level: Level
+    now_s: float
+    part: bool = False
+    fresh_s: float = FRESH_S
+
+    def fresh(self, tree: Tree) -> bool:
+        return self.now_s - tree.newest_s < self.fresh_s
+
+
+@dataclass(slots=True)
+class Finding:
+    """What the structural check found, and what is left to read.
+
+    ``works``: the bytes whose checksums are recorded (and whose floats are to be looked at). ``unsummed``: files for
+    which no checksum is recorded. ``covered``: files that ``works`` check to the last byte.
+    """
+
+    step: int | None = None
+    owners: frozenset[int] = frozenset()
+    world_size: int | None = None
+    whole: bool = True
+    has: dict[str, int] = field(default_factory=dict)
+    needs: dict[str, int] = field(default_factory=dict)
+    coverage: dict[str, tuple[int, int]] = field(default_factory=dict)
+    marked: bool = True
+    works: Iterable[Work] = ()
+    unsummed: list[str] = field(default_factory=list)
+    note: str = ""
+
+
+class Format(Protocol):
+    """One checkpoint format. ``check`` raises `Broken` or `NotKnown`, or returns what it found."""
+
+    NAME: str
+
+    def recognise(self, tree: Tree) -> bool: ...
+
+    def check(self, tree: Tree, ask: Ask) -> Finding: ...
+
+    def owners_by_name(self, tree: Tree) -> frozenset[int]: ...
+
+
+def unfinished(tree: Tree, ask: Ask, reason: str) -> Exception:
+    """The exception for a save whose end marker is missing: being written if something changed just now."""
+    if ask.fresh(tree):
+        return NotKnown(f"{reason}; files changed less than {ask.fresh_s:.0f} s ago: being written or deleted")
+    return Broken(reason)
+
+
+def newer_than(tree: Tree, names: Iterable[str], marker: str) -> None:
+    """Refuse shards that were written after the marker that says the save had finished (torn overwrite in place)."""
+    limit = tree.files[marker].mtime_s + SKEW_S
+    for name in names:
+        late = tree.files[name].mtime_s - limit
+        if late > 0:
+            raise Broken(
+                f"{visible(name)} was written {late + SKEW_S:.0f} s after {visible(marker)}: overwritten in place"
+            )
+
+
+def refuse_links(tree: Tree) -> None:
+    if tree.links:
+        raise NotKnown(f"{visible(tree.links[0])}: a symbolic link inside the checkpoint: not followed")
+    if tree.odd:
+        raise NotKnown(f"{visible(tree.odd[0])}: neither file, folder nor link")

@@ -1,0 +1,237 @@
+"""The metadata of a PyTorch distributed checkpoint: what tensors there are, how they are cut, where the pieces lie.
+
+Source of the layout: torch.distributed.checkpoint (metadata.py, filesystem.py, planner) of torch 2.13; older versions
+lack some fields. Read with the inert pickle reader, then held against itself: every piece must be stored, every stored
+piece must be one, and the pieces must tile their tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sentinel.checkpoints import pickles
+from sentinel.checkpoints.files import Broken, NotKnown, visible
+from sentinel.checkpoints.pickles import Global, Inert
+from sentinel.checkpoints.tensors import ITEM_BYTES, integers
+
+_NESTED_LIMIT = 64  # pieces of one tensor that are compared in pairs when they form no grid
+
+Shape = tuple[int, ...]
+
+
+def volume(shape: Shape) -> int:
+    """The number of elements of that shape."""
+    product = 1
+    for length in shape:
+        product *= length
+    return product
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    dtype: str
+    size: Shape
+    chunks: dict[Shape, Shape]  # offsets -> sizes; empty pieces may share an offset and are left out
+
+    @property
+    def elements(self) -> int:
+        return volume(self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One stored piece: a complete torch.save archive in ``file`` at ``offset`` (plain unless transformed)."""
+
+    name: str
+    file: str
+    offset: int
+    length: int
+    plain: bool
+    dtype: str = ""  # of a tensor piece
+    size: Shape | None = None
+
+
+@dataclass(slots=True)
+class Metadata:
+    tensors: dict[str, TensorInfo] = field(default_factory=dict)
+    blobs: set[str] = field(default_factory=set)
+    items: list[Item] = field(default_factory=list)
+
+    def files(self) -> dict[str, list[Item]]:
+        """The items of every file, in the order of the file."""
+        found: dict[str, list[Item]] = {}
+        for item in self.items:
+            found.setdefault(item.file, []).append(item)
+        for items in found.values():
+            items.sort(key=lambda item: (item.offset, item.length))
+        return found
+
+
+def read_metadata(data: bytes, what: str) -> Metadata:
+    """Read and check one metadata file. `Broken` where it is not what torch writes."""
+    if not data.strip(b"\0"):
+        raise Broken(f"{what}: empty" if not data else f"{what}: nothing but zeros")
+    try:
+        value = pickles.load(data)
+        if not isinstance(value, Inert) or value.name != "Metadata":
+            raise Broken(f"{what}: not the metadata of a distributed checkpoint")
+        metadata = Metadata()
+        _described(_dict(value.get("state_dict_metadata"), what), metadata, what)
+        stored = value.get("storage_data")
+        if stored is None:
+            raise Broken(f"{what}: says nothing about where the pieces are")
+        _stored(_dict(stored, what), metadata, what)
+        planner = value.state.get("planner_data") if isinstance(value.state, dict) else None
+        if isinstance(planner, dict):
+            _planned(planner, metadata, what)
+    except pickles.PickleTooLarge as error:
+        raise NotKnown(f"{what}: {error}") from None
+    except pickles.PickleError as error:
+        raise Broken(f"{what}: {error}") from None
+    return metadata
+
+
+def _dict(value: object, what: str) -> dict[object, object]:
+    if isinstance(value, Inert) and value.items is not None:  # a dict subclass
+        return dict(pair for pair in value.items if isinstance(pair, tuple) and len(pair) == 2)
+    if not isinstance(value, dict):
+        raise Broken(f"{what}: a table is missing")
+    return value
+
+
+def _described(table: Mapping[object, object], metadata: Metadata, what: str) -> None:
+    for name, entry in table.items():
+        if not isinstance(name, str) or not isinstance(entry, Inert):
+            raise Broken(f"{what}: an entry that is neither tensor nor bytes")
+        if entry.name == "BytesStorageMetadata":
+            metadata.blobs.add(name)
+        elif entry.name == "TensorStorageMetadata":
+            metadata.tensors[name] = _tensor(name, entry, what)
+        else:
+            raise Broken(f"{what}: {visible(name)}: an entry of unknown kind {visible(entry.name)}")
+
+
+def _tensor(name: str, entry: Inert, what: str) -> TensorInfo:
+    size = integers(entry.get("size"))
+    chunks = entry.get("chunks")
+    properties = entry.get("properties")
+    dtype = _dtype(properties)
+    if size is None or not isinstance(chunks, list) or min(size, default=0) < 0 or not dtype:
+        raise Broken(f"{what}: {visible(name)}: a tensor without size, type or pieces")
+    found: dict[Shape, Shape] = {}
+    for chunk in chunks:
+        if not isinstance(chunk, Inert) or chunk.name != "ChunkStorageMetadata":
+            raise Broken(f"{what}: {visible(name)}: a piece that cannot be understood")
+        offsets, sizes = integers(chunk.get("offsets")), integers(chunk.get("sizes"))
+        if offsets is None or sizes is None or len(offsets) != len(size) or len(sizes) != len(size):
+            raise Broken(f"{what}: {visible(name)}: a piece without place or size")
+        for start, length, full in zip(offsets, sizes, size, strict=True):
+            if start < 0 or length < 0 or start + length > full:
+                raise Broken(f"{what}: {visible(name)}: a piece outside of its tensor")
+        if volume(sizes) == 0 and size and volume(size):
+            found.setdefault(offsets, sizes)
+        elif offsets in found and volume(found[offsets]):
+            raise Broken(f"{what}: {visible(name)}: two pieces at one place")
+        else:
+            found[offsets] = sizes
+    return TensorInfo(dtype, size, found)
+
+
+def _dtype(properties: object) -> str:
+    """TensorProperties keeps its fields as a tuple since torch 2.1, as a dict before."""
+    if not isinstance(properties, Inert):
+        return ""
+    state = properties.state
+    first = state.get("dtype") if isinstance(state, dict) else state[0] if isinstance(state, tuple) and state else None
+    if isinstance(first, Global) and first.name in ITEM_BYTES:
+        return first.name
+    return ""
+
+
+def _stored(table: Mapping[object, object], metadata: Metadata, what: str) -> None:
+    pieces: dict[str, set[Shape]] = {name: set() for name in metadata.tensors}
+    blobs: set[str] = set()
+    for index, info in table.items():
+        if not isinstance(index, Inert) or not isinstance(info, Inert):
+            raise Broken(f"{what}: a stored piece that cannot be understood")
+        name = index.get("fqn")
+        place = index.state.get("offset") if isinstance(index.state, dict) else None
+        if isinstance(name, str) and name in metadata.blobs:
+            if name in blobs:
+                raise Broken(f"{what}: {visible(name)} is stored twice")
+            blobs.add(name)
+            metadata.items.append(_item(name, info, what))
+            continue
+        tensor = metadata.tensors.get(name) if isinstance(name, str) else None
+        if tensor is None or not isinstance(name, str):
+            raise Broken(f"{what}: {visible(str(name))} is stored but not described")
+        offsets = integers(place) if place is not None else (0,) * len(tensor.size)
+        if offsets is None or offsets not in tensor.chunks or offsets in pieces[name]:
+            raise Broken(f"{what}: {visible(name)}: a stored piece that is not one of its pieces")
+        pieces[name].add(offsets)
+        metadata.items.append(_item(name, info, what, tensor.dtype, tensor.chunks[offsets]))
+    for name in metadata.blobs - blobs:
+        raise Broken(f"{what}: {visible(name)} is described but not stored")
+    for name, tensor in metadata.tensors.items():
+        for offsets, sizes in tensor.chunks.items():
+            if offsets not in pieces[name] and volume(sizes):
+                raise Broken(f"{what}: a piece of {visible(name)} is described but not stored")
+
+
+def _item(name: str, info: Inert, what: str, dtype: str = "", size: Shape | None = None) -> Item:
+    path, offset, length = info.get("relative_path"), info.get("offset"), info.get("length")
+    transforms = info.state.get("transform_descriptors") if isinstance(info.state, dict) else None
+    if not isinstance(path, str) or type(offset) is not int or type(length) is not int:
+        raise Broken(f"{what}: {visible(name)}: a stored piece without file or place")
+    if offset < 0 or length <= 0 or not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise Broken(f"{what}: {visible(name)}: a stored piece at an impossible place")
+    plain = not transforms
+    if plain and size is not None and length < volume(size) * ITEM_BYTES[dtype]:
+        raise Broken(f"{what}: {visible(name)}: {length} bytes cannot hold {size} of {dtype}")
+    return Item(name, path, offset, length, plain, dtype, size)
+
+
+def _planned(planner: Mapping[object, object], metadata: Metadata, what: str) -> None:
+    """The default planner keeps for every flattened name the path that it came from: both must say the same."""
+    for name, path in planner.items():
+        if isinstance(name, str) and isinstance(path, tuple) and path:
+            if ".".join(str(part) for part in path) != name:
+                raise Broken(f"{what}: {visible(name)}: its path is another name")
+            if name not in metadata.tensors and name not in metadata.blobs:
+                raise Broken(f"{what}: {visible(name)} is planned but not described")
+
+
+def tiles(tensor: TensorInfo) -> bool:
+    """Whether the pieces cover the tensor exactly once."""
+    boxes = [(offsets, sizes) for offsets, sizes in tensor.chunks.items() if volume(sizes)]
+    if sum(volume(sizes) for _, sizes in boxes) != tensor.elements:
+        return False
+    if len(boxes) <= 1 or _grid(boxes, tensor.size):
+        return True
+    if len(boxes) > _NESTED_LIMIT:
+        return True  # as many elements as there are, at different places, inside: no contradiction found
+    return not any(_overlap(a, b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def _grid(boxes: list[tuple[Shape, Shape]], size: Shape) -> bool:
+    """Whether the boxes are all the cells of a grid: in each dimension the same cuts, which tile it."""
+    cells = 1
+    for dimension, full in enumerate(size):
+        cuts = sorted({(offsets[dimension], sizes[dimension]) for offsets, sizes in boxes})
+        reached = 0
+        for start, length in cuts:
+            if start != reached:
+                return False
+            reached = start + length
+        if reached != full:
+            return False
+        cells *= len(cuts)
+    return cells == len(boxes)
+
+
+def _overlap(a: tuple[Shape, Shape], b: tuple[Shape, Shape]) -> bool:
+    return all(
+        max(start_a, start_b) < min(start_a + size_a, start_b + size_b)
+        for start_a, size_a, start_b, size_b in zip(a[0], a[1], b[0], b[1], strict=True)
+    )

@@ -1,0 +1,285 @@
+"""Who holds what, where.
+
+`listing` is what one host sees under one root (a folder of checkpoints, one or a few levels deep); it is made where the
+files are, by a process that runs as the job's user. `join` puts the hosts' listings together: only then can it be said
+whether a checkpoint that is spread over nodes is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.checkpoints.files import visible
+from sentinel.checkpoints.records import LEVELS, Candidate, Level, Part, Tier
+from sentinel.checkpoints.steps import step_of
+from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
+
+MAX_CANDIDATES = 500  # of one root that are validated; the newest steps first
+MAX_FOLDERS = 200_000  # that are looked at under one root
+_DEPTH = 3  # root/run/step, and one to spare
+_SKIPPED = frozenset({".quarantine", "lost+found", "tb", "tensorboard", "wandb", "__pycache__", ".git"})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The folders (or files) under a root that look like checkpoints, highest step first, and why some are not there."""
+
+    paths: list[Path]
+    notes: list[tuple[Path, str]]  # what could not be looked at, with the reason
+    cut: int = 0  # checkpoints left out because there were too many
+
+
+def find(root: Path, *, limit: int = MAX_CANDIDATES) -> Found:
+    """Look for checkpoints under a root without reading them. Links are not followed."""
+    paths: list[Path] = []
+    notes: list[tuple[Path, str]] = []
+    pending: list[tuple[Path, int]] = [(root, 0)]
+    looked = 0
+    while pending:
+        folder, depth = pending.pop()
+        looked += 1
+        if looked > MAX_FOLDERS:
+            notes.append((root, f"more than {MAX_FOLDERS} folders: the rest was not looked at"))
+            break
+        try:
+            with os.scandir(folder) as entries:
+                _sort_out(folder, list(entries), depth, paths, notes, pending)
+        except OSError as error:
+            notes.append((folder, f"cannot be read ({error.strerror or type(error).__name__})"))
+    paths.sort(key=lambda path: (-(_step(path)), str(path)))
+    return Found(paths[:limit], notes, max(0, len(paths) - limit))
+
+
+def _step(path: Path) -> int:
+    step = step_of(path.name)
+    return -1 if step is None else step
+
+
+def _sort_out(
+    folder: Path,
+    entries: Sequence[os.DirEntry[str]],
+    depth: int,
+    paths: list[Path],
+    notes: list[tuple[Path, str]],
+    pending: list[tuple[Path, int]],
+) -> None:
+    """One folder: it is a checkpoint itself, or holds checkpoints, or holds folders that may."""
+    names = {entry.name for entry in entries}
+    if depth and _is_checkpoint(names):
+        paths.append(folder)
+        return
+    for entry in entries:
+        if entry.name in _SKIPPED or entry.name.startswith("."):
+            continue
+        path = folder / entry.name
+        try:
+            if entry.is_symlink():
+                if step_of(entry.name) is not None:
+                    notes.append((path, "a symbolic link: not followed"))
+            elif entry.is_dir(follow_symlinks=False):
+                if step_of(entry.name) is not None and not _holds_steps(path):
+                    paths.append(path)
+                elif depth < _DEPTH:
+                    pending.append((path, depth + 1))
+            elif _is_checkpoint_file(entry.name):
+                paths.append(path)
+        except OSError as error:
+            notes.append((path, f"cannot be read ({error.strerror or type(error).__name__})"))
+
+
+def _is_checkpoint(names: set[str]) -> bool:
+    """Whether a folder of these names is a checkpoint although its own name states no step."""
+    return (
+        ".metadata" in names
+        or "__0.metadata" in names
+        or any(name.startswith("__") and name.endswith(".distcp") for name in names)
+    )
+
+
+def _is_checkpoint_file(name: str) -> bool:
+    return name.endswith(".ckpt") or (name.endswith((".pt", ".pth", ".safetensors")) and step_of(name) is not None)
+
+
+def _holds_steps(path: Path) -> bool:
+    """A run's folder may itself be named like a step; then it holds folders that are, and no files."""
+    try:
+        with os.scandir(path) as entries:
+            inner = False
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    return False
+                inner = inner or step_of(entry.name) is not None
+            return inner
+    except OSError:
+        return False
+
+
+def listing(
+    root: Path,
+    tier: Tier,
+    host: str | None,
+    *,
+    level: Level = "structural",
+    limit: int = MAX_CANDIDATES,
+    now_s: float | None = None,
+    settings: Settings = DEFAULTS,
+) -> list[Part]:
+    """What this host sees under this root, every checkpoint checked at that level; never raises for what lies there.
+
+    What could not be looked at is a part of its own: valid None, with the reason.
+    """
+    now = time.time() if now_s is None else now_s
+    name = host or ""
+    found = find(root, limit=limit)
+    parts = [
+        validate_part(path, level, tier=tier, host=name, root=root, now_s=now, settings=settings)
+        for path in found.paths
+    ]
+    for path, reason in found.notes:
+        parts.append(_unseen(root, path, tier, name, reason))
+    if found.cut:
+        reason = f"{found.cut} older checkpoints under this root were not looked at (limit {limit})"
+        parts.append(_unseen(root, root, tier, name, reason))
+    return parts
+
+
+def _unseen(root: Path, path: Path, tier: Tier, host: str, reason: str) -> Part:
+    return Part(
+        host=host,
+        root=str(root),
+        path=str(path),
+        key=os.path.relpath(path, root),
+        step=step_of(path.name),
+        tier=tier,
+        format="unknown",
+        bytes=0,
+        valid=None,
+        level="structural",
+        reason=reason,
+        whole=False,
+    )
+
+
+def join(listings: Iterable[Iterable[Part]], *, world_size: int | None = None) -> list[Candidate]:
+    """Put the parts of all hosts together, highest step first.
+
+    A global checkpoint is read by every node: one part, and if several hosts list it the worst answer counts. A local
+    one is complete when the ranks 0..W-1 are all held by some host: W is ``world_size`` where the caller knows it.
+    """
+    groups: dict[tuple[str, str, str], list[Part]] = {}
+    for parts in listings:
+        for part in parts:
+            where = part.path if part.tier == "global" else part.key
+            groups.setdefault((part.tier, where, ""), []).append(part)
+    joined = [_join(parts, world_size) for parts in groups.values()]
+    return sorted(joined, key=lambda c: (-1 if c.step is None else c.step, c.tier), reverse=True)
+
+
+def _join(parts: list[Part], world_size: int | None) -> Candidate:
+    first = min(parts, key=lambda part: (part.host, part.path))
+    steps = {part.step for part in parts if part.step is not None}
+    formats = {part.format for part in parts if part.format != "unknown"}
+    valid, level, reason = _verdict(parts)
+    shards: dict[int, frozenset[str]] = {}
+    world = world_size if world_size is not None else max((p.world_size or 0 for p in parts), default=0) or None
+    if first.tier != "global":
+        shards = _shards(parts, world)
+        world = world or (max(shards) + 1 if shards else None)
+        if valid:
+            lacking = _lacking(parts, shards, world)
+            if lacking:
+                valid, reason = None, lacking
+    if len(steps) > 1:
+        valid, reason = False, f"the hosts' parts are of different steps: {sorted(steps)[:4]}"
+    if len(formats) > 1:
+        valid, reason = None, f"the hosts' parts are of different formats: {', '.join(sorted(formats))}"
+    return Candidate(
+        path=first.path,
+        step=steps.pop() if len(steps) == 1 else None,
+        tier=first.tier,
+        format=formats.pop() if len(formats) == 1 else first.format,
+        bytes=first.bytes if first.tier == "global" else sum(part.bytes for part in parts),
+        world_size=world,
+        shards=shards,
+        valid=valid,
+        level=level,
+        reason=reason,
+        paths={part.host: part.path for part in parts} if first.tier != "global" else {},
+        key=first.key,
+    )
+
+
+def _verdict(parts: list[Part]) -> tuple[bool | None, str, str]:
+    """The worst answer, with the host where it was given; the lowest level that all of them reached.
+
+    A damaged copy counts for itself only where another host holds the same ranks undamaged.
+    """
+    sound: set[int] = set()
+    for part in parts:
+        if part.valid:
+            sound |= part.owners
+    for part in sorted(parts, key=lambda part: part.valid is not False):
+        if part.valid is True or (part.owners and part.owners <= sound):
+            continue
+        where = f" on {visible(part.host)}" if part.host else ""
+        return part.valid, part.level, f"{part.reason}{where}"
+    counted = [part for part in parts if part.valid]
+    level = min((part.level for part in counted), key=lambda name: LEVELS.index(name) if name in LEVELS else 0)
+    return True, level, counted[0].reason
+
+
+def _shards(parts: list[Part], world: int | None) -> dict[int, frozenset[str]]:
+    """Owner rank -> the hosts whose copy of it is not known to be damaged."""
+    held: dict[int, set[str]] = {}
+    for part in parts:
+        if part.valid is False:
+            continue
+        owners: Iterable[int] = part.owners
+        if part.whole and not part.owners:
+            owners = range(world or 1)
+        for rank in owners:
+            held.setdefault(rank, set()).add(part.host)
+    return {rank: frozenset(hosts) for rank, hosts in sorted(held.items())}
+
+
+def _lacking(parts: list[Part], shards: Mapping[int, frozenset[str]], world: int | None) -> str:
+    """What is missing although every part is sound; empty where nothing is."""
+    if any(part.whole and part.valid for part in parts):
+        return ""
+    missing = sorted(set(range(world or 0)) - set(shards))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        return f"no host that was looked at holds the shard of rank {missing[0]}{more}"
+    needs = {name: size for part in parts for name, size in part.needs.items()}
+    has = {name: size for part in parts if part.valid for name, size in part.has.items()}
+    for name, size in sorted(needs.items()):
+        if has.get(name) != size:
+            return f"no host that was looked at holds {visible(name)} with {size} bytes"
+    if not any(part.marked for part in parts):
+        return "no host that was looked at holds the end marker of the save (.metadata)"
+    return _uncovered(parts)
+
+
+def _uncovered(parts: list[Part]) -> str:
+    """Add up what the ranks hold of the tensors that are spread over them."""
+    seen: set[str] = set()
+    totals: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        if not part.valid:
+            continue
+        for key, (have, need) in part.coverage.items():
+            if key in seen:
+                continue
+            seen.add(key)
+            tensor = key.partition(":")[2]
+            so_far, need_before = totals.get(tensor, (0, need))
+            if need_before != need:
+                return "the hosts' parts give one tensor two sizes"
+            totals[tensor] = (so_far + have, need)
+    if any(have < need for have, need in totals.values()):
+        return "the ranks that were found do not cover every tensor: a rank's shard is missing"
+    return ""

@@ -1,0 +1,219 @@
+"""What torch.save's ``data.pkl`` says about tensors, and the search for numbers that are none.
+
+No numpy and no torch: the high bytes of a float tell (exponent all ones), and slicing every n-th byte of a buffer and
+searching it for one value runs at memory speed.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sentinel.checkpoints import pickles
+from sentinel.checkpoints.files import Broken
+from sentinel.checkpoints.pickles import Global, Inert
+
+# dtype -> bytes of one element
+ITEM_BYTES: dict[str, int] = {
+    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1, "complex64": 8, "complex128": 16, "complex32": 4,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "quint8": 1, "qint8": 1, "qint32": 4, "quint4x2": 1, "quint2x4": 1, "float4_e2m1fn_x2": 1,
+}  # fmt: skip
+_STORAGES: dict[str, str] = {
+    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
+    "ByteStorage": "uint8", "BoolStorage": "bool", "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128", "QUInt8Storage": "quint8", "QInt8Storage": "qint8",
+    "QInt32Storage": "qint32", "UntypedStorage": "bytes", "QUInt4x2Storage": "quint4x2",
+    "QUInt2x4Storage": "quint2x4",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Storage:
+    """One storage that a data.pkl refers to: record ``data/<key>`` of exactly ``bytes`` bytes."""
+
+    key: str
+    dtype: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    storage: Storage
+    dtype: str
+    size: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pickled:
+    """A data.pkl, read: its value, the storages it refers to, the tensors it makes of them."""
+
+    value: object
+    storages: dict[str, Storage]
+    tensors: list[Tensor]
+
+
+def read_pickle(data: bytes, what: str) -> Pickled:
+    """Read a data.pkl. `Broken` where it is none or where a tensor does not fit its storage."""
+    storages: dict[str, Storage] = {}
+
+    def persistent(reference: object) -> object:
+        storage = _storage(reference, what)
+        return storages.setdefault(storage.key, storage)
+
+    try:
+        value = pickles.load(data, persistent=persistent)
+    except pickles.PickleTooLarge:
+        raise
+    except pickles.PickleError as error:
+        raise Broken(f"{what}: data.pkl: {error}") from None
+    tensors = [tensor for item in walk(value) if isinstance(item, Inert) and (tensor := _tensor(item, what))]
+    return Pickled(value, storages, tensors)
+
+
+def _storage(reference: object, what: str) -> Storage:
+    if (
+        isinstance(reference, tuple)
+        and len(reference) == 5
+        and reference[0] == "storage"
+        and isinstance(reference[1], Global)
+        and isinstance(reference[2], str)
+        and isinstance(reference[4], int)
+        and reference[4] >= 0
+    ):
+        dtype = _STORAGES.get(reference[1].name, "")
+        if dtype:
+            return Storage(reference[2], dtype, reference[4] * ITEM_BYTES.get(dtype, 1))
+    raise Broken(f"{what}: data.pkl: a storage that cannot be understood")
+
+
+def _tensor(item: Inert, what: str) -> Tensor | None:
+    args = item.args
+    if not item.name.startswith("_rebuild_tensor") or not isinstance(args, tuple) or len(args) < 4:
+        return None
+    storage, offset, size, stride = args[:4]
+    if not isinstance(storage, Storage) or not isinstance(offset, int):
+        return None
+    shape, strides = integers(size), integers(stride)
+    if shape is None or strides is None or len(shape) != len(strides):
+        raise Broken(f"{what}: data.pkl: a tensor without a shape")
+    dtype = storage.dtype
+    if dtype == "bytes" and len(args) > 6 and isinstance(args[6], Global):
+        dtype = storage.dtype = args[6].name
+    if all(shape):
+        last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        if offset < 0 or (last + 1) * ITEM_BYTES.get(dtype, 1) > storage.bytes:
+            raise Broken(f"{what}: data.pkl: a tensor larger than its storage")
+    return Tensor(storage, dtype, shape)
+
+
+def integers(value: object) -> tuple[int, ...] | None:
+    """A tuple of whole numbers, also where it is wrapped as torch.Size; None for anything else."""
+    if isinstance(value, Inert) and isinstance(value.args, tuple) and len(value.args) == 1:
+        value = value.args[0]
+    if isinstance(value, (tuple, list)) and all(type(number) is int for number in value):
+        return tuple(number for number in value if type(number) is int)
+    return None
+
+
+def walk(value: object) -> Iterator[object]:
+    """Every object below, each once, without recursion."""
+    seen: set[int] = set()
+    pending: list[object] = [value]
+    while pending:
+        item = pending.pop()
+        if not isinstance(item, (dict, list, tuple, Inert)):
+            continue
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield item
+        if isinstance(item, dict):
+            pending.extend(item.values())
+        elif isinstance(item, Inert):
+            pending.extend((item.args, item.state))
+            if item.items is not None:
+                pending.append(item.items)
+        else:
+            pending.extend(item)
+
+
+# dtype -> (bytes of one element, values of its high byte that hint at NaN or infinity, index of that byte)
+_HINTS: dict[str, tuple[int, bytes]] = {
+    "float32": (4, b"\x7f\xff"),
+    "complex64": (4, b"\x7f\xff"),
+    "float64": (8, b"\x7f\xff"),
+    "complex128": (8, b"\x7f\xff"),
+    "bfloat16": (2, b"\x7f\xff"),
+    "float16": (2, b"\x7c\x7d\x7e\x7f\xfc\xfd\xfe\xff"),
+    "float8_e4m3fn": (1, b"\x7f\xff"),
+    "float8_e5m2": (1, b"\x7c\x7d\x7e\x7f\xfc\xfd\xfe\xff"),
+    "float8_e4m3fnuz": (1, b"\x80"),
+    "float8_e5m2fnuz": (1, b"\x80"),
+    "float8_e8m0fnu": (1, b"\xff"),
+}
+_NEGATIVE_INFINITY = {"float32": b"\x80\xff", "bfloat16": b"\x80\xff", "float16": b"\xfc", "float64": b"\xf0\xff"}
+
+
+class FloatScan:
+    """Looks through one tensor's bytes, piece by piece (pieces of whole elements), for NaN and infinity.
+
+    A tensor of nothing but zeros and negative infinity is an attention mask, which models keep as a buffer: clean.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.hint = _HINTS.get(dtype)
+        self.nan = False
+        self.infinite = False
+        self.mask = True
+
+    def feed(self, piece: memoryview) -> None:
+        if self.hint is None or self.nan:
+            return
+        width, hints = self.hint
+        high = bytes(piece[width - 1 :: width]) if width > 1 else bytes(piece)
+        suspicious = (
+            any(high.find(hints[i : i + 1]) >= 0 for i in range(len(hints)))
+            if len(hints) <= 2
+            else len(high.translate(None, hints)) != len(high)
+        )
+        if suspicious:
+            self._look(bytes(piece), width)
+        if self.mask:
+            self.mask = _is_mask(bytes(piece), self.dtype)
+
+    def _look(self, piece: bytes, width: int) -> None:
+        if self.dtype in ("float32", "complex64", "float64", "complex128"):
+            numbers = array.array("f" if width == 4 else "d", piece)
+            self.nan = self.nan or any(map(math.isnan, numbers))
+            self.infinite = self.infinite or math.inf in numbers or -math.inf in numbers
+        elif width == 2:
+            exponent, fraction = (0x7F80, 0x7F) if self.dtype == "bfloat16" else (0x7C00, 0x3FF)
+            for word in array.array("H", piece):
+                if word & exponent == exponent:
+                    self.nan = self.nan or bool(word & fraction)
+                    self.infinite = self.infinite or not word & fraction
+        elif self.dtype == "float8_e5m2":
+            self.nan = self.nan or any(byte & 0x7F in (0x7D, 0x7E, 0x7F) for byte in piece)
+            self.infinite = self.infinite or any(byte & 0x7F == 0x7C for byte in piece)
+        else:
+            self.nan = True
+
+    @property
+    def finding(self) -> str:
+        if self.nan:
+            return "NaN"
+        return "infinity" if self.infinite and not self.mask else ""
+
+
+def _is_mask(piece: bytes, dtype: str) -> bool:
+    pattern = _NEGATIVE_INFINITY.get(dtype)
+    if pattern is None:
+        return False
+    rest = piece.translate(None, b"\0")
+    return len(rest) == rest.count(pattern) * len(pattern)

@@ -1,0 +1,170 @@
+"""Is it valid? One path in, one of three answers out, with the level that was reached and the reason.
+
+    structural   names, lengths, markers, tiling, order of modification: a stat per file and a few bytes of each
+    checksum     every recorded CRC-32 or sha256, or our manifest, over every byte
+    content      no NaN and no infinity in weights and optimizer
+
+A level includes those below it. Where the files carry no checksum, *checksum* is answered None: nothing was disproved,
+nothing proven.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.checkpoints import formats
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
+from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
+from sentinel.checkpoints.records import LEVELS, Level, Part, Tier, Validity
+from sentinel.checkpoints.steps import step_of
+from sentinel.checkpoints.work import Progress, run_all, threads_for
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to look. ``fresh_s``: what changed more recently may still be being written."""
+
+    fresh_s: float = FRESH_S
+    threads: int | None = None
+    progress: Progress | None = None
+
+
+DEFAULTS = Settings()
+
+
+@dataclass(slots=True)
+class _Judged:
+    format: str = "unknown"
+    step: int | None = None
+    valid: bool | None = None
+    level: str = "structural"
+    reason: str = ""
+    bytes: int = 0
+    owners: frozenset[int] = frozenset()  # by the names alone, where the check ended before it knew better
+    finding: Finding | None = None
+    newest_s: float = 0.0
+
+
+def validate(path: Path, level: Level, *, now_s: float | None = None, settings: Settings = DEFAULTS) -> Validity:
+    """Check one checkpoint that should be complete at this path. Never raises for what lies there."""
+    judged = _judge(path, Ask(level, time.time() if now_s is None else now_s, fresh_s=settings.fresh_s), settings)
+    return Validity(str(path), judged.format, judged.step, judged.valid, judged.level, judged.reason, judged.bytes)
+
+
+def validate_part(
+    path: Path,
+    level: Level,
+    *,
+    tier: Tier,
+    host: str,
+    root: Path,
+    now_s: float | None = None,
+    settings: Settings = DEFAULTS,
+) -> Part:
+    """Check what this host holds of a checkpoint whose other shards may lie on other hosts.
+
+    In the global tier every file must be here; in the others the answer is about what is here, with the ranks found.
+    """
+    now = time.time() if now_s is None else now_s
+    judged = _judge(path, Ask(level, now, part=tier != "global", fresh_s=settings.fresh_s), settings)
+    finding = judged.finding or Finding(whole=tier == "global", owners=judged.owners, marked=False)
+    return Part(
+        host=host,
+        root=str(root),
+        path=str(path),
+        key=os.path.relpath(path, root),
+        step=judged.step,
+        tier=tier,
+        format=judged.format,
+        bytes=judged.bytes,
+        valid=judged.valid,
+        level=judged.level,
+        reason=judged.reason,
+        whole=finding.whole,
+        world_size=finding.world_size,
+        owners=finding.owners,
+        has=finding.has,
+        needs=finding.needs,
+        coverage=finding.coverage,
+        marked=finding.marked,
+        newest_mtime_s=judged.newest_s,
+    )
+
+
+def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
+    judged = _Judged(step=step_of(path.name))
+    try:
+        tree = scan(path)
+        judged.bytes, judged.newest_s = tree.bytes, tree.newest_s
+        found = formats.recognise(tree)
+        if found is None:
+            raise _unrecognised(tree, ask)
+        judged.format = found.NAME
+        judged.owners = found.owners_by_name(tree) if ask.part else judged.owners
+        judged.finding = found.check(tree, ask)
+        _settle_step(judged, path)
+        _deeper(tree, judged, ask, settings)
+        judged.valid, judged.level = True, ask.level
+        judged.reason = judged.reason or _praise(ask.level)
+    except Broken as error:
+        judged.valid, judged.level, judged.reason = False, error.level, error.reason
+    except NotKnown as error:
+        judged.valid, judged.reason = None, error.reason
+    except OSError as error:
+        judged.valid, judged.reason = None, f"cannot be read ({error.strerror or type(error).__name__})"
+    return judged
+
+
+def _unrecognised(tree: Tree, ask: Ask) -> Exception:
+    if not tree.files:
+        return NotKnown("an empty folder") if not ask.fresh(tree) else NotKnown("an empty folder, made just now")
+    return NotKnown(f"no known checkpoint format among its {len(tree.files)} files")
+
+
+def _settle_step(judged: _Judged, path: Path) -> None:
+    """The name's step and the one stated inside must agree; off by one is a matter of counting."""
+    inner = judged.finding.step if judged.finding else None
+    if judged.step is None:
+        judged.step = inner
+        if inner is None:
+            judged.reason = f"its step is not known: neither {visible(path.name)} nor its contents state one"
+    elif inner is not None and abs(inner - judged.step) > 1:
+        raise NotKnown(f"named step {judged.step}, but the state inside says {inner}: renamed or mixed")
+
+
+def _deeper(tree: Tree, judged: _Judged, ask: Ask, settings: Settings) -> None:
+    finding = judged.finding
+    assert finding is not None
+    if LEVELS.index(ask.level) < 1:
+        return
+    run_all(finding.works, settings.threads or threads_for(ask.level), settings.progress)
+    _unchanged(tree)
+    if finding.unsummed:
+        count = len(finding.unsummed)
+        more = f" and {count - 1} more" if count > 1 else ""
+        raise NotKnown(
+            f"structurally whole; no checksum recorded for {visible(finding.unsummed[0])}{more}"
+            " (`sentinel checkpoints manifest` records them)"
+        )
+
+
+def _unchanged(tree: Tree) -> None:
+    """What was read must still be what was listed."""
+    for name, entry in tree.files.items():
+        try:
+            status = os.lstat(tree.path(name))
+        except FileNotFoundError:
+            raise NotKnown(f"{visible(name)} vanished while the checkpoint was read (being deleted)") from None
+        if (status.st_size, status.st_mtime_ns, status.st_ino) != (entry.size, entry.mtime_ns, entry.inode):
+            raise NotKnown(f"{visible(name)} changed while the checkpoint was read (being written)")
+
+
+def _praise(level: Level) -> str:
+    return {
+        "structural": "complete: every file, length and marker as its metadata says",
+        "checksum": "every recorded checksum matches",
+        "content": "every checksum matches, no NaN and no infinity",
+    }[level]

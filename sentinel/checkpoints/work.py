@@ -1,0 +1,212 @@
+"""Reading the bytes: spans of files, checked by a few threads through buffers that are used again.
+
+zlib and the reads let other threads run, so the speed is that of the disk or of CRC-32 on all cores. Memory is bounded
+by threads x buffer, whatever the size of the files.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.checkpoints import pickles, zips
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, opened, visible
+from sentinel.checkpoints.records import Level
+from sentinel.checkpoints.tensors import FloatScan, Pickled, read_pickle
+
+_BUFFER_BYTES = 1 << 20
+_WHOLE_BYTES = 1 << 20  # archives up to this size are read with one read
+BATCH_BYTES = 32 << 20  # what one piece of work takes on
+PICKLE_LIMIT_BYTES = 48 << 20
+
+Progress = Callable[[int], None]
+
+
+def threads_for(level: str) -> int:
+    """Structural checks wait for the file system's answers, the others use the cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 8 if level == "structural" else max(2, min(cores, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something to check: ``run`` raises `Broken` or `NotKnown`, or returns."""
+
+    bytes: int
+    run: Callable[[bytearray], None]
+
+
+def run_all(works: Iterable[Work], threads: int, progress: Progress | None = None) -> None:
+    """Do all of it. The first `Broken` ends it; a `NotKnown` is raised only if nothing was broken."""
+    local = threading.local()
+
+    def one(work: Work) -> int:
+        buffer = getattr(local, "buffer", None)
+        if buffer is None:
+            buffer = local.buffer = bytearray(_BUFFER_BYTES)
+        work.run(buffer)
+        return work.bytes
+
+    doubt: NotKnown | None = None
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        waiting: set[Future[int]] = set()
+        source = iter(works)
+        more = True
+        while more or waiting:
+            while more and len(waiting) < threads * 4:
+                work = next(source, None)
+                if work is None:
+                    more = False
+                else:
+                    waiting.add(pool.submit(one, work))
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                try:
+                    size = future.result()
+                except NotKnown as error:
+                    doubt = doubt or error
+                except Broken:
+                    for other in waiting:
+                        other.cancel()
+                    raise
+                else:
+                    if progress:
+                        progress(size)
+    if doubt:
+        raise doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An archive whose structure was checked, with its data.pkl read."""
+
+    archive: zips.Archive
+    pickled: Pickled
+
+
+def open_archive(read: zips.Reader, length: int, what: str) -> Opened:
+    """Directory, headers, data.pkl, and that every storage is there in its length. No checksum yet."""
+    archive = zips.parse(read, length, what)
+    record = archive.get("data.pkl")
+    if record is None:
+        raise Broken(f"{what}: an archive without data.pkl")
+    if record.size > PICKLE_LIMIT_BYTES:
+        raise NotKnown(f"{what}: data.pkl of {record.size} bytes, more than this reader takes")
+    data = read(record.data, record.size)
+    if zlib.crc32(data) != record.crc and archive.has_checksums:
+        raise Broken(f"{what}: data.pkl: CRC-32 differs", "structural")
+    try:
+        pickled = read_pickle(data, what)
+    except pickles.PickleTooLarge as error:
+        raise NotKnown(f"{what}: data.pkl: {error}") from None
+    for key, storage in pickled.storages.items():
+        held = archive.get(f"data/{key}")
+        if held is None:
+            raise Broken(f"{what}: record data/{visible(key)} is missing")
+        if held.size != storage.bytes:
+            raise Broken(f"{what}: data/{visible(key)} has {held.size} bytes, {storage.bytes} are needed")
+    return Opened(archive, pickled)
+
+
+def check_slice(
+    handle: Handle,
+    offset: int,
+    length: int,
+    *,
+    level: Level,
+    buffer: bytearray,
+    what: str,
+    agree: Callable[[Pickled], None] | None = None,
+) -> None:
+    """Check one archive inside a file: all records' CRC-32, and at level content the floats."""
+    if length <= _WHOLE_BYTES:
+        whole = handle.read(offset, length)
+
+        def read(at: int, count: int) -> bytes:
+            return whole[at : at + count]
+    else:
+
+        def read(at: int, count: int) -> bytes:
+            return handle.read(offset + at, count)
+
+    found = open_archive(read, length, what)
+    if agree:
+        agree(found.pickled)
+    if not found.archive.has_checksums:
+        raise NotKnown(f"{what}: no checksum recorded (the job switched CRC-32 off)")
+    check_records(
+        handle,
+        offset,
+        found,
+        records=list(found.archive.records.values()),
+        level=level,
+        buffer=buffer,
+        what=what,
+    )
+
+
+def check_records(
+    handle: Handle,
+    base: int,
+    found: Opened,
+    *,
+    records: list[zips.Record],
+    level: Level,
+    buffer: bytearray,
+    what: str,
+) -> None:
+    """CRC-32 of these records, and at level content their floats, in one pass over the bytes."""
+    prefix = f"{found.archive.prefix}/data/"
+    for record in records:
+        scan = None
+        if level == "content" and record.name.startswith(prefix):
+            storage = found.pickled.storages.get(record.name[len(prefix) :])
+            scan = FloatScan(storage.dtype) if storage else None
+        crc = span_crc(handle, base + record.data, record.size, buffer, scan)
+        if crc != record.crc:
+            raise Broken(f"{what}: {visible(record.name)}: CRC-32 differs", "checksum")
+        if scan and scan.finding:
+            raise Broken(f"{what}: {visible(record.name)}: {scan.finding} in a {scan.dtype} tensor", "content")
+
+
+def span_crc(handle: Handle, offset: int, length: int, buffer: bytearray, scan: FloatScan | None = None) -> int:
+    """CRC-32 of a span, the floats looked at on the way."""
+    if scan is None:
+        return zips.crc_of(handle, offset, length, buffer)
+    crc = 0
+    view = memoryview(buffer)
+    while length > 0:
+        piece = view[: min(length, len(buffer))]
+        handle.into(piece, offset)
+        crc = zlib.crc32(piece, crc)
+        scan.feed(piece)
+        offset += len(piece)
+        length -= len(piece)
+    return crc
+
+
+def archive_works(path: Path, name: str, found: Opened, level: Level) -> Iterator[Work]:
+    """The records of one torch.save file as pieces of work."""
+    batch: list[zips.Record] = []
+    size = 0
+    for record in found.archive.records.values():
+        batch.append(record)
+        size += record.size
+        if size >= BATCH_BYTES:
+            yield _records_work(path, name, found, batch, level)
+            batch, size = [], 0
+    if batch:
+        yield _records_work(path, name, found, batch, level)
+
+
+def _records_work(path: Path, name: str, found: Opened, records: list[zips.Record], level: Level) -> Work:
+    def run(buffer: bytearray) -> None:
+        with opened(path, name) as handle:
+            check_records(handle, 0, found, records=records, level=level, buffer=buffer, what=visible(name))
+
+    return Work(sum(record.size for record in records), run)

@@ -1,0 +1,301 @@
+"""``sentinel checkpoints find | validate | inventory``."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from sentinel.checkpoints import inventory as stock
+from sentinel.checkpoints.choose import choose
+from sentinel.checkpoints.files import visible
+from sentinel.checkpoints.records import Candidate, Costs, Decision, Level, Part, Tier, Validity, parse_level
+from sentinel.checkpoints.validate import Settings
+from sentinel.checkpoints.validate import validate as check
+from sentinel.errors import Refused, UserError
+
+_LEVELS = click.Choice(["structural", "checksum", "content"])
+
+
+class Spread(click.Command):
+    """A command whose listed options take several values: ``--lost a b`` is ``--lost a --lost b``."""
+
+    several: frozenset[str] = frozenset({"--local", "--lost", "--nodes", "--global", "--peer"})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        option = ""
+        taken = 0
+        for word in args:
+            if word.startswith("-") and word != "-":
+                name = word.partition("=")[0]
+                option = name if name in self.several else ""
+                taken = 1 if "=" in word and option else 0
+                spread.append(word)
+                continue
+            if option and taken:
+                spread.append(option)
+            taken += 1
+            spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+def expand_nodes(texts: Iterable[str]) -> list[str]:
+    """Node names of ``a,b``, ``n[1-3,07-09]`` and several such; in order, each once."""
+    names: dict[str, None] = {}
+    for text in texts:
+        for word in re.findall(r"(?:[^,\[\]\s]|\[[^\]]*\])+", text):
+            for name in _expand_word(word):
+                names[name] = None
+                if len(names) > 100_000:
+                    raise UserError(f"{visible(text, 60)} names more than 100,000 nodes", fix="Name fewer.")
+    return list(names)
+
+
+def _expand_word(word: str) -> list[str]:
+    match = re.fullmatch(r"([^\[\]]*)\[([^\]]*)\](.*)", word)
+    if not match:
+        return [word]
+    head, ranges, tail = match.groups()
+    names: list[str] = []
+    for item in ranges.split(","):
+        low, dash, high = item.partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise UserError(f"{visible(word)} is no list of nodes", fix="Write it like node[1-4,7] or a,b,c.")
+        last = int(high) if dash else int(low)
+        if last - int(low) > 100_000:
+            raise UserError(f"{visible(word)} names more than 100,000 nodes", fix="Name fewer.")
+        for number in range(int(low), last + 1):
+            names.extend(f"{head}{number:0{len(low)}d}{rest}" for rest in _expand_word(tail))
+    return names
+
+
+def local_folders(texts: Sequence[str], nodes: Sequence[str]) -> list[tuple[str, Path]]:
+    """(host, folder) pairs of the --local options.
+
+    ``NODE=DIR``; ``DIR`` with ``%N`` or ``{node}``, one per node; ``DIR`` that holds a folder per node; ``DIR`` with a
+    node's name in its path; otherwise a folder of this host.
+    """
+    known = set(nodes)
+    pairs: list[tuple[str, Path]] = []
+    for text in texts:
+        node, equals, folder = text.partition("=")
+        if equals and "/" not in node and node:
+            pairs.append((node, Path(folder)))
+            continue
+        if "%N" in text or "{node}" in text:
+            if not nodes:
+                raise UserError(f"--local {visible(text)} needs --nodes", fix="Name the nodes: --nodes node[1-4].")
+            pairs.extend((name, Path(text.replace("%N", name).replace("{node}", name))) for name in nodes)
+            continue
+        path = Path(text)
+        inside = [name for name in nodes if (path / name).is_dir()]
+        if inside:
+            pairs.extend((name, path / name) for name in inside)
+            continue
+        named = next((part for part in reversed(path.absolute().parts) if part in known), None)
+        pairs.append((named or socket.gethostname().partition(".")[0], path))
+    return pairs
+
+
+def _listings(
+    roots: Sequence[tuple[Tier, str, Path]], level: Level, settings: Settings, limit: int
+) -> list[list[Part]]:
+    found: list[list[Part]] = []
+    for tier, host, root in roots:
+        found.append(stock.listing(root, tier, host, level=level, limit=limit, settings=settings))
+    return found
+
+
+@click.command(cls=Spread)
+@click.option("--global", "global_", multiple=True, metavar="DIR", help="A folder that every node sees.")
+@click.option("--local", multiple=True, metavar="[NODE=]DIR", help="A node's own folder; %N is the node's name.")
+@click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes: a,b or node[1-4].")
+@click.option("--lost", multiple=True, metavar="NODE", help="A node that the next attempt will not have.")
+@click.option("--onset-step", type=int, help="The first step whose numbers were bad: only earlier ones count.")
+@click.option("--step-last", type=int, help="The last step that was completed (default: the newest checkpoint's).")
+@click.option("--step-time", "step_time_s", type=float, default=1.0, show_default=True, help="Seconds per step.")
+@click.option("--world-size", type=int, help="Ranks of the next attempt.")
+@click.option("--level", type=_LEVELS, help="How closely to check (default structural; content with --onset-step).")
+@click.option("--rejected", multiple=True, metavar="PATH", help="A checkpoint that failed to load already.")
+@click.option("--limit", type=int, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
+@click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def find(
+    global_: tuple[str, ...],
+    local: tuple[str, ...],
+    nodes: tuple[str, ...],
+    lost: tuple[str, ...],
+    onset_step: int | None,
+    step_last: int | None,
+    step_time_s: float,
+    world_size: int | None,
+    level: str | None,
+    rejected: tuple[str, ...],
+    limit: int,
+    no_cache: bool,
+    as_json: bool,
+) -> None:
+    """Choose the checkpoint to go back to, and say why not the others.
+
+    Exit status 4 when nothing can be chosen.
+
+    \b
+    sentinel checkpoints find --global /lustre/run7
+    sentinel checkpoints find --global /lustre/run7 --local /nvme/%N/run7 --nodes node[1-4] --lost node3 --json
+    sentinel checkpoints find --global /lustre/run7 --onset-step 1200 --level content
+    """
+    if not global_ and not local:
+        raise UserError("no folder to look in", fix="Name one with --global DIR or --local DIR.")
+    names = expand_nodes(nodes)
+    gone = frozenset(expand_nodes(lost))
+    wanted: Level = parse_level(level) if level else ("content" if onset_step is not None else "structural")
+    roots: list[tuple[Tier, str, Path]] = [("global", "", Path(text)) for text in global_]
+    roots += [("local", host, path) for host, path in local_folders(local, [*names, *sorted(gone - set(names))])]
+    del no_cache
+    parts = _listings(roots, wanted, Settings(), limit)
+    candidates = stock.join(parts, world_size=world_size)
+    decision = choose(
+        candidates,
+        step_last=step_last,
+        onset_step=onset_step,
+        step_time_s=step_time_s,
+        next_nodes=frozenset(names) - gone if names else None,
+        lost_nodes=gone,
+        world_size=world_size,
+        costs=Costs(),
+        rejected=frozenset(rejected),
+        level=wanted,
+    )
+    if as_json:
+        click.echo(json.dumps(decision.to_json()))
+    else:
+        _show_decision(decision)
+    if decision.chosen is None:
+        raise Refused(f"no checkpoint was chosen: {decision.explanation}", fix=_advice(candidates))
+
+
+def _advice(candidates: Sequence[Candidate]) -> str:
+    if not candidates:
+        return "Check the folders that were named."
+    return "Each candidate's reason is listed above; `sentinel checkpoints validate PATH` checks one again."
+
+
+def _mark(valid: bool | None) -> str:
+    return {True: "valid", False: "invalid", None: "not known"}[valid]
+
+
+def _show_decision(decision: Decision) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("step", "tier", "format", "valid", "level", "path", "verdict"):
+        table.add_column(heading, overflow="fold")
+    for entry in decision.candidates:
+        candidate = entry.candidate
+        step = "?" if candidate.step is None else str(candidate.step)
+        cells = (step, candidate.tier, candidate.format, _mark(candidate.valid), candidate.level)
+        table.add_row(*cells, escape(visible(candidate.path)), escape(visible(entry.verdict)))
+    console = Console()
+    console.print(table)
+    console.print(escape(visible(decision.explanation)))
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option("--level", type=_LEVELS, default="structural", show_default=True, help="How closely to check.")
+@click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per path.")
+def validate(paths: tuple[Path, ...], level: str, no_cache: bool, as_json: bool) -> None:
+    """Check checkpoints: valid, invalid, or not known, each with the reason.
+
+    Exit status 0 when all are valid, 4 otherwise.
+
+    \b
+    sentinel checkpoints validate /lustre/run7/step-1200
+    sentinel checkpoints validate /lustre/run7/step-* --level checksum --json
+    """
+    del no_cache
+    wanted = parse_level(level)
+    bad = 0
+    for path in paths:
+        answer = check(path, wanted)
+        bad += answer.valid is not True
+        _show_validity(answer, as_json)
+    if bad:
+        raise Refused(f"{bad} of {len(paths)} not proven valid at level {level}", fix="The reasons are above.")
+
+
+def _show_validity(answer: Validity, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(answer.to_json()))
+        return
+    step = "step ?" if answer.step is None else f"step {answer.step}"
+    colour = {True: "green", False: "red", None: "yellow"}[answer.valid]
+    click.secho(f"{_mark(answer.valid):9}", fg=colour, nl=False)
+    click.echo(f" {visible(answer.path)}  {answer.format}  {step}  {answer.level}: {visible(answer.reason)}")
+
+
+@click.command(cls=Spread)
+@click.option("--global", "global_", multiple=True, metavar="DIR", help="A folder that every node sees.")
+@click.option("--local", multiple=True, metavar="[NODE=]DIR", help="A node's own folder; %N is the node's name.")
+@click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes: a,b or node[1-4].")
+@click.option("--host", help="The name of this host (default: its own).")
+@click.option("--level", type=_LEVELS, default="structural", show_default=True, help="How closely to check.")
+@click.option("--limit", type=int, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
+@click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per part.")
+def inventory(
+    global_: tuple[str, ...],
+    local: tuple[str, ...],
+    nodes: tuple[str, ...],
+    host: str | None,
+    level: str,
+    limit: int,
+    no_cache: bool,
+    as_json: bool,
+) -> None:
+    """List what this host sees: which checkpoints, and whose shards of them.
+
+    \b
+    sentinel checkpoints inventory --local /nvme/run7 --json
+    sentinel checkpoints inventory --global /lustre/run7 --level checksum
+    """
+    if not global_ and not local:
+        raise UserError("no folder to look in", fix="Name one with --global DIR or --local DIR.")
+    del no_cache
+    roots: list[tuple[Tier, str, Path]] = [("global", host or "", Path(text)) for text in global_]
+    pairs = local_folders(local, expand_nodes(nodes))
+    roots += [("local", host if host and len(pairs) == 1 else name, path) for name, path in pairs]
+    for parts in _listings(roots, parse_level(level), Settings(), limit):
+        for part in parts:
+            if as_json:
+                click.echo(json.dumps(part.to_json()))
+            else:
+                click.echo(_part_line(part))
+
+
+def _part_line(part: Part) -> str:
+    step = "?" if part.step is None else str(part.step)
+    ranks = f"ranks {_ranks(part.owners)}" if part.owners else "all ranks" if part.whole else ""
+    head = f"{visible(part.host) or '-':12} {part.tier:6} {_mark(part.valid):9} {step:>9}"
+    return f"{head}  {visible(part.path)}  {part.format}  {ranks}  {visible(part.reason)}"
+
+
+def _ranks(owners: Iterable[int]) -> str:
+    """1,2,3,7 as 1-3,7."""
+    texts: list[str] = []
+    run: list[int] = []
+    for rank in [*sorted(owners), None]:
+        if run and (rank is None or rank != run[-1] + 1):
+            texts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+            run = []
+        if rank is not None:
+            run.append(rank)
+    return ",".join(texts)

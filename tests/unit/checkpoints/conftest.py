@@ -1,0 +1,250 @@
+"""Makes checkpoints of every format byte for byte as their frameworks do, without torch."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import random
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+NOW_S = 1_800_000_000.0
+DTYPES = {"float32": ("FloatStorage", 4), "bfloat16": ("BFloat16Storage", 2), "float16": ("HalfStorage", 2)}
+
+
+class Name:
+    """A global name in a pickle."""
+
+    def __init__(self, module, name):
+        self.module, self.name = module, name
+
+
+class Call:
+    """REDUCE: a name called with arguments."""
+
+    def __init__(self, module, name, *args):
+        self.maker, self.args = Name(module, name), args
+
+
+class Made:
+    """NEWOBJ and BUILD: an object of that class with that state."""
+
+    def __init__(self, module, name, state):
+        self.maker, self.state = Name(module, name), state
+
+
+class Stored:
+    """A persistent reference to a storage."""
+
+    def __init__(self, key, dtype, count):
+        self.reference = ("storage", Name("torch", DTYPES[dtype][0]), str(key), "cpu", count)
+
+
+class Pickler(pickle._Pickler):
+    def save(self, obj, save_persistent_id=True):
+        if isinstance(obj, Name):
+            if id(obj) in self.memo:
+                self.write(self.get(self.memo[id(obj)][0]))
+                return
+            if self.proto >= 4:
+                super().save(obj.module)
+                super().save(obj.name)
+                self.write(pickle.STACK_GLOBAL)
+            else:
+                self.write(pickle.GLOBAL + f"{obj.module}\n{obj.name}\n".encode())
+            self.memoize(obj)
+        elif isinstance(obj, Call):
+            self.save(obj.maker)
+            super().save(obj.args)
+            self.write(pickle.REDUCE)
+            self.memoize(obj)
+        elif isinstance(obj, Made):
+            self.save(obj.maker)
+            self.write(pickle.EMPTY_TUPLE + pickle.NEWOBJ)
+            self.memoize(obj)
+            super().save(obj.state)
+            self.write(pickle.BUILD)
+        elif isinstance(obj, Stored):
+            super().save(obj.reference)
+            self.write(pickle.BINPERSID)
+        else:
+            super().save(obj, save_persistent_id)
+
+
+def dumps(value, protocol=4):
+    buffer = io.BytesIO()
+    Pickler(buffer, protocol).dump(value)
+    return buffer.getvalue()
+
+
+def torch_zip(records, prefix="archive", crc=True):
+    """An archive as torch's writer lays it out: stored, padded to 64, notes after the data, 64-bit end record."""
+    out = bytearray()
+    directory = bytearray()
+    for name, data in records:
+        full = f"{prefix}/{name}".encode()
+        start = len(out)
+        gap = (start + 30 + len(full) + 4) % 64
+        padding = (64 - gap) % 64
+        extra = b"FB" + struct.pack("<H", padding) + b"Z" * padding
+        value = zlib.crc32(data) if crc else 0
+        flags = 0x0808 if data else 0x0800
+        out += struct.pack("<4s5H3L2H", b"PK\x03\x04", 0, flags, 0, 0, 0, 0, 0, 0, len(full), len(extra))
+        out += full + extra + data
+        if data:
+            out += struct.pack("<4sLLL", b"PK\x07\x08", value, len(data), len(data))
+        directory += struct.pack(
+            "<4s6H3L5H2L", b"PK\x01\x02", 0, 0, flags, 0, 0, 0, value, len(data), len(data), len(full), 0, 0, 0, 0, 0,
+            start,
+        )  # fmt: skip
+        directory += full
+    offset, size, count = len(out), len(directory), len(records)
+    end64 = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 0x031E, 45, 0, 0, count, count, size, offset)
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, offset + size, 1)
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, count, count, size, offset, 0)
+    return bytes(out + directory + end64 + locator + end)
+
+
+class Maker:
+    """Builds checkpoints below a folder. Every number comes from its own seeded source."""
+
+    Name, Call, Made, Stored = Name, Call, Made, Stored
+    now_s = NOW_S
+    dumps = staticmethod(dumps)
+    torch_zip = staticmethod(torch_zip)
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.random = random.Random(7)
+
+    def floats(self, count, dtype="float32"):
+        """Finite numbers between -1 and 1."""
+        values = [self.random.uniform(-1, 1) for _ in range(count)]
+        data = struct.pack(f"<{count}f", *values)
+        if dtype == "float32":
+            return data
+        if dtype == "bfloat16":
+            return b"".join(data[i + 2 : i + 4] for i in range(0, len(data), 4))
+        return struct.pack(f"<{count}e", *values)
+
+    def tensor(self, shape, dtype="float32", key=0):
+        count = 1
+        for length in shape:
+            count *= length
+        strides, step = [], 1
+        for length in reversed(shape):
+            strides.append(step)
+            step *= length
+        stored = Stored(key, dtype, count)
+        hooks = Call("collections", "OrderedDict")
+        return Call("torch._utils", "_rebuild_tensor_v2", stored, 0, tuple(shape), tuple(strides[::-1]), False, hooks)
+
+    def torch_file(self, value, payloads=(), prefix="archive", crc=True):
+        """A torch.save file of that value; ``payloads`` are the storages' bytes in the order of their keys."""
+        records = [("data.pkl", dumps(value, 2)), ("byteorder", b"little")]
+        records += [(f"data/{key}", data) for key, data in enumerate(payloads)]
+        records += [("version", b"3\n"), (".data/serialization_id", b"%040d" % self.random.randrange(10**39))]
+        return torch_zip(records, prefix, crc)
+
+    def item(self, shape, dtype="float32"):
+        count = 1
+        for length in shape:
+            count *= length
+        return self.torch_file(self.tensor(shape, dtype), [self.floats(count, dtype)])
+
+    # --- DCP ---------------------------------------------------------------------------------------------------------
+
+    META = "torch.distributed.checkpoint.metadata"
+
+    def size(self, shape):
+        return Call("torch", "Size", tuple(shape))
+
+    def metadata(self, tensors, blobs, stored):
+        """tensors: {fqn: (dtype, shape, [(offsets, sizes)])}; stored: [(fqn, offsets or None, file, offset, length)]."""
+        table = {}
+        for name, (dtype, shape, chunks) in tensors.items():
+            layout = Call("torch.serialization", "_get_layout", "torch.strided")
+            memory = Call(self.META, "_MEM_FORMAT_ENCODING", 0)
+            kind = Made(self.META, "TensorProperties", (Name("torch", dtype), layout, False, memory, False))
+            pieces = [
+                Made(self.META, "ChunkStorageMetadata", {"offsets": self.size(o), "sizes": self.size(s)})
+                for o, s in chunks
+            ]
+            state = {"properties": kind, "size": self.size(shape), "chunks": pieces}
+            table[name] = Made(self.META, "TensorStorageMetadata", state)
+        for name in blobs:
+            table[name] = Made(self.META, "BytesStorageMetadata", {})
+        places = {}
+        for name, offsets, file, offset, length in stored:
+            index = {"fqn": name, "index": None}
+            if offsets is not None:
+                index["offset"] = self.size(offsets)
+            info = {"relative_path": file, "offset": offset, "length": length}
+            places[Made(self.META, "MetadataIndex", index)] = Made(
+                "torch.distributed.checkpoint.filesystem", "_StorageInfo", info
+            )
+        planner = {name: tuple(name.split(".", 1)) for name in table}
+        meta = Made(self.META, "StorageMeta", {"checkpoint_id": "run", "save_id": "s", "load_id": None, "modules": []})
+        return dumps(
+            Made(
+                self.META,
+                "Metadata",
+                {
+                    "state_dict_metadata": table,
+                    "planner_data": planner,
+                    "storage_data": places,
+                    "storage_meta": meta,
+                    "version": "1.0.0",
+                },
+            )
+        )
+
+    def dcp(self, folder, step=10, ranks=4, names=("model.w", "optim.exp_avg.w"), rows=8, per_rank=False, width=16):
+        """A DCP checkpoint: every tensor cut by rows over the ranks; rank 0 keeps the step."""
+        path = self.root / folder
+        path.mkdir(parents=True, exist_ok=True)
+        tensors = {name: ("float32", (rows * ranks, width), []) for name in names}
+        stored = []
+        for rank in range(ranks):
+            file = f"__{rank}_0.distcp"
+            data = bytearray()
+            mine = {name: ("float32", (rows * ranks, width), [((rank * rows, 0), (rows, width))]) for name in names}
+            here = []
+            for name in names:
+                piece = self.item((rows, width))
+                here.append((name, (rank * rows, 0), file, len(data), len(piece)))
+                data += piece
+                tensors[name][2].append(((rank * rows, 0), (rows, width)))
+            if rank == 0 or per_rank:
+                piece = self.torch_file(step)
+                here.append(("train_state.step", None, file, len(data), len(piece)))
+                data += piece
+            self.write(path / file, bytes(data))
+            stored += here
+            if per_rank:
+                self.write(path / f"__{rank}.metadata", self.metadata(mine, ["train_state.step"], here), 1)
+        if not per_rank:
+            self.write(path / ".metadata", self.metadata(tensors, ["train_state.step"], stored), 1)
+        return path
+
+    def write(self, path, data, after_s=0.0):
+        """Write a file that is an hour old."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        self.age(path, 3600 - after_s)
+
+    def age(self, path, seconds):
+        os.utime(path, (NOW_S - seconds, NOW_S - seconds))
+
+    def json(self, path, value, after_s=0.0):
+        self.write(path, json.dumps(value).encode(), after_s)
+
+
+@pytest.fixture
+def make(tmp_path):
+    return Maker(tmp_path)

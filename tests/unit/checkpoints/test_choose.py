@@ -1,0 +1,159 @@
+"""The choice, held against brute force."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sentinel.checkpoints.choose import choose
+from sentinel.checkpoints.records import LEVELS, Candidate, Costs
+
+HOSTS = ["a", "b", "c", "d"]
+COSTS = Costs(
+    restore_s={"local": 5, "peer": 9, "global": 30}, read_bytes_per_s={"local": 10, "global": 2}, wait_s={"local": 3}
+)
+
+
+def candidate(**changes):
+    base = {
+        "path": "/g/step-10", "step": 10, "tier": "global", "format": "dcp", "bytes": 0, "world_size": 2, "shards": {},
+        "valid": True, "level": "content", "reason": "",
+    }  # fmt: skip
+    return Candidate(**(base | changes))
+
+
+def pick(candidates, **changes):
+    asked = {
+        "step_last": 100, "step_time_s": 1.0, "next_nodes": frozenset("ab"), "lost_nodes": frozenset(),
+        "world_size": 2, "costs": Costs(),
+    }  # fmt: skip
+    return choose(candidates, **(asked | changes))
+
+
+def local(step, shards, **changes):
+    return candidate(path=f"/l/step-{step}", step=step, tier="local", shards=shards, **changes)
+
+
+BOTH = {0: frozenset("a"), 1: frozenset("b")}
+
+
+def test_nearest_local_wins():
+    near, far = local(90, BOTH), candidate()
+    decision = pick([far, near])
+    assert decision.chosen is near and decision.lost_steps == 10
+    assert "more" in decision.candidates[1].verdict
+
+
+def test_a_lost_host_takes_its_shard():
+    decision = pick([local(90, BOTH), candidate()], lost_nodes=frozenset("b"))
+    assert decision.chosen.tier == "global" and "lost" in decision.candidates[1].verdict
+
+
+def test_a_replica_saves_it():
+    near = local(90, {0: frozenset("a"), 1: frozenset("bc")})
+    assert pick([near], lost_nodes=frozenset("b"), next_nodes=frozenset("ac")).chosen is near
+
+
+def test_ranks_that_move_away_from_their_shards():
+    near = local(90, BOTH)
+    moved = {0: "b", 1: "a"}
+    assert pick([near], rank_hosts=moved).chosen is None
+    assert pick([near], rank_hosts=moved, fetch_peers=True).chosen is near
+
+
+def test_numbers_that_went_bad():
+    decision = pick([local(90, BOTH), candidate(step=50), candidate(path="/g/20", step=20)], onset_step=50)
+    assert decision.chosen.step == 20
+    assert pick([candidate(step=49, level="checksum")], onset_step=50).chosen is None
+
+
+def test_world_size_must_match_for_local_only():
+    assert pick([local(90, BOTH, world_size=4)]).chosen is None
+    assert pick([candidate(world_size=4)]).chosen is not None
+
+
+def test_rejected_then_the_next():
+    near, far = local(90, BOTH), candidate()
+    assert pick([near, far], rejected={near.path}).chosen is far
+    assert pick([near, far], rejected={near.path, far.path}).chosen is None
+
+
+def test_not_known_is_not_valid():
+    decision = pick([candidate(valid=None, reason="being written")])
+    assert decision.chosen is None and "being written" in decision.explanation
+
+
+def test_nothing_to_choose_from():
+    assert pick([]).explanation == "there is no checkpoint to choose from"
+
+
+hosts = st.frozensets(st.sampled_from(HOSTS))
+candidates = st.lists(
+    st.builds(
+        candidate,
+        path=st.text("xyz", min_size=1, max_size=4),
+        step=st.none() | st.integers(0, 60),
+        tier=st.sampled_from(["local", "global"]),
+        bytes=st.integers(0, 200),
+        world_size=st.none() | st.integers(1, 3),
+        shards=st.dictionaries(st.integers(0, 3), hosts, max_size=4),
+        valid=st.sampled_from([True, True, True, False, None]),
+        level=st.sampled_from(LEVELS),
+    ),
+    max_size=6,
+)
+
+
+def brute_force(items, step_last, step_time_s, following, lost, world, onset, rejected, level):
+    """The least cost over all that are admissible, straight from the rule; None where none is."""
+    wanted = LEVELS.index(level or ("content" if onset is not None else "structural"))
+    if step_last is None:
+        step_last = max((c.step for c in items if c.step is not None), default=0)
+    costs = []
+    for c in items:
+        if c.valid is not True or c.step is None or c.path in rejected or LEVELS.index(c.level) < wanted:
+            continue
+        if onset is not None and c.step >= onset:
+            continue
+        if c.tier == "local":
+            size = world if world is not None else c.world_size
+            if size is None or c.world_size not in (None, size) or any(rank >= size for rank in c.shards):
+                continue
+            usable = set(HOSTS) - lost if following is None else following - lost
+            if any(not c.shards.get(rank, frozenset()) & usable for rank in range(size)):
+                continue
+        fixed = 5 + 3 if c.tier == "local" else 30
+        costs.append(max(0, step_last - c.step) * step_time_s + fixed + c.bytes / (10 if c.tier == "local" else 2))
+    return min(costs, default=None)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    candidates,
+    st.none() | st.integers(0, 80),
+    st.sampled_from([0.0, 0.5, 7.0]),
+    st.none() | hosts,
+    hosts,
+    st.none() | st.integers(1, 3),
+    st.none() | st.integers(0, 60),
+    st.sets(st.text("xyz", min_size=1, max_size=4), max_size=2),
+    st.none() | st.sampled_from(LEVELS),
+)
+def test_always_the_least_cost(items, step_last, step_time_s, following, lost, world, onset, rejected, level):
+    decision = choose(
+        items, step_last=step_last, step_time_s=step_time_s, next_nodes=following, lost_nodes=lost, world_size=world,
+        costs=COSTS, onset_step=onset, rejected=rejected, level=level,
+    )  # fmt: skip
+    best = brute_force(items, step_last, step_time_s, following, lost, world, onset, rejected, level)
+    assert (decision.chosen is None) == (best is None)
+    if best is not None:
+        assert abs(decision.cost_s - best) < 1e-9
+    assert len(decision.candidates) == len(items) and all(entry.verdict for entry in decision.candidates)
+
+
+@given(candidates)
+def test_the_order_of_the_candidates_does_not_matter(items):
+    forward, backward = pick(items), pick(items[::-1])
+    assert (forward.chosen is None) == (backward.chosen is None)
+    if forward.chosen is not None:
+        assert forward.cost_s == backward.cost_s and forward.chosen.path == backward.chosen.path

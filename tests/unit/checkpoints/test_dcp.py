@@ -1,0 +1,153 @@
+"""PyTorch distributed checkpoints: what is whole is accepted, what is damaged is not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+
+import pytest
+
+from sentinel.checkpoints.validate import Settings, validate, validate_part
+
+LEVELS = ("structural", "checksum", "content")
+
+
+def ask(make, path, level="structural", **more):
+    return validate(path, level, now_s=make.now_s, **more)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("per_rank", [False, True])
+def test_accepts_whole(make, level, per_rank):
+    answer = ask(make, make.dcp("run/step-10", per_rank=per_rank), level)
+    assert (answer.valid, answer.step, answer.format, answer.level) == (True, 10, "dcp", level)
+
+
+def test_missing_shard_is_named(make):
+    path = make.dcp("step-10")
+    (path / "__2_0.distcp").unlink()
+    answer = ask(make, path)
+    assert answer.valid is False and "__2_0.distcp" in answer.reason
+
+
+def test_truncated_shard(make):
+    path = make.dcp("step-10")
+    shard = path / "__1_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    make.age(shard, 3600)
+    assert ask(make, path).valid is False
+
+
+def test_zero_filled_tail_is_seen_by_structure(make):
+    path = make.dcp("step-10")
+    shard = path / "__1_0.distcp"
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-64] + bytes(64))
+    make.age(shard, 3600)
+    assert ask(make, path).valid is False
+
+
+def test_flipped_payload_is_seen_by_checksum_only(make):
+    path = make.dcp("step-10")
+    shard = path / "__1_0.distcp"
+    data = bytearray(shard.read_bytes())
+    at = data.index(b"archive/data/0") + 100
+    data[at] ^= 0x10
+    shard.write_bytes(data)
+    make.age(shard, 3600)
+    assert ask(make, path).valid is True
+    answer = ask(make, path, "checksum")
+    assert answer.valid is False and "CRC-32" in answer.reason and answer.level == "checksum"
+
+
+@pytest.mark.parametrize("per_rank", [False, True])
+def test_overwritten_in_place_is_seen_by_time(make, per_rank):
+    path = make.dcp("step-10", per_rank=per_rank)
+    make.age(path / "__1_0.distcp", 3000)
+    answer = ask(make, path)
+    assert answer.valid is False and "overwritten" in answer.reason
+
+
+def test_no_marker_is_being_written_while_fresh_and_invalid_later(make):
+    path = make.dcp("step-10")
+    (path / ".metadata").unlink()
+    assert ask(make, path).valid is False
+    make.age(path / "__3_0.distcp", 10)
+    answer = ask(make, path)
+    assert answer.valid is None and "being written" in answer.reason
+    assert ask(make, path, settings=Settings(fresh_s=5)).valid is False
+
+
+def test_missing_rank_without_collectives(make):
+    path = make.dcp("step-10", per_rank=True)
+    (path / "__3_0.distcp").unlink()
+    (path / "__3.metadata").unlink()
+    answer = ask(make, path)
+    assert answer.valid is False and "cover" in answer.reason
+
+
+def test_ranks_of_two_steps(make):
+    path, other = make.dcp("step-10", per_rank=True), make.dcp("step-11", step=11, per_rank=True)
+    for name in ("__2.metadata", "__2_0.distcp"):
+        shutil.copy2(other / name, path / name)
+    answer = ask(make, path)
+    assert answer.valid is False and "different steps" in answer.reason
+
+
+def test_step_inside_contradicts_the_name(make):
+    answer = ask(make, make.dcp("step-50", step=10))
+    assert answer.valid is None and "says 10" in answer.reason
+
+
+def test_nan_is_seen_by_content_only(make):
+    path = make.dcp("step-10", ranks=1, names=("model.w",), rows=1, width=4)
+    data = struct.pack("<4f", 1.0, float("nan"), 0.0, 2.0)
+    piece = make.torch_file(make.tensor((1, 4)), [data])
+    step = make.torch_file(10)
+    make.write(path / "__0_0.distcp", piece + step)
+    stored = [
+        ("model.w", (0, 0), "__0_0.distcp", 0, len(piece)),
+        ("train_state.step", None, "__0_0.distcp", len(piece), len(step)),
+    ]
+    table = {"model.w": ("float32", (1, 4), [((0, 0), (1, 4))])}
+    make.write(path / ".metadata", make.metadata(table, ["train_state.step"], stored), 1)
+    assert ask(make, path, "checksum").valid is True
+    answer = ask(make, path, "content")
+    assert answer.valid is False and "NaN" in answer.reason
+
+
+def test_no_checksum_recorded_is_not_known(make):
+    path = make.dcp("step-10", ranks=1, names=("model.w",), rows=1, width=4)
+    piece = make.torch_file(make.tensor((1, 4)), [make.floats(4)], crc=False)
+    make.write(path / "__0_0.distcp", piece)
+    table = {"model.w": ("float32", (1, 4), [((0, 0), (1, 4))])}
+    stored = [("model.w", (0, 0), "__0_0.distcp", 0, len(piece))]
+    make.write(path / ".metadata", make.metadata(table, [], stored), 1)
+    assert ask(make, path).valid is True
+    answer = ask(make, path, "checksum")
+    assert answer.valid is None and "no checksum recorded" in answer.reason
+
+
+def test_a_link_inside_is_not_followed(make):
+    path = make.dcp("step-10")
+    (path / "__1_0.distcp").rename(make.root / "elsewhere")
+    (path / "__1_0.distcp").symlink_to(make.root / "elsewhere")
+    answer = ask(make, path)
+    assert answer.valid is None and "symbolic link" in answer.reason
+
+
+def test_a_pipe_does_not_block(make):
+    path = make.dcp("step-10")
+    (path / "__1_0.distcp").unlink()
+    os.mkfifo(path / "__1_0.distcp")
+    assert ask(make, path).valid is None
+
+
+def test_a_part_knows_its_ranks(make):
+    path = make.dcp("run/step-10", per_rank=True)
+    for rank in (0, 1, 2):
+        (path / f"__{rank}_0.distcp").unlink()
+        (path / f"__{rank}.metadata").unlink()
+    part = validate_part(path, "checksum", tier="local", host="n4", root=make.root, now_s=make.now_s)
+    assert (part.valid, part.owners, part.key, part.whole) == (True, {3}, "run/step-10", False)

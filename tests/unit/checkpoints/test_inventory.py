@@ -1,0 +1,116 @@
+"""Listings of hosts, joined."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from sentinel.checkpoints.inventory import find, join, listing
+from sentinel.checkpoints.records import Candidate, Part
+
+
+def spread(make, path, ranks=4, base="nodes"):
+    """Move each rank's files to its own node's folder."""
+    for rank in range(ranks):
+        for file in list(path.glob(f"__{rank}[._]*")):
+            target = make.root / base / f"n{rank}" / "run" / path.name / file.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(file, target)
+    for file in list(path.iterdir()):
+        shutil.move(file, make.root / base / "n0" / "run" / path.name / file.name)
+    return [make.root / base / f"n{rank}" for rank in range(ranks)]
+
+
+def listed(make, roots, level="structural"):
+    return [listing(root, "local", root.name, level=level, now_s=make.now_s) for root in roots]
+
+
+@pytest.mark.parametrize("per_rank", [True, False])
+def test_parts_of_four_nodes_make_one_whole(make, per_rank):
+    roots = spread(make, make.dcp("step-10", per_rank=per_rank))
+    (one,) = join(listed(make, roots, "checksum"))
+    assert (one.valid, one.step, one.world_size, one.level) == (True, 10, 4, "checksum")
+    assert one.shards == {rank: frozenset({f"n{rank}"}) for rank in range(4)}
+    assert one.paths["n2"].endswith("nodes/n2/run/step-10")
+
+
+@pytest.mark.parametrize("per_rank", [True, False])
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_a_missing_node_is_noticed(make, per_rank, lost):
+    roots = spread(make, make.dcp("step-10", per_rank=per_rank))
+    (one,) = join(listed(make, roots[:lost] + roots[lost + 1 :]))
+    assert one.valid is None
+
+
+def test_a_damaged_part_names_its_host(make):
+    roots = spread(make, make.dcp("step-10", per_rank=True))
+    shard = roots[2] / "run/step-10/__2_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:-5])
+    make.age(shard, 3600)
+    (one,) = join(listed(make, roots))
+    assert one.valid is False and one.reason.endswith("on n2")
+
+
+def test_a_sound_replica_replaces_a_damaged_one(make):
+    roots = spread(make, make.dcp("step-10", per_rank=True))
+    for name in ("__2_0.distcp", "__2.metadata"):
+        shutil.copy2(roots[2] / "run/step-10" / name, roots[3] / "run/step-10" / name)
+    shard = roots[2] / "run/step-10/__2_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:-5])
+    (one,) = join(listed(make, roots))
+    assert one.valid is True and one.shards[2] == {"n3"}
+
+
+def test_records_survive_json(make):
+    roots = spread(make, make.dcp("step-10", per_rank=True))
+    parts = [part for parts in listed(make, roots) for part in parts]
+    again = [Part.from_json(json.loads(json.dumps(part.to_json()))) for part in parts]
+    assert again == parts
+    (one,) = join([again])
+    assert Candidate.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"tier": "moon"}, {"bytes": "1"}, {"valid": 1}, {"owners": {}}, {"coverage": {"a": [1]}}]
+)
+def test_json_from_elsewhere_is_checked(make, wrong):
+    make.dcp("step-10")
+    (part,) = listing(make.root, "global", None, now_s=make.now_s)
+    with pytest.raises(ValueError):
+        Part.from_json(part.to_json() | wrong)
+
+
+def test_hostile_names_links_and_walls(make, tmp_path):
+    make.dcp("run/step-10")
+    make.dcp("run/step-20\nwarn: [bold]x")
+    (make.root / "run/step-30").symlink_to("/etc")
+    (make.root / "run/step-40").mkdir()
+    (make.root / "run/step-50").write_bytes(b"a file")
+    parts = {part.key: part for part in listing(make.root, "global", None, now_s=make.now_s)}
+    assert parts["run/step-10"].valid is True
+    assert parts["run/step-20\nwarn: [bold]x"].step == 20
+    assert parts["run/step-30"].valid is None and "link" in parts["run/step-30"].reason
+    assert parts["run/step-40"].valid is None and "empty" in parts["run/step-40"].reason
+
+
+def test_too_many_are_cut_and_said(make):
+    for step in range(30):
+        (make.root / f"step-{step}").mkdir()
+    found = find(make.root, limit=10)
+    assert [path.name for path in found.paths][:2] == ["step-29", "step-28"] and found.cut == 20
+    parts = listing(make.root, "global", None, limit=10, now_s=make.now_s)
+    assert len(parts) == 11 and "20 older" in parts[-1].reason
+
+
+def test_a_root_that_is_not_there(make):
+    (part,) = listing(make.root / "nothing", "global", None, now_s=make.now_s)
+    assert part.valid is None
+
+
+def test_different_steps_under_one_key():
+    part = Part("a", "/r", "/r/x", "x", 1, "local", "dcp", 1, True, "structural", "")
+    (one,) = join([[part], [replace(part, host="b", step=2)]])
+    assert one.valid is False and one.step is None
