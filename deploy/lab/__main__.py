@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lab import cluster, layout
+from lab import cluster, inject, layout
 from lab.layout import LabError
 from lab.submit import Request, submit
 
@@ -24,13 +24,17 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--dir", type=Path, default=None, help="folder of the lab (default: $SENTINEL_LAB_DIR or in /tmp)")
+    common.add_argument(
+        "--dir", type=Path, default=None, help="folder of the lab (default: $SENTINEL_LAB_DIR or in /tmp)"
+    )
     up = commands.add_parser("up", parents=[common], help="bring a lab up")
     up.add_argument("--nodes", type=int, default=4)
     up.add_argument("--gpus", type=int, default=8, help="GPUs per node (faked)")
     up.add_argument("--partition", default="gpu")
     up.add_argument("--isolated", action="store_true", help="each node in its own network and host name (root)")
-    up.add_argument("--no-sentinel", dest="sentinel", action="store_false", help="Slurm alone: no daemon, agents, hooks")
+    up.add_argument(
+        "--no-sentinel", dest="sentinel", action="store_false", help="Slurm alone: no daemon, agents, hooks"
+    )
     up.add_argument("--observe", action="store_true", help="Sentinel judges and tells, and changes nothing")
     up.add_argument("--ready-s", type=float, default=60.0, help="longest wait for Slurm to be ready, seconds")
     down = commands.add_parser("down", parents=[common], help="end everything and remove the folder")
@@ -44,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     messages = commands.add_parser("messages", parents=[common], help="what Sentinel told people (webhook)")
     messages.add_argument("--json", action="store_true")
     add_submit(commands.add_parser("submit", parents=[common], help="submit the training job; prints its id"))
+    inject.add_arguments(commands.add_parser("inject", help="have a fault: inject --help lists them"), common)
     return top
 
 
@@ -57,8 +62,14 @@ def add_submit(submit: argparse.ArgumentParser) -> None:
     submit.add_argument("--global-every", type=int, default=50, help="steps between checkpoints on the shared folder")
     submit.add_argument("--standin", action="store_true", help="the stand-in that needs no torch")
     submit.add_argument("--no-restart", dest="restart", action="store_false", help="opt out in the --comment")
-    submit.add_argument("--gpu-faults-kill", action="store_true", help="a broken GPU raises an error instead of stalling")
+    submit.add_argument(
+        "--gpu-faults-kill", action="store_true", help="a broken GPU raises an error instead of stalling"
+    )
     submit.add_argument("sbatch", nargs="*", help="after --: further arguments for sbatch")
+
+
+def cmd_inject(options: argparse.Namespace, directory: Path) -> None:
+    inject.run(layout.load(directory), options)
 
 
 def cmd_submit(options: argparse.Namespace, directory: Path) -> None:
@@ -192,6 +203,7 @@ COMMANDS = {
     "logs": cmd_logs,
     "messages": cmd_messages,
     "submit": cmd_submit,
+    "inject": cmd_inject,
 }
 
 

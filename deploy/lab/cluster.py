@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab import gpus, hooks, layout, netns, packages, processes, sentinel_config, services, slurm
+from lab import gpus, hooks, layout, netns, packages, processes, sentinel_config, services, slurm, storage
 from lab.layout import Lab, LabError, Spec
 
 UP = "up"  # a file of the lab that is there once `lab up` has finished
@@ -61,6 +59,7 @@ def up(spec: Spec, *, ready_s: float) -> Lab:
 
 def _start(lab: Lab, ready_s: float) -> None:
     slurm.configure(lab)
+    storage.create(lab)
     hooks.install(lab)
     gpus.prepare(lab)
     sentinel_config.write(lab)
@@ -81,6 +80,7 @@ def stop(lab: Lab) -> None:
     Raises:
         LabError: something could not be ended (it names it).
     """
+    storage.thaw_all(lab.dir)
     for grace_s in (3.0, 0.0, 0.0, 0.0):
         # MUNGE last: the daemons need it to say good-bye.
         found = processes.belonging(lab)
@@ -90,22 +90,9 @@ def stop(lab: Lab) -> None:
         processes.end(others or found, grace_s=grace_s)
     left = processes.belonging(lab)
     netns.remove(lab)
-    unmount(lab)
+    storage.unmount_all(lab.dir)
     if left:
         raise LabError(f"processes that could not be ended: {', '.join(str(p.pid) for p in left)}; see ps")
-
-
-def unmount(lab: Lab) -> None:
-    """File systems that faults mounted inside the lab's folder, deepest first."""
-    mounts = []
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
-        point = line.split()[4].encode("latin-1", "replace").decode("unicode_escape")
-        if point.startswith(f"{lab.dir}/"):
-            mounts.append(point)
-    for point in sorted(mounts, key=len, reverse=True):
-        if os.geteuid() == 0:
-            subprocess.run(["fsfreeze", "--unfreeze", point], capture_output=True, check=False, timeout=20)
-        subprocess.run(["umount", "--lazy", point], capture_output=True, check=False, timeout=20)
 
 
 def remove(lab: Lab, *, keep: bool) -> None:

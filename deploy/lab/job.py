@@ -20,7 +20,7 @@ from typing import Any
 KEEP_LOCAL = 3
 KEEP_GLOBAL = 5
 # Xids after which a process that used the GPU makes no further step.
-FATAL_XIDS = frozenset({13, 31, 43, 48, 64, 74, 79, 94, 95, 109, 119, 120, 140, 143, 145})
+FATAL_XIDS = frozenset({13, 31, 43, 48, 62, 74, 79, 94, 95, 119, 120, 140})
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ def options() -> Options:
     parser.add_argument("--local-every", type=int, default=10)
     parser.add_argument("--global-every", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--gpu-faults-kill", action="store_true", help="a broken GPU raises an error instead of stalling")
+    parser.add_argument(
+        "--gpu-faults-kill", action="store_true", help="a broken GPU raises an error instead of stalling"
+    )
     given = parser.parse_args()
     return Options(
         run=given.run,
@@ -223,6 +225,11 @@ class Trouble:
                 )
             while True:  # work that was given to a dead GPU never comes back; Python still takes signals
                 signal.pause()
+        if self.asked("fabric"):
+            say(
+                "NCCL WARN NET/IB : Got completion from peer 10.0.0.9<41234> with status=12 opcode=0 len=0 vendor err 129"
+            )
+            raise RuntimeError("NCCL error: remote process exited or there was a network error")
         slow = self.asked("slow")
         if slow:
             time.sleep(float(slow["extra_s"]))

@@ -55,7 +55,20 @@ def _node(lab: Lab, name: str) -> None:
         lab,
         f"ns-{name}",
         # The mount namespace lets the node have its own /etc/hosts; the host name is set before anything else runs.
-        ["unshare", "--net", "--uts", "--mount", "sh", "-c", _HOLD, "sh", name, str(lab.etc / "hosts")],
+        [
+            "unshare",
+            "--net",
+            "--uts",
+            "--mount",
+            "--propagation",
+            "slave",
+            "sh",
+            "-c",
+            _HOLD,
+            "sh",
+            name,
+            str(lab.etc / "hosts"),
+        ],
         log=lab.node(name) / "log" / "namespace.out",
     )
     own = os.readlink("/proc/self/ns/net")

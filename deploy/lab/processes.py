@@ -68,8 +68,23 @@ def state_of(pid: int) -> str:
     return stat.rpartition(")")[2].split()[0]
 
 
+def parent_of(pid: int) -> int:
+    """Pid of the parent; 0 when the process is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
+
+
 def start(
-    lab: Lab, name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    lab: Lab,
+    name: str,
+    command: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> Process:
     """Start a service of the lab in its own session, with its output appended to ``log``, and remember it."""
     log.parent.mkdir(parents=True, exist_ok=True)

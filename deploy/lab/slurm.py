@@ -189,7 +189,9 @@ def client(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LabError(f"{command[0]} did not answer within {timeout_s:.0f} s; is slurmctld frozen? lab status") from None
+        raise LabError(
+            f"{command[0]} did not answer within {timeout_s:.0f} s; is slurmctld frozen? lab status"
+        ) from None
     if done.returncode != 0:
         raise LabError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout

@@ -72,7 +72,9 @@ def submit(lab: Lab, request: Request) -> int:
     if not 1 <= request.nodes <= lab.spec.nodes:
         raise LabError(f"--nodes {request.nodes}: this lab has {lab.spec.nodes}")
     if not request.standin and not has_torch(lab):
-        raise LabError("this Python has no torch; pip install 'torch==2.13.0', or take the stand-in: lab submit --standin")
+        raise LabError(
+            "this Python has no torch; pip install 'torch==2.13.0', or take the stand-in: lab submit --standin"
+        )
     environment = {
         "PYTHONPATH": str(ROOT / "deploy"),
         "LAB_PYTHON": lab.spec.python,
