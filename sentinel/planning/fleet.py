@@ -204,7 +204,8 @@ def interval_for_checkpoints(checkpoints: float, mtbf_s: float) -> float:
 
 
 def check_gpu_mtbf(gpu_mtbf_s: float) -> str | None:
-    """A warning where the MTBF of a GPU is far from what was published: 29,500 h (RSC-1), 82,100 h (RSC-2), 50,700 h (Llama 3)."""
+    """A warning where the MTBF of a GPU is far from what was published: 29,500 h (RSC-1), 50,700 h (Llama 3), 82,100 h
+    (RSC-2)."""
     hours = positive(gpu_mtbf_s, "MTBF of a GPU") / 3600
     if hours > 1e9:
         raise PlanningError(f"an MTBF of {hours:g} h for a GPU is beyond anything real", fix="Some 50000h is usual.")

@@ -194,10 +194,10 @@ def _waste_if_valid(t: float, c: float, m: float, r: float) -> float | None:
 def _methods(c: float, m: float, r: float) -> tuple[Method, ...]:
     rows = [
         ("Young 1974", young_s(c, m), "first order"),
-        ("Daly 2006, first order", daly_first_s(c, m), "Young's period less the save"),
+        ("Daly 2006, first order", daly_first_s(c, m), "Young less the save"),
         ("Daly 2006, higher order", daly_s(c, m), "the answer"),
-        ("exact optimum", optimum_s(c, m), "minimum of the expected time (Lambert W)"),
-        ("Saxena 2024", saxena_period_s(c, m, r) - c, "its period less the save"),
+        ("exact optimum", optimum_s(c, m), "Lambert W"),
+        ("Saxena 2024", saxena_period_s(c, m, r) - c, "period less the save"),
     ]
     return tuple(Method(name, t, wall_per_work(t, c, m, r) - 1, note) for name, t, note in rows)
 

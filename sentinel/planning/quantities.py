@@ -49,6 +49,11 @@ class Quantity:
     warnings: tuple[str, ...] = ()
 
 
+def _shown(text: str) -> str:
+    """Text of a stranger for an error line: short, and control characters visible."""
+    return text.strip()[:60].encode("unicode_escape").decode("ascii")
+
+
 def _split(text: str, what: str, example: str) -> tuple[float, str]:
     """Number and unit of a text. Refuses no number, two decimal marks, NaN, infinity and overflow."""
     stripped = text.strip()
@@ -57,8 +62,7 @@ def _split(text: str, what: str, example: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(stripped)
     number_text = match.group(1) if match else ""
     if match is None or not any(c.isdigit() for c in number_text):
-        shown = stripped.encode("unicode_escape").decode("ascii")
-        raise PlanningError(f"{what}: '{shown}' does not start with a number", fix=f"Write it like {example}.")
+        raise PlanningError(f"{what}: '{_shown(text)}' does not start with a number", fix=f"Write it like {example}.")
     if "," in number_text and not _GROUPED.fullmatch(number_text):
         raise PlanningError(
             f"{what}: the comma in '{number_text}' can be read two ways",
@@ -69,17 +73,17 @@ def _split(text: str, what: str, example: str) -> tuple[float, str]:
     except ValueError:
         raise PlanningError(f"{what}: '{number_text}' is not a number", fix=f"Write it like {example}.") from None
     if not math.isfinite(number):
-        raise PlanningError(f"{what}: '{stripped}' is not a finite number", fix=f"Write it like {example}.")
+        raise PlanningError(f"{what}: '{_shown(text)}' is not a finite number", fix=f"Write it like {example}.")
     return number, match.group(2).strip()
 
 
 def _bounded(value: float, text: str, what: str, most: float, *, zero: bool) -> float:
     if value < 0:
-        raise PlanningError(f"{what}: '{text.strip()}' is negative", fix="Give a value above zero.")
+        raise PlanningError(f"{what}: '{_shown(text)}' is negative", fix="Give a value above zero.")
     if value == 0 and not zero:
         raise PlanningError(f"{what}: zero has no answer", fix="Give a value above zero.")
     if value > most:
-        raise PlanningError(f"{what}: '{text.strip()}' is beyond anything real", fix="Check the number and its unit.")
+        raise PlanningError(f"{what}: '{_shown(text)}' is beyond anything real", fix="Check the number and its unit.")
     return value
 
 
@@ -90,7 +94,7 @@ def duration(text: str, what: str = "duration", *, zero: bool = False) -> Quanti
     if clock is not None:
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         if minutes > 59 or seconds > 59:
-            raise PlanningError(f"{what}: '{text.strip()}' has more than 59 minutes or seconds", fix="[D-]HH:MM:SS")
+            raise PlanningError(f"{what}: '{_shown(text)}' has more than 59 minutes or seconds", fix="[D-]HH:MM:SS")
         total = days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds
         return Quantity(_bounded(total, text, what, LONGEST_S, zero=zero), text)
     number, unit = _split(text, what, example)
@@ -98,7 +102,7 @@ def duration(text: str, what: str = "duration", *, zero: bool = False) -> Quanti
         if number == 0 and zero:
             return Quantity(0.0, text)
         raise PlanningError(
-            f"{what}: '{text.strip()}' has no unit",
+            f"{what}: '{_shown(text)}' has no unit",
             fix=f"Seconds, minutes or hours? Write {number:g}s, {number:g}min or {number:g}h.",
         )
     if unit == "M":
@@ -115,7 +119,7 @@ def _compound(text: str, what: str, unit: str, example: str) -> float:
         part = _COMPOUND.match(stripped, at)
         factor = _DURATIONS_S.get(part.group(2)) if part else None
         if part is None or factor is None or factor >= last:
-            shown = unit.encode("unicode_escape").decode("ascii")
+            shown = _shown(unit)
             raise PlanningError(f"{what}: unknown unit of time '{shown}'", fix=f"Write it like {example}.")
         total += float(part.group(1)) * factor
         at, last = part.end(), factor
@@ -133,7 +137,7 @@ def count(text: str, what: str = "count", *, least: float = 1, most: float = MOS
     number, unit = _split(text, what, "405B, 16384 or 16k")
     factor = _COUNTS.get(unit.lower())
     if factor is None:
-        shown = unit.encode("unicode_escape").decode("ascii")
+        shown = _shown(unit)
         hint = "Write 405B for 405 billion, 70B, 1.8T or 500M."
         if unit.lower().endswith(("b", "ib")):
             hint += " Bytes belong to --checkpoint."
@@ -166,7 +170,7 @@ def size(text: str, what: str = "size") -> Quantity:
 
 
 def _byte_unit(unit: str, number: float, what: str) -> tuple[float, tuple[str, ...]]:
-    shown = unit.encode("unicode_escape").decode("ascii")
+    shown = _shown(unit)
     if unit == "":
         raise PlanningError(
             f"{what}: {number:g} has no unit", fix=f"Write {number:g}GB, {number:g}TB or, for bytes, {number:g}B."
@@ -228,12 +232,12 @@ def rate(text: str, what: str = "bandwidth") -> Quantity:
         amount, slash, per = unit[:-2], "/", "s"
     if not slash:
         raise PlanningError(
-            f"{what}: '{text.strip()}' does not say per what time", fix=f"Write {number:g}{unit or 'GB'}/s."
+            f"{what}: '{_shown(text)}' does not say per what time", fix=f"Write {number:g}{_shown(unit) or 'GB'}/s."
         )
     seconds = _DURATIONS_S.get(per.strip())
     if seconds is None:
-        shown = per.encode("unicode_escape").decode("ascii")
-        raise PlanningError(f"{what}: unknown unit of time '{shown}'", fix=f"Write {number:g}{amount}/s.")
+        shown = _shown(per)
+        raise PlanningError(f"{what}: unknown unit of time '{shown}'", fix=f"Write {number:g}{_shown(amount)}/s.")
     factor, warnings = _byte_unit(amount.strip(), number, what)
     return Quantity(_bounded(number * factor / seconds, text, what, MOST_BYTES, zero=False), text, warnings)
 
@@ -242,7 +246,7 @@ def share(text: str, what: str = "share", *, zero: bool = False, one: bool = Tru
     """A fraction from ``0.1`` or ``10%``."""
     number, unit = _split(text, what, "0.1 or 10%")
     if unit not in ("", "%"):
-        shown = unit.encode("unicode_escape").decode("ascii")
+        shown = _shown(unit)
         raise PlanningError(f"{what}: '{shown}' is not a fraction", fix="Write 0.1 or 10%.")
     value = number / 100 if unit == "%" else number
     if value > 1 or (value == 1 and not one):
@@ -250,6 +254,16 @@ def share(text: str, what: str = "share", *, zero: bool = False, one: bool = Tru
             raise PlanningError(f"{what}: {number:g} is not below 1", fix=f"Write {number:g}% or {number / 100:g}.")
         raise PlanningError(f"{what}: {number:g} % is {'100 % or ' if not one else ''}more than all of it")
     return Quantity(_bounded(value, text, what, 1.0, zero=zero), text)
+
+
+def plain(text: str, what: str = "number") -> Quantity:
+    """A number without a unit, above zero."""
+    number, unit = _split(text, what, "14")
+    if unit:
+        raise PlanningError(
+            f"{what}: '{_shown(unit)}' is one too many, a plain number is meant", fix=f"Write {number:g}."
+        )
+    return Quantity(_bounded(number, text, what, MOST_COUNT, zero=False), text)
 
 
 # -- and back: values as people read them ------------------------------------------------------------------------
@@ -278,11 +292,11 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_share(value: float) -> str:
-    """``9.0 %``; small shares keep two figures."""
+    """``9 %``, ``8.5 %``; small shares keep two figures."""
     percent = 100 * value
     if percent and abs(percent) < 0.1:
         return f"{percent:.2g} %"
-    return f"{percent:.1f} %"
+    return f"{percent:.1f}".removesuffix(".0") + " %"
 
 
 def figures(value: float) -> str:

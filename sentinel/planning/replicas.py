@@ -5,7 +5,9 @@ lost at once, every set of k as likely as any other. All counts are exact whole 
 
 Placements:
 - group: disjoint groups of ``copies`` neighbours keep each other's shards (Z. Wang et al., "GEMINI", SOSP 2023, where
-  it is shown to be the best one if ``copies`` divides ``nodes``; else the last group takes the rest as a ring).
+  it is shown to be the best one if ``copies`` divides ``nodes``). Else the last group takes the rest: each of its nodes
+  copies to the next ones in line, the last ones among themselves. GEMINI closes that line to a ring, which is fatal for
+  a few more sets and loads the nodes more evenly.
 - ring: each node's shard also lies on the next ``copies`` - 1 nodes.
 - random: each shard on ``copies`` - 1 other nodes drawn at random, independently for every owner.
 """
@@ -48,7 +50,7 @@ def _ratio(part: int, total: int) -> float:
 def _group_count(nodes: int, copies: int, losses: int) -> int:
     """Sets of ``losses`` nodes that contain no whole group, by inclusion and exclusion over the groups.
 
-    Where ``copies`` does not divide ``nodes`` the last group has copies + rest nodes and works as a ring of its own.
+    Where ``copies`` does not divide ``nodes`` the last group has copies + rest nodes in line.
     """
     rest = nodes % copies
     if rest == 0:
@@ -56,7 +58,7 @@ def _group_count(nodes: int, copies: int, losses: int) -> int:
     last = copies + rest
     whole_groups = nodes // copies - 1
     return sum(
-        _circle_count(last, copies, inside) * _plain_groups(whole_groups, copies, losses - inside)
+        _line_count(last, copies, inside) * _plain_groups(whole_groups, copies, losses - inside)
         for inside in range(min(last, losses) + 1)
     )
 
@@ -71,22 +73,32 @@ def _plain_groups(groups: int, copies: int, losses: int) -> int:
     return total
 
 
+def _runs(slots: int, copies: int, losses: int) -> int:
+    """Ways to put ``losses`` into ``slots`` runs of fewer than ``copies`` each: the coefficient of x^losses in
+    (1 + x + ... + x^(copies-1))^slots, by inclusion and exclusion."""
+    total = 0
+    for j in range(min(slots, losses // copies) + 1):
+        ways = comb(slots, j) * comb(losses - j * copies + slots - 1, slots - 1)
+        total += -ways if j % 2 else ways
+    return total
+
+
+def _line_count(nodes: int, copies: int, losses: int) -> int:
+    """Sets of ``losses`` places in a line without ``copies`` neighbouring ones: runs before, between and after the
+    survivors."""
+    return _runs(nodes - losses + 1, copies, losses)
+
+
 def _circle_count(nodes: int, copies: int, losses: int) -> int:
     """Sets of ``losses`` places on a circle without ``copies`` neighbouring ones.
 
     By the cycle lemma: the z = nodes - losses survivors each are followed by a run of fewer than ``copies`` losses, so
-    there are nodes/z times the coefficient of x^losses in (1 + x + ... + x^(copies-1))^z.
+    there are nodes/z times the ways to fill z runs.
     """
     survivors = nodes - losses
-    if losses == 0:
-        return 1
     if survivors == 0:
         return 0
-    total = 0
-    for j in range(min(survivors, losses // copies) + 1):
-        ways = comb(survivors, j) * comb(losses - j * copies + survivors - 1, survivors - 1)
-        total += -ways if j % 2 else ways
-    return nodes * total // survivors
+    return nodes * _runs(survivors, copies, losses) // survivors
 
 
 def domain_survival(domains: int, copies: int, losses: int, *, across: bool) -> float:
