@@ -226,6 +226,10 @@ PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
             raise AssertionError(f"{program} {' '.join(arguments)}: {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
+    def background(self, program: str, *arguments: str) -> None:
+        """Start one of Slurm's commands that stays, e.g. srun; it ends with the cluster at the latest."""
+        self._start(f"{program}-{secrets.token_hex(4)}", [_program(program), *arguments])
+
     def node_states(self) -> dict[str, str]:
         """Node -> extended state as sinfo prints it, upper case (``%T`` with flag suffixes)."""
         answer = self.command("sinfo", "-h", "-N", "-o", "%N %T", check=False)

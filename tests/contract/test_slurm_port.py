@@ -1,0 +1,384 @@
+"""One suite for every implementation of SlurmReader and SlurmWriter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from fake_slurm import FakeSlurm
+from slurm_cluster import Cluster
+from slurm_worlds import FakeWorld, RealWorld, World
+
+from sentinel.adapters.slurm_commands import CommandReader, CommandWriter
+from sentinel.errors import Refused, Unavailable
+from sentinel.model import JobView
+
+NO_JOB = 60_000_001
+DEADLINE_S = 3.0
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("commands", marks=pytest.mark.slurm),
+        pytest.param("pyslurm", marks=pytest.mark.slurm),
+    ]
+)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "memory":
+        yield FakeWorld()
+        return
+    if request.param == "pyslurm":
+        pytest.skip("optional: pyslurm")
+    cluster: Cluster = request.getfixturevalue("real_slurm")
+    settings = {"SLURM_CONF": str(cluster.conf)}
+    reader = CommandReader(environment=settings, deadline_s=DEADLINE_S)
+    real = RealWorld(cluster, reader, CommandWriter(environment=settings, deadline_s=DEADLINE_S))
+    yield real
+    real.reset()
+
+
+def running(job: JobView) -> bool:
+    return job.state == "running"
+
+
+def waiting(job: JobView) -> bool:
+    return job.state == "pending"
+
+
+def waits_held(job: JobView) -> bool:
+    return job.state == "pending" and job.held
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------
+
+
+async def test_fleet_shows_every_node_as_promised(world: World) -> None:
+    fleet = await world.reader.fleet()
+    assert sorted(fleet.nodes) == world.names
+    for node in fleet.nodes.values():
+        assert (node.state, node.flags, node.reason, node.gpus) == ("idle", frozenset(), "", 8)
+        assert node.partitions == ("train",)
+        assert node.address == "127.0.0.1"
+        assert node.usable
+    assert len({node.port for node in fleet.nodes.values()}) == len(world.names)
+
+
+async def test_fleet_and_single_questions_agree(world: World) -> None:
+    job = world.submit(nodes=2)
+    await world.job(job, running)
+    fleet = await world.reader.fleet()
+    assert await world.reader.job(job) == fleet.jobs[job]
+    for name, node in fleet.nodes.items():
+        assert await world.reader.node(name) == node
+    assert all(fleet.nodes[name].state in {"allocated", "mixed"} for name in fleet.jobs[job].nodes)
+
+
+async def test_a_running_job_is_told_in_full(world: World) -> None:
+    job = world.submit(nodes=2, name="run 7", comment='{"sentinel": {"budget": 3}}', excluded=world.names[3])
+    seen = await world.job(job, running)
+    assert seen.nodes == tuple(world.names[:2])
+    assert seen.batch_host == world.names[0]
+    assert (seen.node_count, seen.restarts, seen.held, seen.requeue) == (2, 0, False, True)
+    assert (seen.name, seen.comment, seen.partition) == ("run 7", '{"sentinel": {"budget": 3}}', "train")
+    assert seen.excluded == (world.names[3],)
+    assert seen.user and seen.uid is not None
+    assert seen.stdout.endswith(f"/slurm-{job}.out")
+    assert (seen.exit_code, seen.exit_signal, seen.ended_at) == (None, None, None)
+    assert seen.submitted_at and seen.started_at and seen.eligible_at
+    assert seen.submitted_at <= seen.started_at
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a JobState=FAILED b",
+        "x\nJobId=1 JobState=FAILED",
+        "café ☃ 100%",
+        '"quoted" {"jobs": []}',
+        "tab\tand [red]markup[/]",
+    ],
+)
+async def test_users_words_forge_nothing(world: World, name: str) -> None:
+    job = world.submit(
+        name=name, comment=f"c={name} NodeList=n9", stdout="/tmp/%x of %j.log" if "/" not in name else ""
+    )
+    fleet = await world.reader.fleet()
+    seen = await world.job(job, running)
+    assert seen.name == name
+    assert seen.comment == f"c={name} NodeList=n9"
+    assert [other for other in fleet.jobs.values() if other.name.startswith(name[:3])] == [fleet.jobs[job]]
+    assert fleet.jobs[job].state in {"pending", "running"}
+    assert set(seen.nodes) <= set(world.names)
+    if "/" not in name:
+        assert seen.stdout == f"/tmp/{name} of {job}.log"
+
+
+async def test_an_exit_code_is_told_apart_from_a_signal(world: World) -> None:
+    failed, killed = world.submit("fail"), world.submit("signal")
+    first = await world.job(failed, lambda job: job.state == "failed")
+    second = await world.job(killed, lambda job: job.state == "failed")
+    assert (first.exit_code, first.exit_signal) == (3, 0)
+    assert (second.exit_code, second.exit_signal) == (0, 9)
+    assert first.ended_at is not None and not first.held
+
+
+async def test_what_is_not_there_is_none(world: World) -> None:
+    assert await world.reader.node("nowhere") is None
+    assert await world.reader.node("n1 n2") is None
+    assert await world.reader.job(NO_JOB) is None
+
+
+async def test_version_is_a_release(world: World) -> None:
+    assert re.match(r"\d\d\.\d\d\.\d", await world.reader.version())
+
+
+async def test_a_frozen_controller_is_not_known_and_passes(world: World) -> None:
+    job = world.submit()
+    await world.job(job, running)
+    async with world.frozen():
+        with pytest.raises(Unavailable):
+            await world.reader.fleet()
+        with pytest.raises(Unavailable):
+            await world.reader.job(job)
+        with pytest.raises(Unavailable):
+            await world.writer.drain(world.names[0], "sentinel: i1")
+    await world.job(job, running)
+    assert (await world.reader.fleet()).nodes[world.names[0]].reason == ""
+
+
+# -- nodes --------------------------------------------------------------------------------------------------------------
+
+
+async def test_drain_and_undrain_twice_each(world: World) -> None:
+    node = world.names[1]
+    for _ in range(2):
+        await world.writer.drain(node, "sentinel: i42 Xid 79 on GPU 3\nsecond line")
+    seen = await world.node(node, lambda seen: seen.drained)
+    assert seen.reason == "sentinel: i42 Xid 79 on GPU 3 second line"
+    assert not seen.usable
+    for _ in range(2):
+        await world.writer.undrain(node)
+    seen = await world.node(node, lambda seen: seen.usable)
+    assert not seen.drained and not seen.reason
+
+
+async def test_a_running_job_outlives_the_drain_of_its_node(world: World) -> None:
+    job = world.submit()
+    node = (await world.job(job, running)).nodes[0]
+    await world.writer.drain(node, "sentinel: i42")
+    assert (await world.node(node, lambda seen: seen.drained)).state in {"allocated", "mixed"}
+    await world.job(job, running)
+
+
+async def test_somebody_elses_drain_stays_theirs(world: World) -> None:
+    node = world.names[2]
+    world.person_drains(node, "cable is being replaced")
+    with pytest.raises(Refused, match="cable is being replaced"):
+        await world.writer.drain(node, "sentinel: i42")
+    with pytest.raises(Refused, match="cable is being replaced"):
+        await world.writer.undrain(node)
+    assert (await world.node(node, lambda seen: seen.drained)).reason == "cable is being replaced"
+
+
+async def test_down_of_somebody_elses_drain_keeps_their_reason(world: World) -> None:
+    node = world.names[2]
+    world.person_drains(node, "cable is being replaced")
+    world.lose(node)
+    await world.writer.down(node, "sentinel: i42 lost")
+    seen = await world.node(node, lambda seen: seen.state == "down")
+    assert seen.drained and seen.reason == "cable is being replaced"
+    with pytest.raises(Refused):
+        await world.writer.undrain(node)
+
+
+async def test_unknown_nodes_are_refused(world: World) -> None:
+    for verb in (world.writer.drain, world.writer.down):
+        with pytest.raises(Refused, match="nowhere"):
+            await verb("nowhere", "sentinel: i42")
+    with pytest.raises(Refused, match="nowhere"):
+        await world.writer.undrain("nowhere")
+
+
+async def test_down_ends_the_jobs_of_a_lost_node_and_keeps_it_out(world: World) -> None:
+    job = world.submit(nodes=2)
+    node = (await world.job(job, running)).nodes[1]
+    world.lose(node)
+    for _ in range(2):
+        await world.writer.down(node, "sentinel: i42 lost")
+    seen = await world.node(node, lambda seen: seen.state == "down")
+    assert seen.drained and seen.reason == "sentinel: i42 lost"
+    back = await world.job(job, waiting)
+    assert back.restarts == 1 and not back.held
+    world.revive(node)
+    seen = await world.node(node, lambda seen: "not_responding" not in seen.flags)
+    assert seen.drained and not seen.usable and seen.reason == "sentinel: i42 lost"
+    await world.writer.undrain(node)
+    await world.node(node, lambda seen: seen.usable)
+
+
+async def test_down_frees_a_job_that_completes_on_a_lost_node(world: World) -> None:
+    job = world.submit(nodes=2)
+    node = (await world.job(job, running)).nodes[1]
+    world.lose(node)
+    await world.writer.requeue_hold(job)
+    await world.writer.down(node, "sentinel: i42 lost")
+    assert (await world.job(job, waits_held)).restarts == 1
+
+
+# -- jobs ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_restart_on_other_nodes_without_the_wait(world: World) -> None:
+    job = world.submit(nodes=2, excluded=world.names[3], stdout="/tmp/%j.sentinel-contract")
+    first = await world.job(job, running)
+    for _ in range(2):
+        await world.writer.requeue_hold(job)
+    assert (await world.job(job, waits_held)).restarts == 1
+    excluded = [*first.excluded, first.nodes[0]]
+    for _ in range(2):
+        await world.writer.update_job(job, excluded=excluded, admin_comment="sentinel: i42", start_now=True)
+    for _ in range(2):
+        await world.writer.release(job)
+    again = await world.job(job, running)
+    assert again.id == job and again.restarts == 1 and not again.held
+    assert set(again.nodes) == set(world.names[1:3])
+    assert set(again.excluded) == set(excluded) and again.admin_comment == "sentinel: i42"
+    # The daemon may die after the release and ask for the same again.
+    await world.writer.update_job(job, excluded=excluded, admin_comment="sentinel: i42", start_now=True)
+    await world.writer.release(job)
+
+
+async def test_a_failed_job_goes_back_to_the_queue(world: World) -> None:
+    job = world.submit("fail")
+    await world.job(job, lambda job: job.state == "failed")
+    await world.writer.requeue_hold(job)
+    seen = await world.job(job, waits_held)
+    assert (seen.restarts, seen.exit_code, seen.ended_at) == (1, None, None)
+
+
+async def test_a_job_that_slurm_requeued_first_is_held(world: World) -> None:
+    job = world.submit(nodes=2)
+    node = (await world.job(job, running)).nodes[1]
+    world.lose(node)
+    await world.writer.down(node, "sentinel: i42 lost")
+    for _ in range(2):
+        await world.writer.requeue_hold(job)
+    assert (await world.job(job, waits_held)).restarts == 1
+
+
+async def test_a_pending_job_is_held_and_not_requeued(world: World) -> None:
+    await world.job(world.submit(nodes=len(world.names)), running)
+    job = world.submit()  # no node is free
+    assert (await world.job(job, waiting)).held is False
+    await world.writer.requeue_hold(job)
+    assert (await world.job(job, waits_held)).restarts == 0
+
+
+async def test_a_job_held_by_its_user_is_seen_as_such(world: World) -> None:
+    job = world.submit(held=True)
+    assert (await world.job(job, waits_held)).reason == "JobHeldUser"
+    await world.writer.requeue_hold(job)
+    assert (await world.job(job, waits_held)).reason == "JobHeldUser"
+
+
+async def test_requeue_0_is_mended_while_the_job_runs(world: World) -> None:
+    job = world.submit(requeue=False)
+    assert (await world.job(job, running)).requeue is False
+    await world.writer.requeue_hold(job)
+    seen = await world.job(job, waits_held)
+    assert seen.restarts == 1 and seen.requeue is True
+
+
+async def test_requeue_0_of_an_ended_job_is_refused(world: World) -> None:
+    job = world.submit("fail", requeue=False)
+    await world.job(job, lambda job: job.state == "failed")
+    with pytest.raises(Refused, match="Requeue=0"):
+        await world.writer.requeue_hold(job)
+
+
+async def test_an_interactive_job_is_refused(world: World) -> None:
+    job = world.submit_interactive()
+    await world.job(job, running)
+    with pytest.raises(Refused):
+        await world.writer.requeue_hold(job)
+    await world.job(job, running)
+
+
+async def test_a_purged_job_is_refused(world: World) -> None:
+    with pytest.raises(Refused, match=f"{NO_JOB}"):
+        await world.writer.requeue_hold(NO_JOB)
+    with pytest.raises(Refused):
+        await world.writer.release(NO_JOB)
+    with pytest.raises(Refused):
+        await world.writer.update_job(NO_JOB, admin_comment="x")
+
+
+async def test_one_task_of_an_array_and_not_its_siblings(world: World) -> None:
+    first, second, last = world.submit_array(3)
+    for job in (first, second, last):
+        await world.job(job, running)
+    await world.writer.requeue_hold(last)
+    await world.job(last, waits_held)
+    for job in (first, second):
+        assert (await world.job(job, running)).restarts == 0
+    await world.writer.release(last)
+    assert not (await world.job(last, lambda job: not job.held)).held
+
+
+async def test_lists_are_replaced_and_cleared(world: World) -> None:
+    job = world.submit(held=True, excluded=world.names[0])
+    await world.writer.update_job(job, excluded=world.names[1:3], required=[world.names[3]])
+    seen = await world.job(job, waiting)
+    assert set(seen.excluded) == set(world.names[1:3]) and seen.required == (world.names[3],)
+    await world.writer.update_job(job, excluded=[], required=[])
+    seen = await world.job(job, waiting)
+    assert seen.excluded == () and seen.required == () and seen.held
+    await world.writer.update_job(job)
+    with pytest.raises(Refused):
+        await world.writer.update_job(job, excluded=["nowhere"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["plain", "a=b 'c' \"d\" $(e) `f` ;g", '{"incident": "i42", "step": 900}', "ünïcode ☃", "-leading", "x" * 500],
+)
+async def test_an_admin_comment_arrives_as_written(world: World, text: str) -> None:
+    job = world.submit(held=True)
+    await world.writer.update_job(job, admin_comment=text)
+    assert (await world.job(job, waiting)).admin_comment == text
+
+
+async def test_the_nodes_of_a_running_job_are_not_changed(world: World) -> None:
+    job = world.submit()
+    await world.job(job, running)
+    with pytest.raises(Refused):
+        await world.writer.update_job(job, excluded=[world.names[3]])
+    assert (await world.job(job, running)).excluded == ()
+
+
+async def test_release_of_a_job_that_ran_and_ended(world: World) -> None:
+    job = world.submit("fail")
+    await world.job(job, lambda job: job.state == "failed")
+    await world.writer.release(job)
+    assert (await world.job(job, lambda job: job.state == "failed")).restarts == 0
+
+
+async def test_notify_writes_into_the_output_or_nowhere(world: World) -> None:
+    job = world.submit()
+    seen = await world.job(job, running)
+    await world.writer.notify(job, "sentinel: node n2 is being replaced")
+    if isinstance(world, RealWorld):
+        cluster = world.cluster
+        cluster.wait(lambda: "node n2 is being replaced" in world.output(seen), "the line in the output")
+    else:
+        assert "node n2 is being replaced" in world.output(seen)
+    await world.writer.notify(world.submit(held=True), "nobody listens")
+    await world.writer.notify(NO_JOB, "nobody is there")
+
+
+async def test_memory_tells_what_was_written(fake_slurm: FakeSlurm) -> None:
+    await fake_slurm.drain("n1", "sentinel: i42")
+    await fake_slurm.drain("n1", "sentinel: i42")
+    assert fake_slurm.calls == [("set_node", "n1", "DRAIN", "sentinel: i42")]
