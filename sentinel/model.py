@@ -14,6 +14,8 @@ from enum import StrEnum
 from types import MappingProxyType
 
 Scalar = str | int | float | bool | None
+# How the reason of a drain and the admin comment of a job of ours begin (promise 5: only what is ours is undone by us).
+OURS = "sentinel:"
 MAX_TEXT = 2048  # characters of raw text that one evidence carries; the source keeps the rest
 
 _EMPTY: Mapping[str, Scalar] = MappingProxyType({})

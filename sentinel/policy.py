@@ -15,13 +15,16 @@ from datetime import datetime, timedelta
 
 from sentinel.intent import NOTHING, Intent
 from sentinel.model import (
+    OURS,
     Cause,
     Fleet,
     Incident,
     JobView,
+    Kind,
     Plan,
     Restart,
     Scalar,
+    Scope,
     Step,
     StepKind,
     Verdict,
@@ -29,7 +32,6 @@ from sentinel.model import (
 )
 from sentinel.settings import Limits, Mode, Modes
 
-OURS = "sentinel:"  # how the reason of a drain of ours begins (promise 5)
 NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
 
 
@@ -170,6 +172,9 @@ def _job_steps(verdict: Verdict, incident: Incident, situation: Situation, limit
     attempt = incident.attempt if incident.attempt is not None else job.restarts
     if job.restarts > attempt:
         return [], f"Job {job.id} was restarted already (attempt {job.restarts})."
+    stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
+    if not stopped and not verdict.drain and verdict.scope is Scope.APPLICATION:
+        return [], f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
     hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={"reason": verdict.advice or str(verdict.cause)})
     if verdict.restart is Restart.HOLD:
         return [hold], ""

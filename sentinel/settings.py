@@ -73,7 +73,7 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    rules: list[str] = setting([], "folders of rules read after the shipped ones; the same id overrides")
+    rules: str = setting("", "folder of the site's own rules; the same id overrides a shipped one", unit="path")
     settle_s: float = setting(
         0.3, "evidence of one failure comes in a burst; a verdict waits this long for the rest of it", unit="s", least=0
     )
@@ -149,6 +149,12 @@ class Alerts:
     webhooks: list[str] = setting([], "URLs that get one JSON POST per incident")
     deadline_s: float = setting(5.0, "one delivery attempt", unit="s", least=0.1)
     attempts: int = setting(5, "delivery attempts with growing pauses", least=1)
+    within_s: float = setting(
+        5.0,
+        "people are told when the job is released or held, at the latest this long after the decision",
+        unit="s",
+        least=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sentinel.actions.means import OURS, Means, Task
+from sentinel.actions.means import Means, Task
 from sentinel.errors import Refused, Unavailable
-from sentinel.model import Outcome
+from sentinel.model import OURS, Outcome
 
 
 async def drain(task: Task, means: Means) -> Outcome:

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sentinel.model import Incident, JobView, Outcome, Plan, Result, Scalar, Step, StepKind, Verdict
+from sentinel.model import OURS, Incident, JobView, Outcome, Plan, Result, Scalar, Step, StepKind, Verdict
 from sentinel.ports import Clock, Ledger, SlurmReader, SlurmWriter
-
-# How the reason of a drain and the admin comment of a job of ours begin (promise 5).
-OURS = "sentinel:"
 
 
 @dataclass(frozen=True, slots=True)

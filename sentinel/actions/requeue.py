@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from sentinel.actions.means import OURS, Means, Task, names
+from sentinel.actions.means import Means, Task, names
 from sentinel.errors import Unavailable
-from sentinel.model import JobView, Outcome, StepKind
+from sentinel.model import OURS, JobView, Outcome, StepKind
 
 _LOOK_S = 0.2  # between looks at a job that is ending
 

@@ -325,6 +325,12 @@ class Store:
             row = connection.execute(query).first()
         return bool(row and row.delivered)
 
+    def knows_notice(self, notice: str, receiver: str) -> bool:
+        """Whether this notice was composed for the receiver before, delivered or not."""
+        query = sa.select(t.notice.c.id).where(t.notice.c.id == notice, t.notice.c.receiver == receiver)
+        with self._begin() as connection:
+            return connection.execute(query).first() is not None
+
     def record_notice(self, notice: Notice, receiver: str, delivered: bool) -> None:
         values = {
             "id": notice.id,

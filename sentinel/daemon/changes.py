@@ -1,0 +1,79 @@
+"""What operators change through the command line. Each is one action with its limits; nothing is done in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import pwd
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sentinel.adapters.store import Store
+from sentinel.daemon.recover import Recover
+from sentinel.errors import Refused, UserError
+from sentinel.log import Log
+from sentinel.model import OURS
+from sentinel.ports import SlurmReader, SlurmWriter
+
+
+class Changes:
+    def __init__(self, *, store: Store, reader: SlurmReader, writer: SlurmWriter, recover: Recover, log: Log) -> None:
+        self._store = store
+        self._reader = reader
+        self._writer = writer
+        self._recover = recover
+        self._log = log
+        self._changes: dict[str, Callable[[dict[str, Any], str], Awaitable[dict[str, Any]]]] = {
+            "pause": self._pause,
+            "resume": self._resume,
+            "drain": self._drain,
+            "release": self._release,
+        }
+
+    async def make(self, change: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
+        if change not in self._changes:
+            raise UserError(
+                f"no change {change!r}", fix="upgrade the daemon or the command line: their releases differ"
+            )
+        who = _name(uid)
+        self._log.info("change", change=change, by=who, arguments=str(arguments))
+        return await self._changes[change](arguments, who)
+
+    async def _pause(self, _arguments: dict[str, Any], who: str) -> dict[str, Any]:
+        await asyncio.to_thread(self._store.put, "paused", True)
+        return {"paused": True, "by": who}
+
+    async def _resume(self, _arguments: dict[str, Any], who: str) -> dict[str, Any]:
+        await asyncio.to_thread(self._store.put, "paused", False)
+        for plan in await asyncio.to_thread(self._store.open_plans):
+            self._recover.start(plan.incident)
+        return {"paused": False, "by": who}
+
+    async def _drain(self, arguments: dict[str, Any], who: str) -> dict[str, Any]:
+        node = str(arguments.get("node", ""))
+        reason = "".join(ch for ch in str(arguments.get("reason") or "by an operator") if ch.isprintable())[:200]
+        if await self._reader.node(node) is None:
+            raise UserError(f"Slurm knows no node {node!r}", fix="sinfo -N lists them")
+        await self._writer.drain(node, f"{OURS}{who}: {reason}")
+        return {"node": node, "drained": True}
+
+    async def _release(self, arguments: dict[str, Any], _who: str) -> dict[str, Any]:
+        name = str(arguments.get("node", ""))
+        node = await self._reader.node(name)
+        if node is None:
+            raise UserError(f"Slurm knows no node {name!r}", fix="sinfo -N lists them")
+        if not node.drained and node.state != "down":
+            raise Refused(f"{name} is not drained")
+        if not node.reason.startswith(OURS):
+            raise Refused(
+                f"{name} was drained by somebody else: {node.reason!r:.120}",
+                fix=f"what is not ours is not returned by us; use scontrol update NodeName={name} State=RESUME",
+            )
+        await self._writer.undrain(name)
+        return {"node": name, "drained": False}
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

@@ -1,0 +1,234 @@
+"""Checkpoints of a job across the fleet: nodes list and check them as the job's user, the choice is made here.
+
+The daemon reads no file of a user. Node-local folders are listed by their nodes, shared ones by one node; what does not
+answer is *not known*, and a checkpoint that depends on it is not chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pwd
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sentinel.actions.means import Task
+from sentinel.adapters.store import Store
+from sentinel.checkpoints.choose import choose
+from sentinel.checkpoints.inventory import join
+from sentinel.checkpoints.records import Candidate, Costs, Part, parse_level
+from sentinel.daemon.fleets import Fleets
+from sentinel.daemon.live import Live
+from sentinel.errors import ProtocolError, Unavailable
+from sentinel.intent import Intent, intent_of
+from sentinel.log import Log
+from sentinel.model import Cause, JobView, Scalar, StepKind
+from sentinel.ports import Orders
+from sentinel.protocol import OrderKind
+from sentinel.settings import Recovery
+
+_LISTERS = 3  # nodes tried, one after the other, for the shared folders
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was found for one incident."""
+
+    parts: tuple[Part, ...]
+    candidates: tuple[Candidate, ...]
+    problems: tuple[str, ...]
+
+
+class FleetCheckpoints:
+    """Implements ``sentinel.actions.means.Checkpoints``."""
+
+    def __init__(
+        self, *, orders: Orders, live: Live, fleets: Fleets, store: Store, recovery: Recovery, log: Log
+    ) -> None:
+        self._orders = orders
+        self._live = live
+        self._fleets = fleets
+        self._store = store
+        self._recovery = recovery
+        self._log = log
+        self._seen: dict[str, Seen] = {}
+
+    async def choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
+        intent = intent_of(job.comment)
+        if not intent.global_roots and not intent.local_roots:
+            return {"explanation": "the job named no checkpoint folders in its comment; it resumes as its script does"}
+        nodes = self._live.nodes_of(task.job, task.attempt)
+        bad = frozenset((*task.verdict.drain, *task.verdict.suspect))
+        seen = await self._look(task, job, intent, [node for node in nodes if node not in bad])
+        reached = self._live.last_step(task.job, task.attempt)
+        attempt = self._live.attempts.get((task.job, task.attempt))
+        step_time_s = (attempt.step_time_s if attempt else None) or self._recovery.step_time_s
+        onset = task.verdict.onset_step
+        decision = choose(
+            seen.candidates,
+            step_last=reached,
+            step_time_s=step_time_s,
+            next_nodes=frozenset(nodes) - bad,
+            lost_nodes=bad,
+            world_size=None,
+            costs=Costs(read_bytes_per_s={"local": 20e9, "peer": 10e9, "global": self._recovery.restore_bytes_per_s}),
+            onset_step=onset,
+            rejected=self._rejected(task),
+            level=None if onset is not None else parse_level(self._recovery.checkpoint_level),
+            local_survives=self._recovery.local_survives,
+        )
+        self._log.info(
+            "checkpoint-choice",
+            incident=task.incident.id,
+            step=decision.chosen.step if decision.chosen else None,
+            tier=decision.chosen.tier if decision.chosen else None,
+            why=decision.explanation,
+            problems="; ".join(seen.problems),
+        )
+        explanation = "; ".join(filter(None, [decision.explanation, *seen.problems]))[:1500]
+        if decision.chosen is None:
+            return {"explanation": explanation, "last_step": reached}
+        chosen = decision.chosen
+        hosts = sorted({host for held in chosen.shards.values() for host in held} & set(nodes))
+        return {
+            "path": _pattern(chosen, intent),
+            "step": chosen.step,
+            "tier": chosen.tier,
+            "format": chosen.format,
+            "level": chosen.level,
+            "hosts": ",".join(hosts) if chosen.tier == "local" else "",
+            "last_step": reached,
+            "lost_steps": decision.lost_steps,
+            "explanation": explanation,
+        }
+
+    async def quarantine(self, task: Task, job: JobView, chosen: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        intent = intent_of(job.comment)
+        if not intent.global_roots and not intent.local_roots:
+            return {"moved": 0}
+        bad = frozenset((*task.verdict.drain, *task.verdict.suspect))
+        nodes = [node for node in self._live.nodes_of(task.job, task.attempt) if node not in bad]
+        seen = self._seen.get(task.incident.id) or await self._look(task, job, intent, nodes)
+        invalid = {(c.tier, c.key or c.path) for c in seen.candidates if c.valid is False}
+        step = chosen.get("step")
+        moves: dict[tuple[str, str], list[str]] = {}
+        for part in seen.parts:
+            newer = isinstance(step, int) and part.step is not None and part.step > step
+            broken = part.valid is False or (part.tier, part.key) in invalid
+            if newer or (broken and part.path != chosen.get("path")):
+                moves.setdefault((part.host, part.root), []).append(part.path)
+        if not moves:
+            return {"moved": 0}
+        asked = [self._move(task, job, host, root, paths) for (host, root), paths in moves.items()]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        problems = [str(answer) for answer in answers if isinstance(answer, BaseException)]
+        if problems:
+            raise Unavailable(f"not moved: {'; '.join(problems)[:500]}")
+        moved = sorted({path for paths in moves.values() for path in paths})
+        words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
+        return {"moved": len(moved), "explanation": words}
+
+    def _rejected(self, task: Task) -> frozenset[str]:
+        """Paths that this job could not be resumed from: chosen before, and the attempt gained no step from it."""
+        if task.verdict.cause is not Cause.CHECKPOINT_CORRUPT:
+            return frozenset()
+        rows = self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=task.job)
+        return frozenset(
+            str(row["data"]["path"])
+            for row in rows
+            if row["data"].get("path") and self._live.first_step(task.job, row["attempt"] + 1) is None
+        )
+
+    # --- asking the nodes ---------------------------------------------------------------------------------------------
+
+    async def _look(self, task: Task, job: JobView, intent: Intent, nodes: Sequence[str]) -> Seen:
+        level = "content" if task.verdict.onset_step is not None else self._recovery.checkpoint_level
+        local = [
+            self._list(
+                job, node, [{"tier": "local", "path": root.replace("%N", node)} for root in intent.local_roots], level
+            )
+            for node in nodes
+            if intent.local_roots
+        ]
+        shared = self._list_shared(job, intent, nodes, level)
+        answers = await asyncio.gather(*local, shared, return_exceptions=True)
+        parts: list[Part] = []
+        problems = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, (Unavailable, ProtocolError)):
+                    raise answer
+                problems.append(str(answer))
+            else:
+                parts.extend(answer)
+        if not parts and problems:
+            raise Unavailable("no node could list the job's checkpoints: " + "; ".join(problems)[:500])
+        by_root: dict[str, list[Part]] = {}
+        for part in parts:
+            by_root.setdefault(_root_of(part, intent), []).append(part)
+        candidates = [candidate for group in by_root.values() for candidate in join([group])]
+        seen = Seen(tuple(parts), tuple(candidates), tuple(problems))
+        self._seen[task.incident.id] = seen
+        return seen
+
+    async def _list_shared(self, job: JobView, intent: Intent, nodes: Sequence[str], level: str) -> list[Part]:
+        if not intent.global_roots:
+            return []
+        roots = [{"tier": "global", "path": root} for root in intent.global_roots]
+        fleet = await self._fleets.take(30.0)
+        others = [
+            n.name for n in fleet.nodes.values() if n.usable and job.partition in n.partitions and n.name not in nodes
+        ]
+        problem: Unavailable | ProtocolError = Unavailable("no node is there to list the shared folders")
+        for node in [*nodes, *others][:_LISTERS]:
+            try:
+                return await self._list(job, node, roots, level)
+            except (Unavailable, ProtocolError) as error:
+                problem = error
+        raise problem
+
+    async def _list(self, job: JobView, node: str, roots: Sequence[Mapping[str, str]], level: str) -> list[Part]:
+        arguments = {"job": job.id, "uid": job.uid, "gid": _gid(job.uid), "roots": list(roots), "level": level}
+        answer = await self._orders.ask(node, OrderKind.INVENTORY, arguments, deadline_s=self._recovery.inventory_s)
+        listings = answer.get("listings") if isinstance(answer, dict) else None
+        if not isinstance(listings, list):
+            raise ProtocolError(f"{node}: the answer has no listings")
+        try:
+            return [Part.from_json(part) for listing in listings for part in listing]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ProtocolError(f"{node}: a listing cannot be understood: {error!s:.200}") from error
+
+    async def _move(self, task: Task, job: JobView, host: str, root: str, paths: Sequence[str]) -> None:
+        arguments = {
+            "job": job.id,
+            "uid": job.uid,
+            "gid": _gid(job.uid),
+            "root": root,
+            "paths": list(paths),
+            "reason": f"incident {task.incident.id}",
+        }
+        await self._orders.ask(host, OrderKind.QUARANTINE, arguments, deadline_s=self._recovery.inventory_s)
+
+
+def _gid(uid: int | None) -> int | None:
+    try:
+        return pwd.getpwuid(uid).pw_gid if uid is not None else None
+    except KeyError:
+        return None
+
+
+def _root_of(part: Part, intent: Intent) -> str:
+    """The root as the comment wrote it: parts of several hosts under one %N pattern belong together."""
+    for root in (*intent.local_roots, *intent.global_roots):
+        if root.replace("%N", part.host).rstrip("/") == part.root.rstrip("/"):
+            return root
+    return part.root
+
+
+def _pattern(chosen: Candidate, intent: Intent) -> str:
+    """The path that every node can use: with %N where it differs from node to node."""
+    for host, path in chosen.paths.items():
+        for root in intent.local_roots:
+            base = root.replace("%N", host).rstrip("/")
+            if "%N" in root and path.startswith(base + "/"):
+                return root.rstrip("/") + path[len(base) :]
+    return chosen.path

@@ -1,0 +1,77 @@
+"""What is asked of the nodes before a verdict, when the evidence calls for it. A hang: who stands still?"""
+
+from __future__ import annotations
+
+import asyncio
+
+from sentinel.daemon.live import Live
+from sentinel.errors import Unavailable
+from sentinel.model import Evidence, Incident, Kind, Source, Where, stable_id
+from sentinel.ports import Clock, Orders
+from sentinel.protocol import OrderKind
+
+_ANSWER_S = 3.0  # /proc answers in milliseconds; a node that needs longer is itself a finding
+
+
+class Inquiry:
+    def __init__(self, orders: Orders, live: Live, clock: Clock) -> None:
+        self._orders = orders
+        self._live = live
+        self._clock = clock
+
+    async def about(self, incident: Incident) -> list[Evidence]:
+        """Evidence gathered live; empty when nothing needs asking or it was asked already."""
+        kinds = {item.kind for item in incident.evidence}
+        if Kind.STALL not in kinds or Kind.TASK_STATE in kinds or incident.job is None or incident.attempt is None:
+            return []
+        nodes = self._live.nodes_of(incident.job, incident.attempt)
+        answers = await asyncio.gather(*(self._tasks(incident, node) for node in nodes))
+        return [item for answer in answers for item in answer]
+
+    async def _tasks(self, incident: Incident, node: str) -> list[Evidence]:
+        try:
+            answer = await self._orders.ask(node, OrderKind.TASK_STATES, {"job": incident.job}, deadline_s=_ANSWER_S)
+        except Unavailable as error:
+            return [self._unreadable(incident, node, error.message)]
+        tasks = answer.get("tasks") if isinstance(answer, dict) else None
+        if not isinstance(tasks, list):
+            return [self._unreadable(incident, node, "the agent's answer has no list of tasks")]
+        if not tasks:
+            return [self._unreadable(incident, node, "no process of the job was found")]
+        found = (
+            self._task(incident, node, task) for task in tasks if isinstance(task, dict) and task.get("leaf", True)
+        )
+        return [item for item in found if item is not None]
+
+    def _task(self, incident: Incident, node: str, task: dict[str, object]) -> Evidence | None:
+        rank, state, pid = task.get("rank"), task.get("state"), task.get("pid")
+        if not isinstance(rank, int) or not isinstance(state, str):
+            return None
+        now = self._clock.now()
+        cpu = task.get("cpu_s")
+        return Evidence(
+            id=stable_id("task", incident.id, node, rank, pid),
+            at=now,
+            seen_at=now,
+            source=Source.PROCESS,
+            kind=Kind.TASK_STATE,
+            where=Where(node=node, rank=rank, job=incident.job, attempt=incident.attempt),
+            text=f"rank {rank} on {node}: process {pid} is in state {state[:1]}",
+            data={
+                "state": state[:1],
+                "pid": pid if isinstance(pid, int) else None,
+                "cpu_s": cpu if isinstance(cpu, (int, float)) else None,
+            },
+        )
+
+    def _unreadable(self, incident: Incident, node: str, why: str) -> Evidence:
+        now = self._clock.now()
+        return Evidence(
+            id=stable_id("task-unreadable", incident.id, node),
+            at=now,
+            seen_at=now,
+            source=Source.PROCESS,
+            kind=Kind.UNREADABLE,
+            where=Where(node=node, job=incident.job, attempt=incident.attempt),
+            text=f"tasks on {node} are not known: {why}",
+        )

@@ -1,0 +1,316 @@
+"""Evidence in, decisions out: groups evidence into incidents and judges each once its burst has settled."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+
+from sentinel import incidents as room
+from sentinel import pipeline
+from sentinel.adapters.store import Store
+from sentinel.classify import History, PastFailure
+from sentinel.daemon.fleets import Fleets
+from sentinel.daemon.inquiry import Inquiry
+from sentinel.daemon.live import Live
+from sentinel.intent import intent_of
+from sentinel.log import Log
+from sentinel.model import (
+    Cause,
+    Evidence,
+    Fleet,
+    Incident,
+    IncidentState,
+    JobView,
+    Kind,
+    Plan,
+    Source,
+    StepKind,
+    Verdict,
+)
+from sentinel.policy import PastRestart, Situation
+from sentinel.ports import Clock
+from sentinel.rules import Rules
+from sentinel.settings import Settings
+from sentinel.telemetry import Telemetry
+
+_FRESH_S = 1.0  # a decision looks at a snapshot no older than this
+_HISTORY = timedelta(days=30)
+
+
+class Judge:
+    """Holds the open incidents. ``decided`` is called with each new plan."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        live: Live,
+        fleets: Fleets,
+        inquiry: Inquiry,
+        rules: Rules,
+        settings: Settings,
+        telemetry: Telemetry,
+        clock: Clock,
+        log: Log,
+        decided: Callable[[Incident, Verdict, Plan, JobView | None], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._live = live
+        self._fleets = fleets
+        self._inquiry = inquiry
+        self._rules = rules
+        self._settings = settings
+        self._telemetry = telemetry
+        self._clock = clock
+        self._log = log
+        self._decided = decided
+        self.incidents: dict[str, Incident] = {}  # open ones, candidates, and those closed a short while ago
+        self.verdicts: dict[str, Verdict] = {}
+        self.plans: dict[str, Plan] = {}
+        self._judging: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        self._window = timedelta(seconds=settings.judgement.group_s)
+
+    # --- evidence in --------------------------------------------------------------------------------------------------
+
+    async def observe(self, items: Sequence[Evidence]) -> None:
+        """Store what is new, remember it, and put it to the incident it belongs to. Returns when it is safe to
+        acknowledge."""
+        steps = [item for item in items if item.kind == Kind.STEP]
+        others = [item for item in items if item.kind != Kind.STEP]  # progress is telemetry: memory only
+        fresh = await asyncio.to_thread(self._store.append, others)
+        for item in (*steps, *fresh):
+            self._telemetry.evidence.labels(source=item.source).inc()
+            if item.kind == Kind.UNREADABLE:
+                self._telemetry.unreadable.inc()
+            self._live.note(item)
+        for item in fresh:
+            self._put(item)
+
+    def _put(self, item: Evidence) -> None:
+        now = self._clock.now()
+        nodes = {i.id: self._live.nodes_of(i.job, i.attempt) for i in self.incidents.values()}
+        found = room.find(list(self.incidents.values()), item, nodes, self._window)
+        if found is not None:
+            self.incidents[found.id] = room.attach(found, [item], now)
+            if found.state is not IncidentState.CLOSED:
+                self._judge_soon(found.id, item)
+            return
+        if not room.opens(item):
+            return
+        incident = self._open(item, now)
+        self.incidents[incident.id] = incident
+        self._log.info(
+            "incident-candidate", incident=incident.id, kind=item.kind, node=item.where.node, job=incident.job
+        )
+        self._judge_soon(incident.id, item)
+
+    def _open(self, item: Evidence, now: datetime) -> Incident:
+        job, attempt = item.where.job, item.where.attempt
+        if job is None and item.where.node is not None:
+            view = self._live.job_on(item.where.node)
+            if view is not None:
+                job, attempt = view.id, view.restarts
+        if job is not None and attempt is None:
+            attempt = self._live.newest_attempt(job)
+        incident = room.new(item, job=job, attempt=attempt, now=now)
+        nodes = (*incident.nodes, *self._live.nodes_of(job, attempt))
+        return room.attach(incident, self._live.recent(job, attempt, nodes, now - self._window), now)
+
+    # --- judging ------------------------------------------------------------------------------------------------------
+
+    def _judge_soon(self, incident: str, item: Evidence) -> None:
+        """Judge once the burst has settled; while a judgement runs, one more is queued and no second."""
+        if incident in self._judging:
+            self._again.add(incident)
+            return
+        ended = item.kind == Kind.JOB_ENDED
+        settle_s = self._settings.judgement.log_settle_s if ended else self._settings.judgement.settle_s
+        self._judging[incident] = asyncio.create_task(self._judge(incident, settle_s))
+
+    async def _judge(self, incident: str, settle_s: float) -> None:
+        try:
+            while True:
+                await asyncio.sleep(settle_s)
+                self._again.discard(incident)
+                await self._judge_once(incident)
+                if incident not in self._again:
+                    return
+                settle_s = self._settings.judgement.settle_s
+        except Exception as error:  # a loop of a root: the daemon goes on, the bug is seen
+            self._telemetry.bugs.inc()
+            self._log.error("bug", where="judge", incident=incident, error=repr(error))
+        finally:
+            self._judging.pop(incident, None)
+
+    async def _judge_once(self, incident_id: str) -> None:
+        fleet = await self._fleets.insist(_FRESH_S)
+        incident = self.incidents.get(incident_id)
+        if incident is None or incident.state is IncidentState.CLOSED:
+            return
+        incident = self._settle_job(incident, fleet)
+        asked = await self._inquiry.about(incident)
+        if asked:
+            stored = await asyncio.to_thread(self._store.append, asked)
+            incident = room.attach(self.incidents[incident_id], stored, self._clock.now())
+        self.incidents[incident_id] = incident
+        now = self._clock.now()
+        situation = await self._situation(incident, fleet, now)
+        decision = pipeline.decide(
+            incident,
+            situation,
+            history=await asyncio.to_thread(self._history, now),
+            rules=self._rules,
+            settings=self._settings,
+            now=now,
+        )
+        if incident_id not in self.plans and not pipeline.matters(incident, decision.verdict):
+            self._log.info("evidence-noted", incident=incident_id, cause=decision.verdict.cause)
+            return
+        await self._keep(incident, decision.verdict, decision.plan, situation.job, now)
+
+    def _settle_job(self, incident: Incident, fleet: Fleet) -> Incident:
+        """Job and attempt, now that a fresh snapshot is here."""
+        if incident.job is None:
+            view = next((v for v in map(self._live.job_on, incident.nodes) if v is not None), None)
+            if view is not None:
+                return dataclasses.replace(incident, job=view.id, attempt=view.restarts)
+            return incident
+        if incident.attempt is None and incident.job in fleet.jobs:
+            return dataclasses.replace(incident, attempt=fleet.jobs[incident.job].restarts)
+        return incident
+
+    async def _keep(self, incident: Incident, verdict: Verdict, plan: Plan, job: JobView | None, now: datetime) -> None:
+        first = incident.id not in self.plans
+        plan = pipeline.extend(self.plans.get(incident.id), plan)
+        previous = self.verdicts.get(incident.id)
+        if not first and plan == self.plans[incident.id] and previous is not None and previous.cause is verdict.cause:
+            await asyncio.to_thread(self._store.save_incident, incident)
+            return
+        self.verdicts[incident.id] = verdict
+        self.plans[incident.id] = plan
+        await asyncio.to_thread(self._save, incident, verdict, plan, job, now)
+        self._log.info(
+            "verdict",
+            incident=incident.id,
+            cause=verdict.cause,
+            scope=verdict.scope,
+            confidence=f"{verdict.confidence:.2f}",
+            drain=",".join(verdict.drain),
+            suspect=",".join(verdict.suspect),
+            restart=verdict.restart,
+            refusal=plan.refusal,
+            steps=",".join(f"{s.kind}:{s.node or s.job}" for s in plan.steps),
+        )
+        if first:
+            self._telemetry.incidents.labels(cause=verdict.cause).inc()
+            seen = max((item.seen_at for item in incident.evidence if room.opens(item)), default=now)
+            self._telemetry.decision_s.observe(max(0.0, (now - seen).total_seconds()))
+            if plan.refusal:
+                self._telemetry.refusals.labels(reason=plan.refusal).inc()
+        await self._decided(incident, verdict, plan, job)
+
+    def _save(self, incident: Incident, verdict: Verdict, plan: Plan, job: JobView | None, now: datetime) -> None:
+        self._store.save_incident(incident, user=job.user if job else None)
+        self._store.save_verdict(incident.id, verdict, now)
+        self._store.save_plan(plan)
+
+    def close(self, incident_id: str, state: IncidentState, outcome: str) -> None:
+        """Change the state of an incident; closed ones are kept a while for their late consequences."""
+        now = self._clock.now()
+        incident = self.incidents[incident_id]
+        closed_at = now if state is IncidentState.CLOSED else None
+        incident = dataclasses.replace(incident, state=state, closed_at=closed_at, outcome=outcome or incident.outcome)
+        self.incidents[incident_id] = incident
+        self._store.save_incident(incident)
+        self._telemetry.open_incidents.set(
+            sum(1 for i in self.incidents.values() if i.id in self.plans and i.state is not IncidentState.CLOSED)
+        )
+
+    def forget(self) -> None:
+        """Drop candidates nobody asked for, and incidents closed longer ago than evidence is grouped."""
+        now = self._clock.now()
+        for incident in list(self.incidents.values()):
+            last = incident.closed_at if incident.closed_at is not None else incident.updated_at
+            kept = incident.id in self.plans and incident.state is not IncidentState.CLOSED
+            if not kept and incident.id not in self._judging and now - last > self._window:
+                del self.incidents[incident.id]
+                self.plans.pop(incident.id, None)
+                self.verdicts.pop(incident.id, None)
+
+    # --- what policy looks at -----------------------------------------------------------------------------------------
+
+    async def _situation(self, incident: Incident, fleet: Fleet, now: datetime) -> Situation:
+        job = fleet.jobs.get(incident.job) if incident.job is not None else None
+        hour, restarts, paused = await asyncio.to_thread(self._recall, incident.job, now)
+        window = timedelta(seconds=self._settings.limits.breaker_window_s)
+        failing = {
+            name
+            for other, verdict in self.verdicts.items()
+            if (seen := self.incidents.get(other)) is not None and now - seen.updated_at <= window
+            for name in verdict.drain
+        }
+        reached = None
+        if incident.job is not None and incident.attempt is not None:
+            reached = self._live.last_step(incident.job, incident.attempt)
+        return Situation(
+            fleet=fleet,
+            intent=intent_of(job.comment if job else ""),
+            job=job,
+            last_step=reached,
+            drains=tuple(hour),
+            failing_nodes=frozenset(failing),
+            restarts=tuple(restarts),
+            paused=paused,
+            opt_in=self._settings.recovery.opt_in,
+        )
+
+    def _recall(self, job: int | None, now: datetime) -> tuple[list[datetime], list[PastRestart], bool]:
+        drains = self._store.steps_done([StepKind.DRAIN, StepKind.DOWN], since=now - timedelta(hours=1))
+        restarts = []
+        if job is not None:
+            causes = {row["id"]: row["cause"] for row in self._store.incident_rows(job=job)}
+            chosen = {
+                row["attempt"]: row["data"].get("step")
+                for row in self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)
+            }
+            reached = {row["attempt"]: row["last_step"] for row in self._store.attempts(job=job)}
+            for row in self._store.steps_done([StepKind.RELEASE], job=job):
+                cause = Cause(causes.get(row["incident"]) or Cause.UNKNOWN)
+                step = chosen.get(row["attempt"])
+                restarts.append(PastRestart(row["intended_at"], cause, reached.get(row["attempt"]), step))
+        return [row["intended_at"] for row in drains], restarts, bool(self._store.get("paused", False))
+
+    def _history(self, now: datetime) -> History:
+        rows = self._store.incident_rows(since=now - _HISTORY, limit=2000)
+        failures = [
+            PastFailure(at=row["opened_at"], cause=Cause(row["cause"]), node=node, job=row["job"], user=row["user"])
+            for row in rows
+            if row["cause"] and row["closed_at"] is not None
+            for node in (row["culprit_nodes"] or [None])
+        ]
+        busy: dict[str, float] = {}
+        for row in self._store.attempts(since=now - _HISTORY):
+            seconds = ((row["ended_at"] or now) - row["started_at"]).total_seconds()
+            for node in row["nodes"]:
+                busy[node] = busy.get(node, 0.0) + max(0.0, seconds)
+        return History(failures=tuple(failures), busy_s=busy)
+
+
+def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str]) -> Evidence:
+    """Slurm's word that an attempt ended; the id is the same from an event and from reconciliation."""
+    from sentinel.model import Where, stable_id
+
+    ended = job.ended_at or now
+    return Evidence(
+        id=stable_id("job_ended", job.id, job.restarts, job.state),
+        at=ended,
+        seen_at=now,
+        source=Source.SLURM,
+        kind=Kind.JOB_ENDED,
+        where=Where(job=job.id, attempt=job.restarts),
+        text=f"job {job.id} ended as {job.state}, exit code {job.exit_code}, signal {job.exit_signal}",
+        data={"state": job.state, "exit_code": job.exit_code, "signal": job.exit_signal, "nodes": ",".join(nodes)},
+    )

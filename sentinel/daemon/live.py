@@ -1,0 +1,170 @@
+"""What the daemon remembers between events: nodes heard of, attempts of jobs, their progress and recent evidence.
+
+Memory only; what must survive a restart is in the store (incidents, plans, attempts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sentinel.evidence.progress import Rhythm, observe
+from sentinel.model import Evidence, Fleet, JobView, Kind
+
+_POOL = 400  # recent evidence kept for each attempt and node, until an incident asks for it
+
+
+@dataclass(slots=True)
+class NodeSeen:
+    """What the agent of a node last said. Times are monotonic seconds of this daemon."""
+
+    heard_s: float | None = None
+    state: str = "unknown"  # "heard", "silent", "unreachable"
+    version: str = ""
+    verdict: dict[str, object] = field(default_factory=dict)
+    spool: dict[str, object] = field(default_factory=dict)
+    clock_offset_s: float | None = None
+    pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
+
+
+@dataclass(slots=True)
+class AttemptSeen:
+    """One attempt of a job."""
+
+    view: JobView
+    nodes: tuple[str, ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    step_time_s: float | None = None
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    ended: bool = False
+    stalled: bool = False
+    pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
+
+
+class Live:
+    """See the module's docstring. Also implements ``sentinel.actions.means.Progress``."""
+
+    def __init__(self) -> None:
+        self.fleet: Fleet | None = None
+        self.nodes: dict[str, NodeSeen] = {}
+        self.attempts: dict[tuple[int, int], AttemptSeen] = {}
+        self._news = asyncio.Event()
+
+    # --- progress -----------------------------------------------------------------------------------------------------
+
+    def last_step(self, job: int, attempt: int) -> int | None:
+        seen = self.attempts.get((job, attempt))
+        return seen.last_step if seen else None
+
+    def first_step(self, job: int, attempt: int) -> int | None:
+        seen = self.attempts.get((job, attempt))
+        return seen.first_step if seen else None
+
+    def ended(self, job: int, attempt: int) -> bool:
+        seen = self.attempts.get((job, attempt))
+        return bool(seen and seen.ended)
+
+    async def changed(self, job: int, within_s: float) -> None:
+        news = self._news
+        try:
+            await asyncio.wait_for(news.wait(), within_s)
+        except TimeoutError:
+            return
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def node(self, name: str) -> NodeSeen:
+        return self.nodes.setdefault(name, NodeSeen())
+
+    def see_fleet(self, fleet: Fleet) -> None:
+        """Remember who runs where; an attempt keeps its nodes after it ended."""
+        self.fleet = fleet
+        for job in fleet.jobs.values():
+            if job.state in ("running", "completing") and job.nodes:
+                self.see_attempt(job)
+
+    def see_attempt(self, job: JobView) -> AttemptSeen:
+        seen = self.attempts.get((job.id, job.restarts))
+        if seen is None:
+            seen = self.attempts[job.id, job.restarts] = AttemptSeen(view=job)
+        seen.view = job
+        seen.nodes = job.nodes or seen.nodes
+        return seen
+
+    def note(self, item: Evidence) -> None:
+        """Keep ``item`` for the incident that may come, and the progress it tells of."""
+        where = item.where
+        if where.node is not None and where.job is None:
+            self.node(where.node).pool.append(item)
+        if where.job is None:
+            return
+        attempt = where.attempt if where.attempt is not None else self.newest_attempt(where.job)
+        seen = self.attempts.get((where.job, attempt)) if attempt is not None else None
+        if seen is None:
+            if attempt is None:
+                return
+            seen = self.attempts[where.job, attempt] = AttemptSeen(
+                view=JobView(id=where.job, state="unknown", restarts=attempt)
+            )
+        if item.kind == Kind.STEP:
+            self._step(seen, item)
+        else:
+            seen.pool.append(item)
+        if item.kind == Kind.JOB_ENDED:
+            seen.ended = True
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _step(self, seen: AttemptSeen, item: Evidence) -> None:
+        seen.rhythm = observe(seen.rhythm, item)
+        step = item.data.get("step")
+        if isinstance(step, int):
+            seen.first_step = step if seen.first_step is None else seen.first_step
+            seen.last_step = step if seen.last_step is None else max(step, seen.last_step)
+            seen.stalled = False
+        step_time = item.data.get("step_time_s")
+        if isinstance(step_time, (int, float)) and step_time > 0:
+            seen.step_time_s = float(step_time)
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def newest_attempt(self, job: int) -> int | None:
+        return max((attempt for known, attempt in self.attempts if known == job), default=None)
+
+    def nodes_of(self, job: int | None, attempt: int | None) -> tuple[str, ...]:
+        if job is None or attempt is None:
+            return ()
+        seen = self.attempts.get((job, attempt))
+        return seen.nodes if seen else ()
+
+    def job_on(self, node: str) -> JobView | None:
+        """The running job on ``node``; of several the largest."""
+        if self.fleet is None:
+            return None
+        on = [
+            j for j in self.fleet.jobs.values() if node in j.nodes and j.state in ("running", "completing", "suspended")
+        ]
+        return max(on, key=lambda job: len(job.nodes), default=None)
+
+    def recent(self, job: int | None, attempt: int | None, nodes: Iterable[str], since: datetime) -> Sequence[Evidence]:
+        """Evidence since ``since`` about this attempt and about these nodes."""
+        found: dict[str, Evidence] = {}
+        seen = self.attempts.get((job, attempt)) if job is not None and attempt is not None else None
+        pools = [seen.pool] if seen else []
+        pools.extend(self.nodes[name].pool for name in nodes if name in self.nodes)
+        for pool in pools:
+            for item in pool:
+                if item.at >= since:
+                    found[item.id] = item
+        return sorted(found.values(), key=lambda item: item.at)
+
+    def forget(self, before: datetime) -> None:
+        """Drop attempts that ended long ago."""
+        for key, seen in list(self.attempts.items()):
+            newest = max((item.at for item in seen.pool), default=seen.view.started_at)
+            if seen.ended and newest is not None and newest < before - timedelta(hours=1):
+                del self.attempts[key]

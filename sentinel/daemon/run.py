@@ -1,0 +1,245 @@
+"""Start the daemon: wire adapters to rooms, carry on what was under way, then live by events."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from prometheus_client import CollectorRegistry
+
+from sentinel.actions import Means
+from sentinel.adapters.munge import Munge
+from sentinel.adapters.resume_file import ResumeFiles
+from sentinel.adapters.rules_files import load_rules
+from sentinel.adapters.slurm import connect
+from sentinel.adapters.store import Store, sqlite_url
+from sentinel.adapters.webhook import Webhook
+from sentinel.daemon.changes import Changes
+from sentinel.daemon.checkpoints import FleetCheckpoints
+from sentinel.daemon.events import Events
+from sentinel.daemon.fleets import Fleets
+from sentinel.daemon.inquiry import Inquiry
+from sentinel.daemon.judge import Judge
+from sentinel.daemon.live import Live
+from sentinel.daemon.orders import OrderBook
+from sentinel.daemon.recover import Recover
+from sentinel.daemon.server import Server
+from sentinel.daemon.tell import Tell
+from sentinel.daemon.views import Views
+from sentinel.daemon.watch import Watch
+from sentinel.errors import FileError, Unavailable
+from sentinel.log import Log
+from sentinel.rules import Rules
+from sentinel.settings import Settings
+from sentinel.telemetry import Telemetry
+
+_LEASE = "active"
+_LEASE_S = 15.0  # a daemon that died is replaced after this, at once when it ran on this host
+
+
+class SystemClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+async def run(settings: Settings, log: Log) -> None:
+    """Until SIGTERM or SIGINT."""
+    store = _store(settings)
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    await _become_active(store, holder, log)
+    clock = SystemClock()
+    telemetry = Telemetry(CollectorRegistry())
+    live = Live()
+    orders = OrderBook()
+    credentials = Munge(settings.daemon.munge_socket)
+    reader, writer, description = connect(settings.slurm)
+    log.info("starting", slurm=description, store=store.engine.dialect.name, listen=settings.daemon.listen)
+    fleets = Fleets(reader, live, telemetry, log)
+    sinks = [Webhook(url, deadline_s=settings.alerts.deadline_s) for url in settings.alerts.webhooks]
+    tell = Tell(
+        store=store,
+        live=live,
+        sinks=sinks,
+        attempts=settings.alerts.attempts,
+        clock=clock,
+        telemetry=telemetry,
+        log=log,
+    )
+    means = Means(
+        clock=clock,
+        reader=reader,
+        writer=writer,
+        ledger=store,
+        checkpoints=FleetCheckpoints(
+            orders=orders, live=live, fleets=fleets, store=store, recovery=settings.recovery, log=log
+        ),
+        resume=ResumeFiles(Path(settings.daemon.resume) if settings.daemon.resume else None),
+        progress=live,
+        pending_s=settings.recovery.pending_s,
+        confirm_s=settings.recovery.confirm_s,
+    )
+    recover = Recover(
+        store=store, means=means, tell=tell, telemetry=telemetry, log=log, tell_within_s=settings.alerts.within_s
+    )
+    judge = Judge(
+        store=store,
+        live=live,
+        fleets=fleets,
+        inquiry=Inquiry(orders, live, clock),
+        rules=_rules(settings),
+        settings=settings,
+        telemetry=telemetry,
+        clock=clock,
+        log=log,
+        decided=recover.decided,
+    )
+    recover.judge = judge
+    watch = Watch(
+        live=live,
+        fleets=fleets,
+        store=store,
+        settings=settings,
+        clock=clock,
+        telemetry=telemetry,
+        log=log,
+        observe=judge.observe,
+    )
+    operators = {0, os.getuid(), *settings.daemon.operators}
+    server = Server(
+        settings=settings.daemon,
+        credentials=credentials,
+        live=live,
+        watch=watch,
+        judge=judge,
+        orders=orders,
+        events=Events(live=live, fleets=fleets, judge=judge, watch=watch, clock=clock, log=log),
+        views=Views(
+            store=store,
+            live=live,
+            fleets=fleets,
+            judge=judge,
+            orders=orders,
+            settings=settings,
+            operators=operators,
+            clock=clock,
+        ),
+        changes=Changes(store=store, reader=reader, writer=writer, recover=recover, log=log),
+        telemetry=telemetry,
+        clock=clock,
+        log=log,
+    )
+    watch.remember()
+    await server.start()
+    recover.carry_on()
+    tell.send_undelivered()
+    await _serve(settings, store, holder, watch, judge, log)
+    await recover.stop()
+    await server.stop()
+    store.drop_lease(_LEASE)
+    store.close()
+
+
+async def _serve(settings: Settings, store: Store, holder: str, watch: Watch, judge: Judge, log: Log) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    async def renew() -> None:
+        holds = await asyncio.to_thread(store.take_lease, _LEASE, holder, datetime.now(UTC), _LEASE_S)
+        if holds != holder:
+            log.warning("lease-lost", holder=holds)
+            stop.set()
+
+    async def forget() -> None:
+        judge.forget()
+
+    async def prune() -> None:
+        before = datetime.now(UTC) - timedelta(days=settings.daemon.retention_days)
+        log.info("pruned", evidence=await asyncio.to_thread(store.forget, before))
+
+    scheduler = AsyncIOScheduler(timezone=UTC)
+    scheduler.add_job(
+        watch.reconcile,
+        "interval",
+        seconds=settings.slurm.reconcile_s,
+        max_instances=1,
+        coalesce=True,
+        next_run_time=datetime.now(UTC),
+    )
+    scheduler.add_job(renew, "interval", seconds=_LEASE_S / 3)
+    scheduler.add_job(forget, "interval", seconds=10)
+    scheduler.add_job(prune, "interval", hours=24)
+    scheduler.start()
+    loops = [asyncio.create_task(watch.nodes_forever()), asyncio.create_task(watch.jobs_forever())]
+    log.info("started")
+    await stop.wait()
+    log.info("stopping")
+    scheduler.shutdown(wait=False)
+    for task in loops:
+        task.cancel()
+    await asyncio.gather(*loops, return_exceptions=True)
+
+
+def _rules(settings: Settings) -> Rules:
+    return load_rules(site=Path(settings.judgement.rules) if settings.judgement.rules else None)
+
+
+def _store(settings: Settings) -> Store:
+    if settings.daemon.database:
+        return Store(settings.daemon.database)
+    folder = Path(settings.daemon.state)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+    except OSError as error:
+        raise FileError(
+            folder,
+            f"the state folder cannot be made: {error.strerror}",
+            key="daemon.state",
+            fix="create it, or name another",
+        ) from error
+    return Store(sqlite_url(folder))
+
+
+async def _become_active(store: Store, holder: str, log: Log) -> None:
+    """Wait for the lease: one daemon acts, others stand by."""
+    waits = False
+    while True:
+        holds = store.take_lease(_LEASE, holder, datetime.now(UTC), _LEASE_S)
+        if holds == holder:
+            return
+        if _died_here(holds):
+            store.drop_lease(_LEASE)
+            continue
+        if not waits:
+            log.info("standing-by", active=holds)
+            waits = True
+        await asyncio.sleep(1.0)
+
+
+def _died_here(holder: str) -> bool:
+    host, _, pid = holder.rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return int(pid) == os.getpid()
+
+
+def main(settings: Settings) -> None:
+    """The daemon's process: errors that a person can fix end it with a clear sentence."""
+    log = Log()
+    try:
+        asyncio.run(run(settings, log))
+    except Unavailable as error:
+        log.warning("cannot-start", reason=error.message, fix=error.fix)
+        raise

@@ -1,0 +1,92 @@
+"""Notices: composed once for each incident, delivered at least once to each receiver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from sentinel.adapters.store import Store
+from sentinel.alerts import compose
+from sentinel.daemon.live import Live
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.log import Log
+from sentinel.model import Incident, JobView, Notice, Outcome, Plan, Verdict
+from sentinel.ports import Clock, Sink
+from sentinel.telemetry import Telemetry
+
+_PAUSES_S = (0.5, 2.0, 10.0, 30.0)
+
+
+class Tell:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        live: Live,
+        sinks: Sequence[Sink],
+        attempts: int,
+        clock: Clock,
+        telemetry: Telemetry,
+        log: Log,
+    ) -> None:
+        self._store = store
+        self._live = live
+        self._sinks = {sink.name: sink for sink in sinks}
+        self._attempts = attempts
+        self._clock = clock
+        self._telemetry = telemetry
+        self._log = log
+        self._told: set[str] = set()
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def about(self, incident: Incident, verdict: Verdict, plan: Plan, job: JobView | None) -> None:
+        """Tell every receiver of ``incident``, each once, whatever happens later."""
+        if incident.id in self._told:
+            return
+        self._told.add(incident.id)
+        outcomes = [found for step in plan.steps if (found := self._store.outcome(incident.id, step)) is not None]
+        notice = self._compose(incident, verdict, plan, outcomes, job)
+        for name in self._sinks:
+            if self._store.knows_notice(notice.id, name):
+                continue
+            self._store.record_notice(notice, name, delivered=False)
+            self._send(notice, name)
+
+    def send_undelivered(self) -> None:
+        """After a start: what was composed and not delivered."""
+        for notice, name in self._store.undelivered():
+            self._told.add(notice.incident)
+            if name in self._sinks:
+                self._send(notice, name)
+
+    def _compose(
+        self, incident: Incident, verdict: Verdict, plan: Plan, outcomes: Sequence[Outcome], job: JobView | None
+    ) -> Notice:
+        if job is None and incident.job is not None and incident.attempt is not None:
+            seen = self._live.attempts.get((incident.job, incident.attempt))
+            job = seen.view if seen else None
+        reached = None
+        if incident.job is not None and incident.attempt is not None:
+            reached = self._live.last_step(incident.job, incident.attempt)
+        return compose(incident, verdict, plan, outcomes, job=job, last_step=reached, now=self._clock.now())
+
+    def _send(self, notice: Notice, name: str) -> None:
+        task = asyncio.create_task(self._deliver(notice, name))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _deliver(self, notice: Notice, name: str) -> None:
+        try:
+            for attempt in range(self._attempts):
+                try:
+                    await self._sinks[name].send(notice)
+                except Unavailable as error:
+                    self._log.warning("notice-not-delivered", receiver=name, attempt=attempt + 1, reason=error.message)
+                    await asyncio.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
+                    continue
+                await asyncio.to_thread(self._store.record_notice, notice, name, True)
+                self._telemetry.notices.labels(result="delivered").inc()
+                return
+        except SentinelError as error:
+            self._log.warning("notice-refused", receiver=name, reason=error.message)
+        self._telemetry.notices.labels(result="failed").inc()

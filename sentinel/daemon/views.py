@@ -1,0 +1,237 @@
+"""What the command line shows, as JSON. Reading only.
+
+Researchers see incidents and attempts of their own jobs; operators see all (uids in ``operators``, root, the daemon's own).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pwd
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from sentinel import __version__
+from sentinel.adapters.store import Store
+from sentinel.daemon.fleets import Fleets
+from sentinel.daemon.judge import Judge
+from sentinel.daemon.live import Live
+from sentinel.daemon.orders import OrderBook
+from sentinel.errors import UserError
+from sentinel.model import OURS, IncidentState, NodeView
+from sentinel.ports import Clock
+from sentinel.settings import Settings
+from sentinel.wire import to_json
+
+_HISTORY_DAYS = 30.0
+
+
+class Views:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        live: Live,
+        fleets: Fleets,
+        judge: Judge,
+        orders: OrderBook,
+        settings: Settings,
+        operators: set[int],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._live = live
+        self._fleets = fleets
+        self._judge = judge
+        self._orders = orders
+        self._settings = settings
+        self._operators = operators
+        self._clock = clock
+        self._views: dict[str, Callable[[dict[str, Any], str | None], Awaitable[dict[str, Any]]]] = {
+            "status": self._status,
+            "nodes": self._nodes,
+            "jobs": self._jobs,
+            "incidents": self._incidents,
+            "why": self._why,
+            "history": self._history,
+            "doctor": self._doctor,
+        }
+
+    async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
+        if view not in self._views:
+            raise UserError(f"no view {view!r}", fix="upgrade the daemon or the command line: their releases differ")
+        return await self._views[view](arguments, None if uid in self._operators else _user(uid))
+
+    async def _status(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        fleet = self._live.fleet
+        nodes = list(fleet.nodes.values()) if fleet else []
+        rows = await asyncio.to_thread(self._store.incident_rows, limit=200)
+        still_open = [row for row in rows if row["state"] != IncidentState.CLOSED and _may_see(row, user)]
+        return {
+            "at": self._clock.now(),
+            "version": __version__,
+            "cluster": self._settings.cluster,
+            "paused": await asyncio.to_thread(self._store.get, "paused", False),
+            "slurm": {
+                "answers": fleet is not None and not self._fleets.problem,
+                "problem": self._fleets.problem,
+                "snapshot_at": fleet.at if fleet else None,
+            },
+            "nodes": dict(Counter(_shown_state(node) for node in nodes)),
+            "agents": dict(
+                Counter(self._live.nodes[n.name].state if n.name in self._live.nodes else "unknown" for n in nodes)
+            ),
+            "jobs": dict(Counter(job.state for job in fleet.jobs.values())) if fleet else {},
+            "drained_by_us": sorted(node.name for node in nodes if node.drained and node.reason.startswith(OURS)),
+            "open_incidents": [_row(row) for row in still_open],
+            "recent_incidents": [_row(row) for row in rows if _may_see(row, user)][:10],
+        }
+
+    async def _nodes(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
+        fleet = await self._fleets.take(5.0)
+        since = self._clock.now() - timedelta(days=_HISTORY_DAYS)
+        rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=5000)
+        counts = Counter(name for row in rows for name in (row["culprit_nodes"] or []))
+        wanted = arguments.get("node")
+        shown = [n for n in fleet.nodes.values() if wanted in (None, n.name)]
+        if wanted is not None and not shown:
+            raise UserError(f"Slurm knows no node {wanted!r}", fix="sinfo -N lists them")
+        return {
+            "nodes": [self._node(node, counts[node.name]) for node in sorted(shown, key=lambda n: n.name)],
+            "incidents": [_row(r) for r in rows if wanted is not None and wanted in (r["culprit_nodes"] or [])],
+        }
+
+    def _node(self, node: NodeView, failures: int) -> dict[str, Any]:
+        seen = self._live.nodes.get(node.name)
+        job = self._live.job_on(node.name)
+        return {
+            "node": node.name,
+            "state": _shown_state(node),
+            "reason": node.reason,
+            "partitions": list(node.partitions),
+            "gpus": node.gpus,
+            "agent": seen.state if seen else "unknown",
+            "orders": self._orders.connected(node.name),
+            "verdict": seen.verdict if seen else {},
+            "clock_offset_s": seen.clock_offset_s if seen else None,
+            "job": job.id if job else None,
+            "failures_30d": failures,
+        }
+
+    async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        wanted = arguments.get("job")
+        since = None if wanted is not None else self._clock.now() - timedelta(days=_HISTORY_DAYS)
+        attempts = await asyncio.to_thread(self._store.attempts, job=wanted, since=since)
+        live = {(job, attempt): seen for (job, attempt), seen in self._live.attempts.items() if wanted in (None, job)}
+        rows = []
+        for row in attempts:
+            seen = live.get((row["job"], row["attempt"]))
+            now = (
+                {"last_step": seen.last_step, "state": seen.view.state, "step_time_s": seen.step_time_s} if seen else {}
+            )
+            if user is None or row["user"] == user:
+                rows.append(to_json({**row, **now}))
+        return {"attempts": rows}
+
+    async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        rows = await asyncio.to_thread(self._store.incident_rows, job=arguments.get("job"), limit=200)
+        return {"incidents": [_row(row) for row in rows if _may_see(row, user)]}
+
+    async def _why(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        name = str(arguments.get("incident", ""))
+        rows = await asyncio.to_thread(self._store.incident_rows, limit=5000)
+        found = [row for row in rows if name and row["id"].startswith(name) and _may_see(row, user)]
+        if len(found) != 1:
+            what = "is ambiguous" if found else "is not known"
+            raise UserError(f"incident {name!r} {what}", fix="sentinel incidents lists them")
+        return await asyncio.to_thread(self._explain, found[0])
+
+    def _explain(self, row: dict[str, Any]) -> dict[str, Any]:
+        incident, verdict = self._store.incident(row["id"]), self._store.last_verdict(row["id"])
+        plan = self._store.plan_of(row["id"])
+        return {
+            "incident": _row(row),
+            "verdict": to_json(verdict) if verdict else None,
+            "plan": to_json(plan) if plan else None,
+            "steps": [
+                {
+                    name: to_json(step[name])
+                    for name in (
+                        "kind",
+                        "node",
+                        "job",
+                        "attempt",
+                        "intended_at",
+                        "result",
+                        "finished_at",
+                        "reason",
+                        "data",
+                    )
+                }
+                for step in self._store.steps_of(row["id"])
+            ],
+            "evidence": to_json(incident.evidence) if incident else [],
+        }
+
+    async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        days = float(arguments.get("days") or _HISTORY_DAYS)
+        since = self._clock.now() - timedelta(days=days)
+        rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=5000)
+        rows = [row for row in rows if _may_see(row, user)]
+        groups: dict[str, Counter[str]] = {"node": Counter(), "job": Counter(), "user": Counter(), "cause": Counter()}
+        for row in rows:
+            groups["cause"][row["cause"] or "unknown"] += 1
+            groups["node"].update(row["culprit_nodes"] or [])
+            if row["job"] is not None:
+                groups["job"][str(row["job"])] += 1
+            if row["user"]:
+                groups["user"][row["user"]] += 1
+        return {
+            "days": days,
+            "incidents": [_row(row) for row in rows],
+            "by": {
+                name: [{"key": key, "failures": count} for key, count in counter.most_common()]
+                for name, counter in groups.items()
+            },
+        }
+
+    async def _doctor(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
+        fleet = self._live.fleet
+        return {
+            "version": __version__,
+            "slurm_problem": self._fleets.problem,
+            "modes": to_json(self._settings.modes),
+            "resume": self._settings.daemon.resume,
+            "nodes": {
+                name: {
+                    "agent": self._live.nodes[name].state if name in self._live.nodes else "unknown",
+                    "clock_offset_s": self._live.nodes[name].clock_offset_s if name in self._live.nodes else None,
+                }
+                for name in sorted(fleet.nodes if fleet else {})
+            },
+        }
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _may_see(row: dict[str, Any], user: str | None) -> bool:
+    return user is None or row["user"] == user
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = to_json({key: value for key, value in row.items() if key != "nodes"})
+    return shown
+
+
+def _shown_state(node: NodeView) -> str:
+    if node.state == "down":
+        return "down"
+    if node.drained:
+        return "drained" if node.state == "idle" else "draining"
+    return "not responding" if "not_responding" in node.flags else node.state

@@ -1,0 +1,291 @@
+"""What does not come: heartbeats of nodes, steps of jobs. And what events missed: reconciliation with Slurm."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from sentinel.adapters.store import Store
+from sentinel.daemon.fleets import Fleets
+from sentinel.daemon.judge import job_ended
+from sentinel.daemon.live import Live
+from sentinel.errors import Unavailable
+from sentinel.evidence.progress import stalled
+from sentinel.log import Log
+from sentinel.model import OURS, Evidence, Fleet, JobView, Kind, NodeView, Source, Where, stable_id
+from sentinel.ports import Clock
+from sentinel.settings import Settings
+from sentinel.telemetry import Telemetry
+
+_LOOK_S = 0.25
+_NEWS_S = 1.0  # between looks at Slurm that nodes' news of unknown jobs may cause
+_ALONE = 3  # all of at least this many nodes silent together: more likely it is we who are cut off
+_ENDED = frozenset(
+    {"failed", "node_fail", "out_of_memory", "boot_fail", "completed", "cancelled", "timeout", "preempted", "deadline"}
+)
+
+Observe = Callable[[Sequence[Evidence]], Awaitable[None]]
+
+
+class Watch:
+    def __init__(
+        self,
+        *,
+        live: Live,
+        fleets: Fleets,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        telemetry: Telemetry,
+        log: Log,
+        observe: Observe,
+    ) -> None:
+        self._live = live
+        self._fleets = fleets
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._telemetry = telemetry
+        self._log = log
+        self._observe = observe
+        self._started_s = time.monotonic()
+        self._looked_s = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
+        self._probing: dict[str, asyncio.Task[None]] = {}
+        self._down: frozenset[str] | None = None
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    async def nodes_forever(self) -> None:
+        while True:
+            try:
+                self._look_at_nodes()
+            except Exception as error:
+                self._telemetry.bugs.inc()
+                self._log.error("bug", where="watch-nodes", error=repr(error))
+            await asyncio.sleep(_LOOK_S)
+
+    def heard(self, node: str) -> None:
+        seen = self._live.node(node)
+        if seen.state != "heard":
+            self._log.info("node-heard", node=node, before=seen.state)
+        seen.heard_s = time.monotonic()
+        seen.state = "heard"
+
+    def runs(self, node: str, jobs: object) -> None:
+        """What a node says it runs: an attempt not heard of yet is worth a look at Slurm, once a second at most."""
+        if not isinstance(jobs, list):
+            return
+        for item in jobs:
+            key = (item.get("job"), item.get("attempt")) if isinstance(item, dict) else None
+            seen = self._live.attempts.get(key) if key is not None else None  # type: ignore[arg-type]
+            if key is not None and (seen is None or node not in seen.nodes):
+                self._look_soon()
+                return
+
+    def _look_soon(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= _NEWS_S:
+            self._looked_s = now_s
+            self._looking = asyncio.create_task(self.reconcile())
+
+    def lost_connection(self, node: str) -> None:
+        """The agent's connection broke: ask now instead of after the silence."""
+        seen = self._live.node(node)
+        if seen.state == "heard":
+            self._probe_soon(node)
+
+    def _look_at_nodes(self) -> None:
+        now_s = time.monotonic()
+        patience_s = self._settings.daemon.heartbeat_lost_s
+        heard = 0
+        for name, seen in self._expected().items():
+            since_s = seen if seen is not None else self._started_s
+            if now_s - since_s <= patience_s:
+                heard += 1
+            elif self._live.node(name).state in ("heard", "unknown"):
+                self._live.node(name).state = "silent"
+                self._log.warning("node-silent", node=name, silent_s=f"{now_s - since_s:.1f}")
+                self._probe_soon(name)
+        self._telemetry.agents.set(heard)
+
+    def _expected(self) -> dict[str, float | None]:
+        """Nodes that should be heard: heard once before, or carrying a job now."""
+        names: dict[str, float | None] = {name: seen.heard_s for name, seen in self._live.nodes.items() if seen.heard_s}
+        if self._live.fleet is not None:
+            for job in self._live.fleet.jobs.values():
+                if job.state == "running":
+                    for name in job.nodes:
+                        names.setdefault(name, None)
+        return names
+
+    def _probe_soon(self, node: str) -> None:
+        running = self._probing.get(node)
+        if running is None or running.done():
+            self._probing[node] = asyncio.create_task(self._probe(node))
+
+    async def _probe(self, node: str) -> None:
+        """Silence is no proof. slurmd's port is: refused or silent several times in a row, the node is unreachable."""
+        view = self._live.fleet.nodes.get(node) if self._live.fleet is not None else None
+        if view is None or view.port is None:
+            return
+        refusals = []
+        for _ in range(self._settings.daemon.probe_attempts):
+            before_s = self._live.node(node).heard_s
+            answer = await _slurmd_answers(view, self._settings.daemon.probe_s)
+            if answer is None or self._live.node(node).heard_s != before_s:
+                return  # it answers, or its agent was heard meanwhile
+            refusals.append(answer)
+            await asyncio.sleep(self._settings.daemon.probe_s / 4)
+        await self._unreachable(view, refusals)
+
+    async def _unreachable(self, view: NodeView, refusals: list[str]) -> None:
+        seen = self._live.node(view.name)
+        if seen.state == "unreachable" or view.drained:
+            seen.state = "unreachable"
+            return
+        expected = self._expected()
+        silent = sum(1 for name in expected if self._live.node(name).state in ("silent", "unreachable"))
+        seen.state = "unreachable"
+        if len(expected) >= _ALONE and silent == len(expected):
+            self._log.warning("all-nodes-silent", nodes=silent, reading="our own network may be cut: not known")
+            seen.state = "silent"
+            return
+        now = self._clock.now()
+        job = self._live.job_on(view.name)
+        item = Evidence(
+            id=stable_id("unreachable", view.name, seen.heard_s, now.isoformat()),
+            at=now,
+            seen_at=now,
+            source=Source.PROBE,
+            kind=Kind.NODE_UNREACHABLE,
+            where=Where(node=view.name),
+            text=f"{view.name}: no heartbeat, and slurmd at {view.address}:{view.port}: {', '.join(refusals)}",
+            data={"attempts": len(refusals), "silent_nodes": silent, "job_on_it": job.id if job else None},
+        )
+        self._log.warning("node-unreachable", node=view.name, answers=",".join(refusals))
+        await self._observe([item])
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def jobs_forever(self) -> None:
+        while True:
+            try:
+                await self._look_at_jobs()
+            except Exception as error:
+                self._telemetry.bugs.inc()
+                self._log.error("bug", where="watch-jobs", error=repr(error))
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look_at_jobs(self) -> None:
+        now = self._clock.now()
+        for (job, attempt), seen in list(self._live.attempts.items()):
+            if seen.ended or seen.stalled or seen.view.state != "running":
+                continue
+            item = stalled(seen.rhythm, now, self._settings.judgement)
+            if item is None:
+                continue
+            if not await self._still_runs(job, attempt):
+                continue
+            seen.stalled = True
+            self._log.warning("job-stalled", job=job, attempt=attempt, step=seen.last_step)
+            await self._observe([item])
+
+    async def _still_runs(self, job: int, attempt: int) -> bool:
+        """Before a job is called hung: does Slurm say that it still runs?"""
+        try:
+            fleet = await self._fleets.take(1.0)
+        except Unavailable:
+            return False  # not known; asked again at the next look
+        view = fleet.jobs.get(job)
+        return view is not None and view.restarts == attempt and view.state == "running"
+
+    def remember(self) -> None:
+        """After a start: the rhythm that running jobs had, so that a hang which began meanwhile is noticed too."""
+        now = self._clock.now()
+        for row in self._store.attempts(since=now - timedelta(days=30)):
+            if row["ended_at"] is not None or row["last_step"] is None:
+                continue
+            item = Evidence(
+                id=stable_id("remembered", row["job"], row["attempt"], now.isoformat()),
+                at=now,
+                seen_at=now,
+                source=Source.PROGRESS,
+                kind=Kind.STEP,
+                where=Where(job=row["job"], attempt=row["attempt"]),
+                data={"step": row["last_step"], "step_time_s": row["step_time_s"]},
+            )
+            self._live.note(item)
+            seen = self._live.attempts[row["job"], row["attempt"]]
+            seen.first_step = row["first_step"]
+
+    # --- reconciliation -----------------------------------------------------------------------------------------------
+
+    async def reconcile(self) -> None:
+        """Two requests: who runs where, and what ended or went down without our hearing of it."""
+        try:
+            fleet = await self._fleets.take()
+        except Unavailable:
+            return
+        now = self._clock.now()
+        items = [
+            job_ended(job, now, nodes=self._live.nodes_of(job.id, job.restarts))
+            for job in fleet.jobs.values()
+            if job.state in _ENDED and self._was_ours(job)
+        ]
+        items.extend(self._went_down(fleet))
+        if items:
+            await self._observe(items)
+        await asyncio.to_thread(self._save_attempts)
+        self._live.forget(now)
+
+    def _was_ours(self, job: JobView) -> bool:
+        """Ended while we watched, or a short while before we started: what a dead daemon missed."""
+        seen = self._live.attempts.get((job.id, job.restarts))
+        if seen is not None:
+            return not seen.ended
+        age = (self._clock.now() - job.ended_at).total_seconds() if job.ended_at else None
+        return age is not None and age < self._settings.judgement.group_s and job.state != "completed"
+
+    def _went_down(self, fleet: Fleet) -> list[Evidence]:
+        down = frozenset(name for name, node in fleet.nodes.items() if node.state == "down" or "fail" in node.flags)
+        before, self._down = self._down, down
+        if before is None:
+            return []
+        now = self._clock.now()
+        return [
+            Evidence(
+                id=stable_id("node_down", name, fleet.nodes[name].reason, now.isoformat()),
+                at=now,
+                seen_at=now,
+                source=Source.SLURM,
+                kind=Kind.NODE_DOWN,
+                where=Where(node=name),
+                text=f"Slurm says {name} is down: {fleet.nodes[name].reason}",
+                data={"reason": fleet.nodes[name].reason[:200]},
+            )
+            for name in sorted(down - before)
+            if not fleet.nodes[name].reason.startswith(OURS)
+        ]
+
+    def _save_attempts(self) -> None:
+        for seen in list(self._live.attempts.values()):
+            if seen.view.started_at is not None:
+                self._store.save_attempt(
+                    seen.view, first_step=seen.first_step, last_step=seen.last_step, step_time_s=seen.step_time_s
+                )
+
+
+async def _slurmd_answers(view: NodeView, deadline_s: float) -> str | None:
+    """None when slurmd's port accepts a connection; else in a word why not."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(view.address or view.name, view.port), deadline_s)
+    except TimeoutError:
+        return "no answer"
+    except (ConnectionError, socket.gaierror, OSError) as error:
+        return error.strerror or type(error).__name__
+    writer.close()
+    return None

@@ -1,0 +1,70 @@
+"""The order of the rooms: evidence → incidents → classify → policy → actions → alerts.
+
+The only file that knows it. The daemon drives it live; replay and simulation drive the same functions. What happens when a
+GPU fails is ``decide`` and then ``sentinel.actions.carry_out``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime
+
+from sentinel import policy
+from sentinel.classify import History, classify
+from sentinel.model import Cause, Incident, Kind, Plan, Restart, Scope, Verdict
+from sentinel.policy import NODE_STEPS, Situation
+from sentinel.rules import Rules
+from sentinel.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    plan: Plan
+
+
+def decide(
+    incident: Incident, situation: Situation, *, history: History, rules: Rules, settings: Settings, now: datetime
+) -> Decision:
+    """Judge an incident and say what may be done about it. Pure."""
+    verdict = classify(incident, history=history, rules=rules, now=now)
+    plan = policy.decide(
+        verdict,
+        incident,
+        situation,
+        limits=settings.limits,
+        modes=settings.modes,
+        act_confidence=settings.judgement.act_confidence,
+        now=now,
+    )
+    return Decision(verdict, plan)
+
+
+def matters(incident: Incident, verdict: Verdict) -> bool:
+    """Whether people should hear of it. An Xid that means nothing, under a job that goes on, does not."""
+    if verdict.drain or verdict.suspect:
+        return True
+    if any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence):
+        return True
+    return verdict.scope is Scope.CLUSTER and verdict.cause is not Cause.UNKNOWN and verdict.restart is not Restart.NONE
+
+
+def extend(before: Plan | None, after: Plan) -> Plan:
+    """The newer plan of an incident whose older one may be half done.
+
+    Steps of the job, once planned, stay as they are (they may be under way); nodes that the newer verdict convicts are
+    added. A refusal stops what has not begun only when nothing was planned before.
+    """
+    if before is None or before.refusal or before.observe_only or not before.steps:
+        return after
+    if after.refusal or after.observe_only:
+        return before
+    has_job = any(step.kind not in NODE_STEPS for step in before.steps)
+    kept = {step.key(before.incident) for step in before.steps}
+    added = [step for step in after.steps if step.key(after.incident) not in kept]
+    nodes = [step for step in added if step.kind in NODE_STEPS]
+    job = [] if has_job else [step for step in added if step.kind not in NODE_STEPS]
+    old_nodes = [step for step in before.steps if step.kind in NODE_STEPS]
+    old_job = [step for step in before.steps if step.kind not in NODE_STEPS]
+    return dataclasses.replace(before, steps=(*old_nodes, *nodes, *old_job, *job))
