@@ -220,12 +220,16 @@ class Saver:
             say(f"saved step {step} ({tier})")
 
 
+def unpack(batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """A user's bug, for the fault `crash`: this data has no such field."""
+    return batch["tokens"], batch["labels"]
+
+
 def troubles(trouble: Trouble) -> bool:
     """Have the faults that were asked for; True when this step's loss is to be spoilt."""
     trouble.before_step()
     if trouble.asked("crash"):
-        sample: dict[str, int] = {"tokens": CONTEXT}
-        _ = sample["labels"]  # the bug of a user: a field that the data does not have
+        unpack({"tokens": torch.zeros(BATCH, CONTEXT)})
     if trouble.asked("oom"):
         raise torch.OutOfMemoryError(
             "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.02 GiB is "

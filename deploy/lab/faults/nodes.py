@@ -84,11 +84,7 @@ def fabric(lab: Lab, options: Options) -> list[Record]:
     names = options.nodes.split(",") if options.nodes else lab.names
     for name in names:
         lab.index(name)
-    said = {
-        name: gpus.kernel_line(lab, name, f"mlx5_core 0000:{slot}:00.0 ib{port}: Link down", level=6)
-        for name in names
-        for port, slot in enumerate(("1a", "3c"))
-    }
+    said = links(lab, names, "down")
     job = None
     try:
         job = newest_job(lab, options.job)
@@ -96,7 +92,7 @@ def fabric(lab: Lab, options: Options) -> list[Record]:
         hit = []  # no job runs: the links are down all the same
     else:
         hit = [rank for rank in ranks_of(lab, job) if rank.node in names]
-    record = FABRIC.record(node=",".join(names), job=job, rank=[rank.rank for rank in hit], kmsg=list(said.values()))
+    record = FABRIC.record(node=",".join(names), job=job, rank=[rank.rank for rank in hit], kmsg=said)
     if job is not None and hit:
         wanted = [rank.rank for rank in hit]
         ask(lab, job, {"id": record["id"], "kind": "fabric", "ranks": wanted, "attempt": hit[0].attempt})
@@ -108,10 +104,17 @@ def fabric_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", type=int, help="job whose ranks there fail (default: the newest that runs)")
 
 
+def links(lab: Lab, names: list[str], state: str) -> list[str]:
+    """The driver's line for both ports of every node."""
+    return [
+        gpus.kernel_line(lab, name, f"mlx5_core 0000:{slot}:00.0 ib{port}: Link {state}", level=6)
+        for name in names
+        for port, slot in enumerate(("1a", "3c"))
+    ]
+
+
 def links_up(lab: Lab, record: Record) -> str:
-    for name in record["node"].split(","):
-        for port, slot in enumerate(("1a", "3c")):
-            gpus.kernel_line(lab, name, f"mlx5_core 0000:{slot}:00.0 ib{port}: Link up", level=6)
+    links(lab, record["node"].split(","), "up")
     return "links are up again"
 
 
