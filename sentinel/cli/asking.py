@@ -1,0 +1,132 @@
+"""How commands find the settings and ask the daemon; how they print. Shared by the commands that show its state."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sentinel.errors import Unavailable
+from sentinel.settings import Settings, load
+
+CONFIG = "/etc/sentinel/sentinel.toml"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def config_option(command: F) -> F:
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        envvar="SENTINEL_CONFIG",
+        default=CONFIG,
+        show_default=True,
+        show_envvar=True,
+        help="The settings file.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for machines.")(command)
+
+
+def settings_of(config: Path) -> Settings:
+    """Settings for asking: a login node without the file needs only $SENTINEL_URL."""
+    url = os.environ.get("SENTINEL_URL")
+    if url and not config.exists():
+        from sentinel.settings import Daemon
+
+        return Settings(daemon=Daemon(url=url, munge_socket=os.environ.get("SENTINEL_MUNGE_SOCKET", "")))
+    return load(config, Settings)
+
+
+def ask(config: Path, path: str, body: Mapping[str, object], *, deadline_s: float = 15.0) -> dict[str, Any]:
+    """One signed request to the daemon."""
+    from sentinel.adapters.client import DaemonClient
+    from sentinel.adapters.munge import Munge
+
+    settings = settings_of(config)
+    client = DaemonClient(
+        settings.daemon.url,
+        Munge(settings.daemon.munge_socket),
+        trusted_uids=settings.daemon.trusted_uids,
+        deadline_s=deadline_s,
+    )
+    try:
+        return client.post(path, body)
+    except Unavailable as error:
+        if not error.fix:
+            error.fix = "is the daemon running? systemctl status sentinel-daemon; sentinel doctor"
+        raise
+    finally:
+        client.close()
+
+
+def view(config: Path, name: str, **arguments: object) -> dict[str, Any]:
+    from sentinel.protocol import VIEW
+
+    return ask(config, VIEW, {"view": name, "arguments": arguments})
+
+
+def print_json(rows: Iterable[object]) -> None:
+    for row in rows:
+        click.echo(json.dumps(row, sort_keys=False))
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table that fits the terminal; cell texts are data, never markup."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
+    Console(highlight=False).print(made)
+
+
+def shown(value: object) -> str:
+    """A value for a person: ``-`` for not known; control characters made harmless."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, (list, tuple)):
+        return folded([str(item) for item in value]) or "-"
+    return "".join(ch if ch.isprintable() else "·" for ch in str(value))
+
+
+def folded(names: Sequence[str], most: int = 6) -> str:
+    """Names for a table cell: the first few, then how many more."""
+    rest = len(names) - most
+    return ", ".join(shown(name) for name in names[:most]) + (f" +{rest}" if rest > 0 else "")
+
+
+def ago(value: object, now: datetime | None = None) -> str:
+    """Time since an ISO time, in words short enough for a table."""
+    if not isinstance(value, str):
+        return "-"
+    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(value)).total_seconds()
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
+
+
+def styled_state(state: str) -> Any:
+    """A node's or incident's state in its colour, and always in its word."""
+    from rich.text import Text
+
+    colours = {
+        "idle": "green", "allocated": "green", "mixed": "green", "heard": "green", "closed": "green",
+        "drained": "yellow", "draining": "yellow", "held": "yellow", "watching": "cyan", "open": "red",
+        "down": "red", "unreachable": "red", "silent": "yellow", "not responding": "red",
+    }  # fmt: skip
+    return Text(shown(state), style=colours.get(state, ""))

@@ -1,0 +1,127 @@
+"""``sentinel incidents``, ``why`` and ``history``: what happened, on what grounds, how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.asking import config_option, json_option, print_json, shown, table, view
+from sentinel.cli.fleet import INCIDENT_COLUMNS, incident_row
+
+
+@click.command()
+@click.argument("incident", required=False)
+@click.option("--job", type=int, help="Only those of this job.")
+@config_option
+@json_option
+def incidents(incident: str | None, job: int | None, config: Path, as_json: bool) -> None:
+    """What happened and what was decided; with an incident's id, the same as ``sentinel why``."""
+    if incident is not None:
+        _explain(view(config, "why", incident=incident), as_json)
+        return
+    seen = view(config, "incidents", **({"job": job} if job is not None else {}))
+    if as_json:
+        print_json(seen["incidents"])
+        return
+    table("", INCIDENT_COLUMNS, map(incident_row, seen["incidents"]))
+
+
+@click.command()
+@click.argument("incident")
+@config_option
+@json_option
+def why(incident: str, config: Path, as_json: bool) -> None:
+    """On what grounds an incident was judged, what was done, and what would have changed it."""
+    _explain(view(config, "why", incident=incident), as_json)
+
+
+@click.command()
+@click.option("--days", type=float, default=30.0, show_default=True, help="How far back.")
+@click.option("--by", type=click.Choice(["node", "job", "user", "cause"]), help="Only this grouping.")
+@config_option
+@json_option
+def history(days: float, by: str | None, config: Path, as_json: bool) -> None:
+    """Past failures by cause, node, job and user; recurring ones first."""
+    seen = view(config, "history", days=days)
+    groups = {name: rows for name, rows in seen["by"].items() if by in (None, name)}
+    if as_json:
+        print_json({"by": name, **row} for name, rows in groups.items() for row in rows)
+        return
+    if not seen["incidents"]:
+        click.echo(f"No incident in the last {days:g} days.")
+        return
+    click.echo(f"{len(seen['incidents'])} incidents in the last {days:g} days")
+    for name in ("cause", "node", "job", "user"):
+        if groups.get(name):
+            most = max(row["failures"] for row in groups[name])
+            rows = [(row["key"], row["failures"], _bar(row["failures"], most)) for row in groups[name][:15]]
+            table(f"By {name}", (name, "failures", ""), rows)
+    table("Latest", INCIDENT_COLUMNS, map(incident_row, seen["incidents"][:15]))
+
+
+def _bar(value: int, most: int, width: int = 30) -> str:
+    return "█" * max(1, round(width * value / most))
+
+
+def _explain(seen: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json([seen])
+        return
+    row, verdict, plan = seen["incident"], seen["verdict"], seen["plan"]
+    click.echo(f"Incident {row['id']}  opened {row['opened_at']}  {row['state']}  {shown(row['outcome'])}")
+    if row["job"] is not None:
+        click.echo(f"Job {row['job']} attempt {shown(row['attempt'])} of {shown(row['user'])}")
+    if verdict is not None:
+        _verdict(verdict)
+    if plan is not None:
+        _plan(plan)
+    if seen["steps"]:
+        columns = ("began", "step", "target", "result", "why")
+        steps = [
+            (str(s["intended_at"])[11:23], s["kind"], s["node"] or s["job"], s["result"] or "not known", s["reason"])
+            for s in seen["steps"]
+        ]
+        table("Done", columns, steps)
+
+
+def _verdict(verdict: dict[str, Any]) -> None:
+    click.echo(f"Verdict: {verdict['cause']} ({verdict['scope']}), {verdict['confidence']:.0%} sure")
+    culprits = verdict["culprits"]
+    named = [f"{kind} {shown(culprits[kind])}" for kind in ("nodes", "gpus", "ranks") if culprits.get(kind)]
+    if named:
+        click.echo(f"Culprits: {'; '.join(named)}")
+    if verdict["suspect"]:
+        click.echo(f"Suspect, excluded and not drained: {shown(verdict['suspect'])}")
+    others = ", ".join(f"{a['cause']} {a['confidence']:.0%}" for a in verdict["alternatives"][:3])
+    if others:
+        click.echo(f"Else: {others}")
+    if verdict["advice"]:
+        click.echo(f"Advice: {shown(verdict['advice'])}")
+    for title, key in (("What decided", "grounds"), ("What spoke against", "against")):
+        if verdict[key]:
+            table(title, ("when", "source", "where", "weight", "seen"), map(_ground, verdict[key][:12]))
+    for sentence in verdict["would_change"]:
+        click.echo(f"Would change it: {shown(sentence)}")
+
+
+def _ground(ground: dict[str, Any]) -> tuple[object, ...]:
+    item = ground["evidence"]
+    where = item["where"]
+    place = where["node"] or (f"rank {where['rank']}" if where["rank"] is not None else None)
+    if where["gpu"] is not None:
+        place = f"{place or ''}:{where['gpu']}"
+    text = shown(item["text"] or item["kind"])
+    note = f" ({shown(ground['note'])})" if ground["note"] else ""
+    return str(item["at"])[11:23], item["source"], place, f"{ground['weight']:+.1f}", text[:200] + note
+
+
+def _plan(plan: dict[str, Any]) -> None:
+    if plan["refusal"]:
+        click.echo(f"Refused ({plan['refusal']}): {plan['explanation']}")
+    elif plan["explanation"]:
+        click.echo(f"Plan: {shown(plan['explanation'])}")
+    if plan["observe_only"] and plan["steps"]:
+        would = ", ".join(f"{s['kind']} {s['node'] or s['job']}" for s in plan["steps"])
+        click.echo(f"Would have done: {would}")
