@@ -49,7 +49,6 @@ class Program:
         silent_s: killed after this long without a line.
         total_s: killed after this long in all; None for a child that streams for ever.
         restart: begun again with growing pauses when it ends.
-        user: uid and gid to run as; None to stay who we are.
     """
 
     name: str
@@ -58,7 +57,6 @@ class Program:
     silent_s: float = 10.0
     total_s: float | None = None
     restart: bool = False
-    user: tuple[int, int] | None = None
     environment: Mapping[str, str] | None = None
     on_message: Callable[[dict[str, Any]], None] = lambda _: None
     on_end: Callable[[Ending], None] = lambda _: None
@@ -172,6 +170,8 @@ class Children:
             times = [_deadline(child) for child in self._running.values()]
             times += [at for at, _ in self._due.values()]
             times += [now + 1.0] if self._stuck else []
+            if any(not child.open_streams for child in self._running.values()):
+                times.append(now + 0.02)  # it closed its pipes and is about to end
         return min(30.0, max(0.0, min(times) - now)) if times else 30.0
 
     def _spawn(self, program: Program) -> None:
@@ -184,7 +184,6 @@ class Children:
                 env=dict(program.environment) if program.environment is not None else None,
                 cwd="/",
                 start_new_session=True,
-                **_as_user(program.user),
             )
         except (OSError, subprocess.SubprocessError) as error:
             self._ended(program, Ending(program.name, 127, False, str(error), ""))
@@ -202,15 +201,16 @@ class Children:
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ, (child, stream is process.stdout))
 
-    def _read(self, child: _Child, is_output: bool) -> None:
+    def _read(self, child: _Child, is_output: bool) -> bool:
+        """Take what one pipe has; False when it has nothing now, or will have nothing any more."""
         stream = child.process.stdout if is_output else child.process.stderr
         assert stream is not None
         if stream.closed:
-            return
+            return False
         try:
             content = os.read(stream.fileno(), 1 << 16)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             content = b""
         if not content:
@@ -223,6 +223,7 @@ class Children:
             self._messages(child)
         else:
             child.errors = (child.errors + content)[-4096:]
+        return bool(content)
 
     def _messages(self, child: _Child) -> None:
         while (end := child.buffer.find(b"\n")) >= 0:
@@ -243,8 +244,8 @@ class Children:
         status = child.process.poll()
         if status is not None:
             for is_output in (True, False):  # what is still in the pipes
-                while child.open_streams and _readable(child, is_output):
-                    self._read(child, is_output)
+                while self._read(child, is_output):
+                    continue
             self._forget(child)
             self._running.pop(program.name, None)
             if now - child.began_s > 60:
@@ -288,17 +289,6 @@ class Children:
                 reported = True  # noqa: PLW2901
             left.append((name, process, since_s, reported))
         self._stuck = left
-
-
-def _as_user(user: tuple[int, int] | None) -> dict[str, Any]:
-    if user is None or user[0] == os.geteuid():
-        return {}
-    return {"user": user[0], "group": user[1], "extra_groups": []}
-
-
-def _readable(child: _Child, is_output: bool) -> bool:
-    stream = child.process.stdout if is_output else child.process.stderr
-    return stream is not None and not stream.closed
 
 
 def _deadline(child: _Child) -> float:

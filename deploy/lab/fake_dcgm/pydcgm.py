@@ -1,0 +1,181 @@
+"""Handle, system, groups and samples, shaped like DCGM's module of that name."""
+
+import time
+import types
+
+import dcgm_structs
+import fake_state
+
+
+class DcgmException(Exception):
+    pass
+
+
+class DcgmHandle:
+    def __init__(self, handle=None, ipAddress=None, unixSocketPath=None, timeoutMs=0, **_):
+        if ipAddress is None and unixSocketPath is None:
+            raise DcgmException("the stand-in has no embedded engine")
+        state = fake_state.call(None)
+        engine = state.get("engine", "up")
+        if engine == "down":
+            time.sleep(float(state.get("refuse_s", 5.0)))  # a refused connection is tried again for 5 s
+            raise dcgm_structs.error_of(-21)
+        self.handle = engine
+        self.field_groups = {}
+
+    def GetSystem(self):
+        return DcgmSystem(self)
+
+    def Shutdown(self):
+        self.handle = None
+
+
+class DcgmSystem:
+    def __init__(self, handle):
+        self._handle = handle
+        self.discovery = _Discovery(handle)
+
+    def GetGroupWithGpuIds(self, name, gpuIds):
+        return DcgmGroup(self._handle, name, gpuIds)
+
+    def GetDefaultGroup(self):
+        return DcgmGroup(self._handle, "default", self.discovery.GetAllSupportedGpuIds())
+
+    def UpdateAllFields(self, waitForUpdate):
+        fake_state.call(self._handle.handle)
+
+
+class _Discovery:
+    def __init__(self, handle):
+        self._handle = handle
+
+    def _state(self):
+        return fake_state.gpus(fake_state.call(self._handle.handle))
+
+    def GetAllGpuIds(self):
+        return sorted(self._state())
+
+    def GetAllSupportedGpuIds(self):
+        return sorted(index for index, gpu in self._state().items() if gpu.get("status", "ok") == "ok")
+
+    def GetGpuStatus(self, gpuId):
+        gpu = self._state().get(gpuId)
+        return 0 if gpu is None else fake_state.STATUS[gpu.get("status", "ok")]
+
+    def GetGpuAttributes(self, gpuId):
+        gpu = self._state().get(gpuId)
+        if gpu is None:
+            raise dcgm_structs.error_of(-1)
+        return types.SimpleNamespace(
+            identifiers=types.SimpleNamespace(
+                uuid=gpu["uuid"],
+                pciBusId=gpu.get("pci", "<<<NULL>>>"),
+                serial="<<<NULL>>>",
+                deviceName="NVIDIA H100 80GB HBM3",
+            )
+        )
+
+
+class DcgmFieldGroup:
+    def __init__(self, dcgmHandle, name="", fieldIds=None, **_):
+        fake_state.call(dcgmHandle.handle)
+        if name in dcgmHandle.field_groups:
+            raise dcgm_structs.error_of(-26)
+        dcgmHandle.field_groups[name] = self
+        self.fieldIds = list(fieldIds or [])
+
+
+class DcgmGroup:
+    def __init__(self, handle, name, gpuIds):
+        fake_state.call(handle.handle)
+        self._ids = list(gpuIds)
+        self.samples = _Samples(handle, self._ids)
+        self.health = _Health(handle)
+
+
+class _Value:
+    def __init__(self, value, ts):
+        self.value, self.isBlank, self.ts = value, value is None, ts
+
+
+class _Collection:
+    def __init__(self):
+        self.values = {}
+
+    def EmptyValues(self):
+        self.values = {}
+
+    def put(self, gpu, field, value):
+        self.values.setdefault(1, {}).setdefault(gpu, {}).setdefault(field, []).append(value)
+
+
+class _Samples:
+    def __init__(self, handle, ids):
+        self._handle, self._ids = handle, ids
+        self._watched = set()
+        self._told = {}
+
+    def _asked(self, fieldGroup):
+        state = fake_state.call(self._handle.handle)
+        missing = set(fieldGroup.fieldIds) - self._watched
+        if missing:
+            raise dcgm_structs.error_of(-16)
+        return state, fake_state.gpus(state)
+
+    def WatchFields(self, fieldGroup, updateFreq, maxKeepAge, maxKeepSamples):
+        fake_state.call(self._handle.handle)
+        self._watched.update(fieldGroup.fieldIds)
+
+    def GetLatest_v2(self, fieldGroup):
+        state, known = self._asked(fieldGroup)
+        made, now_us = _Collection(), int(time.time() * 1e6)
+        for gpu in self._ids:
+            for field in fieldGroup.fieldIds:
+                made.put(
+                    gpu, field, _Value(fake_state.value(state, known[gpu], field) if gpu in known else None, now_us)
+                )
+        return made
+
+    def GetAllSinceLastCall_v2(self, collection, fieldGroup):
+        """Every Xid with its own time, once; GetLatest keeps only the last, for ever."""
+        _, known = self._asked(fieldGroup)
+        made = collection or _Collection()
+        for gpu in self._ids:
+            xids = known.get(gpu, {}).get("xids", [])
+            told = min(self._told.get(gpu, 0), len(xids))
+            for event in xids[told:]:
+                made.put(gpu, 230, _Value(int(event["xid"]), int(event["at_us"])))
+            self._told[gpu] = len(xids)
+        return made
+
+
+class _Health:
+    _sticky = {}
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    def Set(self, mask, updateInterval=None, maxKeepAge=None):
+        fake_state.call(self._handle.handle)
+
+    def Check(self):
+        """Incidents stay until the engine is another one; the text names a GPU that does not exist."""
+        state = fake_state.call(self._handle.handle)
+        kept = self._sticky.setdefault(self._handle.handle, {})
+        for incident in state.get("health", []):
+            kept[(incident.get("group", 1), incident["entity"], incident["code"])] = incident
+        incidents = [
+            types.SimpleNamespace(
+                system=incident.get("system", 0xFFFFFFFF),
+                health=incident.get("health", 20),
+                error=types.SimpleNamespace(
+                    code=incident["code"], msg=incident.get("text", "GPU 555771712 had %d errors")
+                ),
+                entityInfo=types.SimpleNamespace(entityGroupId=incident.get("group", 1), entityId=incident["entity"]),
+            )
+            for incident in kept.values()
+        ]
+        overall = max([incident.health for incident in incidents], default=0)
+        return types.SimpleNamespace(
+            version=5, overallHealth=overall, incidentCount=len(incidents), incidents=incidents
+        )

@@ -1,0 +1,277 @@
+"""DCGM through its own Python bindings: about 25 symbols, nothing judged. Runs in a probe's process, never in the agent's.
+
+Fields go by number; structures go through the bindings, which fit the release they came with. Every call may block for
+as long as the driver does: whoever uses this module must be killable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import Denied, ProtocolError, Timeout, Unavailable
+
+FOLDERS = (
+    "/usr/share/datacenter-gpu-manager-4/bindings/python3",  # 4.x
+    "/usr/local/dcgm/bindings/python3",  # 3.3
+)
+GPU_GROUP = 1  # entity group of GPUs
+HEALTH_ALL = 0xFFFFFFFF
+XID_FIELD = 230
+KEEP_S = 300.0
+
+TIMEOUT, NO_PERMISSION, NOT_VALID, NOT_SUPPORTED = -11, -17, -21, -6
+IN_USE, ALREADY_RUNNING, CHILD_NOT_KILLED, STOPPED = -34, -39, -47, -66
+
+
+class Bindings:
+    """The imported modules.
+
+    Args:
+        folder: where they lie; empty to look where 4.x and 3.3 install them.
+
+    Raises:
+        Unavailable: there are none, or they cannot be imported.
+    """
+
+    def __init__(self, folder: str = "") -> None:
+        candidates = [folder] if folder else [path for path in FOLDERS if Path(path).is_dir()]
+        if not candidates or not (Path(candidates[0]) / "pydcgm.py").is_file():
+            where = folder or " or ".join(FOLDERS)
+            raise Unavailable(
+                f"no DCGM bindings in {where}", fix="install datacenter-gpu-manager, or set dcgm.bindings"
+            )
+        self.folder = candidates[0]
+        if self.folder not in sys.path:
+            sys.path.insert(0, self.folder)
+        _stand_in_for_logger()
+        try:
+            # pydcgm first: the modules import each other in a circle.
+            self.pydcgm = importlib.import_module("pydcgm")
+            self.structs = importlib.import_module("dcgm_structs")
+            self.agent = importlib.import_module("dcgm_agent")
+        except (ImportError, OSError, AttributeError, SyntaxError) as error:
+            raise Unavailable(f"DCGM bindings in {self.folder} cannot be imported: {error}") from error
+        self.error: type[Exception] = self.structs.DCGMError
+
+    def diagnostics(self) -> Any:
+        """``DcgmDiag``, imported when it is needed: some releases broke only that one."""
+        try:
+            return importlib.import_module("DcgmDiag")
+        except (ImportError, AttributeError) as error:
+            raise Unavailable(f"DcgmDiag in {self.folder} cannot be imported: {error}") from error
+
+
+class HostEngine:
+    """A connection to nv-hostengine with everything that is watched on it. It is never repaired: make a new one.
+
+    Args:
+        host: TCP address; used when ``socket`` is empty. An embedded engine is never started.
+        interval_s: period at which DCGM refreshes the watched fields.
+    """
+
+    def __init__(
+        self, bindings: Bindings, *, host: str = "", socket: str = "", connect_s: float = 15.0, interval_s: float = 1.0
+    ) -> None:
+        if not host and not socket:
+            raise ValueError("neither host nor socket: that would start an embedded engine")
+        self._bindings = bindings
+        self._interval_us = max(1, int(interval_s * 1e6))
+        self._groups: dict[str, Any] = {}
+        self._events: Any = None
+        where = {"unixSocketPath": socket} if socket else {"ipAddress": host}
+        with self._foreign(f"connecting to {socket or host}"):
+            self._handle = bindings.pydcgm.DcgmHandle(timeoutMs=int(connect_s * 1000), **where)
+            self._system = self._handle.GetSystem()
+
+    def version(self) -> str:
+        """Build information of the host engine; empty where it does not say."""
+        ask = getattr(self._bindings.agent, "dcgmHostengineVersionInfo", None)
+        if ask is None:
+            return ""
+        with self._foreign("asking its version"):
+            return str(getattr(ask(self._handle.handle), "rawBuildInfoString", ""))[:300]
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """Id, uuid, pci and status of every GPU, lost ones among them."""
+        discovery = self._system.discovery
+        made = []
+        with self._foreign("listing the GPUs"):
+            for gpu in discovery.GetAllGpuIds():
+                status = int(discovery.GetGpuStatus(gpu))
+                uuid = pci = None
+                try:
+                    identifiers = discovery.GetGpuAttributes(gpu).identifiers
+                    uuid, pci = _text(identifiers.uuid), _text(identifiers.pciBusId)
+                except self._bindings.error as error:
+                    if _code(error) in (NOT_VALID, TIMEOUT):
+                        raise
+                made.append({"id": int(gpu), "uuid": uuid, "pci": pci, "status": status})
+        return made
+
+    def statuses(self, ids: Iterable[int]) -> dict[int, int]:
+        with self._foreign("reading the GPUs' status"):
+            return {gpu: int(self._system.discovery.GetGpuStatus(gpu)) for gpu in ids}
+
+    def watch(self, name: str, gpus: Sequence[int], fields: Sequence[int]) -> None:
+        """Watch fields from now on. Names carry our process id: duplicate names of field groups are refused."""
+        unique = f"sentinel-{name}-{os.getpid()}"
+        with self._foreign(f"watching {name}"):
+            group = self._system.GetGroupWithGpuIds(unique, list(gpus))
+            watched = self._bindings.pydcgm.DcgmFieldGroup(self._handle, unique, list(fields))
+            group.samples.WatchFields(watched, self._interval_us, KEEP_S, 0)
+            self._groups[name] = (group, watched)
+
+    def refresh(self) -> None:
+        with self._foreign("refreshing the fields"):
+            self._system.UpdateAllFields(1)
+
+    def latest(self, name: str) -> dict[int, dict[int, tuple[Any, int]]]:
+        """GPU → field → (value or None, microseconds of its reading)."""
+        group, watched = self._groups[name]
+        made: dict[int, dict[int, tuple[Any, int]]] = {}
+        with self._foreign(f"reading {name}"):
+            values = group.samples.GetLatest_v2(watched).values.get(GPU_GROUP, {})
+            for gpu, fields in values.items():
+                made[int(gpu)] = {int(number): _reading(series) for number, series in fields.items() if len(series)}
+        return made
+
+    def events(self, name: str) -> list[tuple[int, int, int]]:
+        """Every Xid since the last call: (GPU, Xid, microseconds), which GetLatest would reduce to the last one."""
+        group, watched = self._groups[name]
+        made = []
+        with self._foreign(f"reading the events of {name}"):
+            if self._events is not None:
+                self._events.EmptyValues()  # or it grows for ever
+            self._events = group.samples.GetAllSinceLastCall_v2(self._events, watched)
+            for gpu, fields in self._events.values.get(GPU_GROUP, {}).items():
+                for value in fields.get(XID_FIELD, ()):
+                    if not value.isBlank and value.value is not None:
+                        made.append((int(gpu), int(value.value), int(value.ts)))
+        return made
+
+    def set_health(self, name: str) -> None:
+        with self._foreign("setting the health watches"):
+            self._groups[name][0].health.Set(HEALTH_ALL)
+
+    def health(self, name: str) -> list[dict[str, Any]]:
+        with self._foreign("checking health"):
+            response = self._groups[name][0].health.Check()
+            return [
+                {
+                    "entity_group": int(incident.entityInfo.entityGroupId),
+                    "entity": int(incident.entityInfo.entityId),
+                    "system": int(incident.system) & 0xFFFFFFFF,
+                    "health": int(incident.health),
+                    "code": int(incident.error.code),
+                    "text": _text(incident.error.msg) or "",
+                }
+                for incident in response.incidents[: response.incidentCount]
+            ]
+
+    def diagnose(self, tests: str, gpus: Sequence[int] | None, parameters: str = "", timeout_s: int = 0) -> Any:
+        """Run a diagnostic and return DCGM's own response. Blocks until it is over."""
+        module = self._bindings.diagnostics()
+        with self._foreign("running a diagnostic"):
+            diagnostic = module.DcgmDiag(
+                gpuIds=list(gpus) if gpus is not None else None,
+                testNamesStr=tests,
+                paramsStr=parameters,
+                timeout=timeout_s,
+            )
+            return diagnostic.Execute(self._handle.handle)
+
+    def stop_diagnostic(self) -> None:
+        """Stop whatever diagnostic runs. DCGM needs about 4 s for one that listens and 40 s for one that does not."""
+        with self._foreign("stopping the diagnostic"):
+            self._bindings.structs._dcgmGetFunctionPointer("dcgmStopDiagnostic")(self._handle.handle)
+
+    def close(self) -> None:
+        self._events = None
+        self._groups.clear()  # before the handle, or their finalisers complain
+        with contextlib.suppress(self._bindings.error):  # the engine may be gone, which is why we close
+            self._handle.Shutdown()
+
+    @contextlib.contextmanager
+    def _foreign(self, doing: str) -> Any:
+        """Errors of DCGM as ours."""
+        try:
+            yield
+        except self._bindings.error as error:
+            raise refusal(_code(error), f"DCGM, {doing}: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise ProtocolError(f"DCGM, {doing}: answered in a form that is not known: {error!r}") from error
+
+
+class DcgmRefusal(Unavailable):
+    """DCGM answered with one of its error codes (``code``)."""
+
+    code = 0
+
+
+class _DeniedByDcgm(DcgmRefusal, Denied):
+    pass
+
+
+class _TimeoutOfDcgm(DcgmRefusal, Timeout):
+    pass
+
+
+def refusal(code: int, message: str) -> DcgmRefusal:
+    kind = {TIMEOUT: _TimeoutOfDcgm, NO_PERMISSION: _DeniedByDcgm}.get(code, DcgmRefusal)
+    made = kind(message)
+    made.code = code
+    return made
+
+
+def _code(error: BaseException) -> int:
+    value = getattr(error, "value", 0)
+    return int(value) if isinstance(value, int) else 0
+
+
+def _reading(series: Any) -> tuple[Any, int]:
+    last = series[-1]
+    value = None if last.isBlank else last.value
+    if isinstance(value, bytes):
+        value = _text(value)
+    return _known(value), int(last.ts or 0)
+
+
+def _known(value: Any) -> Any:
+    """None for the blanks that DCGM writes into the value itself."""
+    if isinstance(value, int) and value >= 0x7FFFFFF0:
+        return None if value >= 0x7FFFFFFFFFFFFFF0 or 0x7FFFFFF0 <= value <= 0x7FFFFFFF else value
+    if isinstance(value, float) and value >= 140737488355328.0:
+        return None
+    if isinstance(value, str) and value.startswith("<<<"):
+        return None
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return _known(str(value)) if value is not None else None
+
+
+def _stand_in_for_logger() -> None:
+    """Releases 4.0 to 4.5.1 import a module ``logger`` that is not shipped."""
+    if "logger" in sys.modules:
+        return
+    module = types.ModuleType("logger")
+
+    def silent(*_: object, **__: object) -> None:
+        return None
+
+    for name in ("debug", "info", "warning", "error", "critical"):
+        setattr(module, name, silent)
+    attributes: Mapping[str, object] = {"nvvs_trace_log_filename": None}
+    for name, value in attributes.items():
+        setattr(module, name, value)
+    sys.modules["logger"] = module

@@ -1,0 +1,222 @@
+"""The agent of one node: gathers, keeps, sends, and does what the daemon orders. It decides nothing.
+
+One small process with a few threads; whatever may hang runs in a killable child (``children.py``). What is wired here:
+
+    kernel log ─┐
+    GPU probe  ─┼─> keep() ─> spool ─> Sender ─> daemon ─> Orders ─> children ─> results
+    job logs   ─┘      └─> verdict, which the hooks read
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel import __version__
+from sentinel.adapters.client import DaemonClient
+from sentinel.adapters.kmsg import boot_id
+from sentinel.adapters.spool import Spool, Value
+from sentinel.agent.children import Children, Program
+from sentinel.agent.gpus import GpuWatch
+from sentinel.agent.jobs import Jobs
+from sentinel.agent.keeping import node_name, write_atomically
+from sentinel.agent.kernel import KernelWatch, plain_reader
+from sentinel.agent.orders import Orders
+from sentinel.agent.sending import Sender
+from sentinel.agent.settings import AgentSettings
+from sentinel.agent.verdict import VerdictKeeper
+from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
+from sentinel.ports import Credentials
+from sentinel.protocol import OrderKind
+from sentinel.wire import to_json
+
+log = logging.getLogger("sentinel.agent")
+
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SENTINEL_FAKE_GPUS", "SENTINEL_FAKE_DCGM_IMPORT", "TZ")
+
+
+class Agent:
+    """Everything of one node.
+
+    Args:
+        credentials: how to sign requests and check answers.
+    """
+
+    def __init__(self, settings: AgentSettings, credentials: Credentials) -> None:
+        self.settings = settings
+        self.node = node_name(settings.node)
+        self.boot = boot_id()
+        self._credentials = credentials
+        self._stopped = threading.Event()
+        run_dir, state = Path(settings.run_dir), Path(settings.state)
+        for folder in (run_dir, state):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.spool = Spool(
+            state / "spool", limit_bytes=settings.spool.bytes, segment_bytes=settings.spool.segment_bytes
+        )
+        self.children = Children()
+        self.children.on_unkillable = self._unkillable
+        self.gpus = GpuWatch(self.node, settings, self.children, self.program, self.keep)
+        self.jobs = Jobs(self.node, settings, self.children, self.program, self.keep)
+        self.kernel = KernelWatch(self.node, settings, plain_reader(self.node, self.boot), self.keep)
+        self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble)
+        self.sender = Sender(
+            self.node,
+            self.spool,
+            self.client(),
+            self.heartbeat,
+            heartbeat_s=settings.heartbeat_s,
+            backoff_s=settings.backoff_s,
+            batch=settings.spool.batch,
+        )
+        self.orders = Orders(
+            self.node,
+            state / "orders",
+            self.children,
+            self.program,
+            self.client,
+            self._order_settings,
+            self._order_done,
+            backoff_s=settings.backoff_s,
+        )
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stopped.set())
+        scheduler = self._scheduler()
+        if self.settings.resume:
+            write_atomically(Path(self.settings.run_dir) / "resume_dir", self.settings.resume + "\n")
+        self.verdict.write()
+        self.gpus.start()
+        self.jobs.resume()
+        threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for name, target in (
+                ("children", self.children.run),
+                ("kernel", self.kernel.run),
+                ("sender", self.sender.run),
+                ("orders", self.orders.run),
+                ("results", self.orders.deliver),
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        scheduler.start()
+        log.info("agent-started node=%s pid=%s url=%s", self.node, os.getpid(), self.settings.url)
+        while not self._stopped.wait(3600.0):
+            continue
+        log.info("agent-stops node=%s", self.node)
+        scheduler.shutdown(wait=False)
+        for part in (self.kernel, self.orders, self.sender):
+            part.stop()
+        self.children.shut_down()
+        self.verdict.write()
+
+    def _scheduler(self) -> Any:
+        """What is periodic. One thread is enough: nothing in here may block."""
+        from apscheduler.executors.pool import ThreadPoolExecutor
+        from apscheduler.schedulers.background import BackgroundScheduler
+
+        scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(1)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": 30},
+            timezone=UTC,
+        )
+        scheduler.add_job(self.verdict.write, "interval", seconds=self.settings.verdict_s)
+        scheduler.add_job(self.jobs.scan, "interval", seconds=1.0)
+        scheduler.add_job(self.kernel.panics, next_run_time=datetime.now(UTC))
+        return scheduler
+
+    # ------------------------------------------------------------------------------------------------ wiring
+
+    def keep(self, evidence: Evidence) -> None:
+        """Put evidence on its way. Safe from any thread."""
+        self.verdict.consider(evidence)
+        value = Value.LOW if evidence.kind == Kind.STEP else Value.NORMAL if evidence.trust is Trust.USER else Value.HIGH
+        self.spool.append(to_json(evidence), value)
+
+    def client(self) -> DaemonClient:
+        return DaemonClient(
+            self.settings.url,
+            self._credentials,
+            trusted_uids=self.settings.trusted_uids,
+            deadline_s=self.settings.request_s,
+        )
+
+    def program(self, name: str, module: str, arguments: Mapping[str, object], **rest: Any) -> Program:
+        """A child of ours: this interpreter, this package, a clean environment."""
+        return Program(name, probe_command(module), arguments, environment=probe_environment(), **rest)
+
+    def heartbeat(self) -> dict[str, Any]:
+        verdict = self.verdict.now()
+        return {
+            "boot_id": self.boot,
+            "version": __version__,
+            "spool": {"pending": self.spool.pending, "dropped": self.spool.dropped},
+            "jobs": [{"job": job.job, "attempt": job.attempt} for job in list(self.jobs.jobs.values())],
+            "verdict": {"word": verdict.word, "at_s": verdict.at_s, "code": verdict.code, "sentence": verdict.sentence},
+            "clock_offset_s": self.sender.clock_offset_s,
+            "kernel_readable": self.kernel.readable,
+        }
+
+    def _order_settings(self, kind: OrderKind) -> dict[str, object]:
+        if kind is not OrderKind.DIAGNOSE:
+            return {"node": self.node, "state": self.settings.state}
+        dcgm, diagnostics = self.settings.dcgm, self.settings.diagnostics
+        return {
+            "node": self.node,
+            "dcgmi": dcgm.dcgmi,
+            "host": dcgm.host,
+            "socket": dcgm.socket,
+            "promised": self.settings.gpus,
+            "deadlines_s": diagnostics.deadline_s,
+            "stop_s": diagnostics.stop_s,
+        }
+
+    def _order_done(self, kind: OrderKind, _arguments: Mapping[str, Any], result: Any) -> None:
+        if kind is OrderKind.DIAGNOSE:
+            self.verdict.diagnosed(result)
+
+    def _unkillable(self, name: str, pid: int, where: str) -> None:
+        now = datetime.now(UTC)
+        log.warning("probe-unkillable name=%s pid=%s where=%s", name, pid, where)
+        self.keep(
+            Evidence(
+                id=stable_id("unkillable", self.node, self.boot, name, pid),
+                at=now,
+                seen_at=now,
+                source=Source.AGENT,
+                kind=Kind.PROBE_HUNG,
+                where=Where(node=self.node),
+                text=f"{name} (pid {pid}) does not die when it is killed: {where or 'state not known'}",
+                data={"probe": name, "pid": pid, "unkillable": True},
+            )
+        )
+
+
+def probe_command(module: str) -> list[str]:
+    # -P: the working folder is not searched for modules. -S: no site-packages, which saves a third of the start; the
+    # GPU probe needs them for NVML.
+    site = [] if module.endswith((".dcgm", ".inventory")) else ["-S"]
+    return [sys.executable, "-P", *site, "-m", module]
+
+
+def probe_environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    package = Path(__file__).resolve().parents[2]
+    return {**kept, "PYTHONPATH": str(package), "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
+
+
+def run(settings: AgentSettings, make_credentials: Callable[[str], Credentials]) -> None:
+    """The service, until it is told to stop."""
+    Agent(settings, make_credentials(settings.munge_socket)).run()

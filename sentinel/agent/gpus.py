@@ -1,0 +1,147 @@
+"""GPU telemetry as the agent keeps it: the probe's samples in, edges kept, what is wrong now remembered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.agent.children import Children, Ending, Program
+from sentinel.agent.keeping import restore, save
+from sentinel.agent.settings import AgentSettings
+from sentinel.errors import ProtocolError
+from sentinel.evidence.dcgm import DcgmReader, Fact, Sample, sample_from
+from sentinel.model import Evidence, Kind, Source, Where, stable_id
+
+log = logging.getLogger("sentinel.agent")
+
+FRESH_S = 15.0  # older telemetry says nothing about now
+NAME = "dcgm"
+
+
+class GpuWatch:
+    """Runs the GPU probe for ever and reads what it says."""
+
+    def __init__(
+        self,
+        node: str,
+        settings: AgentSettings,
+        children: Children,
+        program: Callable[..., Program],
+        keep: Callable[[Evidence], None],
+    ) -> None:
+        self.node = node
+        self.last: Sample | None = None
+        self.samples = 0
+        self._settings = settings
+        self._children = children
+        self._program = program
+        self._keep = keep
+        self._state = Path(settings.state) / "dcgm.json"
+        promised = settings.gpus if settings.gpus >= 0 else None
+        kept = restore(self._state)
+        self._reader = DcgmReader(node, promised, kept if isinstance(kept, dict) else None)
+        self._saved = self._reader.state
+        self._lock = threading.Lock()
+        self._heard_s: float | None = None
+        self._reason = "no telemetry yet"
+        self._said = ""
+
+    def start(self) -> None:
+        dcgm = self._settings.dcgm
+        if dcgm.off:
+            self._reason = "GPU telemetry is switched off"
+            return
+        arguments = {
+            "bindings": dcgm.bindings or self._settings.dcgm_bindings,
+            "host": dcgm.host,
+            "socket": dcgm.socket,
+            "dcgmi": dcgm.dcgmi,
+            "connect_s": dcgm.connect_s,
+            "interval_s": dcgm.interval_s,
+            "health_s": dcgm.health_s,
+        }
+        self._children.start(
+            self._program(
+                NAME,
+                "sentinel.agent.probes.dcgm",
+                arguments,
+                silent_s=max(dcgm.silent_s, dcgm.connect_s + 5.0 if self._heard_s is None else dcgm.silent_s),
+                restart=True,
+                on_message=self.heard,
+                on_end=self.ended,
+            )
+        )
+
+    def heard(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "sample":
+            try:
+                sample = sample_from(message, datetime.now(UTC))
+            except ProtocolError as error:
+                self._unreadable(str(error))
+                return
+            with self._lock:
+                found = self._reader.read(sample)
+                self._heard_s, self._said = time.monotonic(), ""
+                self.samples += 1
+                if sample.full:
+                    self.last = sample
+            for evidence in found:
+                self._keep(evidence)
+            if found or self._reader.state != self._saved:
+                self._saved = self._reader.state
+                save(self._state, self._saved)  # behind the evidence: at least once
+        else:
+            self._unreadable(str(message.get("reason") or message.get("text") or message))
+
+    def ended(self, ending: Ending) -> None:
+        if ending.silent:
+            self._say(
+                Kind.PROBE_HUNG,
+                f"GPU telemetry was silent for {self._settings.dcgm.silent_s:g} s and was killed"
+                f" ({ending.where or 'state not known'})",
+                {"probe": NAME},
+            )
+            self._reason = "GPU telemetry hangs"
+        elif ending.status not in (0, None):
+            self._unreadable((ending.stderr.strip().splitlines() or [f"status {ending.status}"])[-1])
+
+    def facts(self) -> list[Fact]:
+        """What is wrong now; nothing when telemetry is too old to say."""
+        with self._lock:
+            return self._reader.facts() if self._fresh() else []
+
+    def trouble(self) -> str | None:
+        """Why telemetry is not known; None when it is fresh."""
+        with self._lock:
+            return None if self._fresh() else self._reason
+
+    def _fresh(self) -> bool:
+        return self._heard_s is not None and time.monotonic() - self._heard_s <= FRESH_S
+
+    def _unreadable(self, reason: str) -> None:
+        self._reason = reason
+        if reason != self._said:  # the same trouble is said once
+            self._said = reason
+            self._say(Kind.UNREADABLE, f"GPU telemetry: {reason}", {"source": "gpu"})
+
+    def _say(self, kind: Kind, text: str, data: dict[str, str]) -> None:
+        now = datetime.now(UTC)
+        log.warning("gpu-telemetry kind=%s text=%s", kind, text)
+        self._keep(
+            Evidence(
+                id=stable_id("gpu-watch", self.node, kind, text, now.isoformat()),
+                at=now,
+                seen_at=now,
+                source=Source.AGENT,
+                kind=kind,
+                where=Where(node=self.node),
+                text=text,
+                data=dict(data),
+            )
+        )

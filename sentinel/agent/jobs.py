@@ -1,0 +1,233 @@
+"""Jobs on this node, as the prolog and epilog hooks report them, and the followers of their logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.agent.children import Children, Ending, Program
+from sentinel.agent.keeping import restore, save
+from sentinel.agent.settings import AgentSettings
+from sentinel.errors import ProtocolError
+from sentinel.model import Evidence, Kind, Source, Where, stable_id
+from sentinel.wire import evidence_from
+
+log = logging.getLogger("sentinel.agent")
+
+_FIRST = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,]*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class JobOnNode:
+    job: int
+    attempt: int
+    uid: int | None
+    gid: int | None
+    nodelist: str
+    stdout: str
+    work_dir: str = ""
+    gpus: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"log:{self.job}.{self.attempt}"
+
+
+def first_node(nodelist: str) -> str:
+    """The first host of a Slurm host list: where the batch script runs."""
+    match = _FIRST.match(nodelist.strip())
+    return f"{match[1]}{match[2] or ''}{match[3] or ''}" if match else ""
+
+
+def job_from(value: Any) -> JobOnNode:
+    """A job file's content.
+
+    Raises:
+        ProtocolError: not what a prolog hook writes.
+    """
+
+    def whole(name: str) -> int | None:
+        text = str(value.get(name, "") or "")
+        return int(text) if text.isdigit() else None
+
+    if not isinstance(value, dict) or whole("job") is None:
+        raise ProtocolError(f"not a job file: {value!r:.80}")
+    return JobOnNode(
+        job=whole("job") or 0,
+        attempt=whole("attempt") or 0,
+        uid=whole("uid"),
+        gid=whole("gid"),
+        nodelist=str(value.get("nodelist", "")),
+        stdout=str(value.get("stdout", "")),
+        work_dir=str(value.get("work_dir", "")),
+        gpus=str(value.get("gpus", "")),
+    )
+
+
+class Jobs:
+    """Reads the job files and keeps a follower for each job whose batch host we are.
+
+    Args:
+        program: makes the child program of a module.
+        keep: takes evidence.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        settings: AgentSettings,
+        children: Children,
+        program: Callable[..., Program],
+        keep: Callable[[Evidence], None],
+    ) -> None:
+        self.node = node
+        self.jobs: dict[int, JobOnNode] = {}
+        self.lines = 0
+        self._settings = settings
+        self._folder = Path(settings.run_dir) / "jobs"
+        self._ended = Path(settings.run_dir) / "ended"
+        self._cursors = Path(settings.state) / "jobs"
+        self._children = children
+        self._program = program
+        self._keep = keep
+        self._seen: dict[str, int] = {}
+        self._following: dict[str, JobOnNode] = {}
+        self._last: dict[str, dict[str, Any]] = {}
+        for folder in (self._folder, self._ended, self._cursors):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def scan(self) -> None:
+        """Look for jobs that began or ended."""
+        present: dict[str, Path] = {path.name: path for path in self._folder.glob("[0-9]*.json")}
+        for name in set(self._seen) - set(present):
+            del self._seen[name]
+            ended = self.jobs.pop(int(name.partition(".")[0]), None)
+            if ended is not None:
+                log.info("job-left job=%s attempt=%s", ended.job, ended.attempt)
+                (
+                    self._ended / f"{ended.job}.{ended.attempt}"
+                ).touch()  # tells its follower; the epilog may have been first
+        for name, path in present.items():
+            try:
+                changed = path.stat().st_mtime_ns
+                if self._seen.get(name) == changed:
+                    continue
+                self._seen[name] = changed
+                job = job_from(json.loads(path.read_bytes()))
+            except (OSError, ValueError, ProtocolError) as error:
+                log.warning("job-file-unreadable path=%s error=%s", path, error)
+                continue
+            self._began(job)
+
+    def _began(self, job: JobOnNode) -> None:
+        before = self.jobs.get(job.job)
+        if before is not None and before.attempt != job.attempt:
+            (self._ended / f"{before.job}.{before.attempt}").touch()
+        self.jobs[job.job] = job
+        log.info("job-came job=%s attempt=%s", job.job, job.attempt)
+        (self._ended / f"{job.job}.{job.attempt}").unlink(missing_ok=True)
+        if self._settings.jobs.follow and first_node(job.nodelist) == self.node:
+            self._follow(job)
+
+    def _follow(self, job: JobOnNode) -> None:
+        if not job.stdout or job.uid is None or "%" in job.stdout:
+            self._unreadable(job, f"the prolog could not tell where its log is: {job.stdout!r:.200}")
+            return
+        limits = self._settings.jobs
+        kept = restore(self._cursors / f"{job.job}.{job.attempt}.json") or {}
+        arguments = {
+            "node": self.node,
+            "job": job.job,
+            "attempt": job.attempt,
+            "uid": job.uid,
+            "gid": job.gid,
+            "path": job.stdout,
+            "cursor": kept.get("cursor"),
+            "ended": str(self._ended / f"{job.job}.{job.attempt}"),
+            "poll_s": limits.poll_s,
+            "linger_s": limits.linger_s,
+            "lines_per_s": limits.lines_per_s,
+            "burst": limits.burst,
+            "read_bytes": limits.read_bytes,
+        }
+        self._following[job.name] = job
+        self._last[job.name] = arguments
+        self._start(job)
+
+    def resume(self) -> None:
+        """Once, at the start: read to their end the logs of jobs that ended while we were not there."""
+        self.scan()
+        for path in self._cursors.glob("*.json"):
+            kept = restore(path)
+            if (
+                isinstance(kept, dict)
+                and f"log:{path.stem}" not in self._following
+                and isinstance(kept.get("path"), str)
+            ):
+                job = job_from({**kept, "stdout": kept["path"]})
+                (self._ended / path.stem).touch()
+                self._following[job.name] = job
+                self._last[job.name] = kept
+                self._start(job)
+
+    def _start(self, job: JobOnNode) -> None:
+        arguments = self._last[job.name]
+        self._children.start(
+            self._program(
+                job.name,
+                "sentinel.agent.probes.joblog",
+                arguments,
+                silent_s=self._settings.jobs.silent_s,
+                on_message=lambda message: self._heard(job, message),
+                on_end=lambda ending: self._over(job, ending),
+                restart=True,
+            )
+        )
+
+    def _heard(self, job: JobOnNode, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "evidence":
+            for item in message["items"]:
+                self.lines += 1
+                self._keep(evidence_from(item))
+        elif kind == "trouble":
+            self._unreadable(job, str(message.get("reason", "")))
+        if isinstance(message.get("cursor"), dict):
+            # Behind the evidence: after a crash in between, it is read again and has the same ids.
+            self._last[job.name]["cursor"] = message["cursor"]
+            save(self._cursors / f"{job.job}.{job.attempt}.json", self._last[job.name])
+        if kind == "done":
+            self._following.pop(job.name, None)
+            self._children.stop(job.name)
+            (self._ended / f"{job.job}.{job.attempt}").unlink(missing_ok=True)
+            (self._cursors / f"{job.job}.{job.attempt}.json").unlink(missing_ok=True)
+            log.info("log-done job=%s attempt=%s", job.job, job.attempt)
+
+    def _over(self, job: JobOnNode, ending: Ending) -> None:
+        if ending.silent:
+            self._say(
+                job,
+                Kind.PROBE_HUNG,
+                f"the follower of {job.stdout} was silent and killed ({ending.where or 'no state'})",
+            )
+        else:
+            log.warning("follower-ended job=%s status=%s error=%s", job.job, ending.status, ending.stderr[-300:])
+            reason = (ending.stderr.strip().splitlines() or [""])[-1]
+            self._unreadable(job, f"its follower ended with status {ending.status}: {reason}")
+
+    def _unreadable(self, job: JobOnNode, reason: str) -> None:
+        self._say(job, Kind.UNREADABLE, f"log of job {job.job}: {reason}")
+
+    def _say(self, job: JobOnNode, kind: Kind, text: str) -> None:
+        now = datetime.now(UTC)
+        where = Where(node=self.node, job=job.job, attempt=job.attempt, path=job.stdout or None)
+        identity = stable_id("joblog", self.node, job.job, job.attempt, kind, text, now.strftime("%Y%m%d%H%M"))
+        self._keep(
+            Evidence(id=identity, at=now, seen_at=now, source=Source.AGENT, kind=kind, where=where, text=text[:2000])
+        )

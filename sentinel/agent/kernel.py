@@ -1,0 +1,191 @@
+"""The thread that reads the kernel's log."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sentinel.adapters.kmsg import KernelLog, Record, boot_id, last_words
+from sentinel.agent.keeping import restore, save
+from sentinel.agent.settings import AgentSettings
+from sentinel.errors import Unavailable
+from sentinel.model import Evidence, Kind, Source, Where, stable_id, utc
+
+log = logging.getLogger("sentinel.agent")
+
+_DIGITS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]*\d[0-9a-fA-F]*")
+
+
+class Flood:
+    """Passes the first lines of each kind in a window and counts the rest, so that the first of a new kind always passes."""
+
+    def __init__(self, lines: int, window_s: float) -> None:
+        self._lines = lines
+        self._window_s = window_s
+        self._kinds: dict[str, list[float]] = {}  # kind -> [window began, passed in it, suppressed in it]
+        self.suppressed = 0
+
+    def passes(self, text: str, now_s: float) -> bool:
+        kind = _DIGITS.sub("#", text[:160])
+        entry = self._kinds.get(kind)
+        if entry is None or now_s - entry[0] >= self._window_s:
+            if len(self._kinds) > 2000:
+                self._kinds = {name: kept for name, kept in self._kinds.items() if now_s - kept[0] < self._window_s}
+            self._kinds[kind] = [now_s, 1, 0]
+            return True
+        if entry[1] < self._lines:
+            entry[1] += 1
+            return True
+        entry[2] += 1
+        self.suppressed += 1
+        return False
+
+
+Reader = Callable[[Record, datetime], list[Evidence]]
+
+
+class KernelWatch:
+    """Reads records, lets ``reader`` make evidence of them, and moves the cursor behind what was kept."""
+
+    def __init__(self, node: str, settings: AgentSettings, reader: Reader, keep: Callable[[Evidence], None]) -> None:
+        self.node = node
+        self.readable: bool | None = None
+        self.records = 0
+        self._settings = settings.kernel
+        self._state = Path(settings.state) / "kernel.json"
+        self._seen_words = Path(settings.state) / "pstore.json"
+        self._boot = boot_id()
+        self._reader = reader
+        self._keep = keep
+        self.flood = Flood(settings.kernel.lines_per_kind, settings.kernel.window_s)
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """The thread: until ``stop``. A log that cannot be read is said once, and tried again."""
+        pause_s = 1.0
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+                pause_s = 1.0
+            except Unavailable as error:
+                if self.readable is not False:
+                    self._unreadable(str(error))
+                self.readable = False
+                self._stopped.wait(pause_s)
+                pause_s = min(60.0, pause_s * 2)
+            except Exception:  # the loop of a root: the agent goes on, and the event is found
+                log.exception("bug in kernel watch")
+                self._stopped.wait(1.0)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _follow(self) -> None:
+        source = KernelLog(self._settings.path, restore(self._state), replay=self._settings.replay, boot=self._boot)
+        try:
+            save(self._state, source.cursor)
+            self.readable = True
+            overruns = 0
+            while not self._stopped.is_set():
+                if self.turn(source):
+                    save(self._state, source.cursor)
+                if source.overruns != overruns:
+                    overruns = source.overruns
+                    self._unreadable(f"{source.path}: the kernel threw records away before they were read")
+                source.wait(1.0 if source.device else self._settings.poll_s)
+        finally:
+            source.close()
+
+    def turn(self, source: KernelLog) -> int:
+        """Everything there is now; returns how many records that was."""
+        count = 0
+        for record in source.read():
+            count += 1
+            now = datetime.now(UTC)
+            for evidence in self._reader(record, now):
+                if self.flood.passes(evidence.text, record.at_s):
+                    self._keep(evidence)
+        self.records += count
+        return count
+
+    def panics(self) -> None:
+        """What the kernel left when it died, once per file."""
+        seen = restore(self._seen_words)
+        seen = seen if isinstance(seen, dict) else {}
+        try:
+            words = last_words(self._settings.pstore, seen)
+        except Unavailable as error:
+            self._unreadable(str(error))
+            return
+        for name, changed_s, text in words:
+            seen[name] = changed_s
+            at = utc(changed_s)
+            for number, line in enumerate(text.splitlines()[-400:]):
+                record = Record(number, changed_s, 0, re.sub(r"^<\d+>(?:\[ *\d+\.\d+\] ?)?", "", line))
+                for evidence in self._reader(record, at):
+                    self._keep(evidence)
+            self._keep(
+                Evidence(
+                    id=stable_id("pstore", self.node, name, changed_s),
+                    at=at,
+                    seen_at=datetime.now(UTC),
+                    source=Source.KERNEL,
+                    kind="kernel_panic",
+                    where=Where(node=self.node),
+                    text=f"the kernel died and left {name}: {text.strip()[-1500:]}",
+                    data={"file": name},
+                )
+            )
+        if words:
+            save(self._seen_words, seen)
+
+    def _unreadable(self, reason: str) -> None:
+        now = datetime.now(UTC)
+        log.warning("kernel-log-unreadable reason=%s", reason)
+        self._keep(
+            Evidence(
+                id=stable_id("kernel-unreadable", self.node, reason, now.isoformat()),
+                at=now,
+                seen_at=now,
+                source=Source.AGENT,
+                kind=Kind.UNREADABLE,
+                where=Where(node=self.node),
+                text=reason,
+                data={"source": "kernel"},
+            )
+        )
+
+
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+_SXID = re.compile(r"nvidia-nvswitch\d*: SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+_OFF_BUS = re.compile(r"GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+).*fallen off the bus")
+
+
+def plain_reader(node: str, boot: str) -> Reader:
+    """The hardest lines without any rules: Xid, SXid, and a GPU that fell off the bus."""
+
+    def read(record: Record, now: datetime) -> list[Evidence]:
+        for pattern, kind, name in ((_XID, Kind.XID, "xid"), (_SXID, Kind.SXID, "sxid"), (_OFF_BUS, Kind.GPU_LOST, "")):
+            match = pattern.search(record.text)
+            if match is None:
+                continue
+            data = {"pci": match[1].lower()} | ({name: int(match[2])} if name else {})
+            return [
+                Evidence(
+                    id=stable_id("kernel", node, boot, record.sequence, record.text),
+                    at=utc(record.at_s),
+                    seen_at=now,
+                    source=Source.KERNEL,
+                    kind=kind,
+                    where=Where(node=node),
+                    text=record.text,
+                    data=data,
+                )
+            ]
+        return []
+
+    return read

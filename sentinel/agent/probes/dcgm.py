@@ -1,0 +1,127 @@
+"""GPU telemetry: DCGM's bindings, else ``dcgmi``, else NVML, else an honest *not known*. Streams samples for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sentinel.adapters.dcgm import XID_FIELD, Bindings, HostEngine
+from sentinel.agent.probes import begin, say
+from sentinel.errors import ProtocolError, SentinelError, Unavailable
+from sentinel.evidence.dcgm import FAST, LOST, MINOR, PCI_BUS_ID, WATCHED
+
+STALE_S = 10.0  # a value whose reading is older than this is not known any more
+
+
+def main() -> None:
+    arguments = begin()
+    reasons = []
+    for source in (_by_bindings, _by_dcgmi, _by_nvml):
+        try:
+            source(arguments)
+        except Unavailable as error:
+            reasons.append(str(error))
+        except ProtocolError as error:
+            reasons.append(str(error))
+    # The agent starts us again, with growing pauses.
+    say({"type": "unreadable", "reason": "; ".join(reasons)})
+
+
+def _by_bindings(arguments: dict[str, Any]) -> None:
+    engine = HostEngine(
+        Bindings(arguments.get("bindings", "")),
+        host=arguments["host"],
+        socket=arguments.get("socket", ""),
+        connect_s=arguments["connect_s"],
+        interval_s=arguments["interval_s"],
+    )
+    try:
+        _stream(engine, arguments)
+    finally:
+        engine.close()
+
+
+def _stream(engine: HostEngine, arguments: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+    """Samples until the connection ends. Twice an interval for Xids and what is as grave, once for everything."""
+    version = engine.version()
+    gpus = engine.gpus()
+    ids = [gpu["id"] for gpu in gpus]
+    engine.watch("fields", ids, [*WATCHED, MINOR, PCI_BUS_ID])
+    engine.watch("events", ids, [XID_FIELD])
+    engine.watch("fast", ids, FAST)
+    engine.set_health("fields")
+    engine.refresh()
+    interval_s, health_s = arguments["interval_s"], arguments["health_s"]
+    began_s = clock()
+    next_s, next_health_s, turn = began_s, began_s, 0
+    while True:
+        full = turn % 2 == 0
+        if full and turn:
+            listed = engine.gpus()
+            if [gpu["id"] for gpu in listed] != ids:
+                return  # another set of GPUs: begin again with new groups
+            gpus = listed
+        else:
+            statuses = engine.statuses(ids)
+            gpus = [{**gpu, "status": statuses.get(gpu["id"])} for gpu in gpus]
+        latest = engine.latest("fields" if full else "fast")
+        message: dict[str, Any] = {
+            "type": "sample",
+            "via": "dcgm",
+            "version": version,
+            "full": full,
+            "gpus": [_gpu(gpu, latest.get(gpu["id"], {})) for gpu in gpus],
+            "events": engine.events("events"),
+        }
+        if full and clock() >= next_health_s:
+            next_health_s = clock() + health_s
+            message["health"] = engine.health("fields")
+        say(message)
+        turn += 1
+        next_s += interval_s / 2
+        time.sleep(max(0.0, next_s - clock()))
+        next_s = max(next_s, clock() - interval_s)  # after a stop (SIGSTOP, suspend) do not catch up
+
+
+def _gpu(gpu: dict[str, Any], readings: dict[int, tuple[Any, int]]) -> dict[str, Any]:
+    oldest_us = (time.time() - STALE_S) * 1e6
+    fields = {number: (value if at_us >= oldest_us else None) for number, (value, at_us) in readings.items()}
+    minor = readings.get(MINOR, (None, 0))[0]
+    made = {
+        **gpu,
+        "fields": {str(number): value for number, value in fields.items() if number not in (MINOR, PCI_BUS_ID)},
+    }
+    if isinstance(minor, int):
+        made["minor"] = minor
+    if gpu["status"] == LOST:
+        made["fields"] = {}
+    return made
+
+
+def _by_dcgmi(arguments: dict[str, Any]) -> None:
+    from sentinel.adapters.dcgmi import Dcgmi
+
+    dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
+    dcgmi.check()
+    _poll(lambda: dcgmi.sample(WATCHED), "dcgmi", max(arguments["interval_s"], 1.0))
+
+
+def _by_nvml(arguments: dict[str, Any]) -> None:
+    from sentinel.adapters.nvml import Nvml
+
+    with Nvml() as nvml:
+        _poll(nvml.sample, "nvml", max(arguments["interval_s"], 1.0))
+
+
+def _poll(sample: Callable[[], dict[str, Any]], via: str, interval_s: float) -> None:
+    while True:
+        say({"type": "sample", "via": via, "full": True, **sample()})
+        time.sleep(interval_s)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SentinelError as error:
+        say({"type": "unreadable", "reason": str(error)})

@@ -1,0 +1,159 @@
+"""Follows the log of one job, as the job's user: steps at most once a second, what rules recognise, and a count of the rest.
+
+Messages: ``evidence`` (items, with the cursor behind them), ``cursor``, ``alive``, ``trouble``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.adapters.logfile import Block, LogFile
+from sentinel.adapters.rules_files import load_rules
+from sentinel.agent.probes import become, begin, say
+from sentinel.errors import SentinelError
+from sentinel.evidence.logs import LogReader, Signatures
+from sentinel.model import Evidence, Kind, Source, Where, stable_id
+from sentinel.wire import to_json
+
+STEP_S = 1.0  # one step in this time
+ALIVE_S = 2.0
+
+
+class Follower:
+    """What is read → messages. The clock is an argument; the file is the caller's."""
+
+    def __init__(
+        self, signatures: Signatures, where: Where, *, lines_per_s: float, burst: int, first_line: int = 1
+    ) -> None:
+        self._signatures = signatures
+        self._where = where
+        self._lines_per_s = lines_per_s
+        self._burst = burst
+        self._allowance = float(burst)
+        self._filled_s: float | None = None
+        self._suppressed = 0
+        self._step: Evidence | None = None
+        self._step_said_s = float("-inf")
+        self._reader = self._new(first_line)
+        self._expected_line = first_line
+
+    def _new(self, first_line: int) -> LogReader:
+        return LogReader(self._signatures, source=Source.JOB_LOG, where=self._where, first_line=first_line)
+
+    def read(self, block: Block, now: datetime, now_s: float) -> list[Evidence]:
+        if block.fresh or block.first_line != self._expected_line:
+            self._reader = self._new(block.first_line)
+        self._expected_line = block.first_line + block.content.count(b"\n")
+        return self._pass(self._reader.feed(block.content, now), now_s)
+
+    def finish(self, now: datetime, now_s: float) -> list[Evidence]:
+        return self._pass(self._reader.finish(now), now_s) + self.due(now, now_s, last=True)
+
+    def due(self, now: datetime, now_s: float, *, last: bool = False) -> list[Evidence]:
+        """The newest step, when one may be said again; what was suppressed, at the end."""
+        found = []
+        if self._step is not None and (last or now_s - self._step_said_s >= STEP_S):
+            found.append(self._step)
+            self._step, self._step_said_s = None, now_s
+        if self._suppressed and (last or self._allowance >= self._burst / 2):
+            found.append(self._count(now))
+        return found
+
+    def _pass(self, evidence: list[Evidence], now_s: float) -> list[Evidence]:
+        if self._filled_s is not None:
+            self._allowance = min(self._burst, self._allowance + (now_s - self._filled_s) * self._lines_per_s)
+        self._filled_s = now_s
+        found: list[Evidence] = []
+        for item in evidence:
+            if item.kind == Kind.STEP:
+                self._step = item
+                if now_s - self._step_said_s >= STEP_S:
+                    found.append(item)
+                    self._step, self._step_said_s = None, now_s
+            elif self._allowance >= 1:
+                self._allowance -= 1
+                if self._step is not None:  # order: a failure comes after the last step before it
+                    found.append(self._step)
+                    self._step, self._step_said_s = None, now_s
+                found.append(item)
+            else:
+                self._suppressed += 1
+        return found
+
+    def _count(self, now: datetime) -> Evidence:
+        count, self._suppressed = self._suppressed, 0
+        return Evidence(
+            id=stable_id("suppressed", self._where.job, self._where.attempt, now.isoformat()),
+            at=now,
+            seen_at=now,
+            source=Source.JOB_LOG,
+            kind="suppressed",
+            where=self._where,
+            text=f"{count} further lines that rules recognise were not passed on",
+            data={"count": count},
+        )
+
+
+def main() -> None:
+    arguments = begin()
+    become(arguments["uid"], arguments.get("gid"))
+    where = Where(node=arguments["node"], job=arguments["job"], attempt=arguments["attempt"], path=arguments["path"])
+    follow(arguments, where)
+
+
+def signatures_of(folders: list[str]) -> Signatures:
+    rules = load_rules()
+    for folder in folders:
+        rules = load_rules(site=Path(folder))
+    return Signatures(rules)
+
+
+def follow(arguments: dict[str, Any], where: Where) -> None:
+    cursor = arguments.get("cursor") or {}
+    file = LogFile(arguments["path"], cursor, limit_bytes=arguments["read_bytes"])
+    follower = Follower(
+        signatures_of(arguments.get("rules", [])),
+        where,
+        lines_per_s=arguments["lines_per_s"],
+        burst=arguments["burst"],
+        first_line=int(cursor.get("line", 1)),
+    )
+    ended = Path(arguments["ended"])
+    alive_s, ended_s, trouble = time.monotonic(), None, ""
+    while True:
+        try:
+            for block in file.read():
+                _tell(follower.read(block, datetime.now(UTC), time.monotonic()), file)
+            trouble = ""
+        except SentinelError as error:
+            if str(error) != trouble:
+                trouble = str(error)
+                say({"type": "trouble", "reason": trouble})
+        now_s = time.monotonic()
+        _tell(follower.due(datetime.now(UTC), now_s), file)
+        if ended_s is None and ended.exists():
+            ended_s = now_s
+        if ended_s is not None and now_s - ended_s >= arguments["linger_s"]:
+            break
+        if now_s - alive_s >= ALIVE_S:
+            alive_s = now_s
+            say({"type": "alive", "there": file.there, "cursor": file.cursor, "skipped_bytes": file.skipped_bytes})
+        time.sleep(arguments["poll_s"])
+    rest = file.rest()
+    found = follower.read(rest, datetime.now(UTC), now_s) if rest is not None else []
+    _tell(found + follower.finish(datetime.now(UTC), now_s), file)
+    say({"type": "done", "there": file.there, "cursor": file.cursor})
+
+
+def _tell(evidence: list[Evidence], file: LogFile) -> None:
+    if evidence:
+        items = [to_json(dataclasses.replace(item)) for item in evidence]
+        say({"type": "evidence", "items": items, "cursor": file.cursor})
+
+
+if __name__ == "__main__":
+    main()

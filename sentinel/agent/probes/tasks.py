@@ -1,0 +1,104 @@
+"""States of a job's processes on this node, from /proc. Reading /proc of a stuck process may itself get stuck."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sentinel.agent.probes import begin, say
+
+# Processes between slurmd and what trains.
+WRAPPERS = frozenset({"slurmstepd", "srun", "slurm_script", "bash", "sh", "dash", "ksh", "zsh", "tcsh", "env", "timeout",
+                      "numactl", "time", "nsenter", "enroot", "apptainer", "singularity", "torchrun"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Task:
+    rank: int | None
+    pid: int
+    parent: int
+    state: str
+    cpu_s: float
+    command: str
+    leaf: bool  # the process that does the task's work: no wrapper, and not the launcher of the processes that do
+
+
+@dataclass(frozen=True)
+class _Process:
+    pid: int
+    parent: int
+    state: str
+    cpu_s: float
+    command: str
+    environment: dict[str, str]
+
+
+def tasks_of(job: int, proc: Path = Path("/proc"), ticks: int | None = None) -> list[Task]:
+    """Every process that has this job in its environment."""
+    found = {process.pid: process for process in _processes(job, proc, ticks or os.sysconf("SC_CLK_TCK"))}
+    launchers = set()
+    for process in found.values():
+        parent = found.get(process.parent)
+        while parent is not None:
+            if "LOCAL_RANK" in process.environment and "LOCAL_RANK" not in parent.environment:
+                launchers.add(parent.pid)
+            parent = found.get(parent.parent)
+    made = []
+    for process in found.values():
+        working = process.command not in WRAPPERS and process.pid not in launchers
+        parent = found.get(process.parent)
+        below = parent is not None and parent.command not in WRAPPERS and parent.pid not in launchers
+        made.append(
+            Task(
+                rank=_rank(process.environment),
+                pid=process.pid,
+                parent=process.parent,
+                state=process.state,
+                cpu_s=process.cpu_s,
+                command=process.command,
+                leaf=working and not below,
+            )
+        )
+    return sorted(made, key=lambda task: task.pid)
+
+
+def _processes(job: int, proc: Path, ticks: int) -> Iterator[_Process]:
+    wanted = f"SLURM_JOB_ID={job}".encode()
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            content = (entry / "environ").read_bytes()
+            if wanted not in content.split(b"\0"):
+                continue
+            head, _, rest = (entry / "stat").read_text(errors="replace").rpartition(")")
+        except (PermissionError, FileNotFoundError, ProcessLookupError):
+            continue  # another user's, or gone
+        fields = rest.split()
+        pairs = (item.partition("=") for item in content.decode("utf-8", "replace").split("\0"))
+        yield _Process(
+            pid=int(entry.name),
+            parent=int(fields[1]),
+            state=fields[0],
+            cpu_s=(int(fields[11]) + int(fields[12])) / ticks,
+            command=head.partition("(")[2],
+            environment={name: value for name, _, value in pairs},
+        )
+
+
+def _rank(environment: dict[str, str]) -> int | None:
+    """The launcher's rank where it gave one (torchrun), else Slurm's."""
+    text = environment.get("RANK") if "LOCAL_RANK" in environment else None
+    text = text or environment.get("SLURM_PROCID", "")
+    return int(text) if text.isdigit() else None
+
+
+def main() -> None:
+    arguments = begin()
+    say({"result": {"tasks": [asdict(task) for task in tasks_of(int(arguments["job"]))]}})
+
+
+if __name__ == "__main__":
+    main()

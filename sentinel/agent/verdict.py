@@ -1,0 +1,102 @@
+"""The node's dated verdict, which the hooks read: one line, ``OK|BAD|UNKNOWN <unix seconds> <code> <sentence>``.
+
+BAD only on positive proof that holds now: a GPU that is lost or missing, an action that the driver itself asks for, memory
+that cannot be repaired, a diagnostic that found a fault, or one of the few Xids that convict alone. Nothing readable is
+UNKNOWN, and no hook refuses a node for that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.agent.keeping import restore, save, write_atomically
+from sentinel.evidence.dcgm import Fact
+from sentinel.model import Evidence, Kind, Source
+
+# Xids after which a node gets no work until a diagnostic passes or it was rebooted.
+CONVICTING_XIDS = frozenset({48, 64, 79, 95, 140, 143})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    word: str  # OK, BAD, UNKNOWN
+    at_s: int
+    code: str
+    sentence: str
+
+    @property
+    def line(self) -> str:
+        sentence = "".join(letter if letter.isprintable() else "?" for letter in self.sentence)[:300]
+        return f"{self.word} {self.at_s} {self.code} {sentence}\n"
+
+
+class VerdictKeeper:
+    """Collects what convicts the node and writes the verdict.
+
+    Args:
+        boot: identity of this boot: a reboot ends what Xids said.
+        facts: hard faults that telemetry sees now.
+        telemetry: None when GPU telemetry is fresh, else why it is not.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        state: Path,
+        boot: str,
+        facts: Callable[[], Sequence[Fact]],
+        telemetry: Callable[[], str | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = run_dir / "verdict"
+        self._state = state / "convictions.json"
+        self._boot = boot
+        self._facts = facts
+        self._telemetry = telemetry
+        self._clock = clock
+        kept = restore(self._state)
+        same_boot = isinstance(kept, dict) and kept.get("boot") == boot
+        self._convictions: dict[str, str] = dict(kept["convictions"]) if same_boot else {}
+
+    def consider(self, evidence: Evidence) -> None:
+        """Remember evidence that convicts until a diagnostic passes or the node was rebooted."""
+        if evidence.source not in (Source.KERNEL, Source.DCGM, Source.NVML, Source.DIAGNOSTIC):
+            return
+        xid = evidence.data.get("xid")
+        if evidence.kind == Kind.XID and xid in CONVICTING_XIDS:
+            self._convict(f"xid_{xid}", f"Xid {xid} on {evidence.data.get('pci') or 'a GPU'}")
+        elif evidence.kind == Kind.DIAG_FAILED and evidence.data.get("convicts") is True:
+            self._convict("diagnostic", evidence.text)
+
+    def diagnosed(self, result: Any) -> None:
+        """A diagnostic was run on order. That it passed on all GPUs takes back what was said before."""
+        if isinstance(result, dict) and result.get("result") == "pass" and result.get("gpus") is None:
+            self._convictions.clear()
+            save(self._state, {"boot": self._boot, "convictions": self._convictions})
+            self.write()
+
+    def now(self) -> NodeVerdict:
+        at_s = int(self._clock())
+        for fact in self._facts():
+            return NodeVerdict("BAD", at_s, fact.code, fact.sentence)
+        for code, sentence in self._convictions.items():
+            return NodeVerdict("BAD", at_s, code, sentence)
+        reason = self._telemetry()
+        if reason is not None:
+            return NodeVerdict("UNKNOWN", at_s, "telemetry", reason)
+        return NodeVerdict("OK", at_s, "ok", "nothing speaks against this node")
+
+    def write(self) -> NodeVerdict:
+        verdict = self.now()
+        write_atomically(self._path, verdict.line)
+        return verdict
+
+    def _convict(self, code: str, sentence: str) -> None:
+        if code not in self._convictions:
+            self._convictions[code] = sentence
+            save(self._state, {"boot": self._boot, "convictions": self._convictions})
+            self.write()

@@ -1,0 +1,34 @@
+"""The two services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=Path("/etc/sentinel/agent.toml"),
+    show_default=True,
+    help="Settings of this node's agent.",
+)
+def agent(config: Path) -> None:
+    """Run the agent of this node until it is told to stop (SIGTERM).
+
+    It watches the kernel log, the GPUs and the jobs' logs, keeps what it sees on disk until the daemon has it, writes the
+    verdict that the prolog reads, and does what the daemon orders. It decides nothing.
+
+    \b
+    Examples:
+      sentinel agent
+      sentinel agent --config /etc/sentinel/agent.toml
+    """
+    from sentinel.adapters.munge import Munge
+    from sentinel.agent.agent import run
+    from sentinel.agent.settings import AgentSettings
+    from sentinel.settings import load
+
+    run(load(config, AgentSettings), Munge)

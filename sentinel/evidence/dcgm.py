@@ -1,0 +1,403 @@
+"""What DCGM (or NVML in its place) measured → evidence. Pure: samples in, edges out.
+
+A condition becomes evidence once, when it appears; that it is known is part of ``DcgmReader.state``, so that a restart
+of the agent does not say it again. Blank is *not known* and never an edge by itself; only when everything is blank on
+every GPU does that say something: DCGM has stopped asking the driver, as it does after a fatal Xid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sentinel.errors import ProtocolError
+from sentinel.model import Evidence, Kind, Scalar, Source, Where, stable_id, utc
+
+# Fields by number: the names changed between releases, the numbers did not (3.3 to 4.6).
+DRIVER, UUID, MINOR, PCI_BUS_ID, MIG_MODE = 1, 54, 55, 57, 67
+XID = 230
+SBE, DBE, DBE_MEMORY, SRAM_THRESHOLD = 310, 311, 319, 346
+REMAP_UNCORRECTABLE, REMAP_CORRECTABLE, REMAP_FAILURE, REMAP_PENDING = 393, 394, 395, 396
+PCIE_REPLAY, PCIE_GENERATION, PCIE_WIDTH, PCIE_WIDTH_MAX, PCIE_AER_CORRECTABLE = 202, 237, 238, 236, 1501
+NVLINK_CRC_FLIT, NVLINK_CRC_DATA, NVLINK_REPLAY, NVLINK_RECOVERY = 409, 419, 429, 439
+TEMPERATURE, TEMPERATURE_MEMORY, TEMPERATURE_SLOWDOWN, POWER_W = 150, 140, 158, 155
+CLOCK_REASONS, GPU_UTILISATION, MEMORY_USED_MIB = 112, 203, 252
+RECOVERY_ACTION, UNREPAIRABLE, FABRIC_MANAGER_ERROR = 1523, 1507, 171
+
+WATCHED = (
+    SBE, DBE, DBE_MEMORY, SRAM_THRESHOLD, REMAP_UNCORRECTABLE, REMAP_CORRECTABLE, REMAP_FAILURE, REMAP_PENDING,
+    PCIE_REPLAY, PCIE_GENERATION, PCIE_WIDTH, PCIE_WIDTH_MAX, PCIE_AER_CORRECTABLE, NVLINK_CRC_FLIT, NVLINK_CRC_DATA,
+    NVLINK_REPLAY, NVLINK_RECOVERY, TEMPERATURE, TEMPERATURE_MEMORY, TEMPERATURE_SLOWDOWN, POWER_W, CLOCK_REASONS,
+    GPU_UTILISATION, MEMORY_USED_MIB, RECOVERY_ACTION, UNREPAIRABLE, FABRIC_MANAGER_ERROR,
+)  # fmt: skip
+FAST = (RECOVERY_ACTION, REMAP_FAILURE, DBE_MEMORY)  # looked at more often than the rest, together with Xids
+# Every working GPU has these, whatever its model: when all of them are blank everywhere, DCGM is blind.
+ALWAYS_THERE = (TEMPERATURE, POWER_W, CLOCK_REASONS, GPU_UTILISATION, MEMORY_USED_MIB)
+
+LOST, DETACHED, INACCESSIBLE = 4, 7, 3  # GetGpuStatus
+HARD_SLOWDOWN = 0x8 | 0x40 | 0x80  # hardware slowdown, its thermal and its power brake
+ACTIONS = {0: "none", 1: "GPU reset", 2: "node reboot", 3: "drain peer-to-peer", 4: "drain and reset"}
+
+FIRST_EVENT_AGE_S = 300.0  # without a cursor, older Xids are history that was dealt with before we came
+BLANK_SAMPLES = 3  # in a row, before "all blank" is believed
+SLOWDOWN_SAMPLES = 3
+PCIE_REPLAYS_PER_MIN = 8.0  # DCGM's own limit of the replay rate for the boards it knows
+NVLINK_CRC_PER_S = 100.0  # DCGM's own limit
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of a sample; ``fields`` by number, None where DCGM said blank."""
+
+    id: int
+    uuid: str | None = None
+    pci: str | None = None
+    minor: int | None = None
+    status: int | None = None
+    fields: Mapping[int, Scalar] = field(default_factory=dict)
+
+    @property
+    def index(self) -> int:
+        """As Slurm's gres counts: by the minor number of the device file."""
+        return self.id if self.minor is None else self.minor
+
+    @property
+    def key(self) -> str:
+        return self.uuid or f"gpu{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthIncident:
+    """By entity and code only: the text names wrong GPUs."""
+
+    entity_group: int
+    entity: int
+    system: int
+    health: int  # 10 warning, 20 failure
+    code: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    at: datetime
+    via: str  # dcgm, dcgmi, nvml
+    gpus: tuple[Gpu, ...] = ()
+    events: tuple[tuple[int, int, int], ...] = ()  # GPU id, Xid, microseconds
+    health: tuple[HealthIncident, ...] | None = None  # None: not asked this time
+    full: bool = True  # False: only the fast fields
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that is wrong now, for the node's verdict."""
+
+    code: str
+    sentence: str
+
+
+def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
+    """A sample from the JSON of the probe.
+
+    Raises:
+        ProtocolError: of another shape.
+    """
+    try:
+        gpus = tuple(
+            Gpu(
+                id=int(gpu["id"]),
+                uuid=gpu.get("uuid"),
+                pci=gpu.get("pci"),
+                minor=gpu.get("minor"),
+                status=gpu.get("status"),
+                fields={int(number): value for number, value in gpu.get("fields", {}).items()},
+            )
+            for gpu in message["gpus"]
+        )
+        health = message.get("health")
+        return Sample(
+            at=at,
+            via=str(message["via"]),
+            gpus=gpus,
+            events=tuple((int(gpu), int(xid), int(at_us)) for gpu, xid, at_us in message.get("events", ())),
+            health=None if health is None else tuple(HealthIncident(**incident) for incident in health),
+            full=bool(message.get("full", True)),
+            version=str(message.get("version", "")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not a sample: {error!r:.120}") from error
+
+
+class DcgmReader:
+    """Turns samples of one node into evidence.
+
+    Args:
+        node: its name in Slurm.
+        promised: GPUs that Slurm's gres promises; None when that is not known.
+        state: what an earlier reader's ``state`` was, so that nothing is said twice.
+    """
+
+    def __init__(self, node: str, promised: int | None = None, state: Mapping[str, Any] | None = None) -> None:
+        self.node = node
+        self.promised = promised
+        state = state or {}
+        self._cursor: dict[str, tuple[int, list[int]]] = {
+            key: (int(value[0]), [int(xid) for xid in value[1]]) for key, value in state.get("xids", {}).items()
+        }
+        # condition -> (its value, when it appeared)
+        self._edges: dict[str, tuple[Scalar, str]] = {
+            key: (value[0], str(value[1])) for key, value in state.get("edges", {}).items()
+        }
+        self._counters: dict[tuple[str, int], tuple[float, float]] = {}
+        self._known: dict[str, Gpu] = {}
+        self._slow: dict[str, int] = {}
+        self._blank = 0
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """JSON to hand to the next reader."""
+        return {
+            "xids": {key: [at, xids] for key, (at, xids) in self._cursor.items()},
+            "edges": {key: [value, at] for key, (value, at) in self._edges.items()},
+        }
+
+    def facts(self) -> list[Fact]:
+        """Hard faults that hold now: what a prolog may refuse a node for."""
+        made = []
+        for key, (value, _) in self._edges.items():
+            name, _, unit = key.partition("/")
+            if name in _HARD:
+                made.append(Fact(name, f"{_HARD[name]}{f' ({value})' if value not in (True, None) else ''}: {unit}"))
+        return made
+
+    def read(self, sample: Sample) -> list[Evidence]:
+        found = list(self._events(sample))
+        for gpu in sample.gpus:
+            found.extend(self._status(gpu, sample))
+            if gpu.status != LOST:
+                found.extend(self._conditions(gpu, sample))
+                found.extend(self._growth(gpu, sample))
+        if sample.full:
+            found.extend(self._count(sample))
+            found.extend(self._blindness(sample))
+        if sample.health is not None:
+            found.extend(self._health(sample, sample.health))
+        return found
+
+    # ------------------------------------------------------------------------------------------------ the parts
+
+    def _events(self, sample: Sample) -> Iterator[Evidence]:
+        by_id = {gpu.id: gpu for gpu in sample.gpus}
+        for gpu_id, xid, at_us in sorted(sample.events, key=lambda event: event[2]):
+            gpu = by_id.get(gpu_id) or Gpu(gpu_id)
+            known = self._cursor.get(gpu.key)
+            if known is None and at_us / 1e6 < sample.at.timestamp() - FIRST_EVENT_AGE_S:
+                continue
+            if known is not None and (at_us < known[0] or (at_us == known[0] and xid in known[1])):
+                continue
+            same = known[1] if known is not None and known[0] == at_us else []
+            self._cursor[gpu.key] = (at_us, [*same, xid])
+            if xid <= 0:
+                continue  # an injected 0 is no fault
+            yield self._evidence(
+                sample, Kind.XID, gpu, f"DCGM: Xid {xid} on GPU {gpu.index} ({gpu.pci or 'PCI address not known'})",
+                {"xid": xid, "pci": gpu.pci}, at=utc(at_us / 1e6), identity=("xid", at_us, xid),
+            )  # fmt: skip
+
+    def _status(self, gpu: Gpu, sample: Sample) -> Iterator[Evidence]:
+        lost = None if gpu.status is None or gpu.status == 0 else gpu.status == LOST
+        yield from self._edge(
+            sample, "gpu_lost", lost, gpu, Kind.GPU_LOST, "the driver lost this GPU (status 4)", {"status": gpu.status}
+        )
+        away = None if gpu.status is None or gpu.status == 0 else gpu.status in (DETACHED, INACCESSIBLE)
+        yield from self._edge(
+            sample, "gpu_away", away, gpu, Kind.UNREADABLE, f"DCGM cannot use this GPU (status {gpu.status})",
+            {"status": gpu.status},
+        )  # fmt: skip
+
+    def _conditions(self, gpu: Gpu, sample: Sample) -> Iterator[Evidence]:
+        action = _number(gpu, RECOVERY_ACTION)
+        code = None if action is None else int(action)
+        yield from self._edge(
+            sample, "recovery_action", None if code is None else (code if code else False), gpu, Kind.RECOVERY_ACTION,
+            f"the driver asks for: {ACTIONS.get(code or 0, f'action {code}')}", {"action": code},
+        )  # fmt: skip
+        for name, number, sentence in _FLAGS:
+            value = _number(gpu, number)
+            yield from self._edge(
+                sample, name, None if value is None else value > 0, gpu, name, sentence, {"field": number}
+            )
+        if not sample.full:
+            return
+        width, widest = _number(gpu, PCIE_WIDTH), _number(gpu, PCIE_WIDTH_MAX)
+        narrow = None if width is None or not widest else width < widest
+        yield from self._edge(
+            sample, "pcie_width", narrow, gpu, "pcie_width", f"PCIe link width {width:g} of {widest:g}" if narrow else "",
+            {"width": width, "maximum": widest},
+        )  # fmt: skip
+        heat, limit = _number(gpu, TEMPERATURE), _number(gpu, TEMPERATURE_SLOWDOWN)
+        hot = None if heat is None or not limit else heat >= limit
+        yield from self._edge(
+            sample, "gpu_thermal", hot, gpu, "gpu_thermal", f"{heat:g} °C, slowdown at {limit:g} °C" if hot else "",
+            {"temperature": heat, "limit": limit},
+        )  # fmt: skip
+        reasons = _number(gpu, CLOCK_REASONS)
+        if reasons is not None:
+            count = self._slow[gpu.key] = self._slow.get(gpu.key, 0) + 1 if int(reasons) & HARD_SLOWDOWN else 0
+            slow = int(reasons) & HARD_SLOWDOWN if count >= SLOWDOWN_SAMPLES else False
+            yield from self._edge(
+                sample, "clocks_slowdown", bool(slow), gpu, "clocks_slowdown",
+                f"hardware slows the clocks, reasons {int(reasons):#x}", {"reasons": int(reasons)},
+            )  # fmt: skip
+
+    def _growth(self, gpu: Gpu, sample: Sample) -> Iterator[Evidence]:
+        """Counters that grew. The first reading is a base, not a growth; a counter that fell was reset."""
+        for number, name, per_s, sentence in _COUNTERS:
+            value = _number(gpu, number)
+            if value is None:
+                continue
+            now_s = sample.at.timestamp()
+            before, since_s = self._counters.get((gpu.key, number), (value, now_s))
+            grown = value - before
+            if grown < 0 or per_s == 0 or now_s - since_s >= 60 or (gpu.key, number) not in self._counters:
+                self._counters[(gpu.key, number)] = (value, now_s)
+            elapsed_s = max(now_s - since_s, 1.0)
+            if grown > 0 and (per_s == 0 or grown / max(elapsed_s, 60.0 if per_s < 1 else 1.0) > per_s):
+                self._counters[(gpu.key, number)] = (value, now_s)
+                yield self._evidence(
+                    sample, name, gpu, f"{sentence}: {before:g} -> {value:g}",
+                    {"field": number, "before": before, "now": value, "elapsed_s": round(now_s - since_s, 3)},
+                    identity=(name, number, value, now_s),
+                )  # fmt: skip
+
+    def _count(self, sample: Sample) -> Iterator[Evidence]:
+        for gpu in sample.gpus:
+            if gpu.uuid:
+                self._known.setdefault(gpu.uuid, gpu)
+        lost = [gpu for gpu in sample.gpus if gpu.status == LOST]
+        present = len(sample.gpus) - len(lost)
+        here = {gpu.uuid for gpu in sample.gpus if gpu.uuid}
+        gone = [gpu for uuid, gpu in self._known.items() if uuid not in here] if here or not sample.gpus else []
+        for gpu in self._known.values():
+            yield from self._edge(
+                sample, "gpu_gone", gpu in gone, gpu, Kind.GPU_LOST, "this GPU was there and is not any more",
+                {"promised": self.promised, "found": present},
+            )  # fmt: skip
+        if self.promised is None:
+            return
+        few = present < self.promised
+        unnamed = present + len(lost) + len(gone) < self.promised  # not explained by those that were named above
+        yield from self._edge(
+            sample, "gpu_count", present if few and unnamed else False, None, Kind.GPU_LOST,
+            f"{present} GPUs found, {self.promised} promised to Slurm", {"promised": self.promised, "found": present},
+        )  # fmt: skip
+        yield from self._edge(
+            sample, "gpu_surplus", present if present > self.promised else False, None, "gpu_count_mismatch",
+            f"{present} GPUs found, only {self.promised} promised to Slurm: correct gres",
+            {"promised": self.promised, "found": present},
+        )  # fmt: skip
+
+    def _blindness(self, sample: Sample) -> Iterator[Evidence]:
+        readable = [gpu for gpu in sample.gpus if gpu.status != LOST]
+        blank = bool(readable) and all(gpu.fields.get(number) is None for gpu in readable for number in ALWAYS_THERE)
+        self._blank = self._blank + 1 if blank else 0
+        yield from self._edge(
+            sample, "all_blank", (self._blank >= BLANK_SAMPLES) if readable else None, None, "dcgm_all_blank",
+            "every field of every GPU is blank: DCGM has stopped asking the driver, as after a fatal Xid", {},
+        )  # fmt: skip
+
+    def _health(self, sample: Sample, incidents: tuple[HealthIncident, ...]) -> Iterator[Evidence]:
+        """Sticky: an incident stays until the host engine restarts, so each is said once."""
+        by_id = {gpu.id: gpu for gpu in sample.gpus}
+        now = set()
+        for incident in incidents:
+            gpu = by_id.get(incident.entity) if incident.entity_group == 1 else None
+            name = f"health_{incident.entity_group}_{incident.entity}_{incident.code}"
+            now.add(name)
+            yield from self._edge(
+                sample, name, incident.health, gpu, "gpu_health", f"DCGM health {incident.health}: {incident.text}",
+                {"code": incident.code, "system": incident.system, "health": incident.health,
+                 "entity_group": incident.entity_group, "entity": incident.entity},
+            )  # fmt: skip
+        for key in [key for key in self._edges if key.startswith("health_") and key.partition("/")[0] not in now]:
+            del self._edges[key]
+
+    # ------------------------------------------------------------------------------------------------ one edge
+
+    def _edge(
+        self,
+        sample: Sample,
+        name: str,
+        value: Scalar,
+        gpu: Gpu | None,
+        kind: str,
+        text: str,
+        data: Mapping[str, Scalar],
+    ) -> Iterator[Evidence]:
+        """Evidence when a condition appears or changes. ``value`` None: not known, leaves everything as it was."""
+        key = f"{name}/{gpu.key if gpu else ''}"
+        if value is None:
+            return
+        if value is False:
+            self._edges.pop(key, None)
+            return
+        known = self._edges.get(key)
+        if known is not None and known[0] == value:
+            return
+        since = sample.at.isoformat()
+        self._edges[key] = (value, since)
+        yield self._evidence(sample, kind, gpu, text, data, identity=(name, value, since))
+
+    def _evidence(
+        self, sample: Sample, kind: str, gpu: Gpu | None, text: str, data: Mapping[str, Scalar], *,
+        identity: tuple[object, ...], at: datetime | None = None,
+    ) -> Evidence:  # fmt: skip
+        return Evidence(
+            id=stable_id("dcgm", self.node, gpu.key if gpu else "", *identity),
+            at=at or sample.at,
+            seen_at=sample.at,
+            source=Source.NVML if sample.via == "nvml" else Source.DCGM,
+            kind=str(kind),
+            where=Where(node=self.node, gpu=gpu.index if gpu else None, gpu_uuid=gpu.uuid if gpu else None),
+            text=text,
+            data=dict(data),
+        )
+
+
+def _number(gpu: Gpu, number: int) -> float | None:
+    value = gpu.fields.get(number)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+# Flags: condition and kind, field, sentence.
+_FLAGS = (
+    ("row_remap_failure", REMAP_FAILURE, "a row remapping failed: the memory cannot be repaired"),
+    ("row_remap_pending", REMAP_PENDING, "a row remapping waits for a reset"),
+    ("sram_threshold", SRAM_THRESHOLD, "too many uncorrectable SRAM errors"),
+    ("memory_unrepairable", UNREPAIRABLE, "memory that cannot be repaired"),
+    ("fabric_manager", FABRIC_MANAGER_ERROR, "the fabric manager reports an error"),
+)
+# Counters: field, kind, growth per second above which it is said (0: any growth), sentence.
+_COUNTERS = (
+    (DBE, "ecc_dbe", 0.0, "uncorrectable memory errors"),
+    (DBE_MEMORY, "ecc_dbe", 0.0, "uncorrectable errors of device memory"),
+    (REMAP_UNCORRECTABLE, "row_remap_uncorrectable", 0.0, "rows remapped after uncorrectable errors"),
+    (PCIE_REPLAY, "pcie_replay", PCIE_REPLAYS_PER_MIN / 60, "PCIe replays"),
+    (NVLINK_CRC_FLIT, "nvlink_errors", NVLINK_CRC_PER_S, "NVLink CRC flit errors"),
+    (NVLINK_CRC_DATA, "nvlink_errors", NVLINK_CRC_PER_S, "NVLink CRC data errors"),
+    (NVLINK_REPLAY, "nvlink_errors", 0.0, "NVLink replays"),
+    (NVLINK_RECOVERY, "nvlink_errors", 0.0, "NVLink recoveries"),
+)
+# What convicts a node by itself while it holds.
+_HARD = {
+    "gpu_lost": "a GPU is lost",
+    "gpu_gone": "a GPU is missing",
+    "gpu_count": "GPUs are missing",
+    "recovery_action": "the driver asks for recovery action",
+    "row_remap_failure": "row remapping failed",
+    "memory_unrepairable": "GPU memory cannot be repaired",
+    "all_blank": "DCGM has lost the driver",
+}
