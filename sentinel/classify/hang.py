@@ -38,6 +38,7 @@ CONFIDENCE: dict[str, float] = {
     "idle": 0.95,
     "unseen": 0.9,
     "several": 0.7,
+    "rest": 0.7,
     "cycle": 0.5,
     "minority": 0.95,
     "tie": 0.5,
@@ -55,16 +56,20 @@ def analyse(
     torn = frozenset(item.rank for item in unreadable if item.rank is not None).difference(chosen)
     picture = build(chosen, (*torn, *range(world_size or 0)))
     waits = find_waits(picture)
-    culprits, basis = final(waits)
+    culprits, basis = final(picture, waits)
     mismatch = _deciding_mismatch(find_mismatches(picture), culprits, basis)
     if mismatch is not None:
         return _mismatch_finding(picture, waits, mismatch, torn)
     if basis == "cycle":
         return _cycle_finding(picture, waits, culprits, torn)
+    if basis == "inside":
+        return _stuck_finding(picture, torn, culprits, waits)
+    if culprits and basis == "rest":
+        return _rest_finding(picture, waits, culprits, torn)
     if culprits:
         return _missing_finding(picture, waits, culprits, basis, torn)
     if waits.open:
-        return _stuck_finding(picture, torn)
+        return _stuck_finding(picture, torn, frozenset(), waits)
     return _finding(
         picture,
         torn,
@@ -195,6 +200,30 @@ def _missing_finding(
     )
 
 
+def _rest_finding(picture: Picture, waits: Waits, culprits: frozenset[int], torn: frozenset[int]) -> HangFinding:
+    """Old dumps do not list the members of groups; all but these have something pending."""
+    others = frozenset(picture.traces) - culprits
+    group, sequence = _oldest_pending(picture, frozenset())
+    call = group.call_at(sequence) if group is not None else None
+    text = (
+        f"{some(others)} wait{_s(others)} in groups whose members the dumps do not list; {some(culprits)} "
+        f"{'has' if len(culprits) == 1 else 'have'} nothing pending."
+    )
+    return _finding(
+        picture,
+        torn,
+        kind="missing",
+        basis="rest",
+        culprit_ranks=tuple(sorted(culprits)),
+        collective=call.operation if call else None,
+        sequence=sequence if call else None,
+        group=group.label if group is not None else None,
+        group_name=group.name if group is not None else None,
+        waiting={rank: tuple(sorted(culprits)) for rank in sorted(others)},
+        explanation=text,
+    )
+
+
 def _unseen_because(silent: frozenset[int], damaged: frozenset[int]) -> str:
     reasons = [f"{some(silent)} left no dump"] if silent else []
     if damaged:
@@ -243,13 +272,15 @@ def _mismatch_finding(picture: Picture, waits: Waits, mismatch: Mismatch, torn: 
 
 def _cycle_finding(picture: Picture, waits: Waits, ranks: frozenset[int], torn: frozenset[int]) -> HangFinding:
     """All that are waited for wait themselves: calls in another order, or one of them ran ahead and stopped."""
-    behind = _furthest_behind(picture, ranks)
+    behind = ranks if len(ranks) == 1 else _furthest_behind(picture, ranks)
     culprits = behind or ranks
     wait = _decisive(waits, culprits)
     sequence, call = _missed(wait, culprits)
     operation = wait.operation or (call.operation if call else None)
     text = f"{some(ranks)} wait for one another: each has called something that another has not"
-    if behind:
+    if len(ranks) == 1:
+        text = f"Ranks wait for one another in a circle, and by far the most wait for {some(ranks)}."
+    elif behind:
         text += f"; {some(behind)} made the fewest calls of them and stopped first."
     else:
         text += ". They made the same number of calls, so they called them in different orders; all are named."
@@ -278,9 +309,9 @@ def _furthest_behind(picture: Picture, ranks: frozenset[int]) -> frozenset[int]:
     return frozenset(rank for rank, count in counts.items() if count == min(known))
 
 
-def _stuck_finding(picture: Picture, torn: frozenset[int]) -> HangFinding:
-    """Everybody has called what is pending: the network, or a GPU inside the operation."""
-    group, sequence = _oldest_pending(picture)
+def _stuck_finding(picture: Picture, torn: frozenset[int], within: frozenset[int], waits: Waits) -> HangFinding:
+    """Everybody has called what is pending: the network, or a GPU inside the operation. ``within``: who sits in it."""
+    group, sequence = _oldest_pending(picture, within)
     operation, text, culprits, basis = None, "", frozenset[int](), "stuck"
     waiting: dict[int, tuple[int, ...]] = {}
     if group is not None:
@@ -329,11 +360,15 @@ def _first_pending(group: GroupView, rank: int) -> int | None:
     return min(pending, default=newest)
 
 
-def _oldest_pending(picture: Picture) -> tuple[GroupView | None, int]:
-    """The pending call that was made first, over all groups."""
+def _oldest_pending(picture: Picture, within: frozenset[int]) -> tuple[GroupView | None, int]:
+    """The pending call that was made first, over the groups of these ranks (or all)."""
     best: tuple[int, GroupView, int] | None = None
     for group in picture.groups:
-        firsts = [first for rank in group.traces if (first := _first_pending(group, rank)) is not None]
+        firsts = [
+            first
+            for rank in group.traces
+            if (not within or rank in within) and (first := _first_pending(group, rank)) is not None
+        ]
         if firsts:
             sequence = min(firsts)
             times = [c.created_ns for rank in group.traces for c in group.calls_at(rank, sequence) if c.created_ns]
@@ -348,20 +383,24 @@ def not_started(picture: Picture) -> tuple[frozenset[int], frozenset[int]]:
 
     The chain is followed as on the host: a GPU that itself sits in another running operation is not the end of it.
     """
-    running: set[int] = set()
+    running = {
+        rank
+        for group in picture.groups
+        for rank, trace in group.traces.items()
+        for channel in (*trace.sends.values(), *trace.receives.values())
+        if channel.oldest_open is not None and channel.oldest_open.state == "started"
+    }
     idle: set[int] = set()
     waiting: set[int] = set()
+    if not any(group.started_known for trace in picture.traces.values() for group in trace.groups):
+        return frozenset(), frozenset()
     for group in picture.groups:
         firsts = {rank: first for rank in group.traces if (first := _first_pending(group, rank)) is not None}
-        if not firsts or not any(group.traces[rank].started_known for rank in firsts):
+        if not firsts:
             continue
         started = {rank for rank, at in firsts.items() if any(c.state == "started" for c in group.calls_at(rank, at))}
         lowest = min(firsts.values())
-        late = {
-            rank
-            for rank, at in firsts.items()
-            if rank not in started and at == lowest and group.traces[rank].started_known
-        }
+        late = {rank for rank, at in firsts.items() if rank not in started and at == lowest}
         running |= started
         if started and late and all(firsts[rank] == lowest for rank in started):
             idle |= late

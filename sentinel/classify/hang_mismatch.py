@@ -43,7 +43,23 @@ class Mismatch:
 def find_mismatches(picture: Picture) -> list[Mismatch]:
     """The first one of each group among the calls that are not completed everywhere; earliest first."""
     found = [mismatch for group in picture.groups if (mismatch := _first(group)) is not None]
+    found.extend(
+        mismatch for group in _sisters(picture) if (mismatch := _first(group)) is not None and not mismatch.even
+    )
     return sorted(found, key=lambda mismatch: mismatch.created_ns)
+
+
+def _sisters(picture: Picture) -> list[GroupView]:
+    """Groups that only have a number in their process: those of one number do alike, and are compared as one."""
+    together: dict[str, GroupView] = {}
+    for group in picture.groups:
+        for rank, trace in group.traces.items():
+            if trace.local_name:
+                view = together.setdefault(group.name, GroupView(group.name, "", frozenset(), closed=False))
+                view.members |= {rank}
+                view.traces[rank] = trace
+                view.enqueued[rank], view.completed[rank] = trace.enqueued, trace.completed
+    return list(together.values())
 
 
 def _first(group: GroupView) -> Mismatch | None:

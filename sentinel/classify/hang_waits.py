@@ -42,6 +42,8 @@ class Waits:
     unsure: dict[int, list[frozenset[int]]] = field(
         default_factory=dict
     )  # may wait for one of these, or for whom not known
+    # rank -> calls that are pending although every member has made them
+    running: dict[int, list[tuple[GroupView, int]]] = field(default_factory=dict)
     open: bool = False  # somebody has a call that is not completed
 
     def graph(self, limit: int = _MAX_EDGES) -> dict[int, set[int]]:
@@ -59,26 +61,28 @@ class Waits:
 def find_waits(picture: Picture) -> Waits:
     result = Waits()
     for group in picture.groups:
-        _collective_waits(group, result)
+        _collective_waits(group, result, frozenset() if group.closed else picture.without_dump)
         _peer_waits(picture, group, result)
     return result
 
 
-def _collective_waits(group: GroupView, result: Waits) -> None:
+def _collective_waits(group: GroupView, result: Waits, possible: frozenset[int]) -> None:
     active = {rank: newest for rank in group.traces if (newest := group.outstanding(rank)) is not None}
     if not active:
         return
     result.open = True
     known = {rank: newest for rank, newest in group.enqueued.items() if newest is not None}
-    unseen = group.members.difference(known)
+    unseen = group.members.difference(known) | possible
     lowest, highest = min(known.values()), max(active.values())
     waiting = {rank: newest for rank, newest in active.items() if newest > lowest}
     absent = {rank: newest + 1 if newest >= 0 else 0 for rank, newest in known.items() if newest < highest}
-    for rank in active:
+    for rank, newest in active.items():
         if rank in waiting:
             result.blocked.add(rank)
         elif unseen or not group.closed:
             result.unsure.setdefault(rank, []).append(unseen)
+        else:
+            result.running.setdefault(rank, []).append((group, newest))
     if waiting:
         result.waited |= absent.keys()
     if waiting or unseen:
@@ -141,24 +145,65 @@ def _owes(picture: Picture, group: GroupView, rank: int, peer: int, channel: Cha
     return channel.total > (other.total if other else 0)
 
 
-def final(waits: Waits) -> tuple[frozenset[int], str]:
-    """Culprits and on what grounds: ``idle``, ``unseen``, ``cycle`` or "" (nobody is waited for)."""
+def final(picture: Picture, waits: Waits) -> tuple[frozenset[int], str]:
+    """Culprits and on what grounds: ``idle``, ``unseen``, ``cycle``, ``inside`` or ``rest``.
+
+    ``inside``: whoever is waited for sits in a call that all its members have made, so the fault is in that call.
+    ``rest``: memberships are not known, and these alone have nothing pending (or nobody is named).
+    """
     idle = waits.waited - waits.blocked
     free = frozenset(rank for rank in idle if rank not in waits.unsure)
     if free:
-        return free, "idle"
+        inside = frozenset(rank for rank in free if _inside(waits, rank))
+        return (free - inside, "idle") if free - inside else (inside, "inside")
     if idle:
-        unseen = [targets for rank in idle for targets in waits.unsure[rank] if targets]
+        unseen = _silent(picture, [targets for rank in idle for targets in waits.unsure[rank]])
         if unseen:
             return min(unseen, key=lambda targets: (len(targets), sorted(targets))), "unseen"
-        return frozenset(idle), "idle"
+        return frozenset(idle), "inside"
     if waits.waited:
-        return _last_component(waits.graph()), "cycle"
-    sets = [wait.unseen for wait in waits.waits if wait.unseen]
+        return _most_waited(waits, _last_component(waits.graph())), "cycle"
+    sets = _silent(picture, [wait.unseen for wait in waits.waits])
     if sets:
         common = frozenset.intersection(*sets)
         return common or min(sets, key=lambda targets: (len(targets), sorted(targets))), "unseen"
-    return frozenset(), ""
+    return _without_calls(picture, waits), "rest"
+
+
+def _silent(picture: Picture, targets: list[frozenset[int]]) -> list[frozenset[int]]:
+    """Ranks without any dump are likelier culprits than those of which one group is not known."""
+    silent = [found for each in targets if (found := each & picture.without_dump)]
+    return silent or [each for each in targets if each]
+
+
+def _most_waited(waits: Waits, ranks: frozenset[int]) -> frozenset[int]:
+    """Of ranks that wait for one another, the one for which clearly most wait; all of them where there is none."""
+    counts = dict.fromkeys(ranks, 0)
+    for others in waits.graph().values():
+        for other in others & counts.keys():
+            counts[other] += 1
+    first, *rest = sorted(ranks, key=lambda rank: -counts[rank])
+    return frozenset((first,)) if rest and counts[first] >= 2 * counts[rest[0]] else ranks
+
+
+def _inside(waits: Waits, rank: int) -> bool:
+    """Is the rank in a call that everybody has made, nobody has finished, and nobody waits elsewhere to begin?"""
+    for group, sequence in waits.running.get(rank, ()):
+        if not waits.blocked.isdisjoint(group.traces):
+            continue
+        done = [group.completed.get(member) for member in group.traces]
+        first = group.completed.get(rank)
+        if all(number is None or first is None or number <= first for number in done) and len(done) > 1 and sequence:
+            return True
+    return False
+
+
+def _without_calls(picture: Picture, waits: Waits) -> frozenset[int]:
+    if all(group.closed for group in picture.groups):
+        return frozenset()
+    pending = waits.blocked | waits.unsure.keys() | waits.running.keys()
+    rest = frozenset(picture.traces) - pending
+    return rest if len(rest) < len(pending) else frozenset()
 
 
 def _last_component(graph: dict[int, set[int]]) -> frozenset[int]:
