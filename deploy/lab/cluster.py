@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,12 @@ def alone(directory: Path) -> Iterator[None]:
     with lock.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LabError(f"another lab command works on {directory} now; wait for it") from None
+            # The holder before us removed the file when it was done; then ours is a lock on nothing.
+            current = lock.stat().st_ino == os.fstat(handle.fileno()).st_ino
+        except (BlockingIOError, FileNotFoundError):
+            current = False
+        if not current:
+            raise LabError(f"another lab command works on {directory} now; wait for it")
         try:
             yield
         finally:
@@ -100,7 +105,12 @@ def remove(lab: Lab, *, keep: bool) -> None:
     if keep:
         (lab.dir / UP).unlink(missing_ok=True)
         return
-    shutil.rmtree(lab.dir)
+    try:
+        shutil.rmtree(lab.dir)
+    except OSError as error:
+        raise LabError(
+            f"{error.filename} could not be removed ({error.strerror}); end what uses it, then lab down"
+        ) from error
 
 
 def down(directory: Path, *, keep: bool) -> None:

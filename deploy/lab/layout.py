@@ -149,10 +149,23 @@ def new_spec(
         node_ports=ports[3:],
         # Job ids of two labs differ, so what a job derives from its id (a port) differs too.
         first_job=1 + 100 * secrets.randbelow(90),
-        subnet=100 + secrets.randbelow(120),
+        subnet=free_subnet(Path("/proc/net/route").read_text(encoding="ascii")),
         user=getpass.getuser(),
         mode=mode,
     )
+
+
+def free_subnet(routes: str) -> int:
+    """An N for which this machine has no route into 10.N.0.0/16; ``routes`` is the text of /proc/net/route."""
+    used = set()
+    for line in routes.splitlines()[1:]:
+        destination = int(line.split()[1], 16).to_bytes(4, "little")  # the kernel prints network order as one number
+        if destination[0] == 10:
+            used.add(destination[1])
+    free = [n for n in range(100, 220) if n not in used]
+    if not free:
+        raise LabError("no free network 10.100 to 10.219 for the nodes; stop other labs first")
+    return secrets.choice(free)
 
 
 def free_ports(count: int) -> list[int]:
