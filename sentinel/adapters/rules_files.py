@@ -1,0 +1,55 @@
+"""Where the rules lie: inside the installed package, in a checkout, and in a folder of the site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentinel.errors import FileError
+from sentinel.rules import Rules
+from sentinel.rules_toml import parse_rules
+
+SITE_FOLDER = Path("/etc/sentinel/rules.d")
+
+
+def rules_folder() -> Path:
+    """The rules that came with this Sentinel: ``sentinel/_data/rules`` when installed, ``rules/`` in a checkout.
+
+    Raises:
+        FileError: neither is there.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "_data" / "rules", package.parent / "rules"):
+        if any(folder.glob("*.toml")):
+            return folder
+    raise FileError(package / "_data" / "rules", "no rules found", fix="install the package again")
+
+
+def load_rules(paths: Sequence[Path] | None = None, *, site: Path | None = None) -> Rules:
+    """The shipped rules (or those in ``paths``: files or folders), then the site's, which override by id.
+
+    Raises:
+        FileError: a file cannot be read, or its content is refused; names file, line and key.
+    """
+    shipped = _files(paths if paths is not None else [rules_folder()])
+    extra = _files([site]) if site is not None else (_files([SITE_FOLDER]) if SITE_FOLDER.is_dir() else [])
+    return parse_rules([_read(path) for path in shipped], site=[_read(path) for path in extra])
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            files.extend(sorted(path.glob("*.toml")))
+        elif path.exists():
+            files.append(path)
+        else:
+            raise FileError(path, "no such file or folder", fix="give a rules file or a folder of them")
+    return files
+
+
+def _read(path: Path) -> tuple[str, str]:
+    try:
+        return str(path), path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(path, f"cannot be read: {error}", fix="check the file's rights and encoding") from error

@@ -1,0 +1,208 @@
+"""Incident + history + rules -> verdict. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from math import isfinite
+
+from sentinel.classify.context import context
+from sentinel.classify.history import APPLICATION, EMPTY, History
+from sentinel.classify.readings import Reading, read
+from sentinel.classify.weigh import Weighed, grounds, odds, order, shares, weigh
+from sentinel.model import (
+    Alternative,
+    Cause,
+    Culprits,
+    Evidence,
+    Incident,
+    Kind,
+    Restart,
+    Scope,
+    Trust,
+    Verdict,
+)
+from sentinel.rules import Drain, Rules
+
+C = Cause
+NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
+    C.NUMERICAL_NAN,
+    C.NCCL_HANG_UNKNOWN,
+    C.FILESYSTEM_STORAGE,
+    C.NETWORK_BOOTSTRAP,
+}
+MANY_NODES = 3  # so many nodes with one shared fault are one cluster incident
+
+
+def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now: datetime) -> Verdict:
+    """What broke, where, and who, with grounds; *unknown* where the evidence does not carry a cause."""
+    by_id = rules.by_id()
+    readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
+    added = context(incident, readings, history, rules, now)
+    weighed = weigh(readings, rules) + [Weighed(reading, 1.0) for reading in added]
+    ranked = shares(odds(weighed, rules), rules.judgement.temperature)
+    if not ranked:
+        return Verdict(C.UNKNOWN, Scope.UNKNOWN, 0.0, restart=Restart.RESUME)
+    cause, confidence = ranked[0]
+    support = sum(item.of(cause) for item in weighed)
+    if support < rules.judgement.least_weight or confidence < rules.judgement.unknown_below:
+        return _unknown(incident, weighed, ranked, rules)
+    return _verdict(incident, weighed, cause, confidence, ranked, rules)
+
+
+def _unknown(
+    incident: Incident, weighed: Sequence[Weighed], ranked: list[tuple[Cause, float]], rules: Rules
+) -> Verdict:
+    best = ranked[0][0]
+    spoke_for, against = grounds(weighed, best)
+    shown = any(item.of(best) > 0 for item in weighed)
+    return Verdict(
+        cause=C.UNKNOWN,
+        scope=Scope.UNKNOWN,
+        confidence=round(1 - ranked[0][1], 3),
+        restart=Restart.RESUME,
+        onset_step=_onset(incident),
+        alternatives=tuple(Alternative(c, round(p, 3)) for c, p in ranked[:3]) if shown else (),
+        grounds=spoke_for if shown else (),
+        against=against if shown else (),
+        would_change=(rules.causes[best].confirm,) if shown and best in rules.causes else (),
+        advice="The evidence shows no cause: retry once, keep the logs and dumps.",
+    )
+
+
+def _verdict(
+    incident: Incident,
+    weighed: Sequence[Weighed],
+    cause: Cause,
+    confidence: float,
+    ranked: list[tuple[Cause, float]],
+    rules: Rules,
+) -> Verdict:
+    entry = rules.causes[cause]
+    support = [item for item in weighed if item.of(cause) > 0.3 and item.factor > 0]
+    support.sort(key=lambda item: -item.of(cause))
+    every = [item.reading for item in weighed if item.reading.weights.get(cause, 0.0) > 0.3]
+    scope = _scope(cause, entry.scope, support, every)
+    drain = _drain(cause, scope, every)
+    culprits, suspect = _who(cause, support, every, incident, drain)
+    recommended = bool(drain) or _recommended(cause, scope, support)
+    restart = Restart(entry.restart)
+    if (drain or suspect) and restart is Restart.RESUME:
+        restart = Restart.RESUME_EXCLUDING
+    spoke_for, against = grounds(weighed, cause)
+    return Verdict(
+        cause=cause,
+        scope=scope,
+        confidence=round(confidence, 3),
+        culprits=culprits,
+        drain=drain,
+        suspect=suspect,
+        drain_recommended=recommended,
+        restart=restart,
+        onset_step=_onset(incident),
+        alternatives=tuple(Alternative(c, round(p, 3)) for c, p in ranked[1:4]),
+        grounds=spoke_for,
+        against=against,
+        would_change=_would_change(cause, ranked, rules, bool(drain)),
+        advice=next((item.reading.advice for item in support if item.reading.advice), "") or entry.advice,
+    )
+
+
+def _scope(cause: Cause, usual: Scope, support: Sequence[Weighed], every: Sequence[Reading]) -> Scope:
+    if cause in {C.FILESYSTEM_STORAGE, C.NETWORK_FABRIC, C.GPU_THERMAL_POWER}:
+        nodes = {r.evidence.where.node for r in every if r.evidence.where.node}
+        if len(nodes) >= MANY_NODES:
+            return Scope.CLUSTER
+    for item in support:
+        if item.reading.scope is not None:
+            return item.reading.scope
+    return usual
+
+
+def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, ...]:
+    """Nodes that trusted evidence convicts: one line that is enough, or two that agree."""
+    if cause in NEVER_DRAIN or scope in {Scope.APPLICATION, Scope.CLUSTER}:
+        return ()
+    nodes: list[str] = []
+    advised: dict[str, set[str]] = {}
+    for reading in every:
+        node = reading.evidence.where.node
+        if node is None or reading.evidence.trust is not Trust.SYSTEM:
+            continue
+        if reading.drain is Drain.YES and node not in nodes:
+            nodes.append(node)
+        if reading.drain is not Drain.NO:
+            advised.setdefault(node, set()).add(reading.key)
+    nodes.extend(node for node, keys in advised.items() if len(keys) >= 2 and node not in nodes)
+    return tuple(nodes)
+
+
+def _recommended(cause: Cause, scope: Scope, support: Sequence[Weighed]) -> bool:
+    """Whether these lines, from trusted sources, speak for draining; says nothing about which node."""
+    if cause in NEVER_DRAIN or scope in {Scope.APPLICATION, Scope.CLUSTER}:
+        return False
+    return any(item.reading.drain is not Drain.NO for item in support)
+
+
+def _who(
+    cause: Cause, support: Sequence[Weighed], every: Sequence[Reading], incident: Incident, drain: tuple[str, ...]
+) -> tuple[Culprits, tuple[str, ...]]:
+    """Culprits and suspects. The peer that refused is meant, not the node that says so."""
+    nodes: list[str] = []
+    gpus: list[str] = []
+    ranks: list[int] = []
+    for reading in every:
+        where, data = reading.evidence.where, reading.evidence.data
+        peer = data.get("peer")
+        if isinstance(peer, str) and peer:
+            _add(nodes, peer)
+        elif reading.evidence.kind != Kind.STALL:
+            _add(nodes, where.node)
+        gpu = where.gpu if where.gpu is not None else data.get("pci")
+        if gpu is not None and cause not in APPLICATION:
+            _add(gpus, f"{where.node}:{gpu}" if where.node else str(gpu))
+        if where.rank is not None and where.rank not in ranks and reading.evidence.kind != Kind.STALL:
+            ranks.append(where.rank)
+    machine = cause not in APPLICATION
+    suspect = (
+        tuple(node for node in nodes if node not in drain)[:8] if machine and cause is not C.FILESYSTEM_STORAGE else ()
+    )
+    if cause in {C.NUMERICAL_NAN, C.NETWORK_BOOTSTRAP} and not any(r.evidence.data.get("peer") for r in every):
+        suspect = ()
+    culprit_nodes = tuple(dict.fromkeys((*drain, *suspect))) if machine else ()
+    return Culprits(culprit_nodes, tuple(gpus[:16]), tuple(ranks[:16])), suspect
+
+
+def _add(names: list[str], name: str | None) -> None:
+    if name and name not in names:
+        names.append(name)
+
+
+def _onset(incident: Incident) -> int | None:
+    """The step at which numbers went bad: of the first bad line, or of the last step before it."""
+    last: int | None = None
+    for evidence in sorted(incident.evidence, key=lambda e: (e.at, e.line or 0)):
+        step = evidence.data.get("step")
+        if evidence.kind == "nan":
+            return step if isinstance(step, int) else (last + 1 if last is not None else None)
+        if evidence.kind == Kind.STEP and isinstance(step, int):
+            loss = evidence.data.get("loss")
+            if isinstance(loss, float) and not isfinite(loss):
+                return step
+            last = step
+    return None
+
+
+def _would_change(cause: Cause, ranked: list[tuple[Cause, float]], rules: Rules, drained: bool) -> tuple[str, ...]:
+    sentences = [rules.causes[cause].confirm]
+    if len(ranked) > 1 and ranked[1][1] >= 0.1 and ranked[1][0] in rules.causes:
+        rival = ranked[1][0]
+        sentences.append(f"for {rival.value} instead: {rules.causes[rival].confirm}")
+    if drained:
+        sentences.append("a passed diagnostic of the drained node")
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def evidence_of(weighed: Sequence[Weighed]) -> list[Evidence]:
+    """Distinct evidence that was read, in order."""
+    return [item.reading.evidence for item in weighed]

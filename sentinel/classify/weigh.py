@@ -1,0 +1,113 @@
+"""Readings -> odds: first cause before consequence, each line counted once, everything open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from math import exp
+
+from sentinel.classify.readings import Reading
+from sentinel.model import Cause, Ground, Kind
+from sentinel.rules import Drain, Role, Rules
+
+LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
+LATER_HARD = 0.9  # a line that convicts a machine may be written late
+SHADOW = 0.08  # weight of a consequence while its cause is known
+LEADS = 1.2  # strength from which a cause counts as known
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    reading: Reading
+    factor: float
+
+    def of(self, cause: Cause) -> float:
+        return self.reading.weights.get(cause, 0.0) * self.factor
+
+
+def order(readings: Iterable[Reading]) -> list[Reading]:
+    """In order of time; lines of one file that carry no time of their own stay in their order."""
+    indexed = list(enumerate(readings))
+    indexed.sort(key=lambda pair: (pair[1].evidence.at, pair[1].evidence.line or 0, pair[0]))
+    return [reading for _, reading in indexed]
+
+
+def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
+    """Each reading with the share of its weight that counts."""
+    xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
+    roles = {id(r): _role(r, xids, rules) for r in readings}
+    causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
+    known = bool(causes)
+    seen: set[str] = set()
+    lines: list[object] = []  # causes in order of time, by the line that said them
+    weighed = []
+    for reading in readings:
+        if reading.key in seen:
+            weighed.append(Weighed(reading, 0.0))
+            continue
+        seen.add(reading.key)
+        role = roles[id(reading)]
+        factor = 1.0
+        if role is Role.CONSEQUENCE and known:
+            factor = SHADOW
+        elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
+            factor = 0.4
+        elif role in {Role.CAUSE, Role.FALLBACK} and reading.strength >= LEADS:
+            place = (reading.evidence.where.path, reading.evidence.line, reading.evidence.at)
+            if place not in lines:
+                lines.append(place)
+            rank = min(lines.index(place), len(LATER) - 1)
+            factor = max(LATER[rank], LATER_HARD if reading.drain is not Drain.NO else 0.0)
+        weighed.append(Weighed(reading, factor))
+    return weighed
+
+
+def _before(one: Reading, other: Reading) -> bool:
+    return (one.evidence.at, one.evidence.line or 0) < (other.evidence.at, other.evidence.line or 0)
+
+
+def _role(reading: Reading, xids: Set[object], rules: Rules) -> Role:
+    """A sympathetic Xid is a consequence while the one it follows is there."""
+    if reading.evidence.kind == Kind.XID:
+        number = reading.evidence.data.get("xid")
+        entry = rules.xids.get(number) if isinstance(number, int) else None
+        if entry is not None and xids & set(entry.follows):
+            return Role.CONSEQUENCE
+    return reading.role
+
+
+def odds(weighed: Sequence[Weighed], rules: Rules) -> dict[Cause, float]:
+    """Natural-log odds of every cause, priors included."""
+    totals = {cause: entry.prior for cause, entry in rules.causes.items()}
+    for item in weighed:
+        for cause in item.reading.weights:
+            if cause in totals:
+                totals[cause] += item.of(cause)
+    return totals
+
+
+def shares(totals: dict[Cause, float], temperature: float) -> list[tuple[Cause, float]]:
+    """Probabilities, likeliest first."""
+    if not totals:
+        return []
+    top = max(totals.values())
+    raw = {cause: exp((value - top) / temperature) for cause, value in totals.items()}
+    whole = sum(raw.values())
+    return sorted(((cause, value / whole) for cause, value in raw.items()), key=lambda pair: (-pair[1], pair[0]))
+
+
+def grounds(weighed: Sequence[Weighed], cause: Cause) -> tuple[tuple[Ground, ...], tuple[Ground, ...]]:
+    """What spoke for the cause and what spoke against it, strongest first."""
+    spoke_for: list[Ground] = []
+    against: list[Ground] = []
+    for item in weighed:
+        weight = item.of(cause)
+        rival = max((item.of(other) for other in item.reading.weights if other is not cause), default=0.0)
+        net = weight - max(rival, 0.0) if weight <= 0 or rival > weight else weight
+        if abs(net) < 0.05:
+            continue
+        ground = Ground(item.reading.evidence, round(net, 2), item.reading.note)
+        (spoke_for if net > 0 else against).append(ground)
+    spoke_for.sort(key=lambda g: -g.weight)
+    against.sort(key=lambda g: g.weight)
+    return tuple(spoke_for[:12]), tuple(against[:12])

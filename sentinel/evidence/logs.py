@@ -1,0 +1,239 @@
+"""Log lines -> evidence, streaming, in constant memory.
+
+The same reader serves a 10 GB file and a job's log that grows by a few bytes at a time. One screen over a block of whole
+lines finds the lines that rules know; only those are looked at one by one. What a hostile log can make it keep is bounded:
+per rule and unit ``LIMIT`` evidences, then a count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sentinel.evidence.lines import clean, prefix_of, time_of, uptime_of, visible
+from sentinel.evidence.screen import PlainScreen, Screen
+from sentinel.evidence.xid import xid_data
+from sentinel.model import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
+from sentinel.rules import Role, Rule, Rules
+
+LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
+WINDOW = 2048  # bytes around a hit that are looked at
+LIMIT = 24  # evidences kept per rule and unit; further ones are counted
+UNIT_LIMIT = 512  # units kept per rule
+STEPS_PER_BLOCK = 512  # a block with more step lines yields the first and last of them, evenly thinned
+
+Matcher = Callable[[Sequence[str]], Screen]
+
+
+@dataclass(slots=True)
+class _Compiled:
+    rule: Rule
+    pattern: re.Pattern[bytes]
+    capture: re.Pattern[bytes] | None
+
+
+class Signatures:
+    """Rules compiled for reading: make one, share it between readers."""
+
+    def __init__(self, rules: Rules, matcher: Matcher = PlainScreen) -> None:
+        self.rules = rules
+        self.compiled = [
+            _Compiled(rule, rule.compiled(), re.compile(rule.capture.encode()) if rule.capture else None)
+            for rule in rules.rules
+        ]
+        self.progress = frozenset(i for i, c in enumerate(self.compiled) if c.rule.role is Role.PROGRESS)
+        self.screen = matcher([rule.pattern for rule in rules.rules])
+
+
+class LogReader:
+    """Feed it bytes as they come; it answers evidence. ``finish`` reads a last line without its newline."""
+
+    def __init__(
+        self,
+        rules: Rules | Signatures,
+        matcher: Matcher = PlainScreen,
+        source: Source = Source.JOB_LOG,
+        where: Where | None = None,
+        *,
+        trust: Trust = Trust.SYSTEM,
+        first_line: int = 1,
+    ) -> None:
+        self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
+        self._source = source
+        self._trust = trust
+        self._where = where or Where()
+        self._pending = b""
+        self._line = first_line
+        self._kept: dict[tuple[str, object], int] = {}
+        self.counts: dict[str, int] = {}  # hits per rule, also of those not kept
+        self.bytes_read = 0
+        self.lines_read = 0
+
+    def feed(self, data: bytes, now: datetime) -> list[Evidence]:
+        self.bytes_read += len(data)
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r") if not data.endswith(b"\r") else data.rfind(b"\r", 0, -1))
+        if cut < 0:
+            self._pending += data
+            if len(self._pending) < LINE_LIMIT:
+                return []
+            block, self._pending = self._pending, b""
+            return self._read(block, now, whole=False)
+        block = self._pending + data[: cut + 1]
+        self._pending = data[cut + 1 :]
+        return self._read(block, now, whole=True)
+
+    def finish(self, now: datetime) -> list[Evidence]:
+        block, self._pending = self._pending, b""
+        return self._read(block, now, whole=True) if block else []
+
+    def _read(self, block: bytes, now: datetime, *, whole: bool) -> list[Evidence]:
+        block = clean(block)
+        hits = self._signatures.screen.scan(block)
+        found = self._confirm(block, hits, now) if hits else []
+        count = block.count(b"\n") + (whole and not block.endswith(b"\n"))
+        self._line += count
+        self.lines_read += count
+        return found
+
+    def _confirm(self, block: bytes, hits: list[tuple[int, int]], now: datetime) -> list[Evidence]:
+        hits = self._thin(hits)
+        found: list[Evidence] = []
+        line, start, end = self._line, 0, -1
+        seen: set[int] = set()
+        batch: list[tuple[int, int]] = []
+        hits.sort(key=lambda hit: hit[1])
+        for index, hit_end in hits:
+            at = max(hit_end - 1, 0)
+            if at > end:
+                found.extend(self._line_evidence(block, start, end, batch, line, now))
+                batch, seen = [], set()
+                begin = block.rfind(b"\n", 0, at) + 1
+                line += block.count(b"\n", start, begin)
+                start = begin
+                end = block.find(b"\n", at)
+                end = len(block) if end < 0 else end
+            if index not in seen:
+                seen.add(index)
+                batch.append((index, at))
+        found.extend(self._line_evidence(block, start, end, batch, line, now))
+        return found
+
+    def _thin(self, hits: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """At most STEPS_PER_BLOCK step lines of a block, the last one among them."""
+        progress = self._signatures.progress
+        if len(hits) <= STEPS_PER_BLOCK:
+            return hits
+        steps = [hit for hit in hits if hit[0] in progress]
+        if len(steps) <= STEPS_PER_BLOCK:
+            return hits
+        stride = -(-len(steps) // STEPS_PER_BLOCK)
+        kept = steps[-1::-stride]
+        return [hit for hit in hits if hit[0] not in progress] + kept
+
+    def _line_evidence(
+        self, block: bytes, start: int, end: int, batch: list[tuple[int, int]], line: int, now: datetime
+    ) -> list[Evidence]:
+        matched: list[tuple[_Compiled, re.Match[bytes], bytes]] = []
+        for index, at in batch:
+            compiled = self._signatures.compiled[index]
+            self.counts[compiled.rule.id] = self.counts.get(compiled.rule.id, 0) + 1
+            low, high = max(start, at - WINDOW), min(end, at + WINDOW)
+            window = block[low:high]
+            hit = compiled.pattern.search(window)
+            if hit is not None:
+                matched.append((compiled, hit, window))
+        known = any(compiled.rule.role not in {Role.FALLBACK, Role.PROGRESS} for compiled, _, _ in matched)
+        found = []
+        for compiled, hit, window in matched:
+            if known and compiled.rule.role is Role.FALLBACK:
+                continue
+            evidence = self._evidence(compiled, hit, window, line, now)
+            if evidence is not None:
+                found.append(evidence)
+        return found
+
+    def _evidence(
+        self, compiled: _Compiled, hit: re.Match[bytes], window: bytes, line: int, now: datetime
+    ) -> Evidence | None:
+        rule = compiled.rule
+        groups = {name: value for name, value in hit.groupdict().items() if value is not None}
+        if compiled.capture is not None and (more := compiled.capture.search(window)):
+            groups.update({name: value for name, value in more.groupdict().items() if value is not None})
+        fields = {name: value.decode("utf-8", "replace")[:256] for name, value in groups.items()}
+        text = window.decode("utf-8", "replace")
+        where, data = self._place(fields, text)
+        kind = rule.kind
+        if kind == Kind.XID:
+            data = {**data, **xid_data(fields, text)}
+        if kind != Kind.STEP:
+            unit = (rule.id, (where.node, where.rank, where.gpu, data.get("pci"), data.get("xid"), data.get("peer")))
+            seen = self._kept.get(unit, 0)
+            if seen >= LIMIT or (not seen and len(self._kept) >= UNIT_LIMIT * 8):
+                return None
+            self._kept[unit] = seen + 1
+        if (uptime := uptime_of(text)) is not None:
+            data["uptime_s"] = uptime
+        at = time_of(text)
+        return Evidence(
+            id=stable_id(
+                self._source, self._where.path, self._where.job, self._where.attempt, line, rule.id, text[:200]
+            ),
+            at=at if at is not None and at <= now else now,
+            seen_at=now,
+            source=self._source,
+            kind=kind,
+            where=where,
+            text=visible(text.strip()[:512]),
+            rule=rule.id,
+            line=line,
+            data=data,
+            trust=self._trust,
+        )
+
+    def _place(self, fields: dict[str, str], text: str) -> tuple[Where, dict[str, Scalar]]:
+        """Who and where: what the rule captured, then the line's prefix, then what the reader was told."""
+        prefix = prefix_of(text)
+        data: dict[str, Scalar] = {}
+        for name, value in fields.items():
+            if name in {"node", "rank", "gpu", "nic"}:
+                continue
+            data[name] = number(value) if name in _NUMBERS else value
+        if "time_ms" in data and isinstance(data["time_ms"], (int, float)):
+            data["step_time_s"] = float(data.pop("time_ms") or 0) / 1000
+        if "time_s" in data:
+            data["step_time_s"] = data.pop("time_s")
+        rank = _whole(fields.get("rank"))
+        where = replace(
+            self._where,
+            node=fields.get("node") or prefix.node or self._where.node,
+            gpu=_whole(fields.get("gpu")) if "gpu" in fields else self._where.gpu,
+            rank=rank if rank is not None else (prefix.rank if prefix.rank is not None else self._where.rank),
+            nic=fields.get("nic") or self._where.nic,
+        )
+        return where, data
+
+
+_NUMBERS = frozenset(
+    {
+        "xid", "sxid", "step", "total", "loss", "time_s", "time_ms", "pid",
+        "action", "signal", "exit_code", "gib_tried", "gib_total", "gib_used",
+    }
+)  # fmt: skip
+
+
+def number(text: str) -> float | int | None:
+    """The number that a captured field holds; None where it is none (\"nan\" and \"inf\" are numbers)."""
+    text = text.replace(",", "").strip().rstrip(".")
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() and len(text) < 7 else None

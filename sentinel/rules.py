@@ -1,0 +1,116 @@
+"""Signatures and tables as records: what a line means, and how openly it speaks for or against each cause.
+
+The records only; ``sentinel.rules_toml`` reads them strictly from text, ``sentinel.adapters.rules_files`` finds the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sentinel.model import Cause, Scope
+
+
+class Role(StrEnum):
+    """What part a line can play in a verdict."""
+
+    CAUSE = "cause"  # may lead
+    CONSEQUENCE = "consequence"  # never leads while a cause is known: cascade, watchdog, clean-up
+    CONTEXT = "context"  # shifts the odds, never leads
+    FALLBACK = "fallback"  # counts only where no other rule knew the line
+    PROGRESS = "progress"  # step lines; no weight
+
+
+class Form(StrEnum):
+    """Whose output a line of this form is. Form is not provenance: a program can print anything."""
+
+    KERNEL = "kernel"
+    DCGM = "dcgm"
+    SLURM = "slurm"
+    FABRIC = "fabric"
+    PROGRAM = "program"
+
+
+class Drain(StrEnum):
+    """Whether the line, from a source that can be trusted, convicts its node."""
+
+    YES = "yes"  # one such line is enough
+    ADVISE = "advise"  # a drain is right once something else on that node agrees; until then the node is a suspect
+    NO = "no"  # nothing follows from it
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    id: str
+    pattern: str
+    kind: str
+    form: Form = Form.PROGRAM
+    role: Role = Role.CAUSE
+    weights: Mapping[Cause, float] = field(default_factory=dict, hash=False)  # natural-log odds
+    scope: Scope | None = None
+    drain: Drain = Drain.NO
+    advice: str = ""
+    capture: str = ""
+    match: tuple[str, ...] = ()
+    reject: tuple[str, ...] = ()
+    file: str = ""
+    line: int | None = None
+
+    def compiled(self) -> re.Pattern[bytes]:
+        return re.compile(self.pattern.encode("ascii"))
+
+    @property
+    def strength(self) -> float:
+        return max((w for w in self.weights.values()), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """One row of NVIDIA's Xid table, with our reading of it."""
+
+    number: int
+    name: str
+    cause: Cause | None  # None: says nothing about a failure
+    scope: Scope
+    immediate: str  # NVIDIA's bucket: what to do at once
+    investigate: str
+    drain: Drain = Drain.NO  # single-event
+    role: Role = Role.CAUSE
+    weight: float = 3.0
+    repeat: bool = False  # means hardware when the same unit shows it under different jobs
+    follows: tuple[int, ...] = ()  # Xids whose consequence it can be
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CauseEntry:
+    """What is known of a cause before any evidence, and what to tell people."""
+
+    cause: Cause
+    prior: float  # natural-log odds against the other causes
+    scope: Scope  # usual
+    restart: str
+    advice: str
+    confirm: str  # what would raise or overturn the verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Constants of the verdict; fitted by tests/bench/judgement, kept as data."""
+
+    temperature: float = 1.6
+    unknown_below: float = 0.35
+    least_weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    rules: tuple[Rule, ...] = ()
+    xids: Mapping[int, Xid] = field(default_factory=dict, hash=False)
+    causes: Mapping[Cause, CauseEntry] = field(default_factory=dict, hash=False)
+    judgement: Judgement = Judgement()
+
+    def by_id(self) -> dict[str, Rule]:
+        return {rule.id: rule for rule in self.rules}
