@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.classify.hang_mismatch import Mismatch, describe, find_mismatches
-from sentinel.classify.hang_picture import GroupView, Picture, build, newest_of_each
+from sentinel.classify.hang_picture import Picture, build, newest_of_each
+from sentinel.classify.hang_stuck import not_completed, not_started, oldest_pending
 from sentinel.classify.hang_waits import Wait, Waits, final, find_waits
 from sentinel.collectives import Call, RankTrace, Unreadable
 
@@ -203,7 +204,7 @@ def _missing_finding(
 def _rest_finding(picture: Picture, waits: Waits, culprits: frozenset[int], torn: frozenset[int]) -> HangFinding:
     """Old dumps do not list the members of groups; all but these have something pending."""
     others = frozenset(picture.traces) - culprits
-    group, sequence = _oldest_pending(picture, frozenset())
+    group, sequence = oldest_pending(picture, frozenset())
     call = group.call_at(sequence) if group is not None else None
     text = (
         f"{some(others)} wait{_s(others)} in groups whose members the dumps do not list; {some(culprits)} "
@@ -311,7 +312,7 @@ def _furthest_behind(picture: Picture, ranks: frozenset[int]) -> frozenset[int]:
 
 def _stuck_finding(picture: Picture, torn: frozenset[int], within: frozenset[int], waits: Waits) -> HangFinding:
     """Everybody has called what is pending: the network, or a GPU inside the operation. ``within``: who sits in it."""
-    group, sequence = _oldest_pending(picture, within)
+    group, sequence = oldest_pending(picture, within)
     operation, text, culprits, basis = None, "", frozenset[int](), "stuck"
     waiting: dict[int, tuple[int, ...]] = {}
     if group is not None:
@@ -323,7 +324,7 @@ def _stuck_finding(picture: Picture, torn: frozenset[int], within: frozenset[int
     if culprits:
         basis, why = "not started", f"on {some(culprits)} the GPU has not begun it, while on others it runs."
     else:
-        culprits = _not_completed(group, sequence) if group is not None else frozenset()
+        culprits = not_completed(group, sequence) if group is not None else frozenset()
         if culprits:
             basis, why = "not completed", f"it is done on the others and not on {some(culprits)}."
         else:
@@ -347,74 +348,3 @@ def _stuck_finding(picture: Picture, torn: frozenset[int], within: frozenset[int
         waiting=waiting,
         explanation=text + why,
     )
-
-
-def _first_pending(group: GroupView, rank: int) -> int | None:
-    newest = group.outstanding(rank)
-    if newest is None:
-        return None
-    done = group.completed.get(rank)
-    pending = [
-        c.sequence for c in group.traces[rank].calls if c.state != "completed" and (done is None or c.sequence > done)
-    ]
-    return min(pending, default=newest)
-
-
-def _oldest_pending(picture: Picture, within: frozenset[int]) -> tuple[GroupView | None, int]:
-    """The pending call that was made first, over the groups of these ranks (or all)."""
-    best: tuple[int, GroupView, int] | None = None
-    for group in picture.groups:
-        firsts = [
-            first
-            for rank in group.traces
-            if (not within or rank in within) and (first := _first_pending(group, rank)) is not None
-        ]
-        if firsts:
-            sequence = min(firsts)
-            times = [c.created_ns for rank in group.traces for c in group.calls_at(rank, sequence) if c.created_ns]
-            candidate = (min(times, default=1 << 62), group, sequence)
-            if best is None or candidate[0] < best[0]:
-                best = candidate
-    return (best[1], best[2]) if best else (None, 0)
-
-
-def not_started(picture: Picture) -> tuple[frozenset[int], frozenset[int]]:
-    """Ranks whose GPU has not begun what runs elsewhere, and who waits for them; empty when dumps do not tell.
-
-    The chain is followed as on the host: a GPU that itself sits in another running operation is not the end of it.
-    """
-    running = {
-        rank
-        for group in picture.groups
-        for rank, trace in group.traces.items()
-        for channel in (*trace.sends.values(), *trace.receives.values())
-        if channel.oldest_open is not None and channel.oldest_open.state == "started"
-    }
-    idle: set[int] = set()
-    waiting: set[int] = set()
-    if not any(group.started_known for trace in picture.traces.values() for group in trace.groups):
-        return frozenset(), frozenset()
-    for group in picture.groups:
-        firsts = {rank: first for rank in group.traces if (first := _first_pending(group, rank)) is not None}
-        if not firsts:
-            continue
-        started = {rank for rank, at in firsts.items() if any(c.state == "started" for c in group.calls_at(rank, at))}
-        lowest = min(firsts.values())
-        late = {rank for rank, at in firsts.items() if rank not in started and at == lowest}
-        running |= started
-        if started and late and all(firsts[rank] == lowest for rank in started):
-            idle |= late
-            waiting |= started
-    culprits = frozenset(idle - running)
-    return (culprits, frozenset(waiting)) if culprits else (frozenset(), frozenset())
-
-
-def _not_completed(group: GroupView, sequence: int) -> frozenset[int]:
-    """The minority on which a call is pending that is done on the others."""
-    pending = {rank for rank in group.traces if _first_pending(group, rank) == sequence}
-    done = {
-        rank
-        for rank in group.traces
-        if rank not in pending and any(c.state == "completed" for c in group.calls_at(rank, sequence))
-    }
-    return frozenset(pending) if 0 < len(pending) < len(done) else frozenset()

@@ -44,6 +44,7 @@ class Waits:
     )  # may wait for one of these, or for whom not known
     # rank -> calls that are pending although every member has made them
     running: dict[int, list[tuple[GroupView, int]]] = field(default_factory=dict)
+    meeting: set[int] = field(default_factory=set)  # has a send or receive pending that has its counterpart
     open: bool = False  # somebody has a call that is not completed
 
     def graph(self, limit: int = _MAX_EDGES) -> dict[int, set[int]]:
@@ -119,6 +120,8 @@ def _peer_waits(picture: Picture, group: GroupView, result: Waits) -> None:
                     result.blocked.add(rank)
                     result.waited.add(peer)
                     result.waits.append(_peer_wait(group, rank, peer, channel))
+                else:
+                    result.meeting.add(rank)
 
 
 def _peer_wait(
@@ -153,6 +156,9 @@ def final(picture: Picture, waits: Waits) -> tuple[frozenset[int], str]:
     """
     idle = waits.waited - waits.blocked
     free = frozenset(rank for rank in idle if rank not in waits.unsure)
+    quiet = free.difference(waits.running, waits.meeting)
+    if quiet:
+        return quiet, "idle"
     if free:
         inside = frozenset(rank for rank in free if _inside(waits, rank))
         return (free - inside, "idle") if free - inside else (inside, "inside")

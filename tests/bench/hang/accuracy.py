@@ -1,0 +1,58 @@
+"""How often `sentinel hang` names exactly the right ranks on generated failures. Run: python tests/bench/hang/accuracy.py"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from simulated_ranks import FAULTS, FORMATS, Case, make_case
+
+from sentinel.classify.hang import HangFinding, analyse
+from sentinel.collectives import RankTrace, Unreadable
+from sentinel.evidence.flight_recorder import read_dump
+
+
+def judge(case: Case) -> tuple[HangFinding, bool]:
+    read = [read_dump(data, name) for name, data in case.files.items()]
+    finding = analyse(
+        [item for item in read if isinstance(item, RankTrace)], [item for item in read if isinstance(item, Unreadable)]
+    )
+    return finding, set(finding.culprit_ranks) in (case.truth, *case.also_right)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=900)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--wrong", type=int, default=0, help="print so many wrong ones")
+    options = parser.parse_args()
+    right, total, kinds, basis, bases = Counter(), Counter(), Counter(), Counter(), Counter()
+    for seed in range(options.seed, options.seed + options.cases):
+        case = make_case(seed)
+        finding, good = judge(case)
+        for key in (case.fault, case.form, "all"):
+            total[key] += 1
+            right[key] += good
+            kinds[key] += finding.kind in case.kinds
+        bases[finding.basis] += 1
+        basis[finding.basis] += good
+        if not good and options.wrong > 0:
+            options.wrong -= 1
+            print(
+                f"seed {seed}: {case.fault} {case.form} {case.shape} {case.detail}; said {finding.kind} "
+                f"{finding.culprit_ranks} ({finding.basis}) in {finding.group} {finding.sequence}, truth {case.truth}"
+            )
+    print(f"{'':16}{'cases':>7}{'culprits':>10}{'kind':>8}")
+    for key in (*FAULTS, *FORMATS, "all"):
+        if total[key]:
+            print(f"{key:16}{total[key]:7}{right[key] / total[key]:10.1%}{kinds[key] / total[key]:8.1%}")
+    print("right by grounds: " + ", ".join(f"{key} {basis[key]}/{bases[key]}" for key in sorted(bases)))
+    return 0 if right["all"] >= 0.95 * total["all"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
