@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 
+from lab import sentinel_config
 from lab.layout import ROOT, Lab, write_atomic
 
 # file below <dir>/etc -> (the project's hook, the folder it uses)
@@ -43,8 +44,12 @@ def install(lab: Lab) -> None:
             [
                 f"SENTINEL_RUN_DIR={run_dir}",
                 f"SENTINEL_CONFIG={config}",
+                f"SENTINEL_PYTHON={shlex.quote(lab.spec.python)}",
+                f"SENTINEL_HOME={shlex.quote(str(ROOT))}",
+                f"SENTINEL_URL={shlex.quote(sentinel_config.daemon_url(lab))}",
+                f"SENTINEL_MUNGE_SOCKET={shlex.quote(str(lab.munge_socket))}",
                 f"PATH={shlex.quote(lab.environment()['PATH'])}",
-                "export SENTINEL_RUN_DIR SENTINEL_CONFIG PATH",
+                "export SENTINEL_RUN_DIR SENTINEL_CONFIG SENTINEL_PYTHON SENTINEL_HOME SENTINEL_URL SENTINEL_MUNGE_SOCKET PATH",
             ]
         )
         target = str(ROOT / hook) if lab.spec.sentinel else "/nonexistent"

@@ -11,7 +11,7 @@ from pathlib import Path
 from lab.layout import HERE, ROOT, Lab, write_atomic
 
 # Services that `lab up` starts beside Slurm, unless --no-sentinel.
-SERVICES: tuple[str, ...] = ()  # ("daemon", "agent") once both commands exist
+SERVICES: tuple[str, ...] = ("daemon", "agent")
 
 
 def text(value: object) -> str:
@@ -20,6 +20,7 @@ def text(value: object) -> str:
 
 
 def write(lab: Lab) -> None:
+    resume_folder(lab).mkdir(parents=True, exist_ok=True)
     write_atomic(lab.etc / "sentinel.toml", daemon(lab))
     for name in lab.names:
         write_atomic(lab.node(name) / "sentinel.toml", agent(lab, name))
@@ -27,21 +28,35 @@ def write(lab: Lab) -> None:
 
 def daemon(lab: Lab) -> str:
     return f"""\
-# Written by `lab up`. The daemon of this lab.
-[daemon]
-listen = {text(f"{lab.controller_address}:{lab.spec.daemon_port}")}
-state_dir = {text(lab.state / "sentinel")}
-run_dir = {text(lab.run)}
-mode = {text(lab.spec.mode)}
+# Written by `lab up`. The daemon of this lab. `sentinel config show` explains every key.
+cluster = {text(lab.spec.cluster)}
 
 [slurm]
 conf = {text(lab.slurm_conf)}
 
-[munge]
-socket = {text(lab.munge_socket)}
+[daemon]
+listen = {text(f"0.0.0.0:{lab.spec.daemon_port}" if lab.spec.isolated else f"127.0.0.1:{lab.spec.daemon_port}")}
+url = {text(daemon_url(lab))}
+state = {text(lab.state / "sentinel")}
+resume = {text(resume_folder(lab))}
+munge_socket = {text(lab.munge_socket)}
+heartbeat_lost_s = 3.0
 
-[alerts.webhook]
-url = {text(webhook_url(lab))}
+# A lab is small and its faults come quickly: a real cluster keeps the defaults.
+[limits]
+drain_fraction = 0.5
+drain_per_hour = 100
+drain_count = 100
+
+[modes.default]
+drain = {text(lab.spec.mode)}
+restart = {text(lab.spec.mode)}
+
+[recovery]
+local_survives = true
+
+[alerts]
+webhooks = [{text(webhook_url(lab))}]
 """
 
 
@@ -49,19 +64,27 @@ def agent(lab: Lab, name: str) -> str:
     folder = lab.node(name)
     return f"""\
 # Written by `lab up`. The agent of node {name}.
-[agent]
 node = {text(name)}
-daemon = {text(f"{lab.controller_address}:{lab.spec.daemon_port}")}
+url = {text(daemon_url(lab))}
+munge_socket = {text(lab.munge_socket)}
 run_dir = {text(folder / "run")}
-spool_dir = {text(folder / "agent-spool")}
-kmsg = {text(folder / "kmsg")}
+state = {text(folder / "agent-state")}
+resume = {text(resume_folder(lab))}
+gpus = {lab.spec.gpus}
+heartbeat_s = 1.0
+dcgm_bindings = {text(HERE / "fake_dcgm")}
 
-[munge]
-socket = {text(lab.munge_socket)}
-
-[dcgm]
-bindings = {text(HERE / "fake_dcgm")}
+[kernel]
+path = {text(folder / "kmsg")}
 """
+
+
+def resume_folder(lab: Lab) -> Path:
+    return lab.shared / ".sentinel"
+
+
+def daemon_url(lab: Lab) -> str:
+    return f"http://{lab.controller_address}:{lab.spec.daemon_port}"
 
 
 def webhook_url(lab: Lab) -> str:
@@ -82,9 +105,4 @@ def agent_environment(lab: Lab, name: str) -> dict[str, str]:
         "PYTHONPATH": f"{ROOT / 'deploy'}:{HERE / 'fake_dcgm'}",
         "SENTINEL_FAKE_GPUS": str(lab.node(name) / "gpus.json"),
         "SENTINEL_RUN_DIR": str(lab.node(name) / "run"),
-        "SENTINEL_CONFIG": str(lab.node(name) / "sentinel.toml"),
     }
-
-
-def root_of(lab: Lab) -> Path:
-    return lab.dir
