@@ -64,7 +64,8 @@ def choose(
     ``onset_step``: the first step whose numbers were bad; then only checkpoints at least ``margin_steps`` earlier count,
     and at level content unless ``level`` says otherwise. ``next_nodes``: the hosts of the next attempt, None where they
     are not known (then every host that is not lost counts). ``rank_hosts``: which host each rank will run on; without
-    ``fetch_peers`` a rank must find its own shard there. ``rejected``: paths that failed to load already.
+    ``fetch_peers`` a rank must find its own shard there. ``rejected``: paths that failed to load already
+    (``path@step`` where several steps share one folder).
     ``local_survives``: whether node-local folders outlive the end of the job on this site.
     """
     items = list(candidates)
@@ -142,7 +143,7 @@ def _cost(candidate: Candidate, tier: str, lost: int, question: _Question) -> fl
 
 def _obstacle(candidate: Candidate, question: _Question) -> str:
     """Why it cannot be used whatever the hosts; empty where nothing speaks against it."""
-    if candidate.path in question.rejected:
+    if {candidate.path, f"{candidate.path}@{candidate.step}"} & question.rejected:
         return "failed to load already"
     if candidate.valid is False:
         return f"invalid: {candidate.reason}"

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sentinel.checkpoints.files import visible
+from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.records import LEVELS, Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
@@ -25,52 +26,76 @@ _SKIPPED = frozenset({".quarantine", "lost+found", "tb", "tensorboard", "wandb",
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The folders (or files) under a root that look like checkpoints, highest step first, and why some are not there."""
+class Spot:
+    """Where a checkpoint lies; ``step`` only where several share one folder (NVRx local)."""
 
-    paths: list[Path]
-    notes: list[tuple[Path, str]]  # what could not be looked at, with the reason
+    path: Path
+    step: int | None = None
+
+    @property
+    def order(self) -> tuple[int, str]:
+        step = self.step if self.step is not None else step_of(self.path.name)
+        return (1 if step is None else -step, str(self.path))
+
+    def key(self, root: Path) -> str:
+        inside = os.path.relpath(self.path, root)
+        return inside if self.step is None else f"{inside}/iter_{self.step:07d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What under a root looks like a checkpoint, highest step first, and what could not be looked at."""
+
+    spots: list[Spot]
+    notes: list[tuple[Path, str]]
     cut: int = 0  # checkpoints left out because there were too many
+
+
+@dataclass(slots=True)
+class _Search:
+    spots: list[Spot] = field(default_factory=list)
+    notes: list[tuple[Path, str]] = field(default_factory=list)
+    pending: list[tuple[Path, int]] = field(default_factory=list)
 
 
 def find(root: Path, *, limit: int = MAX_CANDIDATES) -> Found:
     """Look for checkpoints under a root without reading them. Links are not followed."""
-    paths: list[Path] = []
-    notes: list[tuple[Path, str]] = []
-    pending: list[tuple[Path, int]] = [(root, 0)]
+    search = _Search(pending=[(root, 0)])
+    _explore(root, search)
+    search.spots.sort(key=lambda spot: spot.order)
+    # A run may itself be named like a step ("sft-step2"): then its folder holds others, and they are meant.
+    runs = [spot for spot in search.spots[:limit] if spot.step is None and _holds_steps(spot.path)]
+    if runs:
+        search.spots = [spot for spot in search.spots if spot not in runs]
+        search.pending = [(spot.path, 1) for spot in runs]
+        _explore(root, search)
+        search.spots.sort(key=lambda spot: spot.order)
+    return Found(search.spots[:limit], search.notes, max(0, len(search.spots) - limit))
+
+
+def _explore(root: Path, search: _Search) -> None:
     looked = 0
-    while pending:
-        folder, depth = pending.pop()
+    while search.pending:
+        folder, depth = search.pending.pop()
         looked += 1
         if looked > MAX_FOLDERS:
-            notes.append((root, f"more than {MAX_FOLDERS} folders: the rest was not looked at"))
-            break
+            search.notes.append((root, f"more than {MAX_FOLDERS} folders: the rest was not looked at"))
+            return
         try:
             with os.scandir(folder) as entries:
-                _sort_out(folder, list(entries), depth, paths, notes, pending)
+                _sort_out(folder, list(entries), depth, search)
         except OSError as error:
-            notes.append((folder, f"cannot be read ({error.strerror or type(error).__name__})"))
-    paths.sort(key=lambda path: (-(_step(path)), str(path)))
-    return Found(paths[:limit], notes, max(0, len(paths) - limit))
+            search.notes.append((folder, f"cannot be read ({error.strerror or type(error).__name__})"))
 
 
-def _step(path: Path) -> int:
-    step = step_of(path.name)
-    return -1 if step is None else step
-
-
-def _sort_out(
-    folder: Path,
-    entries: Sequence[os.DirEntry[str]],
-    depth: int,
-    paths: list[Path],
-    notes: list[tuple[Path, str]],
-    pending: list[tuple[Path, int]],
-) -> None:
+def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, search: _Search) -> None:
     """One folder: it is a checkpoint itself, or holds checkpoints, or holds folders that may."""
-    names = {entry.name for entry in entries}
-    if depth and _is_checkpoint(names):
-        paths.append(folder)
+    if _is_checkpoint({entry.name for entry in entries}):
+        search.spots.append(Spot(folder))
+        return
+    local = _local_iterations(entries)
+    if local:
+        search.spots.extend(Spot(folder, step) for step in local)
         return
     for entry in entries:
         if entry.name in _SKIPPED or entry.name.startswith("."):
@@ -79,25 +104,38 @@ def _sort_out(
         try:
             if entry.is_symlink():
                 if step_of(entry.name) is not None:
-                    notes.append((path, "a symbolic link: not followed"))
+                    search.notes.append((path, "a symbolic link: not followed"))
             elif entry.is_dir(follow_symlinks=False):
-                if step_of(entry.name) is not None and not _holds_steps(path):
-                    paths.append(path)
+                if step_of(entry.name) is not None:
+                    search.spots.append(Spot(path))
                 elif depth < _DEPTH:
-                    pending.append((path, depth + 1))
+                    search.pending.append((path, depth + 1))
             elif _is_checkpoint_file(entry.name):
-                paths.append(path)
+                search.spots.append(Spot(path))
         except OSError as error:
-            notes.append((path, f"cannot be read ({error.strerror or type(error).__name__})"))
+            search.notes.append((path, f"cannot be read ({error.strerror or type(error).__name__})"))
 
 
 def _is_checkpoint(names: set[str]) -> bool:
-    """Whether a folder of these names is a checkpoint although its own name states no step."""
+    """Whether a folder of these names is a checkpoint although its own name may state no step."""
     return (
-        ".metadata" in names
-        or "__0.metadata" in names
+        bool({".metadata", "__0.metadata", "trainer_state.json"} & names)
+        or {"weights", "context"} <= names
         or any(name.startswith("__") and name.endswith(".distcp") for name in names)
     )
+
+
+def _local_iterations(entries: Iterable[os.DirEntry[str]]) -> set[int]:
+    """The iterations of an NVRx session: folders named by rank, files named by iteration and owner."""
+    found: set[int] = set()
+    for entry in entries:
+        if entry.name.isdigit() and entry.is_dir(follow_symlinks=False):
+            with os.scandir(entry.path) as files:
+                names = [file.name for file in files]
+        else:
+            names = [entry.name]
+        found |= {int(m.group(3)) for name in names if (m := nvrx.FILE.fullmatch(name))}
+    return found
 
 
 def _is_checkpoint_file(name: str) -> bool:
@@ -105,17 +143,17 @@ def _is_checkpoint_file(name: str) -> bool:
 
 
 def _holds_steps(path: Path) -> bool:
-    """A run's folder may itself be named like a step; then it holds folders that are, and no files."""
+    """Whether there are only folders inside, at least one of them named like a step."""
     try:
+        inner = False
         with os.scandir(path) as entries:
-            inner = False
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False):
                     return False
                 inner = inner or step_of(entry.name) is not None
-            return inner
     except OSError:
         return False
+    return inner
 
 
 def listing(
@@ -136,8 +174,20 @@ def listing(
     name = host or ""
     found = find(root, limit=limit)
     parts = [
-        validate_part(path, level, tier=tier, host=name, root=root, now_s=now, settings=settings)
-        for path in found.paths
+        replace(
+            validate_part(
+                spot.path,
+                level,
+                tier=tier,
+                host=name,
+                root=root,
+                step=spot.step,
+                now_s=now,
+                settings=settings,
+            ),
+            key=spot.key(root),
+        )
+        for spot in found.spots
     ]
     for path, reason in found.notes:
         parts.append(_unseen(root, path, tier, name, reason))
@@ -170,11 +220,11 @@ def join(listings: Iterable[Iterable[Part]], *, world_size: int | None = None) -
     A global checkpoint is read by every node: one part, and if several hosts list it the worst answer counts. A local
     one is complete when the ranks 0..W-1 are all held by some host: W is ``world_size`` where the caller knows it.
     """
-    groups: dict[tuple[str, str, str], list[Part]] = {}
+    groups: dict[tuple[str, str], list[Part]] = {}
     for parts in listings:
         for part in parts:
-            where = part.path if part.tier == "global" else part.key
-            groups.setdefault((part.tier, where, ""), []).append(part)
+            where = f"{part.root}\0{part.key}" if part.tier == "global" else part.key
+            groups.setdefault((part.tier, where), []).append(part)
     joined = [_join(parts, world_size) for parts in groups.values()]
     return sorted(joined, key=lambda c: (-1 if c.step is None else c.step, c.tier), reverse=True)
 

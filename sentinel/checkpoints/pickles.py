@@ -88,10 +88,13 @@ for _op in b"\x8cXVSUTBC\x8d\x8e\x96":
 _SIZE_OF = [_SIZES.get(_op, -99) for _op in range(256)]
 
 
-def _survey(data: bytes, budget_bytes: int) -> set[int]:
-    """The memo entries that are read back. Refuses unknown opcodes, lengths past the end and what would not fit."""
+def _survey(data: bytes, start: int, budget_bytes: int) -> tuple[set[int], int]:
+    """The memo entries that are read back, and where the pickle ends.
+
+    Refuses unknown opcodes, lengths past the end and what would not fit.
+    """
     size_of, weight = _SIZE_OF, _WEIGHT
-    position, end, cost = 0, len(data), 0
+    position, end, cost = start, len(data), 0
     wanted: set[int] = set()
     find = data.find
     while position < end:
@@ -132,9 +135,7 @@ def _survey(data: bytes, budget_bytes: int) -> set[int]:
         raise PickleError("ends without its end mark")
     if cost > budget_bytes:
         raise PickleTooLarge(f"describes more than {budget_bytes >> 20} MB of objects")
-    if position != end:
-        raise PickleError("bytes after its end mark")
-    return wanted
+    return wanted, position
 
 
 def _number(text: bytes) -> int:
@@ -166,9 +167,25 @@ def load(
     budget_bytes: int = MEMORY_BYTES,
 ) -> object:
     """The value that the pickle describes, as plain data. Raises `PickleError`; never anything else."""
-    wanted = _survey(data, budget_bytes)
+    value, end = load_from(data, 0, persistent=persistent, budget_bytes=budget_bytes)
+    if end != len(data):
+        raise PickleError("bytes after its end mark")
+    return value
+
+
+def load_from(
+    data: bytes,
+    start: int,
+    *,
+    persistent: Callable[[object], object] | None = None,
+    budget_bytes: int = MEMORY_BYTES,
+) -> tuple[object, int]:
+    """The value of the pickle that starts there, and where it ends."""
+    wanted, end = _survey(data, start, budget_bytes)
+    machine = _Machine(data, wanted, persistent)
+    machine.position = start
     try:
-        return _Machine(data, wanted, persistent).run()
+        return machine.run(), end
     except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError, RecursionError, ValueError) as error:
         if isinstance(error, PickleError):
             raise

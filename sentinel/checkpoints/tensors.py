@@ -62,7 +62,7 @@ def read_pickle(data: bytes, what: str) -> Pickled:
     storages: dict[str, Storage] = {}
 
     def persistent(reference: object) -> object:
-        storage = _storage(reference, what)
+        storage = read_storage_reference(reference, what)
         return storages.setdefault(storage.key, storage)
 
     try:
@@ -75,10 +75,11 @@ def read_pickle(data: bytes, what: str) -> Pickled:
     return Pickled(value, storages, tensors)
 
 
-def _storage(reference: object, what: str) -> Storage:
+def read_storage_reference(reference: object, what: str) -> Storage:
+    """A persistent id as torch writes it: ('storage', type, key, location, elements[, view])."""
     if (
         isinstance(reference, tuple)
-        and len(reference) == 5
+        and len(reference) in (5, 6)
         and reference[0] == "storage"
         and isinstance(reference[1], Global)
         and isinstance(reference[2], str)

@@ -61,6 +61,7 @@ def validate_part(
     tier: Tier,
     host: str,
     root: Path,
+    step: int | None = None,
     now_s: float | None = None,
     settings: Settings = DEFAULTS,
 ) -> Part:
@@ -69,7 +70,7 @@ def validate_part(
     In the global tier every file must be here; in the others the answer is about what is here, with the ranks found.
     """
     now = time.time() if now_s is None else now_s
-    judged = _judge(path, Ask(level, now, part=tier != "global", fresh_s=settings.fresh_s), settings)
+    judged = _judge(path, Ask(level, now, part=tier != "global", step=step, fresh_s=settings.fresh_s), settings)
     finding = judged.finding or Finding(whole=tier == "global", owners=judged.owners, marked=False)
     return Part(
         host=host,
@@ -108,7 +109,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         _settle_step(judged, path)
         _deeper(tree, judged, ask, settings)
         judged.valid, judged.level = True, ask.level
-        judged.reason = judged.reason or _praise(ask.level)
+        judged.reason = judged.reason or judged.finding.note or _praise(ask.level)
     except Broken as error:
         judged.valid, judged.level, judged.reason = False, error.level, error.reason
     except NotKnown as error:

@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 from sentinel.checkpoints.files import Tree
-from sentinel.checkpoints.formats import dcp
+from sentinel.checkpoints.formats import (
+    dcp,
+    deepspeed,
+    hf_trainer,
+    megatron,
+    nemo,
+    nvrx,
+    safetensors_file,
+    safetensors_set,
+    torch_file,
+    tracked,
+)
 from sentinel.checkpoints.formats.base import Format
 
-FORMATS: tuple[Format, ...] = (dcp,)
+FORMATS: tuple[Format, ...] = (
+    nvrx,
+    tracked,
+    hf_trainer,
+    megatron,
+    deepspeed,
+    nemo,
+    dcp,
+    safetensors_set,
+    torch_file,
+    safetensors_file,
+)
 
 
 def recognise(tree: Tree) -> Format | None:

@@ -24,6 +24,7 @@ class Ask:
     level: Level
     now_s: float
     part: bool = False
+    step: int | None = None  # where several lie in one folder
     fresh_s: float = FRESH_S
 
     def fresh(self, tree: Tree) -> bool:
@@ -35,7 +36,8 @@ class Finding:
     """What the structural check found, and what is left to read.
 
     ``works``: the bytes whose checksums are recorded (and whose floats are to be looked at). ``unsummed``: files for
-    which no checksum is recorded. ``covered``: files that ``works`` check to the last byte.
+    which no checksum is recorded. ``covered``: files that ``works`` check to the last byte (so that a manifest need not be
+    read against them).
     """
 
     step: int | None = None
@@ -48,6 +50,7 @@ class Finding:
     marked: bool = True
     works: Iterable[Work] = ()
     unsummed: list[str] = field(default_factory=list)
+    covered: set[str] = field(default_factory=set)
     note: str = ""
 
 
@@ -86,3 +89,9 @@ def refuse_links(tree: Tree) -> None:
         raise NotKnown(f"{visible(tree.links[0])}: a symbolic link inside the checkpoint: not followed")
     if tree.odd:
         raise NotKnown(f"{visible(tree.odd[0])}: neither file, folder nor link")
+
+
+def no_owners(tree: Tree) -> frozenset[int]:
+    """For formats whose file names speak of no ranks."""
+    del tree
+    return frozenset()

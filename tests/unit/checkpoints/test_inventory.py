@@ -100,7 +100,7 @@ def test_too_many_are_cut_and_said(make):
     for step in range(30):
         (make.root / f"step-{step}").mkdir()
     found = find(make.root, limit=10)
-    assert [path.name for path in found.paths][:2] == ["step-29", "step-28"] and found.cut == 20
+    assert [spot.path.name for spot in found.spots][:2] == ["step-29", "step-28"] and found.cut == 20
     parts = listing(make.root, "global", None, limit=10, now_s=make.now_s)
     assert len(parts) == 11 and "20 older" in parts[-1].reason
 

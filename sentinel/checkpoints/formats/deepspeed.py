@@ -1,0 +1,174 @@
+"""DeepSpeed: ``global_step<N>`` with ZeRO's shards.
+
+The tracker ``latest`` is written before the other ranks have finished, so it proves nothing; what proves completeness
+are the numbers inside: ``partition_count`` x model-parallel ranks optimizer shards (zero_to_fp32 counts the same way),
+and the same step in all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from sentinel.checkpoints.files import Broken, Tree, visible
+from sentinel.checkpoints.formats import torch_file
+from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
+from sentinel.checkpoints.formats.torch_file import TorchFile
+from sentinel.checkpoints.work import Work
+
+NAME = "deepspeed"
+_OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_?optim_states\.pt")
+_ZERO3 = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")
+_MODEL = re.compile(r"mp_rank_(\d+)_model_states\.pt")
+_LAYER = re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt")
+_EXPERT = re.compile(r"(?:layer_(\d+)_)?expert_(\d+)_mp_rank_(\d+)_model_states\.pt")
+_EXPERT_OPTIM = re.compile(r"expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+_ALL = (_OPTIM, _ZERO3, _MODEL, _LAYER, _EXPERT, _EXPERT_OPTIM)
+
+
+def recognise(tree: Tree) -> bool:
+    return not tree.single and any(pattern.fullmatch(name) for name in tree.files for pattern in _ALL)
+
+
+def owners_by_name(tree: Tree) -> frozenset[int]:
+    return frozenset(rank for rank, _ in _pairs(tree, _OPTIM))
+
+
+def _pairs(tree: Tree, pattern: re.Pattern[str]) -> set[tuple[int, int]]:
+    return {(int(m.group(1)), int(m.group(2))) for name in tree.files if (m := pattern.fullmatch(name))}
+
+
+def check(tree: Tree, ask: Ask) -> Finding:
+    refuse_links(tree)
+    files = {
+        name: torch_file.check_file(tree, name, ask)
+        for name in sorted(tree.files)
+        if "/" not in name and name.endswith(".pt")
+    }
+    optim = _pairs(tree, _OPTIM)
+    zero3 = _pairs(tree, _ZERO3)
+    models = {int(m.group(1)) for name in tree.files if (m := _MODEL.fullmatch(name))}
+    shown = [file for name, file in files.items() if _MODEL.fullmatch(name) or _ZERO3.fullmatch(name)]
+    if not shown and not any(_LAYER.fullmatch(name) for name in files):
+        raise unfinished(tree, ask, "no model states: the save did not finish")
+    mp = _one(shown, "mp_world_size") or len({m for _, m in optim | zero3} | models) or 1
+    dp = _one(shown, "dp_world_size")
+    partitions = _partitions(files)
+    if not ask.part:
+        _complete(tree, ask, optim, zero3, models, (mp, dp, partitions, _zero_stage(shown)))
+    step = _same_step(tree, files, shown)
+    works: list[Work] = [work for file in files.values() for work in file.works]
+    return Finding(
+        step=step,
+        owners=frozenset(rank for rank, _ in optim),
+        world_size=(partitions or dp or 1) * mp if partitions or dp else None,
+        whole=True,
+        works=works,
+        unsummed=[name for name, file in files.items() if not file.summed],
+        covered={name for name, file in files.items() if file.summed},
+    )
+
+
+def _one(files: Iterable[TorchFile], key: str) -> int | None:
+    """The number that all of these files give for that key; `Broken` where they differ."""
+    found = {value for file in files if type(value := file.get(key)) is int}
+    if len(found) > 1:
+        raise Broken(f"the model states disagree about {key}: {sorted(found)[:4]}")
+    return next(iter(found), None)
+
+
+def _zero_stage(files: Iterable[TorchFile]) -> int:
+    for file in files:
+        stage = file.get("ds_config", "zero_optimization", "stage")
+        if type(stage) is int:
+            return stage
+    return 0
+
+
+def _partitions(files: dict[str, TorchFile]) -> int | None:
+    """The number of optimizer shards of one model-parallel rank, as the shards themselves state it."""
+    found: set[int] = set()
+    for name, file in files.items():
+        if _OPTIM.fullmatch(name):
+            count = file.get("optimizer_state_dict", "partition_count")
+            if isinstance(count, (list, tuple)):
+                count = max((c for c in count if type(c) is int), default=None)
+            if type(count) is int:
+                found.add(count)
+    if len(found) > 1:
+        raise Broken(f"the optimizer shards disagree about their number: {sorted(found)[:4]}")
+    return next(iter(found), None)
+
+
+def _complete(
+    tree: Tree,
+    ask: Ask,
+    optim: set[tuple[int, int]],
+    zero3: set[tuple[int, int]],
+    models: set[int],
+    sizes: tuple[int, int | None, int | None, int],
+) -> None:
+    mp, dp, partitions, stage = sizes
+    if optim or stage:
+        count = partitions or dp or max((rank for rank, _ in optim), default=-1) + 1
+        _grid(tree, ask, "optimizer shard", optim, (count, mp))
+    if stage == 3 or zero3:
+        _grid(tree, ask, "model shard", zero3, (dp or partitions or max((r for r, _ in zero3), default=0) + 1, mp))
+    elif not any(_LAYER.fullmatch(name) for name in tree.files) and models != set(range(mp)):
+        raise unfinished(tree, ask, f"model states of {len(models)} model-parallel ranks, {mp} are needed")
+    for pattern, what in ((_LAYER, "layer"), (_EXPERT_OPTIM, "expert rank")):
+        pairs = _pairs(tree, pattern)
+        if pattern is _LAYER and pairs:
+            missing = {(a, b) for a in {a for a, _ in pairs} for b in {b for _, b in pairs}} - pairs
+        else:
+            missing = {(a, 0) for a in range(max((a for a, _ in pairs), default=-1) + 1)} - {(a, 0) for a, _ in pairs}
+        if missing:
+            raise unfinished(tree, ask, f"the states of {what} {min(missing)[0]} are missing")
+    _experts(tree, ask)
+
+
+def _grid(tree: Tree, ask: Ask, what: str, have: set[tuple[int, int]], size: tuple[int, int]) -> None:
+    need = {(dp, mp) for dp in range(size[0]) for mp in range(size[1])}
+    if have - need:
+        dp, mp = min(have - need)
+        raise Broken(f"{what} of rank {dp}/{mp}, but there are {size[0]} x {size[1]} ranks: wrong world size")
+    if need - have:
+        dp, mp = min(need - have)
+        raise unfinished(tree, ask, f"{what} of rank {dp}/{mp} is missing: {len(have)} of {len(need)}")
+
+
+def _experts(tree: Tree, ask: Ask) -> None:
+    layers: dict[str, set[int]] = {}
+    for name in tree.files:
+        match = _EXPERT.fullmatch(name)
+        if match:
+            layers.setdefault(match.group(1) or "", set()).add(int(match.group(2)))
+    most = max((max(experts) + 1 for experts in layers.values()), default=0)
+    for layer, experts in layers.items():
+        missing = set(range(most)) - experts
+        if missing:
+            raise unfinished(tree, ask, f"expert {min(missing)} of layer {visible(layer)} is missing")
+
+
+def _same_step(tree: Tree, files: dict[str, TorchFile], shown: list[TorchFile]) -> int | None:
+    """The step of the model states; the optimizer shards of all ranks must have made the same number of steps."""
+    step = _one(shown, "global_steps")
+    counts: dict[str, float] = {}
+    for name, file in files.items():
+        if _OPTIM.fullmatch(name):
+            for path in (("base_optimizer_state", "state"), ("optimizer_state_dict", "state"), ("state",)):
+                made = torch_file.optimizer_step(tree, file, "optimizer_state_dict", *path)
+                if made is not None:
+                    counts[name] = made
+                    break
+    if len(set(counts.values())) > 1:
+        low, high = min(counts.values()), max(counts.values())
+        raise Broken(f"the optimizer shards are of different steps ({low:.0f} and {high:.0f}): two saves mixed")
+    named = re.fullmatch(r"global_step(\d+)", tree.root.name)
+    if step is not None and named and int(named.group(1)) != step:
+        raise Broken(f"the model states are of step {step}, the folder of step {named.group(1)}")
+    if counts and step is not None and next(iter(counts.values())) > step:
+        raise Broken(
+            f"the optimizer has made {next(iter(counts.values())):.0f} steps, the model {step}: two saves mixed"
+        )
+    return step

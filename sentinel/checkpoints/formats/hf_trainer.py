@@ -1,0 +1,154 @@
+"""``checkpoint-N`` of the Hugging Face Trainer.
+
+``trainer_state.json`` is written last and states the step. The folder is written in place; a save on SIGTERM marks it
+with ``checkpoint-is-incomplete.txt``. The model may be safetensors, a pickled ``pytorch_model.bin``, or a folder that
+FSDP (DCP) or DeepSpeed wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small, visible
+from sentinel.checkpoints.formats import dcp, deepspeed, safetensors_set, torch_file
+from sentinel.checkpoints.formats.base import (
+    SKEW_S,
+    Ask,
+    Finding,
+    no_owners,
+    refuse_links,
+    unfinished,
+)
+
+NAME = "hf_trainer"
+STATE = "trainer_state.json"
+_STATE_LIMIT_BYTES = 24 << 20
+_FOLDER = re.compile(r"checkpoint-(\d+)")
+_RNG = re.compile(r"rng_state_(\d+)\.pth")
+_PICKLED_INDEX = "pytorch_model.bin.index.json"
+
+owners_by_name = no_owners
+
+
+def recognise(tree: Tree) -> bool:
+    if tree.single:
+        return False
+    if STATE in tree.files:
+        return True
+    typical = {"training_args.bin", "optimizer.pt", "scheduler.pt", "checkpoint-is-incomplete.txt"}
+    return bool(_FOLDER.fullmatch(tree.root.name) and typical & set(tree.files))
+
+
+def check(tree: Tree, ask: Ask) -> Finding:
+    refuse_links(tree)
+    if "checkpoint-is-incomplete.txt" in tree.files:
+        raise unfinished(tree, ask, "marked incomplete by the Trainer (checkpoint-is-incomplete.txt)")
+    if STATE not in tree.files:
+        raise unfinished(tree, ask, f"{STATE} is missing: the save did not finish")
+    step = _state(tree, ask)
+    finding = Finding(step=step)
+    works, names = safetensors_set.check_models(tree, ask)
+    finding.unsummed += names
+    files: dict[str, torch_file.TorchFile] = {}
+    for name in sorted(tree.files):
+        if "/" not in name and name.endswith((".pt", ".pth", ".bin")):
+            files[name] = torch_file.check_file(tree, name, ask)
+            works += files[name].works
+            (finding.covered.add if files[name].summed else finding.unsummed.append)(name)
+    if _PICKLED_INDEX in tree.files:
+        held = {name: set(f.value) for name, f in files.items() if isinstance(f.value, dict)}
+        safetensors_set.check_index(tree, ask, _PICKLED_INDEX, held)
+    inner = [_inner(tree, folder, ask) for folder in _inner_folders(tree)]
+    for part in inner:
+        works += list(part.works)
+        finding.unsummed += part.unsummed
+    _has_model(tree, names, inner)
+    _ranks(tree, ask)
+    _same_step(tree, files, step)
+    _written_last(tree)
+    finding.works = works
+    return finding
+
+
+def _state(tree: Tree, ask: Ask) -> int:
+    data = read_small(tree.path(STATE), _STATE_LIMIT_BYTES, STATE)
+    try:
+        state = json.loads(data)
+    except (ValueError, RecursionError):
+        raise unfinished(tree, ask, f"{STATE} is not JSON (cut short or damaged)") from None
+    step = state.get("global_step") if isinstance(state, dict) else None
+    if type(step) is not int or step < 0:
+        raise Broken(f"{STATE} states no global_step")
+    named = _FOLDER.fullmatch(tree.root.name)
+    if named and int(named.group(1)) != step:
+        raise Broken(f"{STATE} is of step {step}, the folder of step {named.group(1)}")
+    history = state.get("log_history")
+    if isinstance(history, list):
+        later = [e["step"] for e in history if isinstance(e, dict) and type(e.get("step")) is int and e["step"] > step]
+        if later:
+            raise Broken(f"{STATE} states step {step} but its history goes to step {max(later)}")
+    return step
+
+
+def _inner_folders(tree: Tree) -> list[str]:
+    """Folders that FSDP or DeepSpeed wrote inside."""
+    found = {name.rpartition("/")[0] for name in tree.files if name.endswith((".distcp", "/.metadata"))}
+    found |= {name for name in tree.folders if "/" not in name and re.fullmatch(r"global_step\d+", name)}
+    return sorted(name for name in found if name)
+
+
+def _inner(tree: Tree, folder: str, ask: Ask) -> Finding:
+    inner = tree.below(folder)
+    found = deepspeed.check(inner, ask) if deepspeed.recognise(inner) else dcp.check(inner, ask)
+    return Finding(
+        works=found.works,
+        unsummed=[f"{folder}/{name}" for name in found.unsummed],
+        covered={f"{folder}/{name}" for name in found.covered},
+    )
+
+
+def _has_model(tree: Tree, names: list[str], inner: list[Finding]) -> None:
+    if names or inner or any("model" in name and name.endswith(".bin") for name in tree.files):
+        return
+    raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
+
+
+def _ranks(tree: Tree, ask: Ask) -> None:
+    ranks = {int(m.group(1)) for name in tree.files if (m := _RNG.fullmatch(name))}
+    holes = set(range(max(ranks, default=-1) + 1)) - ranks
+    if holes:
+        raise unfinished(tree, ask, f"rng_state_{min(holes)}.pth is missing")
+    if "optimizer.pt" in tree.files and "scheduler.pt" not in tree.files:
+        raise unfinished(tree, ask, "optimizer.pt without scheduler.pt: half deleted or half written")
+
+
+def _same_step(tree: Tree, files: dict[str, torch_file.TorchFile], step: int) -> None:
+    """Optimizer and scheduler count steps too; skipped steps make them lag, but not land on another checkpoint."""
+    counts: dict[str, float | None] = {}
+    if "scheduler.pt" in files:
+        counts["scheduler.pt"] = torch_file.number_in(
+            tree, files["scheduler.pt"], files["scheduler.pt"].get("last_epoch")
+        )
+    if "optimizer.pt" in files:
+        counts["optimizer.pt"] = torch_file.optimizer_step(tree, files["optimizer.pt"], "state")
+    for name, count in counts.items():
+        if count is None or count == step or count != int(count):
+            continue
+        if os.path.lexists(tree.root.parent / f"checkpoint-{int(count)}"):
+            raise Broken(f"{name} is of step {int(count)}, {STATE} of step {step}: two saves mixed")
+    if len(set(counts.values())) == 2 and None not in counts.values():
+        one, two = sorted(value for value in counts.values() if value is not None)
+        if two % max(one, 1):
+            raise NotKnown(f"scheduler.pt and optimizer.pt count different steps ({one:.0f} and {two:.0f})")
+
+
+def _written_last(tree: Tree) -> None:
+    """Everything but the arguments and what is added later is written before the state."""
+    limit = tree.files[STATE].mtime_s + SKEW_S
+    for name, entry in tree.files.items():
+        if name.endswith((".safetensors", ".distcp")) or name in ("optimizer.pt", "scheduler.pt", "optimizer.bin"):
+            late = entry.mtime_s - limit
+            if late > 0:
+                raise Broken(f"{visible(name)} was written {late + SKEW_S:.0f} s after {STATE}: overwritten in place")

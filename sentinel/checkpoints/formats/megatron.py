@@ -1,0 +1,176 @@
+"""Megatron-LM: ``iter_<7 digits>``, found out in Megatron's own order: metadata.json, ``mp_rank_*``, bare ``.metadata``.
+
+torch_dist: a DCP checkpoint whose end marker is ``metadata.json``, written after ``.metadata``; with integrity checking
+``integrity.json`` holds the sha256 of every file. Legacy: one ``model_optim_rng.pt`` per tensor/pipeline/expert rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small, visible
+from sentinel.checkpoints.formats import dcp, torch_file
+from sentinel.checkpoints.formats.base import SKEW_S, Ask, Finding, refuse_links, unfinished
+from sentinel.checkpoints.work import Work
+
+NAME = "megatron"
+MARKER = "metadata.json"
+INTEGRITY = "integrity.json"
+_FOLDER = re.compile(r"iter_\d{7,}|release")
+_RANK = re.compile(r"mp_rank_(\d{2})(?:_(\d{3}))?(?:_(\d{3}))?")
+_JSON_LIMIT_BYTES = 16 << 20
+
+owners_by_name = dcp.owners_by_name
+
+
+def recognise(tree: Tree) -> bool:
+    if tree.single:
+        return False
+    if any(_RANK.fullmatch(folder) for folder in tree.folders):
+        return True
+    if MARKER in tree.files and (dcp.recognise(tree) or INTEGRITY in tree.files or _FOLDER.fullmatch(tree.root.name)):
+        return True
+    return bool(_FOLDER.fullmatch(tree.root.name)) and dcp.recognise(tree)
+
+
+def check(tree: Tree, ask: Ask) -> Finding:
+    refuse_links(tree)
+    if any(_RANK.fullmatch(folder) for folder in tree.folders):
+        return _check_legacy(tree, ask)
+    backend = _marker(tree, ask)
+    finding = dcp.check(tree, ask)
+    if backend:
+        _after(tree)
+    if "common.pt" in tree.files:
+        common = torch_file.check_file(tree, "common.pt", ask)
+        finding.step = _common_step(common, finding.step)
+        finding.works = [*finding.works, *common.works]
+        finding.unsummed += [] if common.summed else ["common.pt"]
+    if INTEGRITY in tree.files:
+        _integrity(tree, ask, finding)
+    return finding
+
+
+def _marker(tree: Tree, ask: Ask) -> bool:
+    """Whether the end marker is there and says what it should. torch_dcp and fsdp_dtensor have none."""
+    if MARKER not in tree.files:
+        # A step that has common.pt or an integrity list was saved by torch_dist, which writes the marker.
+        if INTEGRITY in tree.files or "common.pt" in tree.files:
+            raise unfinished(tree, ask, f"{MARKER} is missing: the save did not finish")
+        return False
+    try:
+        marker = json.loads(read_small(tree.path(MARKER), _JSON_LIMIT_BYTES, MARKER))
+    except (ValueError, RecursionError):
+        raise unfinished(tree, ask, f"{MARKER} is not JSON (cut short or damaged)") from None
+    backend = marker.get("sharded_backend") if isinstance(marker, dict) else None
+    if backend not in ("torch_dist", "zarr", "fsdp_dtensor", "torch_dcp"):
+        raise Broken(f"{MARKER} names no known backend: {visible(str(backend))}")
+    if backend == "zarr":
+        raise NotKnown("zarr backend, which Megatron no longer writes: not checked")
+    return True
+
+
+def _after(tree: Tree) -> None:
+    """The marker is written after ``.metadata``; a newer ``.metadata`` means that it was overwritten in place."""
+    entry = tree.files.get(".metadata")
+    late = entry.mtime_s - tree.files[MARKER].mtime_s - SKEW_S if entry else 0
+    if late > 0:
+        raise Broken(f".metadata was written {late + SKEW_S:.0f} s after {MARKER}: overwritten in place")
+
+
+def _common_step(common: torch_file.TorchFile, inner: int | None) -> int | None:
+    step = common.get("iteration")
+    return step if type(step) is int else inner
+
+
+def _integrity(tree: Tree, ask: Ask, finding: Finding) -> None:
+    """sha256 of every listed file; shards that are not listed do not belong to this save."""
+    try:
+        listed = json.loads(read_small(tree.path(INTEGRITY), _JSON_LIMIT_BYTES, INTEGRITY))
+    except (ValueError, RecursionError):
+        raise unfinished(tree, ask, f"{INTEGRITY} is not JSON (cut short or damaged)") from None
+    files = listed.get("files") if isinstance(listed, dict) else None
+    if not isinstance(files, dict) or listed.get("algorithm") != "sha256":
+        raise Broken(f"{INTEGRITY} lists no sha256 sums")
+    for name, digest in files.items():
+        if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+            raise Broken(f"{INTEGRITY}: no sha256 for {visible(name)}")
+        if name not in tree.files and not ask.part:
+            raise Broken(f"{visible(name)} named by {INTEGRITY}, but not there")
+    for name in tree.files:
+        if name.endswith(".distcp") and name not in files:
+            raise Broken(f"{visible(name)} is not in {INTEGRITY}: not of this save")
+    sums = [_sum(tree, name, files[name]) for name in files if name in tree.files]
+    if ask.level == "checksum":
+        finding.works = sums  # they cover every byte, so the CRC-32s inside need not be read as well
+    else:
+        finding.works = [*sums, *finding.works]
+    finding.unsummed = [name for name in finding.unsummed if name not in files]
+    finding.covered |= set(files)
+
+
+def _sum(tree: Tree, name: str, digest: str) -> Work:
+    def run(buffer: bytearray) -> None:
+        total = hashlib.sha256()
+        view = memoryview(buffer)
+        with opened(tree.path(name), name) as handle:
+            for offset in range(0, handle.size, len(buffer)):
+                piece = view[: min(len(buffer), handle.size - offset)]
+                handle.into(piece, offset)
+                total.update(piece)
+        if total.hexdigest() != digest:
+            raise Broken(f"{visible(name)}: sha256 differs from {INTEGRITY}", "checksum")
+
+    return Work(tree.files[name].size, run)
+
+
+def _check_legacy(tree: Tree, ask: Ask) -> Finding:
+    """One folder per rank: the ranks must form a full grid, each with its file, all of one iteration."""
+    ranks: dict[tuple[int, int, int], str] = {}
+    for folder in tree.folders:
+        match = _RANK.fullmatch(folder)
+        if match:
+            tp, pp, ep = (int(part or 0) for part in match.groups())
+            ranks[tp, pp, ep] = folder
+    sides = [sorted({key[side] for key in ranks}) for side in range(3)]
+    for side in sides:
+        if side != list(range(len(side))):
+            raise unfinished(tree, ask, f"the ranks {side[:8]} have a hole")
+    grid = {(t, p, e) for t in sides[0] for p in sides[1] for e in sides[2]}
+    if set(ranks) != grid:
+        raise unfinished(tree, ask, f"{len(ranks)} of {len(grid)} ranks' folders are there")
+    finding = Finding()
+    kinds = {name.rpartition("/")[2] for name in tree.files if name.partition("/")[0] in ranks.values()}
+    works: list[Work] = []
+    steps: dict[str, int] = {}
+    if "model_optim_rng.pt" not in kinds:
+        raise unfinished(tree, ask, "no model_optim_rng.pt: the save did not finish")
+    for key, folder in sorted(ranks.items()):
+        for kind in sorted(kinds):
+            name = f"{folder}/{kind}"
+            if name not in tree.files:
+                if kind == "distrib_optim.pt" and not _needs_optimizer(tree, ranks, key):
+                    continue
+                raise unfinished(tree, ask, f"{visible(name)} is missing")
+            if not kind.endswith(".pt"):
+                continue
+            file = torch_file.check_file(tree, name, ask)
+            works += file.works
+            (finding.covered.add if file.summed else finding.unsummed.append)(name)
+            step = file.get("iteration")
+            if kind == "model_optim_rng.pt" and type(step) is int:
+                steps[folder] = step
+    if len(set(steps.values())) > 1:
+        raise Broken(f"the ranks' files are of different iterations: {sorted(set(steps.values()))[:4]}")
+    finding.step = next(iter(steps.values()), None)
+    finding.works = works
+    return finding
+
+
+def _needs_optimizer(tree: Tree, ranks: dict[tuple[int, int, int], str], key: tuple[int, int, int]) -> bool:
+    """With expert parallelism only some ranks save an optimizer; then whole expert columns have none."""
+    return key[2] == 0 or any(
+        f"{folder}/distrib_optim.pt" in tree.files for other, folder in ranks.items() if other[2] == key[2]
+    )

@@ -1,0 +1,155 @@
+"""A folder of safetensors: a model in numbered files with an index, or the shards that DCP's Hugging Face writer leaves.
+
+``model-0000i-of-0000n`` must be complete and hold exactly the tensors of the index. ``shard-0000r-model-...`` (one per
+rank) has no end marker: the ranks must be 1..W without a hole and their pieces must tile every tensor; how many ranks
+there should have been is written nowhere, so it is compared with the steps beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small, visible
+from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
+from sentinel.checkpoints.formats.dcp_metadata import Shape, TensorInfo, tiles
+from sentinel.checkpoints.formats.safetensors_file import Header, check_file
+from sentinel.checkpoints.steps import step_of
+from sentinel.checkpoints.work import Work
+
+NAME = "safetensors_set"
+INDEX = "model.safetensors.index.json"
+INDEX_LIMIT_BYTES = 32 << 20
+_NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+_SHARD = re.compile(r"shard-(\d{5})-model-(\d{5})-of-(\d{5})\.safetensors")
+
+owners_by_name = no_owners
+
+
+def recognise(tree: Tree) -> bool:
+    return not tree.single and any(("/" not in n and n.endswith(".safetensors")) or n == INDEX for n in tree.files)
+
+
+def check(tree: Tree, ask: Ask) -> Finding:
+    refuse_links(tree)
+    works, names = check_models(tree, ask)
+    ranks = {int(m.group(1)) for name in names if (m := _SHARD.fullmatch(name))}
+    return Finding(
+        owners=frozenset(rank - 1 for rank in ranks),
+        world_size=len(ranks) or None,
+        works=works,
+        unsummed=names,
+    )
+
+
+def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
+    """All safetensors directly in the folder: (works, their names)."""
+    names = sorted(name for name in tree.files if "/" not in name and name.endswith(".safetensors"))
+    numbers = [name for name in names if _NUMBERED.fullmatch(name) and not _SHARD.fullmatch(name)]
+    _complete(tree, ask, numbers)
+    headers = {name: check_file(tree, name, ask) for name in names}
+    if INDEX in tree.files:
+        check_index(tree, ask, INDEX, {name: set(header.tensors) for name, header in headers.items()})
+    elif numbers:
+        raise unfinished(tree, ask, f"{INDEX} is missing: the save did not finish")
+    shards = {name: header for name, header in headers.items() if _SHARD.fullmatch(name)}
+    if shards:
+        _ranks(tree, ask, shards)
+        _tile(shards)
+    return [work for header in headers.values() for work in header.works], names
+
+
+def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
+    for name in numbers:
+        match = _NUMBERED.fullmatch(name)
+        assert match is not None
+        stem, _, total = match.groups()
+        for index in range(1, int(total) + 1):
+            needed = f"{stem}-{index:05d}-of-{total}.safetensors"
+            if needed not in tree.files:
+                raise unfinished(tree, ask, f"{visible(needed)} is missing")
+
+
+def check_index(tree: Tree, ask: Ask, name: str, held: dict[str, set[str]]) -> None:
+    """Every file of the index is there and holds exactly the tensors that the index puts into it."""
+    try:
+        index = json.loads(read_small(tree.path(name), INDEX_LIMIT_BYTES, name).decode())
+    except (ValueError, RecursionError):
+        raise unfinished(tree, ask, f"{name} is not JSON") from None
+    table = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(table, dict) or not table:
+        raise Broken(f"{name} has no weight_map")
+    mapped: dict[str, set[str]] = {}
+    for tensor, file in table.items():
+        if not isinstance(file, str):
+            raise Broken(f"{name}: a damaged weight_map")
+        mapped.setdefault(file, set()).add(tensor)
+    for file, tensors in mapped.items():
+        if file not in tree.files:
+            raise unfinished(tree, ask, f"{visible(file)} named by {name}, but not there")
+        if file in held and held[file] != tensors:
+            other = sorted(held[file] ^ tensors)[0]
+            raise Broken(f"{visible(file)} and {name} disagree about {visible(other)}")
+
+
+def _ranks(tree: Tree, ask: Ask, shards: Iterable[str]) -> None:
+    matches = [m for name in shards if (m := _SHARD.fullmatch(name))]
+    ranks = {int(m.group(1)) for m in matches}
+    totals = {int(m.group(3)) for m in matches}
+    if len(totals) != 1:
+        raise Broken("shards of two saves: they disagree about the number of model files")
+    holes = set(range(1, max(ranks) + 1)) - ranks
+    if holes and not ask.part:
+        raise unfinished(tree, ask, f"the shard of rank {min(holes) - 1} is missing")
+    usual = _usual_ranks(tree)
+    if usual is not None and len(ranks) < usual and not ask.part:
+        raise NotKnown(f"shards of {len(ranks)} ranks; the step before it has those of {usual}")
+
+
+def _usual_ranks(tree: Tree) -> int | None:
+    """How many ranks the nearest earlier step beside this one has."""
+    mine = step_of(tree.root.name)
+    if mine is None:
+        return None
+    try:
+        with os.scandir(tree.root.parent) as entries:
+            earlier = [(step, e.name) for e in entries if (step := step_of(e.name)) is not None and step < mine]
+        if not earlier:
+            return None
+        with os.scandir(tree.root.parent / max(earlier)[1]) as entries:
+            return len({m.group(1) for e in entries if (m := _SHARD.fullmatch(e.name))}) or None
+    except OSError:
+        return None
+
+
+def _tile(shards: dict[str, Header]) -> None:
+    """The pieces of every tensor, at the offsets that the shards record, tile one box without a hole."""
+    pieces: dict[str, tuple[str, dict[Shape, Shape]]] = {}
+    for name, header in shards.items():
+        offsets = _offsets(name, header)
+        for key, (dtype, shape) in header.tensors.items():
+            place = offsets.get(key, (0,) * len(shape))
+            known, chunks = pieces.setdefault(key, (dtype, {}))
+            if known != dtype or len(place) != len(shape):
+                raise Broken(f"{visible(name)}: {visible(key)} does not fit the other shards")
+            if place in chunks and chunks[place] != shape:
+                raise Broken(f"{visible(name)}: {visible(key)} overlaps another shard's piece")
+            chunks[place] = shape
+    for key, (dtype, chunks) in pieces.items():
+        rank = len(next(iter(chunks)))
+        size = tuple(max(place[d] + shape[d] for place, shape in chunks.items()) for d in range(rank))
+        if not tiles(TensorInfo(dtype, size, chunks)):
+            raise Broken(f"the shards' pieces of {visible(key)} leave a hole or overlap")
+
+
+def _offsets(name: str, header: Header) -> dict[str, Shape]:
+    text = header.metadata.get("DCP_SHARDING_INFO")
+    if text is None:
+        return {}
+    try:
+        info = json.loads(text)
+        return {key: tuple(int(n) for n in entry["saved_offsets"]) for key, entry in info.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise Broken(f"{visible(name)}: its sharding information is damaged") from None

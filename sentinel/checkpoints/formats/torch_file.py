@@ -1,0 +1,179 @@
+"""One file that torch.save wrote: an archive, or the older stream of pickles that has no checksum.
+
+Used by the formats that consist of such files; on its own it is a checkpoint of one file (``.pt``, ``.pth``, ``.bin``;
+Lightning's ``.ckpt`` is the same with ``global_step`` inside).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sentinel.checkpoints import pickles, zips
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
+from sentinel.checkpoints.pickles import Inert
+from sentinel.checkpoints.tensors import ITEM_BYTES, FloatScan, Storage, Tensor, read_storage_reference
+from sentinel.checkpoints.work import Opened, Work, archive_works, open_archive, span_crc
+
+NAME = "torch"
+SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_LEGACY_HEAD_BYTES = 48 << 20
+_STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
+
+owners_by_name = no_owners
+
+
+@dataclass(slots=True)
+class TorchFile:
+    """What the structural check of one file found."""
+
+    name: str
+    value: object
+    works: list[Work] = field(default_factory=list)
+    summed: bool = True
+    opened: Opened | None = None
+
+    def steps(self) -> list[int]:
+        """The step that the file states, under the names that frameworks use; whole numbers only."""
+        value = self.value
+        found: list[int] = []
+        if isinstance(value, dict):
+            found = [value[key] for key in _STEP_KEYS if type(value.get(key)) is int]
+        return found
+
+    def get(self, *keys: str) -> object:
+        """A value in nested dicts (and in the state of objects); None where there is none."""
+        value = self.value
+        for key in keys:
+            if isinstance(value, Inert):
+                value = value.state
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+
+def check_file(tree: Tree, name: str, ask: Ask) -> TorchFile:
+    """Structure now, the bytes as works. `Broken` where it is not a whole torch.save file."""
+    shown = visible(name)
+    with opened(tree.path(name), name) as handle:
+        if handle.size == 0:
+            raise Broken(f"{shown}: empty")
+        head = handle.read(0, min(16, handle.size))
+        if not zips.looks_like_zip(head):
+            return _legacy(tree, name, handle, head, ask)
+        found = open_archive(handle.read, handle.size, shown)
+    works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found, ask.level))
+    return TorchFile(name, found.pickled.value, works, found.archive.has_checksums, found)
+
+
+def number_in(tree: Tree, file: TorchFile, value: object) -> float | None:
+    """A plain number, or the one in a tensor of a single float32 or int64; None for anything else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, Inert) or file.opened is None:
+        return None
+    tensor = next((t for t in file.opened.pickled.tensors if _is(value, t)), None)
+    layout = {"float32": "<f", "int64": "<q"}.get(tensor.dtype) if tensor else None
+    record = file.opened.archive.get(f"data/{tensor.storage.key}") if tensor else None
+    if tensor is None or layout is None or record is None or record.size < struct.calcsize(layout):
+        return None
+    with opened(tree.path(file.name), file.name) as handle:
+        return float(struct.unpack(layout, handle.read(record.data, struct.calcsize(layout)))[0])
+
+
+def _is(value: Inert, tensor: Tensor) -> bool:
+    args = value.args
+    return isinstance(args, tuple) and bool(args) and args[0] is tensor.storage and not any(tensor.size)
+
+
+def optimizer_step(tree: Tree, file: TorchFile, *path: str) -> float | None:
+    """The number of steps that the optimizer state below ``path`` has made, from its first parameter."""
+    states = file.get(*path)
+    if isinstance(states, dict) and states:
+        first = next(iter(states.values()))
+        if isinstance(first, dict):
+            return number_in(tree, file, first.get("step"))
+    return None
+
+
+def _legacy(tree: Tree, name: str, handle: Handle, head: bytes, ask: Ask) -> TorchFile:
+    """The format before torch 1.6: five pickles, then each storage as its length and its bytes."""
+    shown = visible(name)
+    if not head.strip(b"\0"):
+        raise Broken(f"{shown}: starts with zeros")
+    if head[:1] != b"\x80":
+        raise Broken(f"{shown}: neither an archive nor a pickle")
+    data = handle.read(0, min(handle.size, _LEGACY_HEAD_BYTES))
+    storages: dict[str, Storage] = {}
+
+    def persistent(reference: object) -> object:
+        storage = read_storage_reference(reference, shown)
+        return storages.setdefault(storage.key, storage)
+
+    try:
+        magic, at = pickles.load_from(data, 0)
+        if magic != _LEGACY_MAGIC:
+            raise Broken(f"{shown}: a pickle that torch.save did not write")
+        _, at = pickles.load_from(data, at)
+        _, at = pickles.load_from(data, at)
+        value, at = pickles.load_from(data, at, persistent=persistent)
+        keys, at = pickles.load_from(data, at)
+    except pickles.PickleTooLarge as error:
+        raise NotKnown(f"{shown}: {error}") from None
+    except pickles.PickleError as error:
+        if handle.size > len(data):
+            raise NotKnown(f"{shown}: its description is longer than this reader takes") from None
+        raise Broken(f"{shown}: {error}") from None
+    works = list(_legacy_spans(tree, name, handle, storages, (keys, at)))
+    return TorchFile(name, value, works if ask.level == "content" else [], summed=False)
+
+
+def _legacy_spans(
+    tree: Tree, name: str, handle: Handle, storages: dict[str, Storage], listed: tuple[object, int]
+) -> Iterator[Work]:
+    keys, at = listed
+    if not isinstance(keys, list) or not all(isinstance(key, str) and key in storages for key in keys):
+        raise Broken(f"{visible(name)}: its list of storages is damaged")
+    for key in keys:
+        storage = storages[key]
+        if at + 8 + storage.bytes > handle.size:
+            raise Broken(f"{visible(name)}: ends before its last storage (truncated)")
+        elements = storage.bytes // ITEM_BYTES.get(storage.dtype, 1)
+        if int.from_bytes(handle.read(at, 8), "little") not in (elements, storage.bytes):
+            raise Broken(f"{visible(name)}: a storage of another length than described")
+        at += 8
+        yield _scan_work(tree, name, at, storage)
+        at += storage.bytes
+    if at != handle.size:
+        raise Broken(f"{visible(name)}: {handle.size - at} bytes after its last storage")
+
+
+def _scan_work(tree: Tree, name: str, offset: int, storage: Storage) -> Work:
+    def run(buffer: bytearray) -> None:
+        scan = FloatScan(storage.dtype)
+        with opened(tree.path(name), name) as handle:
+            span_crc(handle, offset, storage.bytes, buffer, scan)
+        if scan.finding:
+            raise Broken(f"{visible(name)}: {scan.finding} in a {scan.dtype} tensor", "content")
+
+    return Work(storage.bytes, run)
+
+
+def recognise(tree: Tree) -> bool:
+    return tree.single and next(iter(tree.files)).endswith(SUFFIXES)
+
+
+def check(tree: Tree, ask: Ask) -> Finding:
+    """One file as a checkpoint of its own."""
+    refuse_links(tree)
+    name = next(iter(tree.files))
+    file = check_file(tree, name, ask)
+    steps = set(file.steps())
+    return Finding(
+        step=steps.pop() if len(steps) == 1 else None,
+        works=file.works,
+        unsummed=[] if file.summed else [name],
+        covered={name} if file.summed else set(),
+    )
