@@ -49,7 +49,8 @@ def install(lab: Lab) -> None:
                 f"SENTINEL_URL={shlex.quote(sentinel_config.daemon_url(lab))}",
                 f"SENTINEL_MUNGE_SOCKET={shlex.quote(str(lab.munge_socket))}",
                 f"PATH={shlex.quote(lab.environment()['PATH'])}",
-                "export SENTINEL_RUN_DIR SENTINEL_CONFIG SENTINEL_PYTHON SENTINEL_HOME SENTINEL_URL SENTINEL_MUNGE_SOCKET PATH",
+                "export SENTINEL_RUN_DIR SENTINEL_CONFIG SENTINEL_PYTHON SENTINEL_HOME",
+                "export SENTINEL_URL SENTINEL_MUNGE_SOCKET PATH",
             ]
         )
         target = str(ROOT / hook) if lab.spec.sentinel else "/nonexistent"
