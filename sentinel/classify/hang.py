@@ -38,6 +38,7 @@ class HangFinding:
 CONFIDENCE: dict[str, float] = {
     "idle": 0.95,
     "unseen": 0.9,
+    "order": 0.9,
     "several": 0.7,
     "rest": 0.7,
     "cycle": 0.5,
@@ -61,8 +62,8 @@ def analyse(
     mismatch = _deciding_mismatch(find_mismatches(picture), culprits, basis)
     if mismatch is not None:
         return _mismatch_finding(picture, waits, mismatch, torn)
-    if basis == "cycle":
-        return _cycle_finding(picture, waits, culprits, torn)
+    if basis in ("cycle", "order"):
+        return _cycle_finding(picture, waits, culprits, basis, torn)
     if basis == "inside":
         return _stuck_finding(picture, torn, culprits, waits)
     if culprits and basis == "rest":
@@ -84,7 +85,12 @@ def analyse(
 def _deciding_mismatch(mismatches: list[Mismatch], culprits: frozenset[int], basis: str) -> Mismatch | None:
     """A mismatch explains the rest unless somebody who took no part in it, and waits for nobody, is waited for."""
     for mismatch in mismatches:
-        if not culprits or basis in ("cycle", "unseen") or culprits <= mismatch.everyone:
+        if (
+            not culprits
+            or basis in ("cycle", "order", "unseen")
+            or culprits <= mismatch.everyone
+            or (basis == "inside" and culprits & mismatch.everyone)
+        ):
             return mismatch
     return None
 
@@ -271,15 +277,22 @@ def _mismatch_finding(picture: Picture, waits: Waits, mismatch: Mismatch, torn: 
     )
 
 
-def _cycle_finding(picture: Picture, waits: Waits, ranks: frozenset[int], torn: frozenset[int]) -> HangFinding:
+def _cycle_finding(
+    picture: Picture, waits: Waits, ranks: frozenset[int], basis: str, torn: frozenset[int]
+) -> HangFinding:
     """All that are waited for wait themselves: calls in another order, or one of them ran ahead and stopped."""
-    behind = ranks if len(ranks) == 1 else _furthest_behind(picture, ranks)
+    behind = ranks if basis == "order" or len(ranks) == 1 else _furthest_behind(picture, ranks)
     culprits = behind or ranks
     wait = _decisive(waits, culprits)
     sequence, call = _missed(wait, culprits)
     operation = wait.operation or (call.operation if call else None)
     text = f"{some(ranks)} wait for one another: each has called something that another has not"
-    if len(ranks) == 1:
+    if basis == "order":
+        text = (
+            f"Ranks wait for one another in a circle. {some(ranks)} left out a call that others make before "
+            f"what {some(ranks)} called next."
+        )
+    elif len(ranks) == 1:
         text = f"Ranks wait for one another in a circle, and by far the most wait for {some(ranks)}."
     elif behind:
         text += f"; {some(behind)} made the fewest calls of them and stopped first."
@@ -289,7 +302,7 @@ def _cycle_finding(picture: Picture, waits: Waits, ranks: frozenset[int], torn: 
         picture,
         torn,
         kind="missing" if behind else "mismatch",
-        basis="cycle",
+        basis=basis,
         culprit_ranks=tuple(sorted(culprits)),
         collective=operation,
         sequence=sequence,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sentinel.classify.hang_order import Front, fronts, global_ranks, offenders
 from sentinel.classify.hang_picture import GroupView, Picture
 from sentinel.collectives import Call, Channel
 
@@ -26,6 +27,7 @@ class Wait:
     unseen: frozenset[int] = frozenset()  # members without a dump, or whose state is not known
     call: Call | None = None  # of a send or receive; a collective's is looked up
     operation: str = ""
+    device: bool = False  # the absent have made the call, and their devices are elsewhere
 
     def edges(self) -> Iterable[tuple[int, int]]:
         for rank, sequence in self.waiting.items():
@@ -44,6 +46,7 @@ class Waits:
     )  # may wait for one of these, or for whom not known
     # rank -> calls that are pending although every member has made them
     running: dict[int, list[tuple[GroupView, int]]] = field(default_factory=dict)
+    met: set[int] = field(default_factory=set)  # in a call that the devices of all members have reached
     meeting: set[int] = field(default_factory=set)  # has a send or receive pending that has its counterpart
     open: bool = False  # somebody has a call that is not completed
 
@@ -64,7 +67,42 @@ def find_waits(picture: Picture) -> Waits:
     for group in picture.groups:
         _collective_waits(group, result, frozenset() if group.closed else picture.without_dump)
         _peer_waits(picture, group, result)
+    _device_waits(picture, result)
     return result
+
+
+def _device_waits(picture: Picture, result: Waits) -> None:
+    """Everybody has made the call, but somebody's device is still at an earlier one: the others wait for that rank."""
+    front = fronts(picture)
+    at: dict[Front, set[int]] = {}
+    for rank, place in front.items():
+        at.setdefault(place, set()).add(rank)
+    for place, present in at.items():
+        group = picture.groups[place.group]
+        behind = {}
+        if place.peer is None:
+            for other in group.traces.keys() - present:
+                newest, done = group.enqueued.get(other), group.completed.get(other)
+                pending = newest is not None and newest >= place.sequence and (done is None or done < place.sequence)
+                if pending and other in front and front[other] != place:
+                    behind[other] = place.sequence
+        elif place.peer not in result.unsure.get(next(iter(present)), ()) and place.peer in front:
+            facing = front[place.peer]
+            if facing.group != place.group or facing.peer not in present:
+                behind[place.peer] = place.sequence
+        if place.peer is None and not behind and _all_there(picture, group, present):
+            result.met |= present
+        if behind:
+            result.waits.append(Wait(group, dict.fromkeys(present, place.sequence), behind, device=True))
+            result.blocked |= present
+            result.waited |= behind.keys()
+
+
+def _all_there(picture: Picture, group: GroupView, present: set[int]) -> bool:
+    if group.closed:
+        return present >= group.members
+    local = any(trace.local_name for trace in group.traces.values())
+    return not local and not picture.without_dump and len(present) > 1 and present >= group.traces.keys()
 
 
 def _collective_waits(group: GroupView, result: Waits, possible: frozenset[int]) -> None:
@@ -90,15 +128,6 @@ def _collective_waits(group: GroupView, result: Waits, possible: frozenset[int])
         result.waits.append(Wait(group, waiting or active, absent, unseen))
 
 
-def _global_ranks(group: GroupView, rank: int, numbers: Iterable[int]) -> dict[int, int]:
-    """Peers' numbers as global ranks: indexes within the group, or global already where the own number says so."""
-    own = group.traces[rank].local_rank
-    order = sorted(group.members)
-    if group.closed and own is not None and own < len(order) and order[own] == rank:
-        return {number: order[number] for number in numbers if number < len(order)}
-    return {number: number for number in numbers} if own == rank else {}
-
-
 def _peer_waits(picture: Picture, group: GroupView, result: Waits) -> None:
     for rank, trace in group.traces.items():
         if trace.open_batches:
@@ -106,7 +135,7 @@ def _peer_waits(picture: Picture, group: GroupView, result: Waits) -> None:
             result.unsure.setdefault(rank, []).append(frozenset())
         for mine in ("sends", "receives"):
             channels: dict[int, Channel] = dict(getattr(trace, mine))
-            peers = _global_ranks(group, rank, channels)
+            peers = global_ranks(group, rank, channels)
             for number, channel in channels.items():
                 if not channel.open:
                     continue
@@ -140,7 +169,7 @@ def _owes(picture: Picture, group: GroupView, rank: int, peer: int, channel: Cha
     if trace is not None:
         channels: dict[int, Channel] = dict(getattr(trace, other_side))
         for number, candidate in channels.items():
-            if _global_ranks(group, peer, (number,)).get(number) == rank:
+            if global_ranks(group, peer, (number,)).get(number) == rank:
                 other = candidate
     if picture.traces[rank].wrapped or picture.traces[peer].wrapped:
         # The start is lost on one side: compare what is pending. Completed calls have met their counterpart.
@@ -149,9 +178,11 @@ def _owes(picture: Picture, group: GroupView, rank: int, peer: int, channel: Cha
 
 
 def final(picture: Picture, waits: Waits) -> tuple[frozenset[int], str]:
-    """Culprits and on what grounds: ``idle``, ``unseen``, ``cycle``, ``inside`` or ``rest``.
+    """Culprits and on what grounds: ``idle``, ``unseen``, ``cycle``, ``order``,
+    ``inside`` or ``rest``.
 
     ``inside``: whoever is waited for sits in a call that all its members have made, so the fault is in that call.
+    ``order``: ranks wait for one another because these left out a call that others make first.
     ``rest``: memberships are not known, and these alone have nothing pending (or nobody is named).
     """
     idle = waits.waited - waits.blocked
@@ -159,16 +190,19 @@ def final(picture: Picture, waits: Waits) -> tuple[frozenset[int], str]:
     quiet = free.difference(waits.running, waits.meeting)
     if quiet:
         return quiet, "idle"
+    if waits.met:
+        return frozenset(waits.met), "inside"
     if free:
-        inside = frozenset(rank for rank in free if _inside(waits, rank))
-        return (free - inside, "idle") if free - inside else (inside, "inside")
+        return free, "inside"
     if idle:
         unseen = _silent(picture, [targets for rank in idle for targets in waits.unsure[rank]])
         if unseen:
             return min(unseen, key=lambda targets: (len(targets), sorted(targets))), "unseen"
         return frozenset(idle), "inside"
     if waits.waited:
-        return _most_waited(waits, _last_component(waits.graph())), "cycle"
+        ranks = _last_component(waits.graph())
+        odd = offenders(picture, ranks)
+        return (odd, "order") if odd else (_most_waited(waits, ranks), "cycle")
     sets = _silent(picture, [wait.unseen for wait in waits.waits])
     if sets:
         common = frozenset.intersection(*sets)
@@ -190,18 +224,6 @@ def _most_waited(waits: Waits, ranks: frozenset[int]) -> frozenset[int]:
             counts[other] += 1
     first, *rest = sorted(ranks, key=lambda rank: -counts[rank])
     return frozenset((first,)) if rest and counts[first] >= 2 * counts[rest[0]] else ranks
-
-
-def _inside(waits: Waits, rank: int) -> bool:
-    """Is the rank in a call that everybody has made, nobody has finished, and nobody waits elsewhere to begin?"""
-    for group, sequence in waits.running.get(rank, ()):
-        if not waits.blocked.isdisjoint(group.traces):
-            continue
-        done = [group.completed.get(member) for member in group.traces]
-        first = group.completed.get(rank)
-        if all(number is None or first is None or number <= first for number in done) and len(done) > 1 and sequence:
-            return True
-    return False
 
 
 def _without_calls(picture: Picture, waits: Waits) -> frozenset[int]:

@@ -347,7 +347,7 @@ def make_case(seed: int) -> Case:
     job.run()
     ring = rng.choice((24, 60, 2000)) if form != "1.1" else 2000
     silent = {victim} if fault == "dead" else set()
-    if fault in ("hang", "operation", "size", "type") and job.world >= 8 and rng.random() < 0.3:
+    if fault in ("hang", "operation", "size", "type") and job.world >= 8 and rng.random() < 0.3 and form[0] != "1":
         silent = {rng.choice([n for n in range(job.world) if n != victim])}
         detail += f"; no dump of {sorted(silent)}"
     json_name = form == "2.10 json"

@@ -1,0 +1,102 @@
+"""In what order each rank made its calls: where its device is, and which rank left a call out. Pure.
+
+Times are compared within one rank only; clocks of different hosts are not comparable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sentinel.classify.hang_picture import GroupView, Picture
+from sentinel.collectives import NEVER
+
+_NUMBERS = re.compile(r"[\d:._\-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The oldest call of a rank that is not completed."""
+
+    group: int  # index in the picture
+    sequence: int
+    peer: int | None = None  # of a send or receive (its number then counts for the rank alone)
+    of: int | None = None
+
+
+def global_ranks(group: GroupView, rank: int, numbers: Iterable[int]) -> dict[int, int]:
+    """Peers' numbers as global ranks: indexes within the group, or global already where the own number says so."""
+    own = group.traces[rank].local_rank
+    order = sorted(group.members)
+    if group.closed and own is not None and own < len(order) and order[own] == rank:
+        return {number: order[number] for number in numbers if number < len(order)}
+    return {number: number for number in numbers} if own == rank else {}
+
+
+def fronts(picture: Picture) -> dict[int, Front]:
+    found: dict[int, tuple[int, Front]] = {}
+    for index, group in enumerate(picture.groups):
+        for rank, trace in group.traces.items():
+            done = group.completed.get(rank)
+            for call in trace.calls:
+                if call.state != "completed" and (done is None or call.sequence > done) and call.created_ns is not None:
+                    _keep(found, rank, call.created_ns, Front(index, call.sequence))
+            for channels in (trace.sends, trace.receives):
+                peers = global_ranks(group, rank, channels)
+                for number, channel in channels.items():
+                    oldest = channel.oldest_open
+                    if oldest is not None and oldest.created_ns is not None and number in peers:
+                        front = Front(index, oldest.sequence, peer=peers[number], of=rank)
+                        _keep(found, rank, oldest.created_ns, front)
+    return {rank: front for rank, (_, front) in found.items()}
+
+
+def _keep(found: dict[int, tuple[int, Front]], rank: int, at: int, front: Front) -> None:
+    if rank not in found or at < found[rank][0]:
+        found[rank] = (at, front)
+
+
+def _role(group: GroupView) -> str:
+    """What groups of one kind have in common: the description without its numbers, else the size."""
+    text = _NUMBERS.sub("", group.description)
+    return text if text and text != "undefined" else f"of {len(group.members)}"
+
+
+def offenders(picture: Picture, ranks: Iterable[int]) -> frozenset[int]:
+    """Those of the ranks that left out a call and made another which everybody else makes after it."""
+    candidates = frozenset(ranks)
+    calls: dict[int, dict[tuple[str, int], int]] = {}  # rank -> (role, number) -> when
+    roles: dict[int, set[str]] = {}
+    for group in picture.groups:
+        role = _role(group)
+        for rank, trace in group.traces.items():
+            roles.setdefault(rank, set()).add(role)
+            for call in trace.calls:
+                if call.created_ns is not None:
+                    calls.setdefault(rank, {})[role, call.sequence] = call.created_ns
+    found = set()
+    for group in picture.groups:
+        role = _role(group)
+        highest = max((n for rank in group.traces if (n := group.outstanding(rank)) is not None), default=NEVER)
+        for rank in candidates & group.traces.keys():
+            newest = group.enqueued.get(rank)
+            if newest is not None and newest < highest and _skipped(calls, rank, (role, max(newest, 0) + 1)):
+                found.add(rank)
+    return frozenset(found) if len(found) < max(2, len(candidates)) else frozenset()
+
+
+def _skipped(calls: dict[int, dict[tuple[str, int], int]], rank: int, left_out: tuple[str, int]) -> bool:
+    """Do most ranks that made both make the left-out call before the newest call of this rank?"""
+    own = calls.get(rank)
+    if not own:
+        return False
+    last = max(own, key=lambda call: own[call])
+    before = after = 0
+    for other, made in calls.items():
+        if other != rank and left_out in made and last in made:
+            if made[left_out] < made[last]:
+                before += 1
+            else:
+                after += 1
+    return before > after
