@@ -43,10 +43,10 @@ class DryWriter:
         self.notes: list[WouldHave] = []  # in order of time; the oldest go first
 
     async def drain(self, node: str, reason: str) -> None:
-        self._note("drain", node=node, reason=reason)
+        self._note("drain", node=node, data={"reason": reason})
 
     async def down(self, node: str, reason: str) -> None:
-        self._note("down", node=node, reason=reason)
+        self._note("down", node=node, data={"reason": reason})
 
     async def undrain(self, node: str) -> None:
         self._note("undrain", node=node)
@@ -69,16 +69,18 @@ class DryWriter:
             "admin_comment": admin_comment,
             "start_now": start_now or None,
         }
-        self._note("update_job", job=job, **{key: value for key, value in asked.items() if value is not None})
+        self._note("update_job", job=job, data={key: value for key, value in asked.items() if value is not None})
 
     async def release(self, job: int) -> None:
         self._note("release", job=job)
 
     async def notify(self, job: int, text: str) -> None:
-        self._note("notify", job=job, text=text)
+        self._note("notify", job=job, data={"text": text})
 
-    def _note(self, verb: str, *, node: str | None = None, job: int | None = None, **data: Scalar) -> None:
-        note = WouldHave(at=self._now(), verb=verb, node=node, job=job, data=MappingProxyType(data))
+    def _note(
+        self, verb: str, *, node: str | None = None, job: int | None = None, data: Mapping[str, Scalar] = _NOTHING
+    ) -> None:
+        note = WouldHave(at=self._now(), verb=verb, node=node, job=job, data=MappingProxyType(dict(data)))
         self.notes.append(note)
         del self.notes[:-KEPT]
         if self._tell is not None:

@@ -175,8 +175,8 @@ def exit_of(value: object) -> tuple[int | None, int | None]:
     if isinstance(value, dict) and "return_code" in value:
         signal = value.get("signal")
         number = signal.get("signal_id", signal.get("id")) if isinstance(signal, dict) else signal
-        code = whole(value.get("return_code"))
-        return (code, whole(number) or 0) if code is not None else (None, whole(number))
+        code, by = whole(value.get("return_code")), whole(number)
+        return (code or 0, by or 0) if code is not None or by is not None else (None, None)
     status = whole(value)
     if status is None:
         return None, None

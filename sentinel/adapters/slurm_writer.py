@@ -6,17 +6,21 @@ thing to mend first (Requeue=0), or a refusal.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from sentinel.adapters.slurm_parse import ENDED, Record, array_spec, het_leader, job_view
 from sentinel.adapters.slurm_process import Answer, SlurmSaidNo
 from sentinel.errors import Refused, Unavailable
-from sentinel.model import JobView, NodeView
+from sentinel.model import OURS, JobView, NodeView
 
-OURS = "sentinel:"  # promise 5: only a drain whose reason begins so is ours
 TRIES = 4  # a job changes its state between our look and our request at most a few times
 MAX_ARGUMENT = 1024  # Slurm cuts comments there
+# slurmd notes, in whole seconds, when it ended a job; what slurmctld signs for that job in the same second it takes for
+# old ("Job credential revoked") and the restarted job fails at once. Seen with 24.11.
+REVOKED_S = 1.05
 NO_MORE_WORK = frozenset({"drain", "fail"})
 
 
@@ -43,8 +47,16 @@ class Verbs(Protocol):
 class Writer:
     """``SlurmWriter`` over verbs. Every method may be repeated."""
 
-    def __init__(self, verbs: Verbs) -> None:
+    def __init__(
+        self,
+        verbs: Verbs,
+        *,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._verbs = verbs
+        self._now = now  # Unix time, for the wait before a release
+        self._sleep = sleep
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
@@ -190,6 +202,8 @@ class Writer:
     async def release(self, job: int) -> None:
         """Let a held job go. A job that is not held (any more), also one that ran and ended, is as asked.
 
+        A job that was requeued in this very second waits for the next one, see REVOKED_S.
+
         Raises:
             Refused: slurmctld does not know the job.
         """
@@ -197,6 +211,7 @@ class Writer:
         view = job_view(record)
         if not view.held:
             return
+        await self._sleep(self._too_soon_s(view))
         if not await self._said_yes(self._verbs.release, array_spec(record)):
             if not job_view(await self._record(job)).held:
                 return
@@ -208,6 +223,14 @@ class Writer:
             await self._verbs.notify(f"{job}", one_line(text)[:MAX_ARGUMENT])
         except SlurmSaidNo:
             return  # not running, purged, or without an output: nobody to tell is no error
+
+    def _too_soon_s(self, view: JobView) -> float:
+        """Seconds until slurmd takes the job's next start for a new one; Slurm sets the submit time at requeue."""
+        if view.restarts == 0:
+            return 0.0
+        if view.state == "completing" or view.submitted_at is None:
+            return REVOKED_S
+        return min(max(view.submitted_at.timestamp() + REVOKED_S - self._now(), 0.0), REVOKED_S)
 
     async def _record(self, job: int) -> Record:
         record = await self._verbs.job_record(job)

@@ -81,7 +81,7 @@ class FakeSlurm(Writer):
     """``SlurmReader`` and ``SlurmWriter``."""
 
     def __init__(self, nodes: int | Sequence[str] = 4, *, gpus: int = 8, clock: FakeClock | None = None) -> None:
-        super().__init__(_FakeVerbs(self))
+        super().__init__(_FakeVerbs(self), now=self._time, sleep=self._no_wait)
         names = [f"n{index}" for index in range(1, nodes + 1)] if isinstance(nodes, int) else list(nodes)
         self.clock = clock or FakeClock()
         self.nodes = {name: FakeNode(name, port=17_001 + index, gpus=gpus) for index, name in enumerate(names)}
@@ -89,6 +89,7 @@ class FakeSlurm(Writer):
         self.calls: list[tuple[str, ...]] = []
         self.answers = True  # False: slurmctld is frozen
         self.denies = False  # True: munge trouble
+        self.waited_s = 0.0  # what the writer would have waited before releases
         self.release_name = "22.05.8"
 
     # -- what happens on the cluster ------------------------------------------------------------------------------------
@@ -262,6 +263,9 @@ class FakeSlurm(Writer):
 
     def _time(self) -> float:
         return self.clock.now().timestamp()
+
+    async def _no_wait(self, seconds: float) -> None:
+        self.waited_s += seconds
 
     def _stop(self, job: FakeJob, state: str) -> None:
         job.state, job.ended = state, self._time()
