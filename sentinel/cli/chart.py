@@ -139,7 +139,7 @@ def write(figure: Figure, path: Path) -> None:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure as Sheet
-        from matplotlib.ticker import FuncFormatter, NullFormatter
+        from matplotlib.ticker import FuncFormatter
     except ImportError as error:
         raise Unavailable(
             "plots as files need matplotlib, which is not installed",
@@ -152,10 +152,8 @@ def write(figure: Figure, path: Path) -> None:
         axes.plot([x for x, _ in curve], [y for _, y in curve], label=name, linewidth=1.8)
     for name, x, y in figure.marks:
         axes.plot([x], [y], "o", markersize=7, label=f"{name} ({figure.show_x(x)}, {figure.show_y(y)})")
-    for axis, log, show in ((axes.xaxis, figure.x_log, figure.show_x), (axes.yaxis, figure.y_log, figure.show_y)):
-        axis.set_major_formatter(FuncFormatter(_formatter(show)))
-        axis.set_minor_formatter(NullFormatter())
-        _ = log
+    axes.xaxis.set_major_formatter(FuncFormatter(_formatter(figure.show_x)))
+    axes.yaxis.set_major_formatter(FuncFormatter(_formatter(figure.show_y)))
     if figure.x_log:
         _log_ticks(axes.xaxis, _axes(figure)[0], axes.set_xscale, figure.show_x)
     if figure.y_log:

@@ -39,7 +39,7 @@ def add_copies(answer: Answer, inputs: Inputs, nodes: int) -> None:
             f"--copies and --losses cannot be more than the {nodes} nodes there are", fix="Check the numbers."
         )
     chance = survival(nodes, copies, losses, placement)
-    sentence = f"{copies} copies on {nodes:,} nodes ({placement}) survive {losses} losses in {100 * chance:.4g} % of the cases."
+    sentence = f"{copies} copies on {nodes:,} nodes ({placement}) survive {losses} losses in {100 * chance:.4g} %."
     answer.headline = f"{answer.headline} {sentence}".strip()
     table = [
         (m, kind, survival(nodes, m, losses, kind))
@@ -154,7 +154,14 @@ def add_payoff(answer: Answer, inputs: Inputs, nodes: int, mtbf_s: float) -> Non
     copies = int(inputs.read("copies", "copies", quantities.whole_count, default=2) or 2)
     if copies < 2:
         raise UserError("--copies 1 puts no copy at a peer", fix="Give 2 or more.")
-    global_save, local_save = size / storage, stall_s(size, nodes, peer, copies)
+    global_save = size / storage
+    local_save = inputs.read(
+        "local_save_s",
+        "local_save",
+        quantities.duration,
+        default=stall_s(size, nodes, peer, copies),
+        note="the transfer alone",
+    )
     restart = restart_input(inputs)
     local_restart = inputs.read(
         "local_restart_s", "local_restart", quantities.duration, default=restart, note="as --restart"
@@ -168,7 +175,7 @@ def add_payoff(answer: Answer, inputs: Inputs, nodes: int, mtbf_s: float) -> Non
         default=0.9,
         note="to be measured: see the break-even",
     )
-    assert local_restart is not None and share is not None
+    assert local_restart is not None and share is not None and local_save is not None
     if local_save >= global_save:
         answer.warnings.append("a save to the peers takes as long as one to the storage: peer copies never pay")
         answer.document |= {"peer_save_s": local_save, "storage_save_s": global_save, "peer_copies_pay": False}

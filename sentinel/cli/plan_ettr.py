@@ -9,7 +9,6 @@ import click
 from sentinel.cli.chart import Figure
 from sentinel.cli.plan_inputs import Inputs, answering, mtbf_input, options
 from sentinel.cli.plan_output import Answer, Section, emit
-from sentinel.errors import UserError
 from sentinel.planning import history, quantities
 from sentinel.planning.ettr import EttrPlan, Run, first_order_interval_s, plan_ettr
 from sentinel.planning.interval import curve
@@ -26,7 +25,7 @@ def ettr(**given: Any) -> None:
 
     After each failure pass --detection, --wait (for nodes), --restart and --load before the first new step. Without
     --interval the best one is taken, for each lever anew. Levers: detection, restart, interval, spares (no wait),
-    storage (saves and loads twice as fast), reliability; each alone, best first.
+    storage (saves and loads twice as fast); each alone, best first.
 
     \b
     Examples:
@@ -83,10 +82,12 @@ def _answer(inputs: Inputs) -> Answer:
         ("failure to first step", show_duration(plan.downtime_s), f"every {show_duration(mtbf_s)}"),
     ]
     best = plan.levers[0]
+    twice = f"{100 * plan.half_failures_ettr_fraction:.2f} %"
     answer = Answer(
         headline=f"{100 * plan.ettr_fraction:.1f} % of the time is training. {_lever_sentence(plan)}",
         document=_document(plan, run),
         sections=[Section("Effective training time", ("", "", ""), rows, mark=0), _levers(plan)],
+        notes=[f"for comparison, half the failures would give {twice}"],
         warnings=list(plan.warnings),
         figure=_figure(plan, run),
         bars=[
@@ -96,15 +97,13 @@ def _answer(inputs: Inputs) -> Answer:
     answer.document["best_lever"] = best.name if best.gain_fraction > 0 else None
     if estimate is not None:
         answer.document |= {"mtbf_low_s": estimate.mtbf_low_s, "mtbf_high_s": estimate.mtbf_high_s}
-    if interval_s is None and save_s == 0:
-        raise UserError("a save that costs nothing has no best interval", fix="Give --interval.")
     return answer
 
 
 def _lever_sentence(plan: EttrPlan) -> str:
-    best = next((lever for lever in plan.levers if lever.name != "reliability"), None)
-    if best is None or best.gain_fraction <= 0:
-        return "No lever of Sentinel's buys more."
+    best = plan.levers[0]
+    if best.gain_fraction <= 0:
+        return "No lever buys more."
     return f"Most is bought by {best.name} ({best.change}): +{100 * best.gain_fraction:.1f} points."
 
 
@@ -118,6 +117,7 @@ def _document(plan: EttrPlan, run: Run) -> dict[str, Any]:
         "save_s": run.save_s,
         "downtime_s": plan.downtime_s,
         "overhead_fraction": 1 / plan.ettr_fraction - 1,
+        "half_failures_ettr_fraction": plan.half_failures_ettr_fraction,
         "levers": [
             {
                 "lever": lever.name,

@@ -109,7 +109,7 @@ def _estimated(answer: Answer, estimate: history.MtbfEstimate) -> list[tuple[str
 
 
 def _figure(mtbf_s: float, gpus: int) -> Figure:
-    spots = [gpus * 16 ** (i / 32 - 1) for i in range(65)]
+    spots = [gpus * 8 ** (i / 32 - 1) for i in range(65)]
     return Figure(
         title="Time between failures by size",
         x_label="GPUs",

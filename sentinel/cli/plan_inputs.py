@@ -103,7 +103,11 @@ class Inputs:
 
     def as_json(self) -> dict[str, dict[str, Any]]:
         return {
-            row.key: {"value": row.value, "source": row.source, **({"note": row.note} if row.note else {})}
+            row.key: {
+                "value": row.value,
+                "source": row.source,
+                **({"text" if row.source == "given" else "note": row.note} if row.note else {}),
+            }
             for row in self.rows.values()
         }
 

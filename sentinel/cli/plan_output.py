@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from sentinel.cli import chart
-from sentinel.cli.plan_inputs import Inputs
+from sentinel.cli.plan_inputs import Inputs, Row
 from sentinel.planning import quantities
-
 
 _NUMERIC = re.compile(r"[+-]?\d[\d,.e+-]*(?: [%\w/]{1,5})?")
 
@@ -102,11 +101,18 @@ def _print(answer: Answer, inputs: Inputs, warnings: list[str]) -> None:
         for line in lines:
             console.print(Text(line), no_wrap=True, overflow="crop")
     console.print()
-    rows = [(r.key, show(r.key, r.value), r.source, r.note) for r in inputs.rows.values()]
+    rows = [_input_cells(row) for row in inputs.rows.values()]
     console.print(_table(Section("Inputs", ("input", "value", "source", "note"), rows)))
     for kind, style, texts in (("note", "dim", answer.notes), ("warning", "yellow", warnings)):
         for text in texts:
             console.print(Text.assemble((f"{kind}: ", style), _visible(text)))
+
+
+def _input_cells(row: Row) -> tuple[str, str, str, str]:
+    """A given value shows the text it was read from, where that says more than the value."""
+    value = show(row.key, row.value)
+    same = row.source == "given" and row.note.replace(",", "") in (value.replace(" ", ""), value.replace(",", ""))
+    return row.key, value, row.source, "" if same else row.note
 
 
 def _table(section: Section) -> Any:

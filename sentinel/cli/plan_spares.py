@@ -22,7 +22,7 @@ from sentinel.planning.spares import SparesPlan, plan_spares, within_wait_probab
     *("node-loss-share", "repair", "wait", "probability"),
     *("copies", "losses", "placement", "domain-nodes", "returns", "memory"),
     *("checkpoint", "parameters", "bytes-per-parameter", "storage-bandwidth", "peer-bandwidth"),
-    *("local-share", "restart", "local-restart", "interruptions", "days", "confidence"),
+    *("local-share", "restart", "local-save", "local-restart", "interruptions", "days", "confidence"),
 )
 def spares(**given: Any) -> None:
     """How many spare nodes; how many copies of each shard, and where; when peer copies pay.
@@ -75,8 +75,6 @@ def _nodes(inputs: Inputs) -> int:
     if nodes is not None:
         if inputs.has("gpus"):
             raise UserError("--nodes and --gpus both say how large the job is", fix="Give one of them.")
-        # The ways to state a failure rate count GPUs; they follow from the nodes.
-        inputs.options = {**inputs.options, "gpus": str(int(nodes) * gpus_per_node_input(inputs))}
         return int(nodes)
     past = None if inputs.history is None else float(max(1, round(inputs.history.mean_gpus)))
     gpus = inputs.need("gpus", "gpus", quantities.whole_count, "Say how many nodes: --nodes 2048.", past=past)
@@ -87,6 +85,9 @@ def _nodes(inputs: Inputs) -> int:
 def _mtbf(inputs: Inputs, nodes: int) -> float:
     per_node = inputs.read("node_mtbf_s", "node_mtbf", quantities.duration)
     if per_node is None:
+        if not inputs.has("mtbf") and not inputs.has("gpus"):
+            # The other ways to state a failure rate count GPUs; they follow from the nodes.
+            inputs.options = {**inputs.options, "gpus": str(nodes * gpus_per_node_input(inputs))}
         mtbf_s, _ = mtbf_input(inputs)
         return mtbf_s
     for other in ("mtbf", "gpu_mtbf", "failures_per_1000_node_days"):
@@ -146,7 +147,8 @@ def _add_spares(answer: Answer, inputs: Inputs, nodes: int, mtbf_s: float) -> No
     }
     answer.sections.append(_pools(plan))
     answer.notes.append(
-        f"{plan.failures_per_day:.3g} nodes a day go to repair, {plan.in_repair_mean:.3g} are there at any time (Palm 1938); "
+        f"{plan.failures_per_day:.3g} nodes a day go to repair, {plan.in_repair_mean:.3g} are there at any time "
+        "(Palm 1938); "
         "the wait takes repairs as equally long, its mean holds for any repair times"
     )
     answer.warnings.extend(plan.warnings)

@@ -101,7 +101,10 @@ def _warnings(size: float, interval: float, overlap: float, needed: float) -> li
 def binary_mixup(stated_bytes: float, computed_bytes: float) -> str | None:
     """The unit that was probably meant where two sizes differ by 1000 against 1024 to some power (within 1 %)."""
     ratio = computed_bytes / stated_bytes
+    larger = max(stated_bytes, computed_bytes)
     for power, unit in ((2, "MB"), (3, "GB"), (4, "TB"), (5, "PB")):
+        if not 1000.0**power <= larger < 1000.0 ** (power + 1):
+            continue
         gap = 1.024**power
         for factor in (gap, 1 / gap):
             if abs(ratio / factor - 1) < 0.01:

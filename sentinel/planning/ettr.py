@@ -75,6 +75,8 @@ class EttrPlan:
     interval_s: float
     downtime_s: float
     levers: tuple[Lever, ...]
+    half_failures_ettr_fraction: float
+    """For comparison: what twice the MTBF would give."""
     warnings: tuple[str, ...]
 
 
@@ -114,7 +116,8 @@ def plan_ettr(run: Run) -> EttrPlan:
         warnings.append(f"first order left out: {error.message}")
     if value < 0.5:
         warnings.append(f"only {100 * value:.0f} % of the time is useful work")
-    return EttrPlan(value, first, run.chosen_interval_s, run.downtime_s, _levers(run, value), tuple(warnings))
+    half = ettr(replace(run, mtbf_s=run.mtbf_s * 2))
+    return EttrPlan(value, first, run.chosen_interval_s, run.downtime_s, _levers(run, value), half, tuple(warnings))
 
 
 def _levers(run: Run, now: float) -> tuple[Lever, ...]:
@@ -123,14 +126,14 @@ def _levers(run: Run, now: float) -> tuple[Lever, ...]:
         ("detection", "halved", replace(run, detection_s=run.detection_s / 2)),
         ("restart", "halved", replace(run, restart_s=run.restart_s / 2)),
         ("spares", "no wait for nodes", replace(run, wait_s=0.0)),
-        ("reliability", "half the failures", replace(run, mtbf_s=run.mtbf_s * 2)),
     ]
     if run.save_s > 0:
         trials.append(
             ("storage", "saves and loads twice as fast", replace(run, save_s=run.save_s / 2, load_s=run.load_s / 2))
         )
         best = replace(run, interval_s=None) if run.save_s <= MOST_C_OVER_M * run.mtbf_s else run
-        trials.append(("interval", f"every {best.chosen_interval_s:.0f} s of work", best))
+        change = "is at its best" if run.interval_s is None else f"every {best.chosen_interval_s:.0f} s of work"
+        trials.append(("interval", change, best))
     rows = []
     for name, change, trial in trials:
         after = ettr(trial)

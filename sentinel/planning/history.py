@@ -253,9 +253,7 @@ def _object(value: object, where: str, keys: set[str]) -> Mapping[str, object]:
         raise HistoryError(where, "is not an object")
     for key in value:
         if key not in keys:
-            raise HistoryError(
-                f"{where}.{key}" if where else str(key), "is not known", fix=f"Known: {', '.join(sorted(keys))}."
-            )
+            raise HistoryError(where, f"key {key!r:.60} is not known", fix=f"Known: {', '.join(sorted(keys))}.")
     return value
 
 
