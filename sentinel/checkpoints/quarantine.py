@@ -1,0 +1,295 @@
+"""Moving checkpoints aside, so that a framework that takes the highest number takes the right one.
+
+Never inside the checkpoint root: torchtitan's and Megatron's patterns find ``step-100.bad`` and ``iter_0000100.bad``, the
+latter crashes on it. What is moved goes to a sibling of the root, ``<root>/../.quarantine/<run>/``, by rename on the same
+file system, and nothing is ever deleted. Every move is written to a journal before it is made: killed at any moment and
+called again it ends in the same state, and `undo` takes it all back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.checkpoints.files import visible
+from sentinel.checkpoints.formats import nvrx
+from sentinel.checkpoints.records import Candidate
+from sentinel.errors import Denied, FileError, Refused, UserError
+
+FOLDER = ".quarantine"
+JOURNAL = "journal.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One rename, from ``source`` to ``target``."""
+
+    source: str
+    target: str
+    reason: str
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """A tracker that was rewritten. ``tracker`` is empty where the framework has none and goes by the folders alone."""
+
+    tracker: str
+    before: str
+    after: str
+
+
+def to_set_aside(chosen: Candidate, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """What must not be found by a job that resumes from ``chosen``: every newer step, and what is invalid.
+
+    An older one that is merely not known stays where it is.
+    """
+    assert chosen.step is not None
+    return [
+        other
+        for other in candidates
+        if (other.path, other.step) != (chosen.path, chosen.step)
+        and other.step is not None
+        and (other.step > chosen.step or other.valid is False)
+    ]
+
+
+def paths_of(path: Path, step: int | None) -> list[Path]:
+    """What to move for one checkpoint: its folder; or its files alone, where several share a folder (NVRx local)."""
+    if step is None or nvrx_step(path, step) is None:
+        return [path]
+    return nvrx_step(path, step) or [path]
+
+
+def nvrx_step(path: Path, step: int) -> list[Path] | None:
+    """The files of that iteration below an NVRx session folder; None where it is no such folder."""
+    found: list[Path] = []
+    known = False
+    if not path.is_dir() or path.is_symlink():
+        return None
+    for holder in sorted(path.iterdir()):
+        if not holder.name.isdigit() or not holder.is_dir() or holder.is_symlink():
+            continue
+        for file in sorted(holder.iterdir()):
+            match = nvrx.FILE.fullmatch(file.name)
+            known = known or match is not None
+            if match and int(match.group(3)) == step:
+                found.append(file)
+    return found if known else None
+
+
+def store_of(root: Path) -> Path:
+    """The quarantine of that checkpoint root."""
+    root = root.absolute()
+    return root.parent / FOLDER / root.name
+
+
+def quarantine(root: Path, paths: Sequence[Path], *, reason: str = "", now_s: float | None = None) -> list[Move]:
+    """Move these paths, which lie below ``root``, into its quarantine. Returns what was moved, also by an earlier call.
+
+    Raises `UserError` for a path that is not below the root, `Denied` without the right to rename, `Refused` where the
+    quarantine would be on another file system. Whatever was moved before the error stays moved and is in the journal.
+    """
+    now = time.time() if now_s is None else now_s
+    base = root.absolute()
+    relative = [_inside(base, path) for path in paths]
+    store = store_of(base)
+    _prepare(base, store)
+    planned = {move.source: move for move in read_journal(root)}
+    moves: list[Move] = []
+    for path, inside in zip(paths, relative, strict=True):
+        source = base / inside
+        known = planned.get(str(source))
+        if not os.path.lexists(source):
+            if known is not None and os.path.lexists(known.target):
+                moves.append(known)  # moved by an earlier call
+                continue
+            raise UserError(f"{visible(str(path))} is not there", fix="Name a checkpoint that exists.")
+        if known is not None and not os.path.lexists(known.target):
+            move = known  # planned, and killed before the rename
+        else:
+            move = Move(str(source), str(_free(store, inside, now)), reason, now)
+            _append(store, "move", move)
+        target = Path(move.target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(target)
+        except OSError as error:
+            raise Denied(
+                f"{visible(str(source))} cannot be moved to {visible(str(target))}: {error.strerror}",
+                fix="Rename it as the owner of the folder.",
+            ) from error
+        moves.append(move)
+    return moves
+
+
+def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
+    """Move everything back (or only what came from these paths), latest first. Returns what is back.
+
+    `Refused` where something new lies at the old place: nothing is overwritten.
+    """
+    base = root.absolute()
+    wanted = None if paths is None else {str(base / _inside(base, path)) for path in paths}
+    back: list[Move] = []
+    for move in reversed(read_journal(root)):
+        if wanted is not None and move.source not in wanted:
+            continue
+        if os.path.lexists(move.target):
+            if os.path.lexists(move.source):
+                raise Refused(
+                    f"{visible(move.source)} exists again: not overwritten",
+                    fix=f"Move it away first; the older one is at {visible(move.target)}.",
+                )
+            try:
+                Path(move.source).parent.mkdir(parents=True, exist_ok=True)
+                Path(move.target).rename(move.source)
+            except OSError as error:
+                raise Denied(f"{visible(move.target)} cannot be moved back: {error.strerror}") from error
+            back.append(move)
+        elif not os.path.lexists(move.source):
+            continue  # planned and never made, or moved on by a person
+        _append(store_of(base), "undo", move)
+    return back
+
+
+def read_journal(root: Path) -> list[Move]:
+    """The moves that stand: planned or made, and not undone.
+
+    A line that was cut short is left out: the crash that cut it came before its rename.
+    """
+    standing: dict[str, Move] = {}
+    journal = store_of(root) / JOURNAL
+    try:
+        lines = journal.read_text("utf-8", "surrogateescape").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Denied(f"{visible(str(journal))} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("}"):
+            continue
+        try:
+            entry = json.loads(line)
+            move = Move(entry["source"], entry["target"], entry["reason"], float(entry["time_s"]))
+            event = entry["event"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileError(journal, "not a line of the journal", line=number, fix="Mend or remove it.") from error
+        if event == "move":
+            standing[move.target] = move
+        else:
+            standing.pop(move.target, None)
+    return list(standing.values())
+
+
+def _inside(base: Path, path: Path) -> Path:
+    """The path relative to the root; it must really be below it, through no link."""
+    absolute = Path(os.path.normpath(path.absolute()))
+    try:
+        inside = absolute.relative_to(os.path.normpath(base))
+    except ValueError:
+        inside = Path()
+    if not inside.parts:
+        raise UserError(
+            f"{visible(str(path))} is not below {visible(str(base))}", fix="Name the folder that holds the checkpoints."
+        )
+    for count in range(1, len(inside.parts)):
+        if (base / Path(*inside.parts[:count])).is_symlink():
+            raise UserError(f"{visible(str(path))} lies behind a symbolic link", fix="Name the real folder.")
+    return inside
+
+
+def _prepare(base: Path, store: Path) -> None:
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        same = os.lstat(store).st_dev == os.lstat(base).st_dev
+        odd = any(stat.S_ISLNK(os.lstat(part).st_mode) for part in (store, store.parent))
+    except OSError as error:
+        raise Denied(
+            f"{visible(str(store))} cannot be made: {error.strerror}",
+            fix=f"Give yourself the right to write in {visible(str(base.parent))}, or make the folder.",
+        ) from error
+    if odd or not same:
+        raise Refused(
+            f"{visible(str(store))} is a link or on another file system: a rename would become a copy",
+            fix="Let the checkpoints lie in a folder of their own below the mount point.",
+        )
+
+
+def _free(store: Path, inside: Path, now: float) -> Path:
+    """A place that is not taken: <store>/<time>/<path below the root>."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    number = 0
+    while True:
+        place = store / (stamp if not number else f"{stamp}-{number}") / inside
+        if not os.path.lexists(place):
+            return place
+        number += 1
+
+
+def _append(store: Path, event: str, move: Move) -> None:
+    entry = {
+        "event": event,
+        "source": move.source,
+        "target": move.target,
+        "reason": move.reason,
+        "time_s": move.time_s,
+    }
+    line = json.dumps(entry).encode() + b"\n"
+    try:
+        fd = os.open(store / JOURNAL, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                os.write(fd, b"\n")  # an earlier line was cut short by a crash
+            os.write(fd, line)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise Denied(f"the journal {visible(str(store / JOURNAL))} cannot be written: {error.strerror}") from error
+
+
+def point_to(root: Path, format: str, step: int) -> Pointed:
+    """Tell the framework which step to load, in its own way, atomically.
+
+    Megatron-LM: ``latest_checkpointed_iteration.txt``; DeepSpeed: ``latest`` (no newline, as DeepSpeed writes it). The
+    others go by the folders, and are told by what is quarantined. `UserError` where there is no such step.
+    """
+    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
+    if format == "megatron":
+        if f"iter_{step:07d}" not in names:
+            raise UserError(f"{visible(str(root))} has no iter_{step:07d}", fix="Choose a step that is there.")
+        return _rewrite(root / "latest_checkpointed_iteration.txt", str(step))
+    if format == "deepspeed":
+        tags = [name for name in names if re.fullmatch(rf"global_step_?0*{step}", name)]
+        if not tags:
+            raise UserError(f"{visible(str(root))} has no global_step{step}", fix="Choose a step that is there.")
+        return _rewrite(root / "latest", tags[0])
+    return Pointed("", "", "")
+
+
+def _rewrite(tracker: Path, text: str) -> Pointed:
+    try:
+        before = tracker.read_text("utf-8", "replace")[:200] if tracker.is_file() else ""
+        if before == text:
+            return Pointed(str(tracker), before, text)
+        temporary = tracker.with_name(f".{tracker.name}.{os.getpid()}.tmp")
+        with temporary.open("w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(tracker)
+        fd = os.open(tracker.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise Denied(f"{visible(str(tracker))} cannot be written: {error.strerror}") from error
+    return Pointed(str(tracker), before, text)
