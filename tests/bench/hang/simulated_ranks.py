@@ -40,6 +40,7 @@ class Record:
 class Rank:
     program: list[Op | None]  # None: the host waits for its device
     at: int = 0
+    skew: int = 0  # of its clock, in nanoseconds
     stopped: bool = False
     device_broken: bool = False
     sequences: dict[str, int] = field(default_factory=dict)
@@ -136,7 +137,7 @@ class Job:
             rank.sequences.get(op.group, 0),
             rank.p2p_sequences.get(op.group, 0),
             len(rank.records),
-            self.clock + self.rng.randint(-3_000_000, 3_000_000),
+            self.clock + rank.skew,
         )
         rank.records.append(record)
         rank.pending.append(record)
@@ -329,6 +330,8 @@ def make_case(seed: int) -> Case:
     layers, micro, steps = rng.randint(1, 4), rng.randint(1, 3), rng.randint(2, 5)
     detached = rng.random() < 0.3
     job.ranks = [Rank(job.schedule(number, steps, layers, micro, detached)) for number in range(job.world)]
+    for rank in job.ranks:
+        rank.skew = rng.randint(-30_000_000, 30_000_000)
     victim = rng.randrange(job.world)
     if fault == "dead" and form in ("1.1", "gloo"):
         victim = rng.randrange(job.world - 1)  # no group lists its members: that a last rank is missing cannot be seen
