@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.agent.children import Children, Ending, Program
 from sentinel.agent.keeping import restore, save
+from sentinel.agent.log_path import pattern_of
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError
 from sentinel.model import Evidence, Kind, Source, Where, stable_id
@@ -31,6 +32,7 @@ class JobOnNode:
     gid: int | None
     nodelist: str
     stdout: str
+    user: str = ""
     work_dir: str = ""
     gpus: str = ""
 
@@ -65,6 +67,7 @@ def job_from(value: Any) -> JobOnNode:
         gid=whole("gid"),
         nodelist=str(value.get("nodelist", "")),
         stdout=str(value.get("stdout", "")),
+        user=str(value.get("user", "")),
         work_dir=str(value.get("work_dir", "")),
         gpus=str(value.get("gpus", "")),
     )
@@ -123,9 +126,9 @@ class Jobs:
             except (OSError, ValueError, ProtocolError) as error:
                 log.warning("job-file-unreadable path=%s error=%s", path, error)
                 continue
-            self._began(job)
+            self._began(job, changed / 1e9)
 
-    def _began(self, job: JobOnNode) -> None:
+    def _began(self, job: JobOnNode, began_s: float) -> None:
         before = self.jobs.get(job.job)
         if before is not None and before.attempt != job.attempt:
             (self._ended / f"{before.job}.{before.attempt}").touch()
@@ -133,10 +136,10 @@ class Jobs:
         log.info("job-came job=%s attempt=%s", job.job, job.attempt)
         (self._ended / f"{job.job}.{job.attempt}").unlink(missing_ok=True)
         if self._settings.jobs.follow and first_node(job.nodelist) == self.node:
-            self._follow(job)
+            self._follow(job, began_s)
 
-    def _follow(self, job: JobOnNode) -> None:
-        if not job.stdout or job.uid is None or "%" in job.stdout:
+    def _follow(self, job: JobOnNode, began_s: float) -> None:
+        if not job.stdout or job.uid is None:
             self._unreadable(job, f"the prolog could not tell where its log is: {job.stdout!r:.200}")
             return
         limits = self._settings.jobs
@@ -147,7 +150,8 @@ class Jobs:
             "attempt": job.attempt,
             "uid": job.uid,
             "gid": job.gid,
-            "path": job.stdout,
+            "path": pattern_of(job.stdout, job=job.job, user=job.user, node=self.node, work_dir=job.work_dir),
+            "began_s": began_s,
             "cursor": kept.get("cursor"),
             "ended": str(self._ended / f"{job.job}.{job.attempt}"),
             "poll_s": limits.poll_s,

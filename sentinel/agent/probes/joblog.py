@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.adapters.logfile import Block, LogFile
 from sentinel.adapters.rules_files import load_rules
+from sentinel.agent.log_path import newest, wait_for_start
 from sentinel.agent.probes import become, begin, say
 from sentinel.errors import SentinelError
 from sentinel.evidence.logs import LogReader, Signatures
@@ -113,8 +114,9 @@ def signatures_of(folders: list[str]) -> Signatures:
 
 
 def follow(arguments: dict[str, Any], where: Where) -> None:
-    cursor = arguments.get("cursor") or {}
-    file = LogFile(arguments["path"], cursor, limit_bytes=arguments["read_bytes"])
+    ended = Path(arguments["ended"])
+    path, cursor = _where_it_begins(arguments, where, ended)
+    file = LogFile(path, cursor, limit_bytes=arguments["read_bytes"])
     follower = Follower(
         signatures_of(arguments.get("rules", [])),
         where,
@@ -122,7 +124,6 @@ def follow(arguments: dict[str, Any], where: Where) -> None:
         burst=arguments["burst"],
         first_line=int(cursor.get("line", 1)),
     )
-    ended = Path(arguments["ended"])
     alive_s, ended_s, trouble = time.monotonic(), None, ""
     while True:
         try:
@@ -147,6 +148,38 @@ def follow(arguments: dict[str, Any], where: Where) -> None:
     found = follower.read(rest, datetime.now(UTC), now_s) if rest is not None else []
     _tell(found + follower.finish(datetime.now(UTC), now_s), file)
     say({"type": "done", "there": file.there, "cursor": file.cursor})
+
+
+def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tuple[str, dict[str, Any]]:
+    """The file and the cursor to begin with: a cursor of an earlier process, else where this attempt's output begins."""
+    kept = arguments.get("cursor")
+    pattern = arguments["path"]
+    if kept:
+        return newest(pattern) or pattern, kept
+    trouble, alive_s = "", time.monotonic()
+    while True:
+        try:
+            found = wait_for_start(
+                pattern,
+                job=where.job or 0,
+                attempt=where.attempt or 0,
+                began_s=float(arguments.get("began_s", 0.0)),
+                limit_bytes=arguments["read_bytes"],
+            )
+        except OSError as error:
+            found = None
+            if str(error) != trouble:
+                trouble = str(error)
+                say({"type": "trouble", "reason": trouble})
+        if found is not None:
+            path, offset = found
+            return path, {"inode": Path(path).stat().st_ino, "offset": offset, "line": 1}
+        if ended.exists() and time.time() - ended.stat().st_mtime > arguments["linger_s"]:
+            return pattern, {}
+        if time.monotonic() - alive_s >= ALIVE_S:
+            alive_s = time.monotonic()
+            say({"type": "alive", "there": False, "cursor": {}, "skipped_bytes": 0})
+        time.sleep(arguments["poll_s"])
 
 
 def _tell(evidence: list[Evidence], file: LogFile) -> None:
