@@ -34,7 +34,7 @@ class HangFinding:
     unreadable_ranks: tuple[int, ...] = ()
 
 
-# How often the culprits were exactly right on generated failures, by grounds (tests/bench/hang), rounded down.
+# By grounds; never above how often the culprits were exactly right on generated failures (tests/bench/hang).
 CONFIDENCE: dict[str, float] = {
     "idle": 0.95,
     "unseen": 0.9,

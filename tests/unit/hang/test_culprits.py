@@ -1,0 +1,172 @@
+"""Who is named, and as what."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+
+def test_a_rank_that_never_called_is_named(make):
+    found = make.find(make.world(4, lambda rank: None if rank == 2 else {}))
+    assert (found.kind, found.culprit_ranks) == ("missing", (2,))
+    assert (found.collective, found.sequence) == ("all_reduce", 2)
+    assert found.waiting == {0: (2,), 1: (2,), 3: (2,)}
+
+
+def test_of_nested_groups_the_root_is_named_and_not_those_that_wait_for_it(make):
+    found = make.find(make.nested())
+    assert (found.kind, found.culprit_ranks, found.sequence) == ("missing", (3,), 3)
+    assert found.group_name == "2"
+    assert found.waiting == {0: (2, 3), 1: (2, 3), 2: (3,)}
+
+
+def test_a_rank_without_a_dump_is_named_when_the_others_wait_for_it(make):
+    found = make.find(make.nested(absent={3}))
+    assert (found.culprit_ranks, found.without_dump, found.basis) == ((3,), (3,), "unseen")
+    assert "left no dump" in found.explanation
+
+
+def test_an_innocent_rank_without_a_dump_is_not_named(make):
+    files = make.world(8, lambda rank: None if rank == 2 else {})
+    del files["nccl_trace_rank_5"]
+    found = make.find(files)
+    assert (found.culprit_ranks, found.without_dump) == ((2,), (5,))
+    assert found.confidence < make.find(make.world(8, lambda rank: None if rank == 2 else {})).confidence
+
+
+@pytest.mark.parametrize(
+    ("odd", "word"),
+    [({"operation": "all_gather"}, "operation"), ({"size": 32}, "size"), ({"kind": "Half"}, "element type")],
+)
+def test_the_minority_of_a_mismatch_is_named(make, odd, word):
+    found = make.find(make.world(4, lambda rank: odd if rank == 1 else {}))
+    assert (found.kind, found.culprit_ranks, found.sequence) == ("mismatch", (1,), 2)
+    assert f"({word} differs)" in found.explanation
+    assert found.waiting == {0: (1,), 2: (1,), 3: (1,)}
+
+
+def test_without_a_majority_all_are_named(make):
+    found = make.find(make.world(2, lambda rank: {"size": 16 + rank}))
+    assert (found.kind, found.culprit_ranks, found.basis) == ("mismatch", (0, 1), "tie")
+
+
+def test_another_shape_of_the_same_size_is_no_mismatch(make):
+    found = make.find(make.world(3, lambda rank: {"input_sizes": [[4, 4]] if rank else [[16]]}))
+    assert found.kind == "stuck"
+
+
+def test_unequal_splits_of_all_to_all_are_no_mismatch(make):
+    found = make.find(make.world(3, lambda rank: {"operation": "all_to_all", "size": 10 + rank}))
+    assert found.kind == "stuck"
+
+
+def test_two_names_of_one_operation_are_no_mismatch(make):
+    names = ("all_gather", "_all_gather_base", "all_gather_into_tensor")
+    assert make.find(make.world(3, lambda rank: {"operation": names[rank]})).kind == "stuck"
+
+
+def test_a_call_that_all_made_is_stuck_and_nobody_is_named(make):
+    found = make.find(make.world(4, lambda rank: {}))
+    assert (found.kind, found.culprit_ranks, found.waiting) == ("stuck", (), {})
+    assert (found.collective, found.sequence) == ("all_reduce", 2)
+
+
+def test_the_rank_whose_gpu_has_not_begun_is_named(make):
+    found = make.find(make.world(4, lambda rank: {"state": "scheduled" if rank == 1 else "started"}))
+    assert (found.kind, found.culprit_ranks, found.basis) == ("stuck", (1,), "not started")
+
+
+def test_the_rank_on_which_alone_it_does_not_complete_is_named(make):
+    found = make.find(make.world(4, lambda rank: {"state": "scheduled" if rank == 1 else "completed"}))
+    assert (found.kind, found.culprit_ranks, found.basis) == ("stuck", (1,), "not completed")
+
+
+def test_nothing_pending_is_no_hang(make):
+    found = make.find(make.world(4, lambda rank: None))
+    assert (found.kind, found.culprit_ranks, found.collective) == ("none", (), None)
+
+
+def test_calls_lost_from_the_ring_do_not_count_as_never_made(make):
+    """Rank 3's calls in the group of all were overwritten by those in its pair; the state of the groups is not there."""
+    files = make.world(4, lambda rank: {})
+    pair = ("9", "TP_1", 1)
+    entries = [make.entry(pair, number, at=500 + number) for number in range(1, 5)]
+    value = make.dump(entries, {"0": ("default_pg", range(4)), "9": ("TP_1", (2, 3))})
+    del value["pg_status"]
+    files["nccl_trace_rank_3"] = value
+    found = make.find(files)
+    assert not (found.kind == "missing" and found.basis == "idle")
+
+
+def test_the_state_of_the_groups_outlives_the_ring(make):
+    files = make.world(4, lambda rank: {})
+    for name, value in files.items():
+        last = 1 if name.endswith("_2") else 2
+        value["pg_status"] = {
+            "0": {"last_enqueued_collective": last, "last_started_collective": -1, "last_completed_collective": 1}
+        }
+        if last == 1:
+            value["entries"] = [make.entry(("0", "default_pg", 0), 1, at=700)]
+    assert make.find(files).culprit_ranks == (2,)
+
+
+def test_a_receiver_waits_for_the_sender_that_never_sent(make):
+    pipe = ("3", "PP", 1)
+    config = {"3": ("PP", (4, 7))}
+
+    def p2p(title, number, state):
+        more = {"is_p2p": True, "p2p_seq_id": number, "operation": title, "state": state}
+        return make.entry(pipe, 0, at=number, **more)
+
+    files = {
+        "nccl_trace_rank_4": make.dump([p2p("send 0->1", 1, "completed")], config),
+        "nccl_trace_rank_7": make.dump([p2p("recv 1<-0", 1, "completed"), p2p("recv 1<-0", 2, "started")], config),
+    }
+    found = make.find(files)
+    assert (found.kind, found.culprit_ranks, found.collective) == ("missing", (4,), "recv")
+    assert found.waiting == {7: (4,)}
+
+
+def test_ranks_in_opposite_order_are_all_named(make):
+    a, b = ("1", "A", 0), ("2", "B", 1)
+    config = {"1": ("A", (0, 1)), "2": ("B", (0, 1))}
+    files = {
+        "trace_rank_0": make.dump([make.entry(a, 1, at=0, state="scheduled")], config, {0: (1, -1)}),
+        "trace_rank_1": make.dump([make.entry(b, 1, at=0, state="scheduled")], config, {1: (1, -1)}),
+    }
+    found = make.find(files)
+    assert (found.kind, found.culprit_ranks) == ("mismatch", (0, 1))
+    assert found.confidence <= 0.5
+
+
+def test_the_newest_dump_of_a_rank_counts(make):
+    files = make.world(4, lambda rank: None if rank == 2 else {})
+    old = make.world(4, lambda rank: None if rank == 0 else {})
+    for name, value in old.items():
+        for item in value["entries"]:
+            item["time_created_ns"] -= 900
+        files[f"old/{name}"] = value
+    assert make.find(files).culprit_ranks == (2,)
+
+
+def test_a_torn_dump_still_tells_how_far_the_rank_was(make):
+    files = {name: pickle.dumps(value, 2) for name, value in make.nested().items()}
+    files["nccl_trace_rank_3"] = files["nccl_trace_rank_3"][: files["nccl_trace_rank_3"].index(b"entries") + 40]
+    found = make.find(files)
+    assert (found.culprit_ranks, found.basis) == ((3,), "idle")
+
+
+def test_a_dump_that_cannot_be_read_is_not_taken_for_a_dead_rank(make):
+    files = make.nested()
+    files["nccl_trace_rank_3"] = b"\x80\x02garbage"
+    found = make.find(files)
+    assert (found.culprit_ranks, found.without_dump, found.unreadable_ranks) == ((3,), (), (3,))
+    assert "cannot be read" in found.explanation
+
+
+def test_thousands_of_ranks(make):
+    found = make.find(make.world(2000, lambda rank: None if rank == 77 else {}))
+    assert found.culprit_ranks == (77,)
+    assert len(found.waiting) == 1999
+    assert len(found.explanation) < 500
