@@ -25,7 +25,9 @@ class Record:
     sequence: int
     at_s: float  # Unix seconds, from the kernel's clock
     priority: int  # syslog level 0..7
+    facility: int  # 0 is the kernel itself; user space cannot write that one
     text: str
+    since_boot_s: float = 0.0
 
 
 def boot_id(proc: str = "/proc") -> str:
@@ -160,7 +162,7 @@ class KernelLog:
                 self.unparsable += 1
             return None
         text = rest.split(b"\n", 1)[0].decode("utf-8", "replace")
-        return Record(sequence, _wall_s(microseconds), priority & 7, text)
+        return Record(sequence, _wall_s(microseconds), priority & 7, priority >> 3, text, microseconds / 1e6)
 
 
 def _wall_s(microseconds: int) -> float:

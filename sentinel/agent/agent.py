@@ -22,20 +22,22 @@ from typing import Any
 from sentinel import __version__
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.kmsg import boot_id
+from sentinel.adapters.rules_files import load_rules
 from sentinel.adapters.spool import Spool, Value
 from sentinel.agent.children import Children, Program
 from sentinel.agent.gpus import GpuWatch
 from sentinel.agent.jobs import Jobs
 from sentinel.agent.keeping import node_name, write_atomically
-from sentinel.agent.kernel import KernelWatch, plain_reader
+from sentinel.agent.kernel import KernelWatch, rules_reader
 from sentinel.agent.orders import Orders
 from sentinel.agent.sending import Sender
 from sentinel.agent.settings import AgentSettings
 from sentinel.agent.verdict import VerdictKeeper
+from sentinel.evidence.logs import Signatures
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.ports import Credentials
 from sentinel.protocol import OrderKind
-from sentinel.wire import to_json
+from sentinel.wire import evidence_from, to_json
 
 log = logging.getLogger("sentinel.agent")
 
@@ -65,7 +67,13 @@ class Agent:
         self.children.on_unkillable = self._unkillable
         self.gpus = GpuWatch(self.node, settings, self.children, self.program, self.keep)
         self.jobs = Jobs(self.node, settings, self.children, self.program, self.keep)
-        self.kernel = KernelWatch(self.node, settings, plain_reader(self.node, self.boot), self.keep)
+        signatures = Signatures(load_rules(site=Path(settings.rules) if settings.rules else None))
+        self.kernel = KernelWatch(
+            self.node,
+            settings,
+            rules_reader(self.node, self.boot, signatures),
+            lambda item: self.keep(self.gpus.placed(item)),
+        )
         self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble)
         self.sender = Sender(
             self.node,
@@ -142,7 +150,9 @@ class Agent:
     def keep(self, evidence: Evidence) -> None:
         """Put evidence on its way. Safe from any thread."""
         self.verdict.consider(evidence)
-        value = Value.LOW if evidence.kind == Kind.STEP else Value.NORMAL if evidence.trust is Trust.USER else Value.HIGH
+        value = (
+            Value.LOW if evidence.kind == Kind.STEP else Value.NORMAL if evidence.trust is Trust.USER else Value.HIGH
+        )
         self.spool.append(to_json(evidence), value)
 
     def client(self) -> DaemonClient:
@@ -184,8 +194,10 @@ class Agent:
         }
 
     def _order_done(self, kind: OrderKind, _arguments: Mapping[str, Any], result: Any) -> None:
-        if kind is OrderKind.DIAGNOSE:
+        if kind is OrderKind.DIAGNOSE and isinstance(result, dict):
             self.verdict.diagnosed(result)
+            for item in result.get("evidence", []):
+                self.keep(evidence_from(item))
 
     def _unkillable(self, name: str, pid: int, where: str) -> None:
         now = datetime.now(UTC)

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,16 @@ class GpuWatch:
         with self._lock:
             return self._reader.facts() if self._fresh() else []
 
+    def placed(self, evidence: Evidence) -> Evidence:
+        """Evidence that names a GPU by its PCI address, with index and UUID where we know them."""
+        pci, sample = evidence.data.get("pci"), self.last
+        if not isinstance(pci, str) or sample is None or evidence.where.gpu is not None:
+            return evidence
+        for gpu in sample.gpus:
+            if gpu.pci and plain_pci(gpu.pci) == plain_pci(pci):
+                return replace(evidence, where=replace(evidence.where, gpu=gpu.index, gpu_uuid=gpu.uuid))
+        return evidence
+
     def trouble(self) -> str | None:
         """Why telemetry is not known; None when it is fresh."""
         with self._lock:
@@ -145,3 +156,10 @@ class GpuWatch:
                 data=dict(data),
             )
         )
+
+
+def plain_pci(address: str) -> str:
+    """A PCI address in one form: the kernel writes 0000:3b:00, NVML 00000000:3B:00.0."""
+    parts = address.lower().split(":")
+    domain = parts[-3].lstrip("0") if len(parts) > 2 else ""
+    return f"{domain or '0'}:{parts[-2] if len(parts) > 1 else ''}:{parts[-1].partition('.')[0]}"

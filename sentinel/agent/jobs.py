@@ -159,6 +159,7 @@ class Jobs:
             "lines_per_s": limits.lines_per_s,
             "burst": limits.burst,
             "read_bytes": limits.read_bytes,
+            "rules": self._settings.rules,
         }
         self._following[job.name] = job
         self._last[job.name] = arguments

@@ -13,6 +13,8 @@ from sentinel.adapters.kmsg import KernelLog, Record, boot_id, last_words
 from sentinel.agent.keeping import restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import Unavailable
+from sentinel.evidence.kernel import KernelLine, read_message
+from sentinel.evidence.logs import Signatures
 from sentinel.model import Evidence, Kind, Source, Where, stable_id, utc
 
 log = logging.getLogger("sentinel.agent")
@@ -125,7 +127,7 @@ class KernelWatch:
             seen[name] = changed_s
             at = utc(changed_s)
             for number, line in enumerate(text.splitlines()[-400:]):
-                record = Record(number, changed_s, 0, re.sub(r"^<\d+>(?:\[ *\d+\.\d+\] ?)?", "", line))
+                record = Record(number, changed_s, 0, 0, re.sub(r"^<\d+>(?:\[ *\d+\.\d+\] ?)?", "", line))
                 for evidence in self._reader(record, at):
                     self._keep(evidence)
             self._keep(
@@ -160,32 +162,11 @@ class KernelWatch:
         )
 
 
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
-_SXID = re.compile(r"nvidia-nvswitch\d*: SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
-_OFF_BUS = re.compile(r"GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+).*fallen off the bus")
-
-
-def plain_reader(node: str, boot: str) -> Reader:
-    """The hardest lines without any rules: Xid, SXid, and a GPU that fell off the bus."""
+def rules_reader(node: str, boot: str, signatures: Signatures) -> Reader:
+    """Evidence of kernel lines by the same rules as everywhere."""
 
     def read(record: Record, now: datetime) -> list[Evidence]:
-        for pattern, kind, name in ((_XID, Kind.XID, "xid"), (_SXID, Kind.SXID, "sxid"), (_OFF_BUS, Kind.GPU_LOST, "")):
-            match = pattern.search(record.text)
-            if match is None:
-                continue
-            data = {"pci": match[1].lower()} | ({name: int(match[2])} if name else {})
-            return [
-                Evidence(
-                    id=stable_id("kernel", node, boot, record.sequence, record.text),
-                    at=utc(record.at_s),
-                    seen_at=now,
-                    source=Source.KERNEL,
-                    kind=kind,
-                    where=Where(node=node),
-                    text=record.text,
-                    data=data,
-                )
-            ]
-        return []
+        line = KernelLine(record.text, node, record.sequence, record.since_boot_s, record.facility)
+        return read_message(signatures, line, at=utc(record.at_s), now=now, where=Where(node=node), boot=boot)
 
     return read

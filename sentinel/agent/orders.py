@@ -138,7 +138,10 @@ class Orders:
 
         def ended(ending: Ending) -> None:
             answer = answers[-1] if answers else {}
-            if ending.silent:
+            if "listings" in (answers[0] if answers else {}):
+                listings = _listings(answers)
+                self._finish(identity, kind, True, {"listings": listings}, "", arguments)
+            elif ending.silent:
                 where = f" while it was in state {ending.where}" if ending.where else ""
                 self._finish(
                     identity, kind, False, None, f"no answer within {deadline_s:g} s{where}: killed", arguments
@@ -225,3 +228,12 @@ class Orders:
     def _path(self, identity: str) -> Path:
         safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in identity)[:120]
         return self._folder / f"{safe}.json"
+
+
+def _listings(answers: list[dict[str, Any]]) -> list[Any]:
+    """The listing of every root that answered, and of each other root that it did not."""
+    listings = list(answers[0]["listings"])
+    for answer in answers[1:]:
+        if isinstance(answer.get("index"), int) and 0 <= answer["index"] < len(listings):
+            listings[answer["index"]] = answer.get("listing", [])
+    return listings

@@ -107,7 +107,8 @@ class Sender:
             self.clock_offset_s = time_from(answer["at"]).timestamp() - (began_s + ended_s) / 2
 
     def pause_s(self) -> float:
-        return min(self._backoff_s, 0.2 * 2 ** min(self.failures, 12)) * (0.5 + random.random())  # noqa: S311
+        grown: float = 0.2 * 2.0 ** min(self.failures, 12)
+        return min(self._backoff_s, grown) * (0.5 + random.random())  # noqa: S311
 
     def _success(self) -> None:
         if self.connected is not True:

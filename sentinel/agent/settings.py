@@ -129,6 +129,7 @@ class AgentSettings:
     )
     request_s: float = setting(5.0, "deadline of one request to the daemon", unit="s", least=0.1)
     backoff_s: float = setting(10.0, "longest pause between attempts to reach the daemon", unit="s", least=0.1)
+    rules: str = setting("", "folder of the site's rules; empty: /etc/sentinel/rules.d if it is there", unit="path")
     dcgm_bindings: str = setting("", "the same as [dcgm] bindings", unit="path")
     dcgm: Dcgm = section(Dcgm)
     kernel: Kernel = section(Kernel)

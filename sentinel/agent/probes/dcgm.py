@@ -104,7 +104,19 @@ def _by_dcgmi(arguments: dict[str, Any]) -> None:
 
     dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
     dcgmi.check()
-    _poll(lambda: dcgmi.sample(WATCHED), "dcgmi", max(arguments["interval_s"], 1.0))
+    known: dict[int, int] | None = None
+
+    def sample() -> dict[str, Any]:
+        """The last Xid of a GPU is there for ever and without its time: only a change is an event, seen now."""
+        nonlocal known
+        made = dcgmi.sample(WATCHED)
+        last: dict[int, int] = made.pop("last_xids")
+        now_us = int(time.time() * 1e6)
+        changed = [] if known is None else [(gpu, xid) for gpu, xid in last.items() if known.get(gpu) != xid]
+        known = last
+        return {**made, "events": [(gpu, xid, now_us) for gpu, xid in changed]}
+
+    _poll(sample, "dcgmi", max(arguments["interval_s"], 1.0))
 
 
 def _by_nvml(arguments: dict[str, Any]) -> None:

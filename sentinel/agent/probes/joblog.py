@@ -106,11 +106,8 @@ def main() -> None:
     follow(arguments, where)
 
 
-def signatures_of(folders: list[str]) -> Signatures:
-    rules = load_rules()
-    for folder in folders:
-        rules = load_rules(site=Path(folder))
-    return Signatures(rules)
+def signatures_of(site: str) -> Signatures:
+    return Signatures(load_rules(site=Path(site) if site else None))
 
 
 def follow(arguments: dict[str, Any], where: Where) -> None:
@@ -118,7 +115,7 @@ def follow(arguments: dict[str, Any], where: Where) -> None:
     path, cursor = _where_it_begins(arguments, where, ended)
     file = LogFile(path, cursor, limit_bytes=arguments["read_bytes"])
     follower = Follower(
-        signatures_of(arguments.get("rules", [])),
+        signatures_of(arguments.get("rules", "")),
         where,
         lines_per_s=arguments["lines_per_s"],
         burst=arguments["burst"],

@@ -1,0 +1,431 @@
+"""What ``dcgmi diag -j`` wrote → pass, fail or inconclusive. Pure.
+
+Three answers, and only a positive reading gives the first two. *Pass*: exit status 0, every test of the level is there,
+every GPU passed. *Fail*: a warning on a GPU names a fault of that GPU. Everything else (truncated, busy, timed out, tests
+that are missing, a configuration that must be corrected first) is *inconclusive* with its reason.
+
+A status alone blames nobody: one bad GPU marks every GPU "Fail" in the test ``software``. Blame is where a warning is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sentinel.model import Evidence, Kind, Source, Where, stable_id
+
+_GPU = "gpu"
+
+
+class Answer(StrEnum):
+    PASS = "pass"  # noqa: S105 - not a password
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Remedy(StrEnum):
+    """What a warning asks for; our reading of DCGM's severity, with overrides."""
+
+    REPLACE = "replace"  # out of service until a deeper diagnostic or a repair
+    RESET = "reset"  # reset or reboot, then again
+    INVESTIGATE = "investigate"  # the GPU did worse than it should
+    CONFIGURE = "configure"  # nothing is broken: correct it and run again
+    BUSY = "busy"  # somebody else was on the GPU
+    WATCH = "watch"  # counted, no fault
+    UNCLEAR = "unclear"
+
+
+# DCGM's severities: 0 none, 1 monitor, 2 isolate, 3 unknown, 4 triage, 5 configuration, 6 reset.
+_BY_SEVERITY = {
+    1: Remedy.WATCH,
+    2: Remedy.REPLACE,
+    4: Remedy.UNCLEAR,
+    5: Remedy.CONFIGURE,
+    6: Remedy.RESET,
+}
+# Where DCGM's severity says something else than the fault does.
+_OVERRIDES = {
+    20: Remedy.CONFIGURE,  # device count: also what a device cgroup makes of a healthy node
+    22: Remedy.CONFIGURE,  # a library cannot be opened
+    24: Remedy.CONFIGURE,  # the driver's library is bad: an installation, not a GPU
+    25: Remedy.BUSY,  # a graphics process of a user
+    30: Remedy.INVESTIGATE,  # low bandwidth
+    31: Remedy.INVESTIGATE,  # high latency
+    45: Remedy.INVESTIGATE,  # PCIe generation
+    46: Remedy.REPLACE,  # PCIe width: a seating or board fault, although DCGM calls it configuration
+    50: Remedy.INVESTIGATE,  # did not reach the stress level
+    56: Remedy.BUSY,  # memory could not be allocated: a job is on the GPU
+    62: Remedy.INVESTIGATE,  # memory bandwidth
+    63: Remedy.INVESTIGATE,  # did not reach the target power
+    73: Remedy.BUSY,  # host memory could not be allocated
+    80: Remedy.REPLACE,  # row remap failure: reset since 4.6, yet the reason to return a board
+    101: Remedy.INVESTIGATE,  # an Xid came up during the test
+    110: Remedy.INVESTIGATE,  # too few operations per second
+    132: Remedy.REPLACE,  # too many rows remapped
+}
+# Severities of 4.6 for outputs that carry none (2.x and 3.x): isolate and reset.
+_ISOLATE = frozenset(
+    {3, 4, 7, 8, 13, 15, 33, 35, 36, 38, 39, 52, 57, 58, 70, 71, 79, 81, 86, 87, 88, 95, 98, *range(102, 108), 109, 111,
+     113, 114, 115, 116, 118, 119, 120, 121, 122, 126}
+)  # fmt: skip
+_RESET = frozenset({6, 83, 84, 85, 125, 127, 128, 129})
+_FAULTS = frozenset({Remedy.REPLACE, Remedy.RESET, Remedy.INVESTIGATE})
+
+# Tests that must be there, by level, for version 4 (one plugin that is missing is silently left out) and 3.
+_TESTS_4 = {
+    1: {"software"},
+    2: {"memory", "pcie"},
+    3: {"diagnostic", "memorybandwidth", "targetedstress", "targetedpower"},
+    4: {"memtest", "pulsetest"},
+}
+_TESTS_3 = {
+    1: {"denylist", "nvmllibrary", "cudamainlibrary", "permissionsandosblocks", "persistencemode", "environmentvariables",
+        "pageretirementrowremap", "graphicsprocesses", "inforom"},
+    2: {"gpumemory", "pcie"},
+    3: {"diagnostic", "targetedstress", "targetedpower"},
+    4: {"memtest", "pulsetest"},
+}  # fmt: skip
+
+# DCGM's return codes that say that nothing was found out, and the exit status that goes with each: 256 + code.
+_CODES = {
+    -1: "a parameter was refused, or the number of GPUs is not the expected one",
+    -11: "DCGM gave up waiting; the diagnostic may still be running",
+    -14: "DCGM had no data",
+    -21: "the host engine went away",
+    -23: "different GPU models in one diagnostic",
+    -30: "DCGM reported an error",
+    -34: "another diagnostic is running",
+    -39: "another diagnostic is running",
+    -41: "the diagnostic could not be launched",
+    -47: "a running diagnostic could not be stopped in time",
+    -51: "DCGM reported an error that isolates a GPU",
+    -52: "the diagnostic's program is missing",
+    -53: "the diagnostic was killed",
+    -58: "a test that was asked for does not exist here",
+    -66: "the diagnostic was stopped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One warning. ``gpu`` is DCGM's id, None for one that speaks of the whole node."""
+
+    test: str
+    remedy: Remedy
+    text: str
+    gpu: int | None = None
+    entity_group: str = ""
+    code: int | None = None
+    severity: int | None = None
+
+    @property
+    def convicts(self) -> bool:
+        """Proof against this GPU by itself."""
+        return self.remedy in (Remedy.REPLACE, Remedy.RESET) and self.gpu is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    answer: Answer
+    reason: str
+    findings: tuple[Finding, ...] = ()
+    tests: Mapping[str, str] = field(default_factory=dict)  # test → pass, skip, fail, mixed
+    version: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "result": str(self.answer),
+            "reason": self.reason,
+            "findings": [
+                {"test": f.test, "gpu": f.gpu, "entity_group": f.entity_group, "code": f.code, "severity": f.severity,
+                 "remedy": str(f.remedy), "convicts": f.convicts, "text": f.text}
+                for f in self.findings
+            ],
+            "tests": dict(self.tests),
+            "version": self.version,
+        }  # fmt: skip
+
+
+def read_diagnostic(
+    output: bytes, status: int | None, level: int, gpus: Collection[int] | None = None, *, late: bool = False
+) -> Diagnosis:
+    """Judge one run.
+
+    Args:
+        output: stdout, with whatever other text is in it.
+        status: exit status; None when it had to be killed.
+        level: 1 to 4.
+        gpus: DCGM ids that had to be tested; None when that is not known (then every GPU in the answer must have passed).
+        late: it was stopped because its deadline was over.
+    """
+    if late or status is None:
+        return Diagnosis(Answer.INCONCLUSIVE, "the diagnostic did not end within its deadline")
+    root = _root(output)
+    if root is None:
+        reason = _CODES.get(status - 256, f"exit status {status}")
+        return Diagnosis(Answer.INCONCLUSIVE, f"no JSON of a diagnostic in the output: {reason}")
+    document, body, old = root
+    if b"unable to establish a connection" in output[: output.find(b"{") + 1]:
+        return Diagnosis(Answer.INCONCLUSIVE, "no host engine: dcgmi answered for one that it started inside itself")
+    version = _version(document, body)
+    error = _lower(body).get("runtime_error")
+    if error is not None:
+        return Diagnosis(Answer.INCONCLUSIVE, _runtime(str(error)), version=version)
+    report = _Report(old)
+    report.read(_lower(body))
+    findings = tuple(report.findings)
+    tests = {name: _summary(marks) for name, marks in report.marks.items()}
+    faults = [finding for finding in findings if finding.remedy in _FAULTS and finding.gpu is not None]
+    if faults:
+        # A fault that DCGM named stands, whatever else is missing from the answer.
+        return Diagnosis(Answer.FAIL, _sentence(faults), findings, tests, version)
+    trouble = report.trouble or _notes(findings) or _lacking(report, level, gpus) or _disagreement(status, tests)
+    answer = Answer.INCONCLUSIVE if trouble else Answer.PASS
+    return Diagnosis(answer, trouble or f"level {level} passed", findings, tests, version)
+
+
+class _Report:
+    """Collects marks and findings of one answer in either form."""
+
+    def __init__(self, old: bool) -> None:
+        self.old = old
+        self.marks: dict[str, list[tuple[int | None, str]]] = {}  # test → (GPU, mark)
+        self.findings: list[Finding] = []
+        self.trouble = ""  # why the answer cannot be trusted
+        self.single_gpus = False  # 3.x level-one tests have one result for all GPUs
+
+    def read(self, body: Mapping[str, Any]) -> None:
+        categories = body.get("test_categories")
+        if not isinstance(categories, list) or not categories:
+            self.trouble = "the answer names no tests"
+            return
+        for category in categories:
+            tests = _lower(category).get("tests") if isinstance(category, dict) else None
+            if not isinstance(tests, list):
+                self.trouble = "a category of tests cannot be understood"
+                continue
+            for test in tests:
+                self._test(test)
+
+    def _test(self, test: object) -> None:
+        if not isinstance(test, dict) or not isinstance(_lower(test).get("name"), str):
+            self.trouble = "a test without a name"
+            return
+        content = _lower(test)
+        name = _plain(content["name"])
+        marks = self.marks.setdefault(name, [])
+        results = content.get("results", [])
+        if not isinstance(results, list):
+            self.trouble = f"the results of {name} cannot be understood"
+            return
+        said: set[tuple[object, str]] = set()
+        for result in results:
+            if not isinstance(result, dict):
+                self.trouble = f"a result of {name} cannot be understood"
+                continue
+            marks.append(self._result(name, _lower(result), said))
+        summary = content.get("test_summary")
+        if isinstance(summary, dict):
+            low = _lower(summary)
+            for warning in _list(low.get("warnings")):
+                code, _, text = _warning(warning)
+                if (code, text) not in said:  # the summary repeats what was said of entities
+                    self._find(name, None, "", warning)
+            if _mark(low.get("status")) not in ("pass", "skip") and not any(mark == "fail" for _, mark in marks):
+                self.trouble = f"{name}: the summary says {low.get('status')!r}, the results do not"
+
+    def _result(self, name: str, result: Mapping[str, Any], said: set[tuple[object, str]]) -> tuple[int | None, str]:
+        group = str(result.get("entity_group", "GPU")).lower()
+        number = result.get("entity_id", result.get("gpu_id"))
+        entity = _whole(number)
+        gpu = entity if group == _GPU else None
+        if self.old and number is None:
+            self.single_gpus = True
+        for warning in _list(result.get("warnings")):
+            code, _, text = _warning(warning)
+            said.add((code, text))
+            self._find(name, gpu, group, warning)
+        mark = _mark(result.get("status"))
+        if mark == "unknown":
+            self.trouble = f"{name}: the status {result.get('status')!r:.60} is not known"
+        return gpu, mark
+
+    def _find(self, name: str, gpu: int | None, group: str, warning: object) -> None:
+        code, severity, text = _warning(warning)
+        self.findings.append(
+            Finding(
+                test=name,
+                remedy=_remedy(code, severity, text),
+                text=text[:1000],
+                gpu=gpu,
+                entity_group=group,
+                code=code,
+                severity=severity,
+            )
+        )
+
+
+def evidence_of(diagnosis: Diagnosis, node: str, level: int, at: datetime, uuids: Mapping[int, str]) -> list[Evidence]:
+    """What a diagnosis says to the other rooms; inconclusive is *unreadable*."""
+
+    def made(kind: Kind, text: str, gpu: int | None, **data: Any) -> Evidence:
+        identity = stable_id("diagnostic", node, level, at.isoformat(), kind, gpu, text)
+        where = Where(node=node, gpu=gpu, gpu_uuid=uuids.get(gpu) if gpu is not None else None)
+        return Evidence(
+            id=identity, at=at, seen_at=at, source=Source.DIAGNOSTIC, kind=kind, where=where, text=text,
+            data={"level": level, **data},
+        )  # fmt: skip
+
+    if diagnosis.answer is Answer.PASS:
+        return [made(Kind.DIAG_PASSED, diagnosis.reason, None)]
+    if diagnosis.answer is Answer.INCONCLUSIVE:
+        return [made(Kind.UNREADABLE, f"diagnostic level {level}: {diagnosis.reason}", None)]
+    return [
+        made(Kind.DIAG_FAILED, finding.text, finding.gpu, code=finding.code, severity=finding.severity,
+             remedy=str(finding.remedy), test=finding.test, convicts=finding.convicts)
+        for finding in diagnosis.findings
+        if finding.remedy in _FAULTS and finding.gpu is not None
+    ]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------- the parts
+
+
+def _root(output: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any], bool] | None:
+    """The answer in the output, which may have other text before and behind it: (document, its body, whether 3.x)."""
+    text = output.decode("utf-8", "replace")
+    decoder = json.JSONDecoder()
+    start, tried = text.find("{"), 0
+    while start >= 0 and tried < 200:
+        tried += 1
+        try:
+            document, _ = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            document = None
+        if isinstance(document, dict):
+            for key, body in document.items():
+                plain = _plain(key)
+                if plain in ("dcgmdiagnostic", "dcgmgpudiagnostic") and isinstance(body, dict):
+                    return document, body, plain == "dcgmgpudiagnostic"
+        start = text.find("{", start + 1)
+    return None
+
+
+def _lacking(report: _Report, level: int, gpus: Collection[int] | None) -> str:
+    """What a pass would have needed and is not there."""
+    table = _TESTS_3 if report.old else _TESTS_4
+    wanted = set().union(*(table[number] for number in range(1, level + 1)))
+    absent = sorted(wanted - set(report.marks))
+    if absent:
+        return f"tests are missing from the answer: {', '.join(absent)}"
+    for name in sorted(wanted):
+        marks = report.marks[name]
+        if not any(mark == "pass" for _, mark in marks):
+            return f"no GPU passed {name}: skipped or without result"
+        passed = {gpu for gpu, mark in marks if mark == "pass"}
+        seen = {gpu for gpu, _ in marks if gpu is not None}
+        needed = set(gpus) if gpus is not None and not (report.old and seen == set()) else seen
+        if needed - passed:
+            return f"{name} has no pass for GPU {', '.join(map(str, sorted(needed - passed)))}"
+    return ""
+
+
+def _notes(findings: Sequence[Finding]) -> str:
+    """Warnings that are no fault of a GPU and yet no pass."""
+    notes = [finding for finding in findings if finding.remedy is not Remedy.WATCH]
+    return "; ".join(f"{finding.remedy}: {finding.text}" for finding in notes[:3])[:500]
+
+
+def _disagreement(status: int, tests: Mapping[str, str]) -> str:
+    """Reasons why this is no pass although every test is there."""
+    failed = sorted(name for name, mark in tests.items() if mark not in ("pass", "skip"))
+    if failed:
+        return f"failed without a reason: {', '.join(failed)}"
+    if status != 0:
+        return f"exit status {status}: {_CODES.get(status - 256, 'not known')}"
+    return ""
+
+
+def _runtime(error: str) -> str:
+    text = " ".join(error.split())[:400]
+    if "MIG" in text:
+        return f"not applicable: a GPU is in MIG mode ({text})"
+    code = re.search(r"\((-\d+)\)", text)
+    meaning = _CODES.get(int(code[1])) if code else None
+    return f"{meaning}: {text}" if meaning else text
+
+
+def _sentence(faults: Sequence[Finding]) -> str:
+    parts = [f"GPU {f.gpu}: {f.remedy} (error {f.code} in {f.test})" for f in faults[:8]]
+    return "; ".join(dict.fromkeys(parts))
+
+
+def _remedy(code: int | None, severity: int | None, text: str) -> Remedy:
+    if "busy or unavailable" in text.lower() or "out of memory" in text.lower():
+        return Remedy.BUSY
+    if code in _OVERRIDES:
+        return _OVERRIDES[code]
+    if severity in _BY_SEVERITY:
+        return _BY_SEVERITY[severity]
+    if severity is None and code is not None:
+        return Remedy.REPLACE if code in _ISOLATE else Remedy.RESET if code in _RESET else Remedy.UNCLEAR
+    return Remedy.UNCLEAR
+
+
+def _warning(warning: object) -> tuple[int | None, int | None, str]:
+    """Code, severity and text. In level-one tests of 3.x the text is under ``warnings``."""
+    if isinstance(warning, str):
+        return None, None, warning
+    if not isinstance(warning, dict):
+        return None, None, repr(warning)[:200]
+    low = _lower(warning)
+    text = low.get("warning", low.get("warnings", ""))
+    return _whole(low.get("error_id")), _whole(low.get("error_severity")), str(text)
+
+
+def _mark(value: object) -> str:
+    text = str(value).strip().lower()
+    names = {"pass": "pass", "skip": "skip", "fail": "fail", "warn": "fail", "not run": "skip", "not_run": "skip"}
+    return names.get(text, "unknown")
+
+
+def _summary(marks: Sequence[tuple[int | None, str]]) -> str:
+    kinds = {mark for _, mark in marks}
+    if kinds <= {"skip"}:
+        return "skip"
+    return "pass" if kinds <= {"pass", "skip"} else "fail"
+
+
+def _version(document: Mapping[str, Any], body: Mapping[str, Any]) -> str:
+    for place in (document.get("metadata"), body, document):
+        if isinstance(place, dict) and isinstance(place.get("version"), str):
+            return str(place["version"])[:40]
+    return ""
+
+
+def _lower(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(key).strip().lower(): item for key, item in value.items()}
+
+
+def _plain(name: object) -> str:
+    return re.sub(r"[^a-z0-9]", "", str(name).lower())
+
+
+def _list(value: object) -> Iterator[Any]:
+    if isinstance(value, list):
+        yield from value
+    elif value:
+        yield value
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    return int(value) if isinstance(value, str) and value.strip().lstrip("-").isdigit() else None
