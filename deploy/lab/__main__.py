@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import sys
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lab import cluster, inject, layout
+from lab import cluster, inject, layout, processes
 from lab.layout import LabError
 from lab.submit import Request, submit
 
@@ -113,6 +114,8 @@ def cmd_up(options: argparse.Namespace, directory: Path) -> None:
         python=sys.executable,
         mode="observe" if options.observe else "act",
     )
+    # What this command runs on the way (sinfo, mkfs) is the lab's too, should the command itself be killed.
+    os.environ[processes.MARK] = str(directory)
     lab = cluster.up(spec, ready_s=options.ready_s)
     print(f"lab up in {time.monotonic() - began:.1f} s: {spec.nodes} nodes of {spec.gpus} GPUs in {lab.dir}")
     entry = layout.HERE / "lab"
@@ -209,7 +212,7 @@ COMMANDS = {
 
 def main() -> int:
     options = parser().parse_args()
-    directory = (options.dir or layout.default_dir()).absolute()
+    directory = (options.dir or layout.default_dir()).resolve()
     try:
         COMMANDS[options.command](options, directory)
     except LabError as error:

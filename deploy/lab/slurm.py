@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -98,6 +99,9 @@ def configure(lab: Lab) -> None:
     last = f"[0-{spec.gpus - 1}]" if spec.gpus > 1 else "0"
     write_atomic(lab.etc / "gres.conf", f"Name=gpu File={devices}/nvidia{last}\n" if spec.gpus else "")
     write_atomic(lab.slurm_conf, _slurm_conf(lab))
+    if release() >= (23, 0):
+        # Newer Slurm looks for cgroups in any case and stops in a container; 22.05 does not know the word.
+        write_atomic(lab.etc / "cgroup.conf", "CgroupPlugin=disabled\n")
 
 
 def _slurm_conf(lab: Lab) -> str:
@@ -139,6 +143,15 @@ def binary(name: str) -> str:
     if found is None:
         raise LabError(f"{name} is not installed; on Debian: apt-get install slurmctld slurmd slurm-client munge")
     return found
+
+
+def release() -> tuple[int, int]:
+    """(major, minor) of the Slurm that is installed."""
+    said = subprocess.run([binary("slurmctld"), "-V"], capture_output=True, text=True, timeout=20, check=False).stdout
+    match = re.search(r"(\d+)\.(\d+)", said)
+    if match is None:
+        raise LabError(f"slurmctld -V said {said.strip()!r}, which names no release; is it Slurm's?")
+    return int(match[1]), int(match[2])
 
 
 def start_munged(lab: Lab) -> None:

@@ -1,0 +1,221 @@
+"""The lab itself, without Sentinel: cluster, training job, faults, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slurm
+
+needs_torch = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch"),
+]
+JOBS = [pytest.param((), id="torch", marks=needs_torch), pytest.param(("--standin",), id="standin")]
+STEP = re.compile(r"^step (\d+) \| loss (\S+) \| step time \d+\.\d{3} s \| \d+ tokens/s$", re.MULTILINE)
+
+
+def curve(log: str) -> dict[int, set[str]]:
+    """step -> the losses that were ever printed for it."""
+    losses: dict[int, set[str]] = {}
+    for step, loss in STEP.findall(log):
+        losses.setdefault(int(step), set()).add(loss)
+    return losses
+
+
+def processes_naming(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if str(folder).encode() in line:
+                found.append((entry / "comm").read_text().strip())
+    return found
+
+
+def requeue(lab, job: int) -> None:
+    """As an operator does it by hand, without the two minutes that Slurm waits."""
+    lab.slurm("scontrol", "requeue", str(job))
+    deadline = time.monotonic() + 60
+    while "PENDING" not in lab.slurm("squeue", "-h", "-j", str(job), "-o", "%T"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    lab.slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def test_the_cluster_is_a_real_slurm(lab):
+    status = lab.status()
+    assert [node["node"] for node in status["slurm"]] == ["n1", "n2", "n3"]
+    assert all(state.startswith("running") for state in status["services"].values())
+    said = lab.slurm("srun", "-N3", "--gres=gpu:8", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES")
+    assert sorted(said.split("\n")) == ["", *(f"{name} 0,1,2,3,4,5,6,7" for name in ("n1", "n2", "n3"))]
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_requeued_job_continues_its_curve_and_its_log(lab, kind):
+    run = f"curve{len(kind)}"
+    pace = ("--nodes", "3", "--run", run, "--step-time", "0.1", "--local-every", "5", "--global-every", "10")
+    job = lab.submit(*pace, *kind)
+    try:
+        lab.wait_log(job, "step 27 |")
+        requeue(lab, job)
+        log = lab.wait_log(job, "resumed from step")
+        resumed = int(re.search(r"resumed from step (\d+) \(global\)", log)[1])
+        assert resumed >= 20 and resumed % 10 == 0
+        log = lab.wait_log(job, f"step {resumed + 15} |")
+    finally:
+        lab.cancel(job)
+    assert "starting from scratch" in log  # the first attempt's lines are still there
+    assert "attempt 0" in log and "attempt 1" in log
+    losses = curve(log)
+    twice = [step for step in range(resumed + 1, 27) if step in losses]
+    assert twice
+    assert all(len(losses[step]) == 1 for step in losses), "a repeated step had another loss"
+    assert float(min(losses[resumed + 10])) < float(min(losses[1]))
+    assert f"saved step {resumed} (global)" in log
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_job_resumes_from_the_nodes_own_disks_where_taskprolog_says(lab, kind):
+    run = f"local{len(kind)}"
+    pace = ("--nodes", "3", "--run", run, "--step-time", "0.1", "--local-every", "5", "--global-every", "1000")
+    job = lab.submit(*pace, "--steps", "12", *kind)
+    try:
+        first = curve(lab.wait_log(job, "done: 12 steps"))
+    finally:
+        lab.cancel(job)
+    for node in ("n1", "n2", "n3"):
+        assert (lab.dir / "nodes" / node / "nvme" / run / "step-10").is_dir()
+    word = "ALL,SENTINEL_RESUME_STEP=10,SENTINEL_RESUME_TIER=local"
+    path = f"SENTINEL_RESUME_PATH={lab.dir}/nodes/%N/nvme/{run}/step-10"
+    again = lab.submit(*pace, "--steps", "14", *kind, "--", f"--export={word},{path}")
+    try:
+        log = lab.wait_log(again, "done: 14 steps")
+    finally:
+        lab.cancel(again)
+    assert "resumed from step 10 (local)" in log
+    assert "Traceback" not in log
+    second = curve(log)
+    assert min(second) == 11
+    assert second[11] == first[11] and second[12] == first[12]
+
+
+def test_a_stopped_rank_stalls_all_and_goes_on(lab):
+    job = lab.submit("--nodes", "2", "--run", "hang", "--standin", "--step-time", "0.05")
+    try:
+        lab.wait_log(job, "step 5 |")
+        (fault,) = lab.inject("hang", "--rank", "1")
+        assert (fault["job"], fault["rank"], fault["node"]) == (job, 1, "n2")
+        time.sleep(0.5)
+        stalled = lab.log(job)
+        time.sleep(1)
+        assert lab.log(job) == stalled
+        assert [active["fault"] for active in lab.status()["faults"]] == ["hang"]
+        lab.run("inject", "hang", "--undo")
+        last = max(curve(stalled))
+        lab.wait_log(job, f"step {last + 5} |")
+        assert lab.status()["faults"] == []
+    finally:
+        lab.cancel(job)
+
+
+def test_a_crash_is_a_traceback_of_that_rank_and_ends_the_job(lab):
+    job = lab.submit("--nodes", "2", "--run", "crash", "--standin", "--step-time", "0.05")
+    lab.wait_log(job, "step 5 |")
+    (fault,) = lab.inject("crash", "--rank", "1")
+    assert (fault["rank"], fault["attempt"]) == (1, 0)
+    log = lab.wait_log(job, "KeyError: 'labels'")
+    assert "Traceback (most recent call last)" in log
+    lab.cancel(job)
+    assert "FAILED" in lab.slurm("scontrol", "show", "job", str(job))
+
+
+def test_a_lost_gpu_stalls_its_rank(lab):
+    job = lab.submit("--nodes", "2", "--run", "lost", "--standin", "--step-time", "0.05")
+    try:
+        lab.wait_log(job, "step 5 |")
+        lab.inject("xid", "--node", "n1", "--gpu", "4", "--xid", "79")
+        assert "79, pid='<unknown>'" in (lab.dir / "nodes" / "n1" / "kmsg").read_text()
+        time.sleep(0.5)
+        stalled = lab.log(job)
+        time.sleep(1)
+        assert lab.log(job) == stalled
+        lab.run("inject", "xid", "--undo")
+    finally:
+        lab.cancel(job)
+
+
+def test_a_frozen_controller_answers_nobody_until_it_goes_on(lab):
+    lab.inject("controller-frozen")
+    try:
+        assert lab.status()["slurm"] is None
+        assert lab.status()["services"]["slurmctld"] == "stopped"
+    finally:
+        lab.run("inject", "controller-frozen", "--undo")
+    assert len(lab.status()["slurm"]) == 3
+
+
+def test_two_labs_at_once_and_down_leaves_nothing(lab, new_lab):
+    other = new_lab("--nodes", "2", "--gpus", "1", "--no-sentinel")
+    assert len(lab.status()["slurm"]) == 3
+    assert len(other.status()["slurm"]) == 2
+    job = other.submit("--nodes", "2", "--standin")
+    other.wait_log(job, "step 3 |")
+    other.inject("hang")
+    other.run("down")
+    assert not other.dir.exists()
+    assert processes_naming(other.dir) == []
+    assert str(other.dir) not in Path("/proc/self/mountinfo").read_text()
+    assert len(lab.status()["slurm"]) == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_a_cut_off_node_of_an_isolated_lab_is_out_of_reach(new_lab):
+    lab = new_lab("--nodes", "2", "--gpus", "2", "--no-sentinel", "--isolated")
+    names = lab.slurm("srun", "-N2", "hostname").split()
+    assert sorted(names) == ["n1", "n2"]
+    bridge = f"br-{lab.status()['cluster']}"
+    assert Path("/sys/class/net", bridge).exists()
+    lab.inject("node-cut", "--node", "n2")
+    job = lab.submit("--nodes", "1", "--standin", "--steps", "3", "--", "--nodelist=n1")
+    lab.wait_log(job, "done: 3 steps")
+    (fault,) = lab.status()["faults"]
+    assert (fault["fault"], fault["node"]) == ("node-cut", "n2")
+    lab.run("inject", "node-cut", "--undo")
+    assert lab.slurm("srun", "-w", "n2", "hostname").strip() == "n2"
+    lab.run("down")
+    links = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
+    assert bridge not in links
+
+
+def test_what_a_killed_up_leaves_is_cleaned_by_down_or_the_next_up(new_lab):
+    lab = new_lab("--nodes", "2", "--no-sentinel")
+    lab.run("down")
+    entry = Path(__file__).resolve().parents[2] / "deploy" / "lab" / "lab"
+    for after_s, then in ((0.25, "down"), (0.4, "up"), (0.55, "down")):
+        up = subprocess.Popen(
+            ["bash", str(entry), "up", "--nodes", "2", "--no-sentinel", "--dir", str(lab.dir)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "SENTINEL_LAB_PYTHON": sys.executable},
+        )
+        time.sleep(after_s)
+        up.send_signal(signal.SIGKILL)
+        up.wait()
+        if then == "up":
+            lab.run("up", "--nodes", "2", "--no-sentinel")
+            assert len(lab.status()["slurm"]) == 2
+        if lab.dir.exists():
+            lab.run("down")
+        assert processes_naming(lab.dir) == []

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from lab import layout
+from lab.layout import LabError
+
+
+def test_ports_are_consecutive_and_below_the_ephemeral_range():
+    ports = layout.free_ports(67)
+    assert ports == list(range(ports[0], ports[0] + 67))
+    assert ports[-1] <= layout.PORT_LAST < 32768
+
+
+def test_more_ports_than_there_is_room_for_is_refused():
+    with pytest.raises(LabError, match="fewer nodes"):
+        layout.free_ports(4000)
+
+
+def test_subnet_avoids_existing_routes():
+    header = "Iface\tDestination\tGateway\n"
+    # 10.100.0.0 to 10.218.0.0 are taken; the kernel prints addresses in network order as one number.
+    taken = "".join(f"br{n}\t{int.from_bytes(bytes([10, n, 0, 0]), 'little'):08X}\t00000000\n" for n in range(100, 219))
+    assert layout.free_subnet(header + taken) == 219
+    everything = taken + f"x\t{int.from_bytes(bytes([10, 219, 0, 0]), 'little'):08X}\t0\n"
+    with pytest.raises(LabError, match="no free network"):
+        layout.free_subnet(header + everything)
+
+
+def test_a_long_folder_is_refused_because_of_the_socket_path():
+    with pytest.raises(LabError, match="--dir"):
+        layout.new_spec(
+            Path("/tmp") / ("x" * 80),
+            nodes=1,
+            gpus=1,
+            partition="gpu",
+            isolated=False,
+            sentinel=False,
+            python="python3",
+            mode="act",
+        )
+
+
+def test_saved_and_loaded_again(make_lab):
+    lab = make_lab()
+    lab.save()
+    assert layout.load(lab.dir).spec == lab.spec
+
+
+@pytest.mark.parametrize("content", ["{", "[]", json.dumps({"dir": "/tmp/x"})])
+def test_a_lab_that_cannot_be_read_says_how_to_clean_up(tmp_path, content):
+    (tmp_path / "lab.json").write_text(content)
+    with pytest.raises(LabError, match="lab down"):
+        layout.load(tmp_path)
+
+
+def test_no_lab_names_the_folder_and_the_way_out(tmp_path):
+    with pytest.raises(LabError, match="lab up"):
+        layout.load(tmp_path / "nowhere")
+
+
+def test_unknown_node_is_refused(make_lab):
+    with pytest.raises(LabError, match="n1 to n3"):
+        make_lab().index("n4")
+
+
+def test_addresses_of_an_isolated_lab_are_distinct(make_lab):
+    lab = make_lab(isolated=True, nodes=600, node_ports=list(range(600)))
+    addresses = {lab.node_address(name) for name in lab.names} | {lab.controller_address}
+    assert len(addresses) == 601
+    assert all(0 < int(part) < 255 for address in addresses for part in address.split(".")[3:])
