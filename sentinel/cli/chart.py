@@ -59,7 +59,9 @@ def _axes(figure: Figure) -> tuple[_Axis, _Axis]:
 def terminal(figure: Figure, width: int, height: int = 12, *, unicode: bool = True) -> list[str]:
     """The figure as lines of at most ``width`` characters."""
     x_axis, y_axis = _axes(figure)
-    labels = [figure.show_y(y_axis.value(1 - row / (height - 1))) for row in range(height)]
+    labels = [
+        figure.show_y(y_axis.value(1 - row / (height - 1))) if _labelled(row, height) else "" for row in range(height)
+    ]
     margin = max(len(label) for label in labels)
     columns = max(16, width - margin - 3)
     grid = _dots(figure, x_axis, y_axis, columns, height)
@@ -70,10 +72,7 @@ def terminal(figure: Figure, width: int, height: int = 12, *, unicode: bool = Tr
     bar, corner, line = ("│", "└", "─") if unicode else ("|", "+", "-")
     lines = [figure.title]
     for row in range(height):
-        shown = labels[row] if row % 3 == 0 or row == height - 1 else ""
-        if row == height - 2 and (height - 2) % 3 == 0:
-            shown = ""
-        lines.append(f"{shown:>{margin}} {bar}{''.join(cells[row])}".rstrip())
+        lines.append(f"{labels[row]:>{margin}} {bar}{''.join(cells[row])}".rstrip())
     lines.append(f"{'':>{margin}} {corner}{line * columns}")
     lines.append(f"{'':>{margin}}  {_ticks(figure, x_axis, columns)}".rstrip())
     symbols = "●◆■▲" if unicode else "o#%@"
@@ -82,6 +81,11 @@ def terminal(figure: Figure, width: int, height: int = 12, *, unicode: bool = Tr
         f"{'':>{margin}}  {figure.y_label} against {figure.x_label}{'   ' if legend else ''}{'   '.join(legend)}"
     )
     return [entry if len(entry) <= width else entry[: width - 1] + "…" for entry in lines]
+
+
+def _labelled(row: int, height: int) -> bool:
+    """Every third row and the last have a label, but not two neighbours."""
+    return row == height - 1 or (row % 3 == 0 and row != height - 2)
 
 
 def _dots(figure: Figure, x_axis: _Axis, y_axis: _Axis, columns: int, height: int) -> set[tuple[int, int]]:
@@ -123,12 +127,12 @@ def _ticks(figure: Figure, axis: _Axis, columns: int) -> str:
 
 
 def check_file(path: str | None) -> Path | None:
-    """The plot's path, refused before any work if it is neither PNG nor SVG or its folder is missing."""
+    """The plot's path, refused if it is neither PNG nor SVG or its folder is missing."""
     if path is None:
         return None
     target = Path(path)
     if target.suffix.lower() not in FILE_KINDS:
-        raise UserError(f"--plot: '{target.name!a:.80}' is neither PNG nor SVG", fix="End the name in .png or .svg.")
+        raise UserError(f"--plot: {target.name!a:.80} is neither PNG nor SVG", fix="End the name in .png or .svg.")
     if not target.parent.is_dir():
         raise FileError(target, "the folder does not exist", fix="Create it first.")
     return target

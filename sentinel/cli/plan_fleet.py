@@ -154,6 +154,10 @@ def _expected(answer: Answer, inputs: Inputs, mtbf_s: float, estimate: history.M
         answer.notes.append("the range of interruptions takes the MTBF as known; its own interval comes on top")
 
 
+def _zero(text: str, what: str) -> quantities.Quantity:
+    return quantities.duration(text, what, zero=True)
+
+
 def _goodput(answer: Answer, inputs: Inputs, mtbf_s: float) -> None:
     wish = inputs.read("goodput_fraction", "goodput", lambda text, what: quantities.share(text, what, one=False))
     if wish is None:
@@ -161,8 +165,9 @@ def _goodput(answer: Answer, inputs: Inputs, mtbf_s: float) -> None:
     save_s = inputs.read(
         "save_s",
         "save",
-        lambda text, what: quantities.duration(text, what, zero=True),
+        _zero,
         past=None if inputs.history is None else history.mean_save_s(inputs.history, "global"),
+        past_note="mean of the global saves that stop the training",
         default=0.0,
         note="free saves: the least number there can be",
     )
@@ -207,13 +212,16 @@ def _saves(answer: Answer, inputs: Inputs, mtbf_s: float) -> None:
         )
     if often is None and times is not None:
         often = failing.interval_for_checkpoints(times, mtbf_s)
-    elif often is None and inputs.has("save"):
-        save_s = inputs.need("save_s", "save", lambda text, what: quantities.duration(text, what, zero=True), "")
-        if save_s > 0:
+    elif often is None:
+        past = None if inputs.history is None else history.mean_save_s(inputs.history, "global")
+        save_s = inputs.read(
+            "save_s", "save", _zero, past=past, past_note="mean of the global saves that stop the training"
+        )
+        if save_s:
             often = plan_interval(save_s, mtbf_s).interval_s + save_s
             answer.notes.append(f"saves counted at the best interval for {show_duration(save_s)} a save (Daly 2006)")
     if often is None:
-        if size is not None:
+        if size is not None and inputs.history is None:
             answer.warnings.append(
                 "how often to save is not said: give --interval, --save or --checkpoints-between-failures"
             )

@@ -17,6 +17,7 @@ from sentinel.planning.limits import OutOfRange, PlanningError
 from sentinel.planning.quantities import Quantity
 
 Reader = Callable[[str, str], Quantity]
+MOST_PARAMETERS = 1e14
 MOST_HISTORY_BYTES = 256 * 2**20
 
 
@@ -141,7 +142,9 @@ def _no_constant(name: str) -> float:
 
 
 def gpus_input(inputs: Inputs) -> int | None:
-    """GPUs of the job; from history its mean number at work."""
+    """GPUs of the job: given, already known from the nodes, or from history its mean number at work."""
+    if "gpus" in inputs.rows:
+        return int(inputs.rows["gpus"].value)
     past = None if inputs.history is None else float(max(1, round(inputs.history.mean_gpus)))
     value = inputs.read("gpus", "gpus", quantities.whole_count, past=past, past_note="at work on average")
     return None if value is None else int(value)
@@ -156,11 +159,21 @@ def gpus_per_node_input(inputs: Inputs) -> int:
     return int(value)
 
 
+LONGEST_MTBF_S = 5 * 365.25 * quantities.DAY_S
 RATES = ("mtbf", "gpu_mtbf", "failures_per_1000_node_days", "interruptions")
 
 
 def mtbf_input(inputs: Inputs) -> tuple[float, history.MtbfEstimate | None]:
     """MTBF of the job from exactly one of the ways to say it, and its confidence interval where events were counted."""
+    value, estimate = _mtbf_input(inputs)
+    if value > LONGEST_MTBF_S:
+        inputs.warnings.append(
+            f"an MTBF of {value / quantities.DAY_S / 365.25:,.3g} years for a job is hardly meant; is it that of one GPU?"
+        )
+    return value, estimate
+
+
+def _mtbf_input(inputs: Inputs) -> tuple[float, history.MtbfEstimate | None]:
     named = [f"--{name.replace('_', '-')}" for name in RATES if inputs.has(name)]
     if len(named) > 1:
         raise UserError(f"{' and '.join(named)} both say how often the job fails", fix="Give one of them.")
@@ -259,11 +272,18 @@ def checkpoint_input(inputs: Inputs) -> float | None:
         assert bytes_per is not None
         if bytes_per > 64 or bytes_per < 0.25:
             inputs.warnings.append(f"{bytes_per:g} bytes per parameter is unusual: 14 is a full state, 2 weights alone")
+        if parameters > MOST_PARAMETERS:
+            inputs.warnings.append(f"{parameters:.3g} parameters are more than any model published has")
         computed = bandwidth.checkpoint_bytes(parameters, bytes_per)
     elif per is not None:
         raise UserError("--bytes-per-parameter needs --parameters", fix="Say how many, such as --parameters 405B.")
     if inputs.has("checkpoint"):
         stated = inputs.need("checkpoint_bytes", "checkpoint", quantities.size, "")
+        if stated < 1e5:
+            raise UserError(
+                f"--checkpoint: {stated:g} bytes are hardly a checkpoint",
+                fix="B is bytes here: 405B parameters go to --parameters.",
+            )
         _compare_sizes(inputs, stated, computed)
         return stated
     if computed is not None:

@@ -85,9 +85,9 @@ def _nodes(inputs: Inputs) -> int:
 def _mtbf(inputs: Inputs, nodes: int) -> float:
     per_node = inputs.read("node_mtbf_s", "node_mtbf", quantities.duration)
     if per_node is None:
-        if not inputs.has("mtbf") and not inputs.has("gpus"):
+        if not inputs.has("mtbf") and "gpus" not in inputs.rows:
             # The other ways to state a failure rate count GPUs; they follow from the nodes.
-            inputs.options = {**inputs.options, "gpus": str(nodes * gpus_per_node_input(inputs))}
+            inputs.derive("gpus", float(nodes * gpus_per_node_input(inputs)), "nodes x GPUs of a node")
         mtbf_s, _ = mtbf_input(inputs)
         return mtbf_s
     for other in ("mtbf", "gpu_mtbf", "failures_per_1000_node_days"):

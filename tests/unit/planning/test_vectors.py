@@ -53,7 +53,9 @@ def test_sizing(vectors) -> None:
     assert llama is not None
     assert llama / 3600 == pytest.approx(sizing["llama3_mtbf_h_unexpected"], abs=6e-5)
     assert llama * 16384 / 3600 == pytest.approx(sizing["llama3_per_gpu_mtbf_h"], abs=0.6)
-    assert fleet.failures_per_1000_node_days(llama, 16384) == pytest.approx(sizing["llama3_rf_per_1000_node_days"], abs=6e-4)
+    assert fleet.failures_per_1000_node_days(llama, 16384) == pytest.approx(
+        sizing["llama3_rf_per_1000_node_days"], abs=6e-4
+    )
 
 
 def test_effective_training_time(vectors) -> None:
@@ -70,7 +72,10 @@ def test_effective_training_time(vectors) -> None:
         minutes, ratio = ratios[key]
         assert interval_s / 60 == pytest.approx(minutes, abs=6e-3)
         assert ettr.ettr_first_order(mtbf, save, 300, interval_s) == pytest.approx(ratio, abs=6e-5)
-    for key, gpus, restart in (("rsc1_2048gpu_dt3600_u300_w0", 2048, 300), ("rsc1_8000gpu_dt3600_u1200_w0", 8000, 1200)):
+    for key, gpus, restart in (
+        ("rsc1_2048gpu_dt3600_u300_w0", 2048, 300),
+        ("rsc1_8000gpu_dt3600_u1200_w0", 8000, 1200),
+    ):
         found = ettr.ettr_first_order(fleet.mtbf_from_node_days(6.5, gpus), 0, restart, 3600)
         assert found == pytest.approx(ratios[key], abs=6e-5)
 

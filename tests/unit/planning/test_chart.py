@@ -1,0 +1,96 @@
+"""Curves in the terminal and in files."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli import chart
+from sentinel.errors import FileError, Unavailable, UserError
+
+
+@pytest.fixture
+def figure() -> chart.Figure:
+    points = tuple((float(x), float((x - 5) ** 2)) for x in range(11))
+    return chart.Figure("valley", "x", "y", (("square", points),), (("lowest", 5.0, 0.0),))
+
+
+def test_the_curve_is_where_its_points_are(figure: chart.Figure) -> None:
+    lines = chart.terminal(figure, 60, height=9)
+    rows = [line.partition("│")[2] for line in lines if "│" in line]
+    assert len(rows) == 9
+    assert rows[-1].index("●") == pytest.approx(max(map(len, rows)) / 2, abs=1)
+    assert rows[0].lstrip("⠀ ")[0] != " " and rows[0][:2].strip() and rows[0][-2:].strip()  # both ends are high
+    assert not rows[0][10:-10].strip()
+    assert lines[0] == "valley" and "● lowest" in lines[-1]
+    assert lines[1].strip().startswith("25") and lines[9].strip().startswith("0")
+
+
+@pytest.mark.parametrize("width", [30, 80, 120])
+def test_no_line_is_wider_than_the_terminal(figure: chart.Figure, width: int) -> None:
+    assert max(map(len, chart.terminal(figure, width))) <= width
+
+
+def test_terminals_without_unicode_get_ascii(figure: chart.Figure) -> None:
+    text = "\n".join(chart.terminal(figure, 60, unicode=False))
+    assert text.isascii() and "*" in text and "o lowest" in text
+
+
+def test_a_falling_line_on_two_logarithmic_axes_is_straight() -> None:
+    points = tuple((2.0**i, 2.0**-i) for i in range(9))
+    log = chart.Figure("t", "x", "y", (("c", points),), x_log=True, y_log=True)
+    rows = [line.partition("│")[2] for line in chart.terminal(log, 60, height=8) if "│" in line]
+    starts = [len(row) - len(row.lstrip()) for row in rows]
+    steps = [b - a for a, b in itertools.pairwise(starts)]
+    assert min(steps) >= max(steps) - 2 > 0
+
+
+def test_flat_curves_are_drawn_too() -> None:
+    flat = chart.Figure("t", "x", "y", (("c", ((1.0, 2.0), (2.0, 2.0))),), y_log=True)
+    assert any("⠒" in line or "⠤" in line or "⣀" in line or "⠉" in line for line in chart.terminal(flat, 60))
+
+
+def test_bars() -> None:
+    rows = chart.bars([("long", 2.0, "+2"), ("half", 1.0, "+1"), ("none", 0.0, "+0")], 40)
+    lengths = [row.count("█") for row in rows]
+    assert lengths[0] == 2 * lengths[1] > 0 == lengths[2]
+    assert chart.bars([], 40) == []
+    assert chart.bars([("a", 0.0, "")], 40)[0].count("█") == 0
+
+
+def test_plot_files_are_checked(tmp_path: Path) -> None:
+    assert chart.check_file(None) is None
+    assert chart.check_file(str(tmp_path / "a.PNG")) == tmp_path / "a.PNG"
+    with pytest.raises(UserError, match="neither PNG nor SVG"):
+        chart.check_file(str(tmp_path / "a.pdf"))
+    with pytest.raises(FileError, match="does not exist"):
+        chart.check_file(str(tmp_path / "no" / "a.png"))
+
+
+def test_without_matplotlib_the_fix_is_said(figure: chart.Figure, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(Unavailable) as caught:
+        chart.write(figure, tmp_path / "a.png")
+    assert "slurm-sentinel[plots]" in caught.value.fix
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_files_are_pictures(figure: chart.Figure, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
+    chart.write(figure, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    chart.write(figure, tmp_path / "a.svg")
+    first = (tmp_path / "a.svg").read_text()
+    assert "<svg" in first
+    chart.write(figure, tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text() == first
+
+
+def test_a_file_that_cannot_be_written_is_said(figure: chart.Figure, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(FileError, match="cannot be written"):
+        chart.write(figure, tmp_path / "a.png")
