@@ -9,7 +9,6 @@ One small process with a few threads; whatever may hang runs in a killable child
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -34,12 +33,13 @@ from sentinel.agent.sending import Sender
 from sentinel.agent.settings import AgentSettings
 from sentinel.agent.verdict import VerdictKeeper
 from sentinel.evidence.logs import Signatures
+from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.ports import Credentials
 from sentinel.protocol import OrderKind
 from sentinel.wire import evidence_from, to_json
 
-log = logging.getLogger("sentinel.agent")
+log = Log()
 
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SENTINEL_FAKE_GPUS", "SENTINEL_FAKE_DCGM_IMPORT", "TZ")
 
@@ -120,10 +120,10 @@ class Agent:
         for thread in threads:
             thread.start()
         scheduler.start()
-        log.info("agent-started node=%s pid=%s url=%s", self.node, os.getpid(), self.settings.url)
+        log.info("agent-started", node=self.node, pid=os.getpid(), url=self.settings.url)
         while not self._stopped.wait(3600.0):
             continue
-        log.info("agent-stops node=%s", self.node)
+        log.info("agent-stops", node=self.node)
         scheduler.shutdown(wait=False)
         for part in (self.kernel, self.orders, self.sender):
             part.stop()
@@ -201,7 +201,7 @@ class Agent:
 
     def _unkillable(self, name: str, pid: int, where: str) -> None:
         now = datetime.now(UTC)
-        log.warning("probe-unkillable name=%s pid=%s where=%s", name, pid, where)
+        log.warning("probe-unkillable", name=name, pid=pid, where=where)
         self.keep(
             Evidence(
                 id=stable_id("unkillable", self.node, self.boot, name, pid),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import random
 import selectors
@@ -22,7 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger("sentinel.agent")
+from sentinel.agent.keeping import bug
+from sentinel.log import Log
+
+log = Log()
 
 MAX_LINE_BYTES = 4 << 20
 STUCK_LIMIT = 3  # children of one probe that may stand in the kernel before it is left alone
@@ -98,7 +100,7 @@ class Children:
             if self._stopped or program.name in self._running:
                 return False
             if self.stuck(program.name) >= STUCK_LIMIT:
-                log.warning("probe-left-alone name=%s", program.name)
+                log.warning("probe-left-alone", name=program.name)
                 return False
             self._due.pop(program.name, None)
             self._spawn(program)
@@ -139,8 +141,8 @@ class Children:
         while not self._stopped:
             try:
                 self.turn(self._next_s())
-            except Exception:  # the loop of a root: the agent goes on, and the event is found
-                log.exception("bug in children")
+            except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
+                bug(log, "children")
                 self.on_bug()
                 time.sleep(0.5)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -16,9 +15,10 @@ from sentinel.agent.keeping import restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError
 from sentinel.evidence.dcgm import DcgmReader, Fact, Sample, sample_from
+from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Where, stable_id
 
-log = logging.getLogger("sentinel.agent")
+log = Log()
 
 FRESH_S = 15.0  # older telemetry says nothing about now
 NAME = "dcgm"
@@ -143,7 +143,7 @@ class GpuWatch:
 
     def _say(self, kind: Kind, text: str, data: dict[str, str]) -> None:
         now = datetime.now(UTC)
-        log.warning("gpu-telemetry kind=%s text=%s", kind, text)
+        log.warning("gpu-telemetry", kind=kind, text=text)
         self._keep(
             Evidence(
                 id=stable_id("gpu-watch", self.node, kind, text, now.isoformat()),

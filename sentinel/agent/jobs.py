@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from sentinel.agent.keeping import restore, save
 from sentinel.agent.log_path import pattern_of
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError
+from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Where, stable_id
 from sentinel.wire import evidence_from
 
-log = logging.getLogger("sentinel.agent")
+log = Log()
 
 _FIRST = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,]*))?")
 
@@ -112,7 +112,7 @@ class Jobs:
             del self._seen[name]
             ended = self.jobs.pop(int(name.partition(".")[0]), None)
             if ended is not None:
-                log.info("job-left job=%s attempt=%s", ended.job, ended.attempt)
+                log.info("job-left", job=ended.job, attempt=ended.attempt)
                 (
                     self._ended / f"{ended.job}.{ended.attempt}"
                 ).touch()  # tells its follower; the epilog may have been first
@@ -124,7 +124,7 @@ class Jobs:
                 self._seen[name] = changed
                 job = job_from(json.loads(path.read_bytes()))
             except (OSError, ValueError, ProtocolError) as error:
-                log.warning("job-file-unreadable path=%s error=%s", path, error)
+                log.warning("job-file-unreadable", path=path, error=error)
                 continue
             self._began(job, changed / 1e9)
 
@@ -133,7 +133,7 @@ class Jobs:
         if before is not None and before.attempt != job.attempt:
             (self._ended / f"{before.job}.{before.attempt}").touch()
         self.jobs[job.job] = job
-        log.info("job-came job=%s attempt=%s", job.job, job.attempt)
+        log.info("job-came", job=job.job, attempt=job.attempt)
         (self._ended / f"{job.job}.{job.attempt}").unlink(missing_ok=True)
         if self._settings.jobs.follow and first_node(job.nodelist) == self.node:
             self._follow(job, began_s)
@@ -212,7 +212,7 @@ class Jobs:
             self._children.stop(job.name)
             (self._ended / f"{job.job}.{job.attempt}").unlink(missing_ok=True)
             (self._cursors / f"{job.job}.{job.attempt}.json").unlink(missing_ok=True)
-            log.info("log-done job=%s attempt=%s", job.job, job.attempt)
+            log.info("log-done", job=job.job, attempt=job.attempt)
 
     def _over(self, job: JobOnNode, ending: Ending) -> None:
         if ending.silent:
@@ -222,7 +222,7 @@ class Jobs:
                 f"the follower of {job.stdout} was silent and killed ({ending.where or 'no state'})",
             )
         else:
-            log.warning("follower-ended job=%s status=%s error=%s", job.job, ending.status, ending.stderr[-300:])
+            log.warning("follower-ended", job=job.job, status=ending.status, error=ending.stderr[-300:])
             reason = (ending.stderr.strip().splitlines() or [""])[-1]
             self._unreadable(job, f"its follower ended with status {ending.status}: {reason}")
 

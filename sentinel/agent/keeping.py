@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
+import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger("sentinel.agent")
+from sentinel.log import Log
+
+log = Log()
+
+
+def bug(told: Log, where: str) -> None:
+    """Say that a loop survived an error of our own, with the place it came from."""
+    error = sys.exc_info()[1]
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    place = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames[-4:]))
+    told.error("bug", where=where, error=repr(error), place=place)
 
 
 def write_atomically(path: Path, content: str, mode: int = 0o644) -> bool:
@@ -23,7 +34,7 @@ def write_atomically(path: Path, content: str, mode: int = 0o644) -> bool:
             os.close(descriptor)
         temporary.replace(path)
     except OSError as error:
-        log.warning("write-failed path=%s error=%s", path, error.strerror)
+        log.warning("write-failed", path=path, error=error.strerror)
         return False
     return True
 
@@ -39,7 +50,7 @@ def restore(path: Path) -> Any:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        log.warning("state-unreadable path=%s error=%s", path, error)
+        log.warning("state-unreadable", path=path, error=error)
         return None
 
 

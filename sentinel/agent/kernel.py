@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Callable
@@ -10,14 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sentinel.adapters.kmsg import KernelLog, Record, boot_id, last_words
-from sentinel.agent.keeping import restore, save
+from sentinel.agent.keeping import bug, restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import Unavailable
 from sentinel.evidence.kernel import KernelLine, read_message
 from sentinel.evidence.logs import Signatures
+from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Where, stable_id, utc
 
-log = logging.getLogger("sentinel.agent")
+log = Log()
 
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]*\d[0-9a-fA-F]*")
 
@@ -79,8 +79,8 @@ class KernelWatch:
                 self.readable = False
                 self._stopped.wait(pause_s)
                 pause_s = min(60.0, pause_s * 2)
-            except Exception:  # the loop of a root: the agent goes on, and the event is found
-                log.exception("bug in kernel watch")
+            except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
+                bug(log, "kernel watch")
                 self._stopped.wait(1.0)
 
     def stop(self) -> None:
@@ -147,7 +147,7 @@ class KernelWatch:
 
     def _unreadable(self, reason: str) -> None:
         now = datetime.now(UTC)
-        log.warning("kernel-log-unreadable reason=%s", reason)
+        log.warning("kernel-log-unreadable", reason=reason)
         self._keep(
             Evidence(
                 id=stable_id("kernel-unreadable", self.node, reason, now.isoformat()),

@@ -6,7 +6,6 @@ agent that was restarted in between still delivers them.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -15,11 +14,12 @@ from typing import Any
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.agent.children import Children, Ending, Program
-from sentinel.agent.keeping import restore, save
+from sentinel.agent.keeping import bug, restore, save
 from sentinel.errors import SentinelError
+from sentinel.log import Log
 from sentinel.protocol import LONG_POLL_S, ORDER_RESULT, ORDERS, OrderKind
 
-log = logging.getLogger("sentinel.agent")
+log = Log()
 
 REMEMBERED = 200  # acknowledged results kept, in case an order comes again
 PROGRAMS = {
@@ -91,12 +91,11 @@ class Orders:
                     self.take(order)
                 if orders:
                     self._stopped.wait(0.2)  # it is given again until its result came
-            except SentinelError as error:
+            except SentinelError:  # what it was is said by the sender, whose daemon is the same
                 failures += 1
-                log.debug("orders-not-reached error=%s", error)
                 self._stopped.wait(min(self._backoff_s, 0.2 * 2 ** min(failures, 12)) * (0.5 + random.random()))  # noqa: S311
-            except Exception:  # the loop of a root: the agent goes on, and the event is found
-                log.exception("bug in orders")
+            except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
+                bug(log, "orders")
                 self._stopped.wait(1.0)
         client.close()
 
@@ -110,7 +109,7 @@ class Orders:
     def take(self, order: Any) -> None:
         """Begin an order that is not known yet; send the result of one that is."""
         if not isinstance(order, dict) or not isinstance(order.get("id"), str):
-            log.warning("order-unreadable order=%.200r", order)
+            log.warning("order-unreadable", order=order)
             return
         identity, arguments = order["id"], order.get("arguments")
         with self._lock:
@@ -130,7 +129,7 @@ class Orders:
         except (ValueError, TypeError) as error:
             self._finish(identity, None, False, None, f"this agent does not know that order: {error}")
             return
-        log.info("order-begun id=%s kind=%s", identity, kind)
+        log.info("order-begun", id=identity, kind=kind)
         self._begin(identity, kind, arguments, deadline_s)
 
     def _begin(self, identity: str, kind: OrderKind, arguments: dict[str, Any], deadline_s: float) -> None:
@@ -176,7 +175,7 @@ class Orders:
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         kept = {"id": identity, "kind": kind, "ok": ok, "result": result, "error": error, "acknowledged": False}
-        log.info("order-ended id=%s kind=%s ok=%s error=%s", identity, kind, ok, error)
+        log.info("order-ended", id=identity, kind=kind, ok=ok, error=error)
         save(self._path(identity), kept)
         with self._lock:
             self._running.discard(identity)
@@ -202,12 +201,11 @@ class Orders:
             try:
                 self.send(client, identity)
                 failures = 0
-            except SentinelError as error:
+            except SentinelError:  # what it was is said by the sender, whose daemon is the same
                 failures += 1
-                log.debug("result-not-sent id=%s error=%s", identity, error)
                 self._stopped.wait(min(self._backoff_s, 0.2 * 2 ** min(failures, 12)) * (0.5 + random.random()))  # noqa: S311
-            except Exception:  # the loop of a root: the agent goes on, and the event is found
-                log.exception("bug in results")
+            except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
+                bug(log, "results")
                 self._stopped.wait(1.0)
         client.close()
 

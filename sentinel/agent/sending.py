@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -13,11 +12,13 @@ from typing import Any
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.spool import Spool
+from sentinel.agent.keeping import bug
 from sentinel.errors import ProtocolError, SentinelError
+from sentinel.log import Log
 from sentinel.protocol import EVIDENCE, HEARTBEAT
 from sentinel.wire import time_from
 
-log = logging.getLogger("sentinel.agent")
+log = Log()
 
 
 class Sender:
@@ -69,8 +70,8 @@ class Sender:
                 self._failure(error)
                 self._stopped.wait(self.pause_s())
                 due_s = min(due_s, time.monotonic() + self._heartbeat_s)
-            except Exception:  # the loop of a root: the agent goes on, and the event is found
-                log.exception("bug in sender")
+            except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
+                bug(log, "sender")
                 self._stopped.wait(1.0)
         self._client.close()
 
@@ -112,7 +113,7 @@ class Sender:
 
     def _success(self) -> None:
         if self.connected is not True:
-            log.info("daemon-reached url=%s:%s", self._client.host, self._client.port)
+            log.info("daemon-reached", host=self._client.host, port=self._client.port)
         self.connected, self.failures, self._said = True, 0, ""
 
     def _failure(self, error: SentinelError) -> None:
@@ -120,4 +121,4 @@ class Sender:
         self.failures += 1
         if str(error) != self._said:  # the same trouble is said once
             self._said = str(error)
-            log.warning("daemon-not-reached error=%s", error)
+            log.warning("daemon-not-reached", error=error)

@@ -12,28 +12,26 @@ DEFAULTS = {
 }  # fmt: skip
 STATUS = {"unknown": 0, "ok": 1, "unsupported": 2, "inaccessible": 3, "lost": 4, "detached": 7}
 
-_cache = (None, None)
-_stopped = 0.0
+_memory = {"stamp": None, "state": None, "stopped": 0.0}
 
 
 def load():
     """The state now. A missing file is an engine without GPUs."""
-    global _cache
     path = os.environ.get("SENTINEL_FAKE_GPUS", "")
     try:
         status = os.stat(path)
     except OSError:
         return {"gpus": []}
     stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
-    if _cache[0] != stamp:
+    if _memory["stamp"] != stamp:
         for _ in range(50):  # a writer that does not replace the file leaves it half written for a moment
             try:
                 with open(path, encoding="utf-8") as stream:
-                    _cache = (stamp, json.load(stream))
+                    _memory.update(stamp=stamp, state=json.load(stream))
                 break
             except ValueError:
                 time.sleep(0.01)
-    return _cache[1] or {"gpus": []}
+    return _memory["state"] or {"gpus": []}
 
 
 def call(engine):
@@ -68,9 +66,8 @@ def value(state, gpu, number):
 
 
 def stop_diag():
-    global _stopped
-    _stopped = time.monotonic()
+    _memory["stopped"] = time.monotonic()
 
 
 def stopped_at():
-    return _stopped
+    return _memory["stopped"]

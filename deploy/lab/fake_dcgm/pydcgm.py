@@ -149,9 +149,10 @@ class _Samples:
         return made
 
 
-class _Health:
-    _sticky = {}
+_STICKY = {}  # engine -> its incidents
 
+
+class _Health:
     def __init__(self, handle):
         self._handle = handle
 
@@ -161,7 +162,7 @@ class _Health:
     def Check(self):
         """Incidents stay until the engine is another one; the text names a GPU that does not exist."""
         state = fake_state.call(self._handle.handle)
-        kept = self._sticky.setdefault(self._handle.handle, {})
+        kept = _STICKY.setdefault(self._handle.handle, {})
         for incident in state.get("health", []):
             kept[(incident.get("group", 1), incident["entity"], incident["code"])] = incident
         incidents = [
