@@ -30,6 +30,7 @@ class Form(StrEnum):
     DCGM = "dcgm"
     SLURM = "slurm"
     FABRIC = "fabric"
+    STORAGE = "storage"
     PROGRAM = "program"
 
 

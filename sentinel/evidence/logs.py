@@ -16,13 +16,20 @@ from sentinel.evidence.lines import clean, prefix_of, time_of, uptime_of, visibl
 from sentinel.evidence.screen import PlainScreen, Screen
 from sentinel.evidence.xid import xid_data
 from sentinel.model import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
-from sentinel.rules import Role, Rule, Rules
+from sentinel.rules import Form, Role, Rule, Rules
 
 LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
 WINDOW = 2048  # bytes around a hit that are looked at
 LIMIT = 24  # evidences kept per rule and unit; further ones are counted
 UNIT_LIMIT = 512  # units kept per rule
 STEPS_PER_BLOCK = 512  # a block with more step lines yields the first and last of them, evenly thinned
+
+# A machine's own log is read with the rules of its form; a job's log may quote any of them.
+FORMS = {
+    Source.KERNEL: frozenset({Form.KERNEL, Form.FABRIC, Form.STORAGE}),
+    Source.SLURM: frozenset({Form.SLURM}),
+    Source.DCGM: frozenset({Form.DCGM, Form.KERNEL}),
+}
 
 Matcher = Callable[[Sequence[str]], Screen]
 
@@ -62,6 +69,7 @@ class LogReader:
     ) -> None:
         self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
         self._source = source
+        self._forms = FORMS.get(source)
         self._trust = trust
         self._where = where or Where()
         self._pending = b""
@@ -138,6 +146,8 @@ class LogReader:
         matched: list[tuple[_Compiled, re.Match[bytes], bytes]] = []
         for index, at in batch:
             compiled = self._signatures.compiled[index]
+            if self._forms is not None and compiled.rule.form not in self._forms:
+                continue
             self.counts[compiled.rule.id] = self.counts.get(compiled.rule.id, 0) + 1
             low, high = max(start, at - WINDOW), min(end, at + WINDOW)
             window = block[low:high]
@@ -167,7 +177,7 @@ class LogReader:
         kind = rule.kind
         if kind == Kind.XID:
             data = {**data, **xid_data(fields, text)}
-        if kind != Kind.STEP:
+        if rule.role is not Role.PROGRESS:
             unit = (rule.id, (where.node, where.rank, where.gpu, data.get("pci"), data.get("xid"), data.get("peer")))
             seen = self._kept.get(unit, 0)
             if seen >= LIMIT or (not seen and len(self._kept) >= UNIT_LIMIT * 8):

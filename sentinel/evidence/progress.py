@@ -1,0 +1,305 @@
+"""Silent hangs and slowdowns from progress alone, at each job's own rhythm.
+
+A job's silence means something only against its own habit: the gap between its step lines, the pauses that it makes for
+evaluation and checkpoints (announced by a line, or learned by their period in steps or in time), and the phases before its
+first steps, which are exempt. Pure: ``observe`` takes a step line, ``stalled`` and ``slowed`` take the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from statistics import median
+from typing import Protocol
+
+from sentinel.model import NOWHERE, Evidence, Kind, Source, Trust, Where, stable_id
+
+PAUSE = "pause"  # kind of evidence: a line that announces an evaluation or a save
+GAPS = 48  # gaps between step lines that are remembered
+PAUSES = 40
+TIMES = 240
+EXEMPT_GAPS = 4  # start-up and compilation: no silence is judged before so many gaps
+FIRST_PAUSE_S = 240.0  # an unannounced pause at a round step that the job has not passed often yet
+ANNOUNCED_S = 300.0  # an announced pause whose length is not known yet
+ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25)  # steps at which people evaluate and save
+LEAST_PAUSE_S = 9.0  # a shorter gap cannot look like a hang, so it need not be learned
+HICCUP_S = 11.0  # one delay of a network or a disk that is no hang
+PASSED = 2  # so many round steps passed without a pause: none is expected at the next
+
+
+class Limits(Protocol):
+    """When silence is a hang; ``sentinel.settings.Judgement`` has these."""
+
+    @property
+    def stall_floor_s(self) -> float: ...
+
+    @property
+    def stall_steps(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultLimits:
+    stall_floor_s: float = 12.0
+    stall_steps: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    step: int  # last step before it
+    at: datetime
+    length_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """What a job's step lines say of its habits. Starts empty; ``observe`` gives the next."""
+
+    where: Where = NOWHERE
+    lines: int = 0
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    last_step: int = 0
+    stride: int = 1  # steps between two lines
+    gaps: tuple[float, ...] = ()  # seconds between step lines, pauses left out
+    pauses: tuple[Pause, ...] = ()
+    passed: tuple[tuple[int, int], ...] = ()  # round number -> multiples passed without a pause
+    visited: tuple[tuple[int, int], ...] = ()  # round number -> multiples seen, with a pause or without
+    announced_at: datetime | None = None
+    times: tuple[float, ...] = ()  # seconds per step
+
+    @property
+    def gap_s(self) -> float | None:
+        """The usual time between step lines; None while it is not known."""
+        return median(self.gaps) if len(self.gaps) >= EXEMPT_GAPS else None
+
+
+def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
+    """The rhythm after this evidence. A step number that goes back (a restart) begins anew and keeps what was learned."""
+    if evidence.kind in {PAUSE, Kind.CHECKPOINT_SAVED}:
+        return replace(rhythm, announced_at=evidence.at)
+    if evidence.kind != Kind.STEP:
+        return rhythm
+    raw = evidence.data.get("step")
+    step = raw if isinstance(raw, int) and not isinstance(raw, bool) else rhythm.last_step + 1
+    if rhythm.last_at is None or step < rhythm.last_step:
+        return replace(
+            rhythm, where=evidence.where, lines=1, first_at=evidence.at, last_at=evidence.at, last_step=step,
+            gaps=(), times=(), announced_at=None,
+        )  # fmt: skip
+    if step == rhythm.last_step:  # another rank says the same
+        return rhythm
+    gap_s = max((evidence.at - rhythm.last_at).total_seconds(), 0.0)
+    steps = step - rhythm.last_step
+    usual = rhythm.gap_s
+    is_pause = usual is not None and gap_s > max(2.5 * usual, LEAST_PAUSE_S)
+    announced = rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at
+    pauses, gaps, passed = rhythm.pauses, rhythm.gaps, rhythm.passed
+    visited = _pass(rhythm.visited, rhythm.last_step) if usual is not None else rhythm.visited
+    if is_pause:
+        pauses = (*pauses, Pause(rhythm.last_step, rhythm.last_at, gap_s))[-PAUSES:]
+    elif not announced and (rhythm.lines > 1 or gap_s < 60.0):
+        gaps = (*gaps, gap_s)[-GAPS:]
+        passed = _pass(passed, rhythm.last_step)
+    return replace(
+        rhythm,
+        where=evidence.where,
+        lines=rhythm.lines + 1,
+        last_at=evidence.at,
+        last_step=step,
+        stride=steps,
+        gaps=gaps,
+        pauses=pauses,
+        passed=passed,
+        visited=visited,
+        announced_at=None,
+        times=rhythm.times if is_pause else (*rhythm.times, _seconds(evidence, gap_s, steps))[-TIMES:],
+    )
+
+
+def _seconds(evidence: Evidence, gap_s: float, steps: int) -> float:
+    printed = evidence.data.get("step_time_s")
+    if isinstance(printed, (int, float)) and not isinstance(printed, bool) and 0 < printed < 86400:
+        return float(printed)
+    return gap_s / max(steps, 1)
+
+
+def _round_of(step: int) -> tuple[int, ...]:
+    return tuple(number for number in ROUND if step and (step % number == 0 or (step + 1) % number == 0))
+
+
+def _pass(passed: tuple[tuple[int, int], ...], step: int) -> tuple[tuple[int, int], ...]:
+    numbers = _round_of(step)
+    if not numbers:
+        return passed
+    counts = dict(passed)
+    for number in numbers:
+        counts[number] = counts.get(number, 0) + 1
+    return tuple(sorted(counts.items()))
+
+
+def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
+    """Silence that is still usual after the last step line; None while the job is exempt."""
+    usual = rhythm.gap_s
+    if usual is None or rhythm.last_at is None:
+        return None
+    spread = sorted(rhythm.gaps)[-max(1, len(rhythm.gaps) // 20)]
+    hiccup = min(usual + HICCUP_S, max(15.0, limits.stall_floor_s))
+    allowed = max(limits.stall_floor_s, limits.stall_steps * usual, 1.3 * spread, hiccup)
+    due = _due(rhythm)
+    new = any(dict(rhythm.visited).get(number, 0) < 1 for number in _round_of(rhythm.last_step))
+    if rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at:
+        since = (rhythm.announced_at - rhythm.last_at).total_seconds()
+        return since + max(allowed, ANNOUNCED_S if new or due is None else 1.6 * due + 10.0)
+    if due is not None:
+        return max(allowed, 1.6 * due + 10.0 + (FIRST_PAUSE_S if new else 0.0))
+    if _irregular(rhythm):
+        allowed = max(allowed, 1.5 * max(pause.length_s for pause in rhythm.pauses[-3:]))
+    counts = dict(rhythm.passed)
+    if any(counts.get(number, 0) < PASSED for number in _round_of(rhythm.last_step)):
+        allowed = max(allowed, FIRST_PAUSE_S)
+    return allowed
+
+
+def _due(rhythm: Rhythm) -> float | None:
+    """Length of the pause that this job makes after this step, by its period in steps or in time; None if none is due."""
+    step = rhythm.last_step
+    fits = []
+    for period in _periods(rhythm):
+        slack = rhythm.stride - 1 if period > 8 * rhythm.stride else 0
+        fits.extend(pause.length_s for pause in rhythm.pauses if _apart(step - pause.step, period) <= slack)
+    return max(fits) if fits else _due_in_time(rhythm)
+
+
+def _apart(steps: int, period: int) -> int:
+    rest = steps % period
+    return min(rest, period - rest)
+
+
+def _periods(rhythm: Rhythm) -> set[int]:
+    """Distances in steps that at least two pairs of pauses share, and round steps at which one was made."""
+    pauses = rhythm.pauses
+    counts: dict[int, int] = {}
+    for i, late in enumerate(pauses):
+        for early in pauses[:i]:
+            if late.step > early.step:
+                counts[late.step - early.step] = counts.get(late.step - early.step, 0) + 1
+    periods = {period for period, count in counts.items() if count >= 2 and period >= 5 * rhythm.stride}
+    for pause in pauses:
+        periods.update(own for own in (pause.step, pause.step + 1) if own >= 25 and own % 25 == 0)
+    return periods
+
+
+def _due_in_time(rhythm: Rhythm) -> float | None:
+    """The same for pauses that come by the clock: two spans alike, and about as much time gone by."""
+    now, usual = rhythm.last_at, rhythm.gap_s or 0.0
+    if now is None:
+        return None
+    pauses = rhythm.pauses[-8:]
+    spans = [(b.at - a.at).total_seconds() for a, b in pairwise(pauses)]
+    since = (now - pauses[-1].at).total_seconds() if pauses else 0.0
+    slack = 3.0 * usual + 5.0
+    for span in spans:
+        alike = sum(abs(span - other) <= max(0.05 * span, slack) for other in spans)
+        if alike >= 2 and span > 20 * usual and abs(since - span) <= max(0.05 * span, slack):
+            return max(pause.length_s for pause in pauses)
+    return None
+
+
+def _irregular(rhythm: Rhythm) -> bool:
+    """Long gaps are usual for this job (sampling, variable work): at least three in the remembered ones."""
+    if len(rhythm.pauses) < 3 or rhythm.last_at is None:
+        return False
+    span = (rhythm.last_at - rhythm.pauses[-3].at).total_seconds()
+    return span < 60.0 * (rhythm.gap_s or 0.0)
+
+
+def stalled(rhythm: Rhythm, now: datetime, limits: Limits | None = None) -> Evidence | None:
+    """Evidence of a hang where the silence since the last step is longer than this job's rhythm allows.
+
+    ``where`` names job and attempt; who is guilty is not known from progress.
+    """
+    limits = limits or DefaultLimits()
+    silent_s = (now - rhythm.last_at).total_seconds() if rhythm.last_at is not None else 0.0
+    if silent_s <= limits.stall_floor_s:
+        return None  # the usual case, asked several times a second for every job
+    allowed = allowed_s(rhythm, limits)
+    if allowed is None or silent_s <= allowed:
+        return None
+    where = Where(job=rhythm.where.job, attempt=rhythm.where.attempt, path=rhythm.where.path)
+    usual = rhythm.gap_s or 0.0
+    return Evidence(
+        id=stable_id("stall", where.job, where.attempt, rhythm.last_step, rhythm.last_at.isoformat()),
+        at=now,
+        seen_at=now,
+        source=Source.PROGRESS,
+        kind=Kind.STALL,
+        where=where,
+        text=f"no step after {rhythm.last_step} for {silent_s:.1f} s; usual gap {usual:.2f} s, allowed {allowed:.1f} s",
+        data={
+            "step": rhythm.last_step,
+            "silent_s": round(silent_s, 3),
+            "allowed_s": round(allowed, 3),
+            "gap_s": round(usual, 4),
+        },
+        trust=Trust.USER,
+    )
+
+
+WINDOW = 16  # steps that are compared with those before
+SLOWER = 1.12  # a change below is not worth a word
+
+
+def slowed(rhythm: Rhythm, now: datetime) -> Evidence | None:
+    """Evidence of slower steps: "transient" while short, "persistent" once three windows in a row are slow.
+
+    The change must stand out from the job's own spread, so that variable sequence lengths do not alarm.
+    """
+    times = rhythm.times
+    if len(times) < 5 * WINDOW or rhythm.last_at is None:
+        return None
+    recent = median(times[-WINDOW:])
+    before = times[: -3 * WINDOW]
+    base = median(before)
+    spread = median(abs(value - base) for value in before)
+    threshold = max(SLOWER * base, base + 4.0 * 1.4826 * spread / (WINDOW**0.5) * 1.25)
+    if recent <= threshold:
+        return None
+    windows = [median(times[-WINDOW * (i + 1) : len(times) - WINDOW * i]) for i in range(3)]
+    persistent = all(value > threshold for value in windows)
+    where = Where(job=rhythm.where.job, attempt=rhythm.where.attempt, path=rhythm.where.path)
+    kind = "persistent" if persistent else "transient"
+    return Evidence(
+        id=stable_id("slow", where.job, where.attempt, kind, rhythm.last_step // (4 * WINDOW)),
+        at=now,
+        seen_at=now,
+        source=Source.PROGRESS,
+        kind=Kind.SLOW,
+        where=where,
+        text=f"steps take {recent:.3f} s instead of {base:.3f} s since about step {_onset(rhythm, threshold)} ({kind})",
+        data={
+            "step": rhythm.last_step,
+            "step_time_s": round(recent, 4),
+            "usual_s": round(base, 4),
+            "ratio": round(recent / base, 3) if base > 0 else None,
+            "persistent": persistent,
+        },
+        trust=Trust.USER,
+    )
+
+
+def _onset(rhythm: Rhythm, threshold: float) -> int:
+    """Step at which the slow run began, counted back over at most two quick steps."""
+    quick, back = 0, 0
+    for i, value in enumerate(reversed(rhythm.times)):
+        quick = 0 if value > threshold else quick + 1
+        if quick > 2:
+            break
+        back = i
+    return max(rhythm.last_step - back * rhythm.stride, 0)
+
+
+def silent_until(rhythm: Rhythm, limits: Limits | None = None) -> datetime | None:
+    """When silence becomes a hang; None while the job is exempt."""
+    allowed = allowed_s(rhythm, limits or DefaultLimits())
+    return None if allowed is None or rhythm.last_at is None else rhythm.last_at + timedelta(seconds=allowed)
