@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from lab import netns, processes, sentinel_config
-from lab.layout import ROOT, Lab
+import socket
+
+from lab import netns, processes, sentinel_config, slurm
+from lab.layout import ROOT, Lab, LabError
 
 
 def start_receiver(lab: Lab) -> None:
@@ -15,6 +17,20 @@ def start_receiver(lab: Lab) -> None:
 def start_daemon(lab: Lab) -> None:
     command = sentinel_config.daemon_command(lab)
     processes.start(lab, "daemon", command, log=lab.log / "daemon.log", env={"SENTINEL_RUN_DIR": str(lab.run)})
+
+
+def wait_daemon(lab: Lab, timeout_s: float = 15.0) -> None:
+    """Agents that start before the daemon listens would only log that they cannot reach it."""
+
+    def listens() -> bool:
+        if processes.known(lab, "daemon") is None:
+            raise LabError(f"the daemon ended; see {lab.log / 'daemon.log'}:\n{slurm.tail(lab.log / 'daemon.log')}")
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex((lab.controller_address, lab.spec.daemon_port)) == 0
+
+    if not processes.wait_until(listens, timeout_s):
+        raise LabError(f"the daemon does not listen on port {lab.spec.daemon_port}; see {lab.log / 'daemon.log'}")
 
 
 def start_agent(lab: Lab, name: str) -> None:
@@ -32,6 +48,7 @@ def start(lab: Lab) -> None:
         return
     if "daemon" in sentinel_config.SERVICES:
         start_daemon(lab)
+        wait_daemon(lab)
     if "agent" in sentinel_config.SERVICES:
         for name in lab.names:
             start_agent(lab, name)
