@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
 
 import pytest
 from fake_slurm import FakeSlurm
 from slurm_cluster import Cluster
 from slurm_worlds import FakeWorld, RealWorld, World
 
+from sentinel.adapters import slurm_pyslurm
 from sentinel.adapters.slurm_commands import CommandReader, CommandWriter
 from sentinel.errors import Refused, Unavailable
 from sentinel.model import JobView
@@ -25,17 +27,27 @@ DEADLINE_S = 3.0
         pytest.param("pyslurm", marks=pytest.mark.slurm),
     ]
 )
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     if request.param == "memory":
         yield FakeWorld()
         return
-    if request.param == "pyslurm":
-        pytest.skip("optional: pyslurm")
+    if request.param == "pyslurm" and find_spec("pyslurm") is None:
+        pytest.skip("optional: pyslurm is not installed")
     cluster: Cluster = request.getfixturevalue("real_slurm")
     settings = {"SLURM_CONF": str(cluster.conf)}
-    reader = CommandReader(environment=settings, deadline_s=DEADLINE_S)
-    real = RealWorld(cluster, reader, CommandWriter(environment=settings, deadline_s=DEADLINE_S))
+    if request.param == "commands":
+        reader = CommandReader(environment=settings, deadline_s=DEADLINE_S)
+        real = RealWorld(cluster, reader, CommandWriter(environment=settings, deadline_s=DEADLINE_S))
+        yield real
+        real.reset()
+        return
+    version, why_not = slurm_pyslurm.probe(settings, 20.0)
+    if not version:
+        pytest.skip(f"optional: {why_not}")
+    over_pyslurm, writer, child = slurm_pyslurm.connect(environment=settings, deadline_s=DEADLINE_S)
+    real = RealWorld(cluster, over_pyslurm, writer)
     yield real
+    await child.close()
     real.reset()
 
 
