@@ -102,7 +102,7 @@ def agent_command(lab: Lab, name: str) -> list[str]:
 def agent_environment(lab: Lab, name: str) -> dict[str, str]:
     """The agent imports the fake DCGM bindings, which read the state of this node's GPUs."""
     return {
-        "PYTHONPATH": f"{ROOT / 'deploy'}:{HERE / 'fake_dcgm'}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'deploy'}:{HERE / 'fake_dcgm'}",
         "SENTINEL_FAKE_GPUS": str(lab.node(name) / "gpus.json"),
         "SENTINEL_RUN_DIR": str(lab.node(name) / "run"),
     }

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from sentinel.cli.asking import config_option
+
 
 @click.command()
 @click.option(
@@ -32,3 +34,22 @@ def agent(config: Path) -> None:
     from sentinel.settings import load
 
     run(load(config, AgentSettings), Munge)
+
+
+@click.command()
+@config_option
+def daemon(config: Path) -> None:
+    """Run the daemon until it is told to stop (SIGTERM).
+
+    It collects what agents and Slurm say, judges it, decides, acts where acting is switched on, and tells people. A second
+    one on the same store stands by.
+
+    \b
+    Examples:
+      sentinel daemon
+      sentinel daemon --config /etc/sentinel/sentinel.toml
+    """
+    from sentinel.daemon.run import main
+    from sentinel.settings import Settings, load
+
+    main(load(config, Settings))
