@@ -23,7 +23,7 @@ EXEMPT_GAPS = 4  # start-up and compilation: no silence is judged before so many
 FIRST_PAUSE_S = 240.0  # an unannounced pause at a round step that the job has not passed often yet
 ANNOUNCED_S = 300.0  # an announced pause whose length is not known yet
 ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25)  # steps at which people evaluate and save
-LEAST_PAUSE_S = 9.0  # a shorter gap cannot look like a hang, so it need not be learned
+LEAST_PAUSE_S = 11.0  # a shorter gap cannot look like a hang, so it need not be learned
 HICCUP_S = 11.0  # one delay of a network or a disk that is no hang
 PASSED = 2  # so many round steps passed without a pause: none is expected at the next
 
@@ -125,7 +125,9 @@ def _seconds(evidence: Evidence, gap_s: float, steps: int) -> float:
 
 
 def _round_of(step: int) -> tuple[int, ...]:
-    return tuple(number for number in ROUND if step and (step % number == 0 or (step + 1) % number == 0))
+    """Round numbers that the step, or (counted from 0, hence negative) the one after it, is a multiple of."""
+    exact = [number for number in ROUND if step and step % number == 0]
+    return (*exact, *(-number for number in ROUND if (step + 1) % number == 0))
 
 
 def _pass(passed: tuple[tuple[int, int], ...], step: int) -> tuple[tuple[int, int], ...]:
@@ -168,7 +170,9 @@ def _due(rhythm: Rhythm) -> float | None:
     for period in _periods(rhythm):
         slack = rhythm.stride - 1 if period > 8 * rhythm.stride else 0
         fits.extend(pause.length_s for pause in rhythm.pauses if _apart(step - pause.step, period) <= slack)
-    return max(fits) if fits else _due_in_time(rhythm)
+    if fits:
+        return max(fits)
+    return None if len(_shared(rhythm)) > 0 else _due_in_time(rhythm)
 
 
 def _apart(steps: int, period: int) -> int:
@@ -176,16 +180,19 @@ def _apart(steps: int, period: int) -> int:
     return min(rest, period - rest)
 
 
-def _periods(rhythm: Rhythm) -> set[int]:
-    """Distances in steps that at least two pairs of pauses share, and round steps at which one was made."""
-    pauses = rhythm.pauses
+def _shared(rhythm: Rhythm) -> set[int]:
+    """Distances in steps that at least three pairs of pauses share."""
     counts: dict[int, int] = {}
-    for i, late in enumerate(pauses):
-        for early in pauses[:i]:
-            if late.step > early.step:
-                counts[late.step - early.step] = counts.get(late.step - early.step, 0) + 1
-    periods = {period for period, count in counts.items() if count >= 2 and period >= 5 * rhythm.stride}
-    for pause in pauses:
+    for i, late in enumerate(rhythm.pauses):
+        for early in rhythm.pauses[:i]:
+            counts[late.step - early.step] = counts.get(late.step - early.step, 0) + 1
+    return {period for period, count in counts.items() if count >= 3 and period >= 5 * rhythm.stride}
+
+
+def _periods(rhythm: Rhythm) -> set[int]:
+    """Shared distances, and round steps at which a pause was made."""
+    periods = _shared(rhythm)
+    for pause in rhythm.pauses:
         periods.update(own for own in (pause.step, pause.step + 1) if own >= 25 and own % 25 == 0)
     return periods
 

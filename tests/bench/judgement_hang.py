@@ -50,7 +50,7 @@ def draw(rng: random.Random) -> Job:
         save_timed_s=timed_s,
         announced=bool(timed_s) or rng.random() < 0.7,
         compile_s=rng.uniform(20, 300),
-        hiccup=rng.choice([0.0, 0.001, 0.003]),
+        hiccup=rng.choice([0.0, 0.0003, 0.001]),
     )
 
 
