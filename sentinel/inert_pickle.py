@@ -78,45 +78,47 @@ def _run(machine: Machine) -> object:
         raise PickleError(f"not a sound pickle near byte {machine.position} ({type(error).__name__})") from None
 
 
-def _children(value: object) -> Iterable[object]:
+def _children(value: object) -> tuple[int, list[object]]:
+    """How many values a container holds, and those of them that are containers."""
+    inside: Iterable[object] = ()
+    count = 0
     if isinstance(value, dict):
-        yield from value.keys()
-        yield from value.values()
+        inside, count = (*value, *value.values()), 2 * len(value)
     elif isinstance(value, Opaque):
-        yield value.args
-        yield value.state
-        yield value.items
+        inside, count = (value.args, value.state, value.items), 3
     elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from value
+        inside, count = value, len(value)
+    return count, [child for child in inside if type(child) in _CONTAINERS]
 
 
 def _check_shape(root: object, limits: Limits) -> None:
     """Refuses cycles, what is nested too deeply, and what would be too large when written out in full."""
     shapes: dict[int, tuple[int, int]] = {}  # id -> depth below, values below
-    path: set[int] = set()
-    stack = [root]
+    path: dict[int, tuple[int, list[object]]] = {}
+    stack = [root] if type(root) in _CONTAINERS else []
     while stack:
         value = stack[-1]
         key = id(value)
-        if type(value) not in _CONTAINERS or key in shapes:
+        if key in shapes:
             stack.pop()
-        elif key not in path:
-            path.add(key)
-            for child in _children(value):
-                if type(child) in _CONTAINERS:
+            continue
+        if key not in path:
+            count, children = _children(value)
+            if children:
+                path[key] = (count, children)
+                for child in children:
                     if id(child) in path:
                         raise PickleError("a value that contains itself")
-                    stack.append(child)
+                stack.extend(children)
+                continue
         else:
-            depth, items = 0, 1
-            for child in _children(value):
-                below = shapes[id(child)] if type(child) in _CONTAINERS else (0, 1)
-                depth = max(depth, below[0])
-                items += below[1]
-            if depth >= limits.depth:
-                raise PickleTooLarge(f"nested more than {limits.depth} deep")
-            if items > limits.items:
-                raise PickleTooLarge(f"stands for more than {limits.items} values")
-            shapes[key] = (depth + 1, items)
-            path.discard(key)
-            stack.pop()
+            count, children = path.pop(key)
+        below = [shapes[id(child)] for child in children]
+        depth = max((shape[0] for shape in below), default=0)
+        items = 1 + count - len(children) + sum(shape[1] for shape in below)
+        if depth >= limits.depth:
+            raise PickleTooLarge(f"nested more than {limits.depth} deep")
+        if items > limits.items:
+            raise PickleTooLarge(f"stands for more than {limits.items} values")
+        shapes[key] = (depth + 1, items)
+        stack.pop()
