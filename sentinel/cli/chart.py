@@ -27,6 +27,7 @@ class Figure:
     marks: tuple[tuple[str, float, float], ...] = ()
     x_log: bool = False
     y_log: bool = False
+    y_from_zero: bool = True  # where there is no logarithm
     show_x: Callable[[float], str] = "{:g}".format
     show_y: Callable[[float], str] = "{:g}".format
 
@@ -52,7 +53,7 @@ def _axes(figure: Figure) -> tuple[_Axis, _Axis]:
     points = [point for _, curve in figure.curves for point in curve]
     points += [(x, y) for _, x, y in figure.marks]
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    low = min(ys) if figure.y_log else min(0.0, *ys)
+    low = min(0.0, *ys) if figure.y_from_zero and not figure.y_log else min(ys)
     return _Axis(min(xs), max(xs), figure.x_log), _Axis(low, max(ys), figure.y_log)
 
 
@@ -162,7 +163,7 @@ def write(figure: Figure, path: Path) -> None:
         _log_ticks(axes.xaxis, _axes(figure)[0], axes.set_xscale, figure.show_x)
     if figure.y_log:
         _log_ticks(axes.yaxis, _axes(figure)[1], axes.set_yscale, figure.show_y)
-    else:
+    elif figure.y_from_zero:
         axes.set_ylim(bottom=0)
     axes.set_title(figure.title)
     axes.set_xlabel(figure.x_label)

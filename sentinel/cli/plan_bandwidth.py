@@ -18,14 +18,14 @@ from sentinel.planning.quantities import show_bytes, show_duration, show_rate, s
 
 @click.command()
 @options(
-    *("parameters", "bytes-per-parameter", "checkpoint", "interval", "overlap", "read-factor", "bandwidth", "took"),
+    *("parameters", "bytes-per-parameter", "checkpoint", "interval", "overlap", "read-factor", "bandwidth", "save"),
     *("nodes", "local-copies", "local-interval", "drive-capacity", "drive-endurance", "drive-dwpd"),
 )
 @click.option("--blocking", is_flag=True, help="Saves stop the training: the limit is 5 %, not the 10 % for drains.")
 def bandwidth(**given: Any) -> None:
     """How fast the storage: bandwidth = size / (interval x overlap), the way back, a day's writes, wear of local drives.
 
-    With --bandwidth: is that enough? With --took: is the overlap of a measured run within 10 % (a drain behind the
+    With --bandwidth: is that enough? With --save: is the overlap of a measured run within 10 % (a drain behind the
     training) or 5 % (--blocking)?
 
     \b
@@ -33,7 +33,7 @@ def bandwidth(**given: Any) -> None:
       sentinel plan bandwidth --parameters 405B --interval 15min --overlap 10%
       sentinel plan bandwidth --parameters 175B --interval 1h --blocking
       sentinel plan bandwidth --checkpoint 5TB --interval 6.2min
-      sentinel plan bandwidth --parameters 800B --interval 40min --took 3.6min
+      sentinel plan bandwidth --parameters 800B --interval 40min --save 3.6min
       sentinel plan bandwidth --parameters 405B --interval 15min --bandwidth 2TB/s
       sentinel plan bandwidth --parameters 405B --interval 15min --nodes 2048 --drive-capacity 30.7TB --drive-dwpd 1
     """
@@ -128,7 +128,7 @@ def _measured(inputs: Inputs, interval_s: float) -> sizing.Overlap | None:
         kinds = [s.duration_s for s in inputs.history.saves if s.tier == "global" and s.blocking is blocking]
         past = history.mean(kinds)
     took = inputs.read(
-        "took_s", "took", quantities.duration, past=past, past_note="mean of the global saves of this kind"
+        "measured_save_s", "save", quantities.duration, past=past, past_note="mean of the global saves of this kind"
     )
     return None if took is None else sizing.overlap(took, interval_s, blocking=blocking)
 
@@ -177,7 +177,7 @@ def _offer(answer: Answer, inputs: Inputs, plan: sizing.BandwidthPlan) -> None:
         "offered_least_interval_s": found.least_interval_s,
         "offered_is_enough": found.enough,
     }
-    verdict = "enough" if found.enough else f"too slow by {there and plan.bandwidth_bytes_per_s / there:.1f} times"
+    verdict = "enough" if found.enough else f"too slow by {plan.bandwidth_bytes_per_s / there:.1f} times"
     rows = [
         (
             show_rate(there),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sentinel.cli.chart import Figure
 from sentinel.cli.plan_inputs import Inputs, checkpoint_input, restart_input
 from sentinel.cli.plan_output import Answer, Section
 from sentinel.errors import UserError
@@ -13,6 +14,7 @@ from sentinel.planning.replicas import PLACEMENTS, copy_cost, domain_survival, o
 from sentinel.planning.tiers import Tiers, break_even_local_share, plan_two_level
 
 _SHOWN_COPIES = (2, 3, 4)
+MOST_DRAWN_LOSSES = 64
 
 
 def _placement(inputs: Inputs) -> str:
@@ -60,12 +62,36 @@ def add_copies(answer: Answer, inputs: Inputs, nodes: int) -> None:
     for m in sorted({row[0] for row in table}):
         rows.append((str(m), *(f"{100 * p:.4f} %" for count, _, p in table if count == m)))
     answer.sections.append(Section(f"Every shard survives {losses} lost nodes", ("copies", *PLACEMENTS), rows))
+    if answer.figure is None and losses <= MOST_DRAWN_LOSSES:
+        answer.figure = _figure(nodes, copies, losses, placement)
     back = inputs.read("returns_fraction", "returns", lambda t, w: quantities.share(t, w, zero=True))
     if back is not None:
         _on_disk(answer, nodes, copies, losses, placement, back)
     else:
         answer.notes.append("copies in memory: a lost node never comes back with them; --returns adds copies on disk")
     _room(answer, inputs, nodes, copies)
+
+
+def _figure(nodes: int, copies: int, losses: int, placement: str) -> Figure:
+    top = min(nodes, max(8, 2 * losses))
+    curves = tuple(
+        (
+            f"{m} copies",
+            tuple((float(k), survival(nodes, m, k, placement)) for k in range(0, top + 1, max(1, top // 16))),
+        )
+        for m in sorted({*_SHOWN_COPIES, copies})
+        if m <= nodes
+    )
+    return Figure(
+        title=f"Every shard survives: {', '.join(name.split()[0] for name, _ in curves)} copies from below ({placement})",
+        x_label="nodes lost at once",
+        y_label="chance",
+        curves=curves,
+        marks=((f"{copies} copies", float(losses), survival(nodes, copies, losses, placement)),),
+        y_from_zero=False,
+        show_x=lambda x: f"{x:.3g}",
+        show_y=lambda y: f"{100 * y:.4g} %",
+    )
 
 
 def _on_disk(answer: Answer, nodes: int, copies: int, losses: int, placement: str, back: float) -> None:

@@ -226,6 +226,11 @@ def _saves(answer: Answer, inputs: Inputs, mtbf_s: float) -> None:
                 "how often to save is not said: give --interval, --save or --checkpoints-between-failures"
             )
         return
+    if "save_s" in inputs.rows and often < inputs.rows["save_s"].value:
+        raise PlanningError(
+            f"an interval of {often:g} s is shorter than the save of {inputs.rows['save_s'].value:g} s",
+            fix="Save less often, or make the save shorter.",
+        )
     answer.document |= {"interval_s": often, "saves_per_day": DAY_S / often, "saves_per_failure": mtbf_s / often}
     rows = [
         ("every", show_duration(often), f"{mtbf_s / often:,.1f} between two failures"),

@@ -53,6 +53,12 @@ def test_flat_curves_are_drawn_too() -> None:
     assert any("⠒" in line or "⠤" in line or "⣀" in line or "⠉" in line for line in chart.terminal(flat, 60))
 
 
+def test_the_y_axis_need_not_start_at_zero() -> None:
+    points = ((0.0, 90.0), (1.0, 100.0))
+    assert "90" in chart.terminal(chart.Figure("t", "x", "y", (("c", points),), y_from_zero=False), 40, height=7)[7]
+    assert "90" not in chart.terminal(chart.Figure("t", "x", "y", (("c", points),)), 40, height=7)[7]
+
+
 def test_bars() -> None:
     rows = chart.bars([("long", 2.0, "+2"), ("half", 1.0, "+1"), ("none", 0.0, "+0")], 40)
     lengths = [row.count("█") for row in rows]

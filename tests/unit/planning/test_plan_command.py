@@ -88,10 +88,10 @@ def test_bandwidth(answer) -> None:
 
 
 def test_bandwidth_of_a_measured_run(answer) -> None:
-    found = answer("bandwidth", "--parameters", "800B", "--interval", "40min", "--took", "3.6min")
+    found = answer("bandwidth", "--parameters", "800B", "--interval", "40min", "--save", "3.6min")
     assert found["measured_overlap_fraction"] == pytest.approx(0.09)
     assert found["within_limit"] is True
-    alone = answer("bandwidth", "--interval", "40min", "--took", "3.6min", "--blocking")
+    alone = answer("bandwidth", "--interval", "40min", "--save", "3.6min", "--blocking")
     assert alone["overlap_fraction"] == pytest.approx(0.09)
     assert alone["within_limit"] is False
 
@@ -242,7 +242,7 @@ def test_every_answer_can_come_from_history(answer, history_file: Path) -> None:
         ("bandwidth --interval 15min", 2, "how large a checkpoint"),
         ("bandwidth --parameters 405B --interval 15min --overlap 10", 2, "10%"),
         ("bandwidth --parameters 405B --interval 15min --overlap 0", 2, "zero"),
-        ("bandwidth --interval 15min --took 16min", 2, "pile up"),
+        ("bandwidth --interval 15min --save 16min", 2, "pile up"),
         ("bandwidth --bytes-per-parameter 14 --interval 15min", 2, "needs --parameters"),
         ("bandwidth --parameters 405B --interval 15min --drive-dwpd 1", 2, "needs --drive-capacity"),
         ("bandwidth --parameters 405B --interval 15min --bandwidth 2TB", 2, "2TB/s"),
@@ -253,6 +253,7 @@ def test_every_answer_can_come_from_history(answer, history_file: Path) -> None:
         ("fleet --mtbf 3h --days 54 --confidence 100%", 2, "95%"),
         ("fleet --mtbf 3h --interval 1h --checkpoints-between-failures 20", 2, "Give one of them"),
         ("fleet --mtbf 3h --goodput 95", 2, "95%"),
+        ("fleet --mtbf 3h --goodput 95% --save 90s --interval 60s", 2, "shorter than the save"),
         ("spares --nodes 2048", 2, "--repair"),
         ("spares --nodes 16 --losses 17", 2, "16 nodes"),
         ("spares --nodes 16 --losses 2 --placement star", 2, "group, ring, random"),
@@ -341,9 +342,10 @@ def test_what_has_a_catch_is_answered_with_a_warning(answer, arguments: str, wor
 EVERY = [
     "interval --mtbf 3.09h --save 90s --interval 1h",
     "interval --mtbf 3.093h --save 2min --restart 15min --local-save 10s --local-share 90%",
-    "bandwidth --parameters 405B --interval 15min --took 80s --bandwidth 2TB/s --nodes 1024 --drive-capacity 30TB",
+    "bandwidth --parameters 405B --interval 15min --save 80s --bandwidth 2TB/s --nodes 1024 --drive-capacity 30TB",
     "fleet --gpus 16384 --interruptions 419 --days 54 --goodput 95% --save 10s --checkpoint 5TB",
     "spares --nodes 2048 --node-mtbf 6250h --repair 24h --losses 4",
+    "spares --nodes 128 --losses 4 --returns 60%",
     "ettr --mtbf 3.09h --save 90s --restart 10min",
 ]
 
@@ -379,6 +381,25 @@ def test_json_is_plain_numbers_with_the_unit_in_the_key(answer, arguments: str) 
             assert -1 <= value <= 1, key
 
     check("", found)
+
+
+@pytest.mark.parametrize("arguments", [EVERY[0], EVERY[5]])
+def test_the_curve_goes_to_a_file(run, tmp_path: Path, arguments: str) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
+    status, _, err = run(*arguments.split(), "--plot", str(tmp_path / "curve.svg"))
+    assert (status, err) == (0, "")
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+
+
+def test_a_plot_of_another_kind_is_refused(run, tmp_path: Path) -> None:
+    status, out, err = run(*EVERY[0].split(), "--plot", str(tmp_path / "curve.pdf"))
+    assert (status, out) == (2, "") and ".png or .svg" in err
+
+
+def test_an_answer_without_a_curve_writes_no_file(answer, tmp_path: Path) -> None:
+    found = answer("bandwidth", "--interval", "40min", "--save", "3.6min", "--plot", str(tmp_path / "curve.svg"))
+    assert any("no plot was written" in w for w in found["warnings"])
+    assert not (tmp_path / "curve.svg").exists()
 
 
 def test_causes_of_a_history_cannot_paint_the_terminal(run, tmp_path: Path, history_document) -> None:
