@@ -54,6 +54,7 @@ class Entry:
     mtime_s: float
     inode: int
     mtime_ns: int
+    ctime_ns: int = 0  # cannot be set back by whoever writes in place
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ def scan(path: Path) -> Tree:
         raise NotKnown("a symbolic link: not followed")
     if stat.S_ISREG(status.st_mode):
         tree.single = True
-        tree.files[path.name] = Entry(status.st_size, status.st_mtime, status.st_ino, status.st_mtime_ns)
+        tree.files[path.name] = _entry(status)
         return tree
     if not stat.S_ISDIR(status.st_mode):
         raise NotKnown("neither a file nor a folder")
@@ -110,6 +111,10 @@ def scan(path: Path) -> Tree:
     except OSError as error:
         raise NotKnown(explain_os(error, visible(str(error.filename or path)))) from None
     return tree
+
+
+def _entry(status: os.stat_result) -> Entry:
+    return Entry(status.st_size, status.st_mtime, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _walk(tree: Tree) -> None:
@@ -127,8 +132,7 @@ def _walk(tree: Tree) -> None:
                         raise NotKnown(f"folders nested more than {MAX_DEPTH} deep")
                     pending.append((name + "/", depth + 1))
                 elif entry.is_file(follow_symlinks=False):
-                    status = entry.stat(follow_symlinks=False)
-                    tree.files[name] = Entry(status.st_size, status.st_mtime, status.st_ino, status.st_mtime_ns)
+                    tree.files[name] = _entry(entry.stat(follow_symlinks=False))
                 else:
                     tree.odd.append(name)
                 if len(tree.files) + len(tree.folders) + len(tree.links) > MAX_FILES:

@@ -94,7 +94,7 @@ def _survey(data: bytes, start: int, budget_bytes: int) -> tuple[set[int], int]:
     Refuses unknown opcodes, lengths past the end and what would not fit.
     """
     size_of, weight = _SIZE_OF, _WEIGHT
-    position, end, cost = start, len(data), 0
+    position, end, cost, frame_end = start, len(data), 0, 0
     wanted: set[int] = set()
     find = data.find
     while position < end:
@@ -111,6 +111,12 @@ def _survey(data: bytes, start: int, budget_bytes: int) -> tuple[set[int], int]:
                 wanted.add(data[position])
             elif op == 0x6A:
                 wanted.add(int.from_bytes(data[position : position + 4], "little"))
+            elif op == 0x95:
+                frame_end = position + 8 + int.from_bytes(data[position : position + 8], "little")
+                if frame_end > end:
+                    raise PickleError("a frame that reaches past its end")
+            elif op == 0x80 and data[position : position + 1] > b"\x05":
+                raise PickleError("an unknown protocol")
             position += size
         elif size >= -2:
             for _ in range(-size):
@@ -135,6 +141,8 @@ def _survey(data: bytes, start: int, budget_bytes: int) -> tuple[set[int], int]:
         raise PickleError("ends without its end mark")
     if cost > budget_bytes:
         raise PickleTooLarge(f"describes more than {budget_bytes >> 20} MB of objects")
+    if frame_end not in (0, position):
+        raise PickleError("its last frame does not end where it ends")
     return wanted, position
 
 

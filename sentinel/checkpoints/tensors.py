@@ -134,6 +134,7 @@ def walk(value: object) -> Iterator[object]:
         seen.add(id(item))
         yield item
         if isinstance(item, dict):
+            pending.extend(item)
             pending.extend(item.values())
         elif isinstance(item, Inert):
             pending.extend((item.args, item.state))

@@ -15,10 +15,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.checkpoints import formats
+from sentinel.checkpoints import formats, manifest
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
-from sentinel.checkpoints.records import LEVELS, Level, Part, Tier, Validity
+from sentinel.checkpoints.records import Level, Part, Tier, Validity
+from sentinel.checkpoints.remembered import Memory
 from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.work import Progress, run_all, threads_for
 
@@ -30,6 +31,7 @@ class Settings:
     fresh_s: float = FRESH_S
     threads: int | None = None
     progress: Progress | None = None
+    memory: Memory | None = None  # results of earlier calls; None: neither used nor kept
 
 
 DEFAULTS = Settings()
@@ -106,6 +108,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         judged.format = found.NAME
         judged.owners = found.owners_by_name(tree) if ask.part else judged.owners
         judged.finding = found.check(tree, ask)
+        manifest.apply(tree, ask, judged.finding)
         _settle_step(judged, path)
         _deeper(tree, judged, ask, settings)
         judged.valid, judged.level = True, ask.level
@@ -139,7 +142,10 @@ def _settle_step(judged: _Judged, path: Path) -> None:
 def _deeper(tree: Tree, judged: _Judged, ask: Ask, settings: Settings) -> None:
     finding = judged.finding
     assert finding is not None
-    if LEVELS.index(ask.level) < 1:
+    if ask.level == "structural":
+        return
+    if settings.memory and settings.memory.covers(tree, ask.level, ask.step):
+        judged.reason = f"{_praise(ask.level)} (read before; nothing has changed since)"
         return
     run_all(finding.works, settings.threads or threads_for(ask.level), settings.progress)
     _unchanged(tree)
@@ -150,6 +156,8 @@ def _deeper(tree: Tree, judged: _Judged, ask: Ask, settings: Settings) -> None:
             f"structurally whole; no checksum recorded for {visible(finding.unsummed[0])}{more}"
             " (`sentinel checkpoints manifest` records them)"
         )
+    if settings.memory:
+        settings.memory.keep(tree, ask.level, ask.step)
 
 
 def _unchanged(tree: Tree) -> None:

@@ -21,7 +21,7 @@ _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
 _LOCAL = struct.Struct("<4s2B4HL2L2H")
-_BUFFER_BYTES = 1 << 20
+_END64_MAKERS = (0x031E, 45, 0x032D)  # miniz in torch; Python's zipfile
 
 Reader = Callable[[int, int], bytes]
 
@@ -80,8 +80,9 @@ def _end_record(read: Reader, length: int, what: str) -> tuple[int, int, int, in
     position = length - 22
     if len(tail) == 98 and tail[56:60] == b"PK\x06\x07" and tail[:4] == b"PK\x06\x06":
         _, disk64, at, disks = _LOCATOR.unpack(tail[56:76])
-        _, record, _, _, d0, d1, here64, count64, size64, offset64 = _END64.unpack(tail[:56])
-        if disk64 or disks != 1 or record != 44 or d0 or d1 or here64 != count64:
+        _, record, made, need, d0, d1, here64, count64, size64, offset64 = _END64.unpack(tail[:56])
+        odd = made not in _END64_MAKERS or need != 45  # 4.5 is the version of the format that has 64-bit sizes
+        if disk64 or disks != 1 or record != 44 or d0 or d1 or here64 != count64 or odd:
             raise Broken(f"{what}: damaged end record (64 bit)")
         small = ((count, count64, 0xFFFF), (size, size64, 0xFFFFFFFF), (offset, offset64, 0xFFFFFFFF))
         if any(short not in (wide, full) for short, wide, full in small) or at != offset64 + size64:
@@ -115,7 +116,7 @@ def parse(read: Reader, length: int, what: str) -> Archive:
     return Archive(records, prefix)
 
 
-_Central = tuple[str, int, int, int, tuple[int, int, int, int]]
+_Central = tuple[str, int, int, int, tuple[int, ...]]
 
 
 def _central(data: bytes, count: int, what: str) -> list[_Central]:
@@ -144,7 +145,7 @@ def _central(data: bytes, count: int, what: str) -> list[_Central]:
             raise NotKnown(f"{what}: compressed records, which torch does not write; not inflated")
         if flags & 1 or packed != size:
             raise Broken(f"{what}: damaged directory entry for {visible(name)}")
-        found.append((name, header, size, crc, (flags, method, time, date)))
+        found.append((name, header, size, crc, (need, need_hi, flags, method, time, date)))
         position = stop
     if position != len(data):
         raise Broken(f"{what}: bytes left over in the directory")
@@ -178,17 +179,20 @@ def _local(read: Reader, entry: _Central, directory: int, what: str) -> tuple[in
         raise Broken(f"{what}: record {visible(name)} starts in the directory")
     raw = name.encode("utf-8", "surrogateescape")
     lead = read(header, min(30 + len(raw) + 160, directory - header))
-    sig, _, _, flags, method, time, date, crc_here, packed, plain, names, extras = _LOCAL.unpack_from(lead)
+    sig, need, need_hi, flags, method, time, date, crc_here, packed, plain, names, extras = _LOCAL.unpack_from(lead)
     data = header + 30 + names + extras
-    if sig != b"PK\x03\x04" or lead[30 : 30 + names] != raw or (flags, method, time, date) != fixed:
+    if sig != b"PK\x03\x04" or lead[30 : 30 + names] != raw or (need, need_hi, flags, method, time, date) != fixed:
         raise Broken(f"{what}: the header of record {visible(name)} is not what the directory says")
     if data + size > directory:
         raise Broken(f"{what}: record {visible(name)} reaches into the directory")
     extra = lead[30 + names : 30 + names + extras]
     if len(extra) < extras:
         extra = read(header + 30 + names, extras)
-    if extra[:2] == b"FB" and (len(extra) != 4 + int.from_bytes(extra[2:4], "little") or extra[4:].strip(b"Z\0")):
-        raise Broken(f"{what}: damaged padding before record {visible(name)}")
+    if extra[:2] == b"FB":  # torch's padding, up to the alignment of the payload
+        if len(extra) != 4 + int.from_bytes(extra[2:4], "little") or extra[4:].strip(b"Z\0"):
+            raise Broken(f"{what}: damaged padding before record {visible(name)}")
+    elif extra and extra[:2] != b"\x01\0":
+        raise NotKnown(f"{what}: record {visible(name)} has an extra field that torch does not write")
     end = data + size
     if not flags & 8:
         if crc_here != crc or not {packed, plain} <= {size, 0xFFFFFFFF}:

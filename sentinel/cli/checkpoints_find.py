@@ -14,6 +14,7 @@ from sentinel.checkpoints import inventory as stock
 from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Level, Part, Tier, Validity, parse_level
+from sentinel.checkpoints.remembered import Memory, default_folder
 from sentinel.checkpoints.validate import Settings
 from sentinel.checkpoints.validate import validate as check
 from sentinel.errors import Refused, UserError
@@ -102,6 +103,10 @@ def local_folders(texts: Sequence[str], nodes: Sequence[str]) -> list[tuple[str,
     return pairs
 
 
+def _settings(no_cache: bool) -> Settings:
+    return Settings(memory=None if no_cache else Memory(default_folder()))
+
+
 def _listings(
     roots: Sequence[tuple[Tier, str, Path]], level: Level, settings: Settings, limit: int
 ) -> list[list[Part]]:
@@ -156,8 +161,7 @@ def find(
     wanted: Level = parse_level(level) if level else ("content" if onset_step is not None else "structural")
     roots: list[tuple[Tier, str, Path]] = [("global", "", Path(text)) for text in global_]
     roots += [("local", host, path) for host, path in local_folders(local, [*names, *sorted(gone - set(names))])]
-    del no_cache
-    parts = _listings(roots, wanted, Settings(), limit)
+    parts = _listings(roots, wanted, _settings(no_cache), limit)
     candidates = stock.join(parts, world_size=world_size)
     decision = choose(
         candidates,
@@ -221,11 +225,11 @@ def validate(paths: tuple[Path, ...], level: str, no_cache: bool, as_json: bool)
     sentinel checkpoints validate /lustre/run7/step-1200
     sentinel checkpoints validate /lustre/run7/step-* --level checksum --json
     """
-    del no_cache
     wanted = parse_level(level)
+    settings = _settings(no_cache)
     bad = 0
     for path in paths:
-        answer = check(path, wanted)
+        answer = check(path, wanted, settings=settings)
         bad += answer.valid is not True
         _show_validity(answer, as_json)
     if bad:
@@ -269,11 +273,10 @@ def inventory(
     """
     if not global_ and not local:
         raise UserError("no folder to look in", fix="Name one with --global DIR or --local DIR.")
-    del no_cache
     roots: list[tuple[Tier, str, Path]] = [("global", host or "", Path(text)) for text in global_]
     pairs = local_folders(local, expand_nodes(nodes))
     roots += [("local", host if host and len(pairs) == 1 else name, path) for name, path in pairs]
-    for parts in _listings(roots, parse_level(level), Settings(), limit):
+    for parts in _listings(roots, parse_level(level), _settings(no_cache), limit):
         for part in parts:
             if as_json:
                 click.echo(json.dumps(part.to_json()))

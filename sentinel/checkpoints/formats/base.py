@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
 from sentinel.checkpoints.records import Level
+from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.work import Work
 
 # How much newer than its marker a shard may be: clocks of several clients of one file system.
@@ -89,6 +92,27 @@ def refuse_links(tree: Tree) -> None:
         raise NotKnown(f"{visible(tree.links[0])}: a symbolic link inside the checkpoint: not followed")
     if tree.odd:
         raise NotKnown(f"{visible(tree.odd[0])}: neither file, folder nor link")
+
+
+def neighbours(root: Path, limit: int) -> list[Path]:
+    """The same folder of the steps beside this one, nearest first; those that cannot be listed are none.
+
+    The step may be in the folder's own name or in that of the folder above (``step=100-last/weights``).
+    """
+    for inside in (0, 1):
+        named = root if not inside else root.parent
+        mine = step_of(named.name)
+        if mine is None:
+            continue
+        try:
+            with os.scandir(named.parent) as entries:
+                steps = [(step, e.name) for e in entries if (step := step_of(e.name)) is not None and step != mine]
+        except OSError:
+            return []
+        nearest = sorted(steps, key=lambda pair: (abs(pair[0] - mine), pair))[:limit]
+        rest = root.relative_to(named)
+        return [named.parent / name / rest for _, name in nearest]
+    return []
 
 
 def no_owners(tree: Tree) -> frozenset[int]:

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import pairwise
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, read_small, visible
+from sentinel.checkpoints.formats import dcp_mixed
 from sentinel.checkpoints.formats.base import (
     Ask,
     Finding,
@@ -309,6 +310,7 @@ def _item_works(tree: Tree, files: dict[str, list[Item]], ask: Ask) -> Iterator[
             yield _items_work(tree, name, batch, ask)
     if opaque is not None:
         yield _no_checksum(opaque)
+    yield Work(0, partial(dcp_mixed.compare, tree, files))
 
 
 def _no_checksum(item: Item) -> Work:

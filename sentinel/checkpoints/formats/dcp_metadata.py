@@ -13,8 +13,39 @@ from dataclasses import dataclass, field
 from sentinel.checkpoints import pickles
 from sentinel.checkpoints.files import Broken, NotKnown, visible
 from sentinel.checkpoints.pickles import Global, Inert
-from sentinel.checkpoints.tensors import ITEM_BYTES, integers
+from sentinel.checkpoints.tensors import ITEM_BYTES, integers, walk
 
+_META = "torch.distributed.checkpoint.metadata"
+_NAMES: dict[str, frozenset[str]] = {
+    _META: frozenset({
+        "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",
+        "TensorProperties", "StorageMeta", "_MEM_FORMAT_ENCODING",
+    }),
+    "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo", "_StoragePrefix"}),
+    "torch.distributed._shard.sharded_tensor.metadata": frozenset({"MEM_FORMAT_ENCODING", "TensorProperties"}),
+    "torch.distributed.checkpoint.planner": frozenset({
+        "SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData",
+    }),
+    "torch.distributed.checkpoint._extension": frozenset({"ZStandard", "StreamTransformExtension"}),
+    "torch": frozenset({"Size", "device", *ITEM_BYTES}),
+    "torch.serialization": frozenset({"_get_layout"}),
+    "pathlib": frozenset({"PosixPath", "PurePosixPath", "Path", "WindowsPath"}),
+    "pathlib._local": frozenset({"PosixPath", "PurePosixPath"}),
+    "collections": frozenset({"OrderedDict", "defaultdict"}),
+    "builtins": frozenset({"set", "frozenset", "slice", "complex", "bytearray", "getattr"}),
+}  # fmt: skip
+_FOREIGN = ("megatron.", "nvidia_resiliency_ext.", "nemo.", "torchtitan.", "lightning.", "numpy")
+_FIELDS: dict[str, frozenset[object]] = {
+    "Metadata": frozenset({
+        "state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version", "all_local_plans", "mcore_data",
+    }),
+    "MetadataIndex": frozenset({"fqn", "offset", "index"}),
+    "_StorageInfo": frozenset({"relative_path", "offset", "length", "transform_descriptors"}),
+    "ChunkStorageMetadata": frozenset({"offsets", "sizes"}),
+    "TensorStorageMetadata": frozenset({"properties", "size", "chunks"}),
+    "StorageMeta": frozenset({"checkpoint_id", "save_id", "load_id", "modules"}),
+}  # fmt: skip
+_LAYOUTS = tuple((f"torch.{name}",) for name in ("strided", "sparse_coo", "sparse_csr", "jagged", "_mkldnn"))
 _NESTED_LIMIT = 64  # pieces of one tensor that are compared in pairs when they form no grid
 
 Shape = tuple[int, ...]
@@ -76,6 +107,7 @@ def read_metadata(data: bytes, what: str) -> Metadata:
         value = pickles.load(data)
         if not isinstance(value, Inert) or value.name != "Metadata":
             raise Broken(f"{what}: not the metadata of a distributed checkpoint")
+        _known(value, what)
         metadata = Metadata()
         _described(_dict(value.get("state_dict_metadata"), what), metadata, what)
         stored = value.get("storage_data")
@@ -90,6 +122,26 @@ def read_metadata(data: bytes, what: str) -> Metadata:
     except pickles.PickleError as error:
         raise Broken(f"{what}: {error}") from None
     return metadata
+
+
+def _known(value: Inert, what: str) -> None:
+    """Names that torch does not have, and fields that its records do not have, are damage or another version."""
+    for item in walk(value):
+        if not isinstance(item, Inert):
+            continue
+        maker = item.maker
+        if not isinstance(maker, Global) or not _is_known(maker):
+            named = maker.qualified if isinstance(maker, Global) else type(maker).__name__
+            raise NotKnown(f"{what}: names {visible(named)}, which this reader does not know")
+        fields = _FIELDS.get(maker.name)
+        if fields and isinstance(item.state, dict) and not set(item.state) <= fields:
+            odd = sorted(str(key) for key in set(item.state) - fields)[0]
+            raise NotKnown(f"{what}: {maker.name} with a field {visible(odd)}, which this reader does not know")
+
+
+def _is_known(maker: Global) -> bool:
+    names = _NAMES.get(maker.module)
+    return maker.name in names if names is not None else maker.module.startswith(_FOREIGN)
 
 
 def _dict(value: object, what: str) -> dict[object, object]:
@@ -139,21 +191,27 @@ def _tensor(name: str, entry: Inert, what: str) -> TensorInfo:
 
 
 def _dtype(properties: object) -> str:
-    """TensorProperties keeps its fields as a tuple since torch 2.1, as a dict before."""
-    if not isinstance(properties, Inert):
+    """The dtype, after a look at the rest. TensorProperties keeps a tuple since torch 2.1, a dict before."""
+    if not isinstance(properties, Inert) or properties.name != "TensorProperties":
         return ""
     state = properties.state
-    first = state.get("dtype") if isinstance(state, dict) else state[0] if isinstance(state, tuple) and state else None
-    if isinstance(first, Global) and first.name in ITEM_BYTES:
-        return first.name
-    return ""
+    fields = list(state.values()) if isinstance(state, dict) else list(state) if isinstance(state, tuple) else []
+    if len(fields) != 5 or type(fields[2]) is not bool or type(fields[4]) is not bool:
+        return ""
+    dtype, layout, memory = fields[0], fields[1], fields[3]
+    if isinstance(layout, Inert) and (layout.name != "_get_layout" or layout.args not in _LAYOUTS):
+        return ""
+    if isinstance(memory, Inert) and memory.args not in ((0,), (1,), (2,), (3,)):
+        return ""
+    known = isinstance(dtype, Global) and dtype.module == "torch" and dtype.name in ITEM_BYTES
+    return dtype.name if known and isinstance(dtype, Global) else ""
 
 
 def _stored(table: Mapping[object, object], metadata: Metadata, what: str) -> None:
     pieces: dict[str, set[Shape]] = {name: set() for name in metadata.tensors}
     blobs: set[str] = set()
     for index, info in table.items():
-        if not isinstance(index, Inert) or not isinstance(info, Inert):
+        if not isinstance(index, Inert) or not isinstance(info, Inert) or index.name != "MetadataIndex":
             raise Broken(f"{what}: a stored piece that cannot be understood")
         name = index.get("fqn")
         place = index.state.get("offset") if isinstance(index.state, dict) else None
@@ -180,6 +238,8 @@ def _stored(table: Mapping[object, object], metadata: Metadata, what: str) -> No
 
 
 def _item(name: str, info: Inert, what: str, dtype: str = "", size: Shape | None = None) -> Item:
+    if info.name != "_StorageInfo":
+        raise Broken(f"{what}: {visible(name)}: a stored piece of unknown kind")
     path, offset, length = info.get("relative_path"), info.get("offset"), info.get("length")
     transforms = info.state.get("transform_descriptors") if isinstance(info.state, dict) else None
     if not isinstance(path, str) or type(offset) is not int or type(length) is not int:
@@ -200,6 +260,9 @@ def _planned(planner: Mapping[object, object], metadata: Metadata, what: str) ->
                 raise Broken(f"{what}: {visible(name)}: its path is another name")
             if name not in metadata.tensors and name not in metadata.blobs:
                 raise Broken(f"{what}: {visible(name)} is planned but not described")
+    lacking = (metadata.tensors.keys() | metadata.blobs) - planner.keys()
+    if planner and lacking and all(isinstance(path, tuple) for path in planner.values()):
+        raise NotKnown(f"{what}: {visible(min(lacking))} is described but not planned")
 
 
 def tiles(tensor: TensorInfo) -> bool:

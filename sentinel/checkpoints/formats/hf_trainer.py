@@ -17,6 +17,7 @@ from sentinel.checkpoints.formats.base import (
     SKEW_S,
     Ask,
     Finding,
+    neighbours,
     no_owners,
     refuse_links,
     unfinished,
@@ -27,6 +28,7 @@ STATE = "trainer_state.json"
 _STATE_LIMIT_BYTES = 24 << 20
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
+_PARTS = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "pytorch_model.bin", "optimizer.bin")
 _PICKLED_INDEX = "pytorch_model.bin.index.json"
 
 owners_by_name = no_owners
@@ -37,14 +39,17 @@ def recognise(tree: Tree) -> bool:
         return False
     if STATE in tree.files:
         return True
-    typical = {"training_args.bin", "optimizer.pt", "scheduler.pt", "checkpoint-is-incomplete.txt"}
-    return bool(_FOLDER.fullmatch(tree.root.name) and typical & set(tree.files))
+    # Half deleted, half written; accelerate's own folders of that name keep random_states_<rank>.pkl and no state.
+    others = any(name.startswith("random_states_") or name.endswith((".distcp", ".metadata")) for name in tree.files)
+    return bool(_FOLDER.fullmatch(tree.root.name)) and not others and bool(tree.files)
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
     if "checkpoint-is-incomplete.txt" in tree.files:
         raise unfinished(tree, ask, "marked incomplete by the Trainer (checkpoint-is-incomplete.txt)")
+    if STATE not in tree.files and not set(_PARTS) & set(tree.files):
+        raise NotKnown(f"{STATE} is missing: not a whole checkpoint of the Trainer, or one of something else")
     if STATE not in tree.files:
         raise unfinished(tree, ask, f"{STATE} is missing: the save did not finish")
     step = _state(tree, ask)
@@ -68,6 +73,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     _ranks(tree, ask)
     _same_step(tree, files, step)
     _written_last(tree)
+    _as_beside(tree)
     finding.works = works
     return finding
 
@@ -152,3 +158,17 @@ def _written_last(tree: Tree) -> None:
             late = entry.mtime_s - limit
             if late > 0:
                 raise Broken(f"{visible(name)} was written {late + SKEW_S:.0f} s after {STATE}: overwritten in place")
+
+
+def _as_beside(tree: Tree) -> None:
+    """Which files a save consists of is the Trainer's setting; one that lacks what the step beside it has is doubtful."""
+    mine = {name for name in tree.files if "/" not in name}
+    for folder in neighbours(tree.root, 1):
+        try:
+            with os.scandir(folder) as entries:
+                theirs = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+        except OSError:
+            return
+        lacking = sorted(name for name in theirs - mine if name in _PARTS or name.endswith(".safetensors"))
+        if STATE in theirs and lacking:
+            raise NotKnown(f"{visible(lacking[0])} is missing, which {visible(folder.name)} has: half deleted?")

@@ -57,7 +57,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
                 covered.add(name)
             else:
                 unsummed.append(name)
-    world = max(files) + 1
+    # A holder's folder that has nothing left in it still says that there was such a rank.
+    world = max([*files, *_holders(tree)]) + 1
     missing = set(range(world)) - set(files)
     unmade = [name for name in dirty if int(_owner(name)) not in files]
     if unmade and not ask.part:
@@ -76,6 +77,10 @@ def check(tree: Tree, ask: Ask) -> Finding:
         covered=covered,
         note="whole: the shard of one rank" if tree.single else "",
     )
+
+
+def _holders(tree: Tree) -> list[int]:
+    return [int(name) for name in (folder.rpartition("/")[2] for folder in tree.folders) if name.isdigit()]
 
 
 def _one_rank(tree: Tree, files: dict[int, list[str]]) -> bool:

@@ -13,10 +13,16 @@ import re
 from collections.abc import Iterable
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small, visible
-from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
+from sentinel.checkpoints.formats.base import (
+    Ask,
+    Finding,
+    neighbours,
+    no_owners,
+    refuse_links,
+    unfinished,
+)
 from sentinel.checkpoints.formats.dcp_metadata import Shape, TensorInfo, tiles
 from sentinel.checkpoints.formats.safetensors_file import Header, check_file
-from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.work import Work
 
 NAME = "safetensors_set"
@@ -105,23 +111,18 @@ def _ranks(tree: Tree, ask: Ask, shards: Iterable[str]) -> None:
         raise unfinished(tree, ask, f"the shard of rank {min(holes) - 1} is missing")
     usual = _usual_ranks(tree)
     if usual is not None and len(ranks) < usual and not ask.part:
-        raise NotKnown(f"shards of {len(ranks)} ranks; the step before it has those of {usual}")
+        raise NotKnown(f"shards of {len(ranks)} ranks; the step beside it has those of {usual}")
 
 
 def _usual_ranks(tree: Tree) -> int | None:
-    """How many ranks the nearest earlier step beside this one has."""
-    mine = step_of(tree.root.name)
-    if mine is None:
-        return None
-    try:
-        with os.scandir(tree.root.parent) as entries:
-            earlier = [(step, e.name) for e in entries if (step := step_of(e.name)) is not None and step < mine]
-        if not earlier:
+    """How many ranks the nearest step beside this one has."""
+    for folder in neighbours(tree.root, 1):
+        try:
+            with os.scandir(folder) as entries:
+                return len({m.group(1) for e in entries if (m := _SHARD.fullmatch(e.name))}) or None
+        except OSError:
             return None
-        with os.scandir(tree.root.parent / max(earlier)[1]) as entries:
-            return len({m.group(1) for e in entries if (m := _SHARD.fullmatch(e.name))}) or None
-    except OSError:
-        return None
+    return None
 
 
 def _tile(shards: dict[str, Header]) -> None:

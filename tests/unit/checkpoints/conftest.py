@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -231,6 +232,147 @@ class Maker:
         if not per_rank:
             self.write(path / ".metadata", self.metadata(tensors, ["train_state.step"], stored), 1)
         return path
+
+    # --- the other formats -------------------------------------------------------------------------------------------
+
+    def safetensors(self, tensors, metadata=None):
+        """tensors: {name: (dtype, shape, bytes)}."""
+        header, body = {}, b""
+        if metadata:
+            header["__metadata__"] = metadata
+        for name, (dtype, shape, data) in tensors.items():
+            header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
+            body += data
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text + body
+
+    def state(self, step, keys=2, shape=(16, 8)):
+        """(value, payloads): an optimizer state with a step tensor per parameter."""
+        value, payloads = {}, []
+        count = shape[0] * shape[1]
+        for key in range(keys):
+            base = len(payloads)
+            value[key] = {
+                "step": self.tensor((), key=base),
+                "exp_avg": self.tensor(shape, key=base + 1),
+                "exp_avg_sq": self.tensor(shape, key=base + 2),
+            }
+            payloads += [struct.pack("<f", step), self.floats(count), self.floats(count)]
+        return value, payloads
+
+    def hf(self, folder, step=6, sharded=False):
+        path = self.root / folder
+        names = [f"model.layers.{i}.weight" for i in range(4)]
+        tensors = {name: ("F32", (16, 8), self.floats(128)) for name in names}
+        if sharded:
+            parts = [names[:2], names[2:]]
+            table = {}
+            for i, part in enumerate(parts, 1):
+                file = f"model-{i:05d}-of-00002.safetensors"
+                self.write(path / file, self.safetensors({n: tensors[n] for n in part}, {"format": "pt"}))
+                table |= dict.fromkeys(part, file)
+            self.json(path / "model.safetensors.index.json", {"metadata": {"total_size": 2048}, "weight_map": table})
+        else:
+            self.write(path / "model.safetensors", self.safetensors(tensors, {"format": "pt"}))
+        value, payloads = self.state(step)
+        self.write(path / "optimizer.pt", self.torch_file({"state": value, "param_groups": []}, payloads, "optimizer"))
+        self.write(path / "scheduler.pt", self.torch_file({"last_epoch": step}, prefix="scheduler"))
+        rng = {"cpu": self.tensor((64,)), "python": (3, (1, 2), None)}
+        self.write(path / "rng_state.pth", self.torch_file(rng, [self.floats(64)], "rng_state"))
+        self.write(path / "training_args.bin", self.torch_file({"lr": 0.1}, prefix="training_args"))
+        history = [{"step": s, "loss": 1.0 / s} for s in range(1, step + 1)]
+        self.json(path / "trainer_state.json", {"global_step": step, "log_history": history}, 1)
+        return path
+
+    def megatron(self, folder, step=200, integrity=True):
+        path = self.dcp(folder, step=step)
+        self.json(path / "metadata.json", {"sharded_backend": "torch_dist", "sharded_backend_version": 1}, 2)
+        if integrity:
+            files = {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in path.iterdir()}
+            self.json(path / "integrity.json", {"algorithm": "sha256", "files": files}, 3)
+        return path
+
+    def megatron_legacy(self, folder, step=200, tp=2, pp=2):
+        path = self.root / folder
+        for t in range(tp):
+            for p in range(pp):
+                value = {"iteration": step, "model": {"w": self.tensor((16, 8))}}
+                data = self.torch_file(value, [self.floats(128)], "model_optim_rng")
+                self.write(path / f"mp_rank_{t:02d}_{p:03d}" / "model_optim_rng.pt", data)
+        return path
+
+    def deepspeed(self, folder, step=4, ranks=2, stage=1):
+        path = self.root / folder
+        for rank in range(ranks):
+            value, payloads = self.state(step, keys=1)
+            whole = {
+                "optimizer_state_dict": {
+                    "base_optimizer_state": {"state": value, "param_groups": []},
+                    "partition_count": [ranks],
+                    "zero_stage": stage,
+                },
+                "ds_version": "0.19.8",
+            }
+            name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+            self.write(path / name, self.torch_file(whole, payloads, name[:-3]))
+            model = {
+                "module": {"w": self.tensor((16, 8))},
+                "global_steps": step,
+                "dp_world_size": ranks,
+                "mp_world_size": 1,
+                "ds_config": {"zero_optimization": {"stage": stage}},
+            }
+            if stage == 3:
+                name = f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt"
+            elif rank:
+                continue
+            else:
+                name = "mp_rank_00_model_states.pt"
+            self.write(path / name, self.torch_file(model, [self.floats(128)], name[:-3]))
+        return path
+
+    def nvrx(self, folder, step=200, ranks=4):
+        path = self.root / folder
+        for rank in range(ranks):
+            state = Made("ckpt", "StateDict", {"state_dict": {"w": self.tensor((16, 8)), "iteration": step}})
+            data = self.torch_file(state, [self.floats(128)])
+            self.write(path / str(rank) / f"iter_{step:07d}_{rank}_local.pt", data)
+        return path
+
+    def nemo(self, folder, step=100):
+        path = self.dcp(f"{folder}/weights", step=step).parent
+        self.json(path / "context" / "model.json", {"layers": 2})
+        return path
+
+    def lightning(self, name, step=100):
+        value = {"global_step": step, "state_dict": {"w": self.tensor((16, 8))}, "epoch": 1}
+        self.write(self.root / name, self.torch_file(value, [self.floats(128)]))
+        return self.root / name
+
+    def hf_writer(self, folder, ranks=3):
+        path = self.root / folder
+        for rank in range(ranks):
+            info = {"w": {"saved_offsets": [rank * 8, 0]}}
+            data = self.safetensors(
+                {"w": ("F32", (8, 4), self.floats(32))}, {"DCP_SHARDING_INFO": json.dumps(info), "format": "pt"}
+            )
+            self.write(path / f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors", data)
+        return path
+
+    def legacy(self, name, step=5):
+        """A file of torch's format before 1.6."""
+        out = io.BytesIO()
+        for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}):
+            pickle.dump(value, out, 2)
+        stored = Stored("77", "float32", 128)
+        stored.reference = (*stored.reference, None)
+        tensor = Call("torch._utils", "_rebuild_tensor_v2", stored, 0, (16, 8), (8, 1), False, None)
+        Pickler(out, 2).dump({"w": tensor, "iteration": step})
+        pickle.dump(["77"], out, 2)
+        out.write((128).to_bytes(8, "little") + self.floats(128))
+        self.write(self.root / name, out.getvalue())
+        return self.root / name
 
     def write(self, path, data, after_s=0.0):
         """Write a file that is an hour old."""
