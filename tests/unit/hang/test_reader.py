@@ -69,8 +69,10 @@ def test_gloo_marks_finished_work_as_retired_only_and_lists_no_members(make):
         for item in value["entries"]:
             item["profiling_name"] = item["profiling_name"].replace("nccl", "gloo")
             item |= {"state": "scheduled", "time_discovered_completed_ns": None}
-        files[name] = value | {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
-    assert make.find(files).culprit_ranks == (3,)
+        files[name] = value | {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}, "pg_status": {}}
+    found = make.find(files)
+    assert (found.kind, found.culprit_ranks) == ("missing", (3,))
+    assert 3 not in found.waiting  # its finished calls count as finished
 
 
 def test_the_groups_tell_the_rank_when_the_name_is_wrong(make):
