@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from sentinel.adapters.slurm_parse import Record, job_view, node_view, records, whole
-from sentinel.adapters.slurm_process import Answer, Commands, SlurmSaidNo
+from sentinel.adapters.slurm_parse import Record, fleet_of, job_of, node_of, records, whole
+from sentinel.adapters.slurm_process import Answer, Commands, SlurmSaidNo, error_from
 from sentinel.adapters.slurm_writer import Writer
 from sentinel.errors import ProtocolError, Unavailable
 from sentinel.model import Fleet, JobView, NodeView
@@ -51,19 +51,15 @@ class CommandReader:
     async def fleet(self) -> Fleet:
         """Two commands, whatever the size."""
         at = self._now()
-        nodes = [node_view(record) for record in await self._nodes()]
-        jobs = [job_view(record) for record in await self._jobs()]
-        return Fleet(at=at, nodes={node.name: node for node in nodes}, jobs={job.id: job for job in jobs})
+        return fleet_of(at, await self._nodes(), await self._jobs())
 
     async def node(self, name: str) -> NodeView | None:
         if not _NODE_NAME.match(name):
             return None
-        found = await self._nodes(name)
-        return next((node_view(record) for record in found if record.get("name") == name), None)
+        return node_of(await self._nodes(name), name)
 
     async def job(self, job: int) -> JobView | None:
-        record = await self.job_record(job)
-        return job_view(record) if record is not None else None
+        return job_of(await self.job_record(job))
 
     async def job_record(self, job: int) -> Record | None:
         """The job as Slurm's JSON has it; None when slurmctld does not know it."""
@@ -74,7 +70,7 @@ class CommandReader:
         said = (await self._ask("scontrol", "show", "config")).decode("utf-8", "replace")
         found = re.search(r"^SLURM_VERSION\s*=\s*(\S+)\s*$", said, re.MULTILINE)
         if found is None:
-            raise ProtocolError("scontrol show config names no SLURM_VERSION")
+            raise Unavailable("scontrol show config names no SLURM_VERSION")
         return found[1]
 
     async def _nodes(self, name: str | None = None) -> list[Record]:
@@ -83,7 +79,7 @@ class CommandReader:
         else:
             command = ["sinfo", "--json", "--all", *([f"--nodes={name}"] if name else [])]
         try:
-            return records(await self._commands.run(*command), "nodes")
+            return await self._records(command, "nodes")
         except SlurmSaidNo as no:
             if name and no.answer is Answer.NO_NODE:
                 return []
@@ -95,11 +91,22 @@ class CommandReader:
         else:  # squeue of these releases gives all jobs in JSON, whatever it is asked for
             command = ["squeue", "--json", "--all", "--states=all"]
         try:
-            return records(await self._commands.run(*command), "jobs")
+            return await self._records(command, "jobs")
         except SlurmSaidNo as no:
             if job is not None and no.answer is Answer.NO_JOB:
                 return []
             raise _unexpected(no) from no
+
+    async def _records(self, command: list[str], key: str) -> list[Record]:
+        """With status 0 and an empty list sinfo of 22.05 answers when munge is away: only the words tell."""
+        output, said = await self._commands.run_both(*command)
+        try:
+            return records(output, key)
+        except ProtocolError as error:
+            complaint = error_from(said) if said else None
+            if isinstance(complaint, Unavailable | SlurmSaidNo):
+                raise complaint from error
+            raise Unavailable(f"{command[0]}: {error.message}") from error
 
     async def _ask(self, program: str, *arguments: str) -> bytes:
         try:
@@ -113,7 +120,7 @@ class CommandReader:
             said = (await self._ask("scontrol", "--version")).decode("utf-8", "replace")
             found = _RELEASE.search(said)
             if found is None:
-                raise ProtocolError(f"scontrol --version says {said!r:.80}")
+                raise Unavailable(f"scontrol --version says {said!r:.80}")
             self._client = (int(found[1]), int(found[2]))
         return self._client
 

@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.slurm_hostlist import expand
-from sentinel.errors import ProtocolError
-from sentinel.model import JobView, NodeView, utc
+from sentinel.errors import ProtocolError, Unavailable
+from sentinel.model import Fleet, JobView, NodeView, utc
 
 Record = Mapping[str, Any]
 
@@ -61,9 +61,43 @@ def records(text: str | bytes, key: str) -> list[Record]:
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise ProtocolError(f"Slurm's answer has no list {key!r}")
     errors = answer.get("errors")
-    if isinstance(errors, list) and errors and not found:
+    if errors:  # sinfo of 22.05 ends with status 0 and an empty list when it is refused
         raise ProtocolError(f"Slurm's answer carries errors: {errors!r:.200}")
     return found
+
+
+def fleet_of(at: datetime, nodes: list[Record], jobs: list[Record]) -> Fleet:
+    """One snapshot out of two answers.
+
+    Raises:
+        Unavailable: a record that is none, or no node at all: a cluster without nodes is one that hides them from us.
+    """
+    if not nodes:
+        raise Unavailable(
+            "Slurm shows no node at all", fix="check PrivateData in slurm.conf and the rights of this account"
+        )
+    try:
+        seen = [node_view(record) for record in nodes]
+        known = [job_view(record) for record in jobs]
+    except ProtocolError as error:
+        raise Unavailable(f"Slurm's answer cannot be read: {error.message}") from error
+    return Fleet(at=at, nodes={node.name: node for node in seen}, jobs={job.id: job for job in known})
+
+
+def node_of(found: list[Record], name: str) -> NodeView | None:
+    """The named node among records; raises Unavailable when its record is none."""
+    try:
+        return next((node_view(record) for record in found if record.get("name") == name), None)
+    except ProtocolError as error:
+        raise Unavailable(f"Slurm's answer cannot be read: {error.message}") from error
+
+
+def job_of(record: Record | None) -> JobView | None:
+    """The job of a record; raises Unavailable when it is none."""
+    try:
+        return job_view(record) if record is not None else None
+    except ProtocolError as error:
+        raise Unavailable(f"Slurm's answer cannot be read: {error.message}") from error
 
 
 def node_view(record: Record) -> NodeView:

@@ -97,7 +97,11 @@ class Commands:
         self.deadline_s = deadline_s
 
     async def run(self, program: str, *arguments: str) -> bytes:
-        """stdout of a command that succeeded.
+        """stdout of a command that succeeded; raises as ``run_both`` does."""
+        return (await self.run_both(program, *arguments))[0]
+
+    async def run_both(self, program: str, *arguments: str) -> tuple[bytes, str]:
+        """stdout and stderr of a command that ended with status 0, which does not mean that it has got an answer.
 
         Raises:
             Timeout: not within the deadline.
@@ -108,7 +112,7 @@ class Commands:
         status, output, said = await self._run(program, arguments)
         if status != 0:
             raise error_from(said or f"{program} ended with status {status}")
-        return output
+        return output, said
 
     async def _run(self, program: str, arguments: tuple[str, ...]) -> tuple[int, bytes, str]:
         path = shutil.which(program, path=self.path)

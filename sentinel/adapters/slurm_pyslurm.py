@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.adapters.slurm_commands import CommandReader, CommandVerbs
-from sentinel.adapters.slurm_parse import Record, job_view, node_view, whole
+from sentinel.adapters.slurm_parse import Record, fleet_of, job_of, node_of, whole
 from sentinel.adapters.slurm_process import Commands, SlurmSaidNo, error_from
 from sentinel.adapters.slurm_writer import Writer
-from sentinel.errors import ProtocolError, Timeout, Unavailable
+from sentinel.errors import Timeout, Unavailable
 from sentinel.model import Fleet, JobView, NodeView
 
 CHILD = (sys.executable, "-m", "sentinel.adapters.slurm_pyslurm_child")
@@ -75,9 +75,8 @@ class Child:
 
         Raises:
             Timeout: not within the deadline; the child is killed.
-            Unavailable: the child could not be started or died; Denied is possible.
+            Unavailable: the child could not be started, died or has a pyslurm that does not fit; Denied is possible.
             SlurmSaidNo: slurmctld's no.
-            ProtocolError: pyslurm is not what it says to be.
         """
         async with self._turn:
             try:
@@ -100,7 +99,9 @@ class Child:
             return answer["ok"]
         if "no" in answer:
             raise error_from(str(answer["no"]))
-        raise ProtocolError(f"pyslurm on {verb}: {answer.get('broken')!r:.300}")
+        raise Unavailable(
+            f"pyslurm on {verb}: {answer.get('broken')!r:.300}", fix="remove this pyslurm: it does not fit"
+        )
 
     async def _exchange(self, verb: str, arguments: tuple[object, ...]) -> bytes:
         process = self._process
@@ -140,17 +141,13 @@ class PyslurmReader:
 
     async def fleet(self) -> Fleet:
         at = self._now()
-        nodes = [node_view(record) for record in await self._records("nodes")]
-        jobs = [job_view(record) for record in await self._records("jobs")]
-        return Fleet(at=at, nodes={node.name: node for node in nodes}, jobs={job.id: job for job in jobs})
+        return fleet_of(at, await self._records("nodes"), await self._records("jobs"))
 
     async def node(self, name: str) -> NodeView | None:
-        found = await self._records("nodes")
-        return next((node_view(record) for record in found if record.get("name") == name), None)
+        return node_of(await self._records("nodes"), name)
 
     async def job(self, job: int) -> JobView | None:
-        record = await self.job_record(job)
-        return job_view(record) if record is not None else None
+        return job_of(await self.job_record(job))
 
     async def job_record(self, job: int) -> Record | None:
         # Not Job.load: it asks for the steps as well, and an array's id gives it any of the tasks.
@@ -166,7 +163,7 @@ class PyslurmReader:
         except SlurmSaidNo as no:
             raise Unavailable(f"Slurm did not answer the question: {no.message}") from no
         if not isinstance(found, list) or not all(isinstance(record, dict) for record in found):
-            raise ProtocolError(f"pyslurm's {verb} are not a list of records")
+            raise Unavailable(f"pyslurm's {verb} are not a list of records")
         return found
 
 

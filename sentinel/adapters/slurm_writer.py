@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from sentinel.adapters.slurm_parse import ENDED, Record, array_spec, het_leader, job_view
+from sentinel.adapters.slurm_parse import ENDED, Record, array_spec, het_leader, job_of
 from sentinel.adapters.slurm_process import Answer, SlurmSaidNo
 from sentinel.errors import Refused, Unavailable
 from sentinel.model import OURS, JobView, NodeView
@@ -131,7 +131,7 @@ class Writer:
             leader = het_leader(record)
             if leader is not None:
                 job, record = leader, await self._record(leader)
-            view, spec = job_view(record), array_spec(record)
+            view, spec = _view(record), array_spec(record)
             if view.held and view.state != "completing":
                 return
             if view.state == "pending":
@@ -193,7 +193,7 @@ class Writer:
             await self._verbs.set_job(f"{job}", fields)
         except SlurmSaidNo as no:
             if no.answer in {Answer.NOT_PENDING, Answer.FINISHED}:
-                view = job_view(await self._record(job))
+                view = _view(await self._record(job))
                 if _is_as_asked(view, excluded, required, fields.get("AdminComment")):
                     return
                 raise Refused(f"job {job} is {view.state}: {no.message}") from no
@@ -208,12 +208,12 @@ class Writer:
             Refused: slurmctld does not know the job.
         """
         record = await self._record(job)
-        view = job_view(record)
+        view = _view(record)
         if not view.held:
             return
         await self._sleep(self._too_soon_s(view))
         if not await self._said_yes(self._verbs.release, array_spec(record)):
-            if not job_view(await self._record(job)).held:
+            if not _view(await self._record(job)).held:
                 return
             raise Refused(f"Slurm does not release job {job}")
 
@@ -255,6 +255,12 @@ class Writer:
 def one_line(text: str) -> str:
     """Text for a reason, comment or message: without control characters, so that it stays one line everywhere."""
     return "".join(character if character.isprintable() else " " for character in text).strip()
+
+
+def _view(record: Record) -> JobView:
+    view = job_of(record)
+    assert view is not None
+    return view
 
 
 def _out_of_service(node: NodeView) -> bool:

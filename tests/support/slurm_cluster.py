@@ -198,6 +198,12 @@ PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         """Send a signal to a daemon: "slurmctld", "munged" or a node's name."""
         self._running[name].send_signal(number)
 
+    def stop(self, name: str) -> None:
+        """Kill a daemon: "slurmctld", "munged" or a node's name."""
+        process = self._running.pop(name)
+        process.kill()
+        process.wait()
+
     def kill_node(self, name: str) -> None:
         """The machine is gone: slurmd and everything it started."""
         daemon = self._running.pop(name)

@@ -1,0 +1,251 @@
+"""A cluster, a job and a daemon's means to act, all in memory but the store; and what kills or starves them at will.
+
+``Fate`` wraps anything and counts the calls that cross into it. At the chosen call it kills (before or after the effect),
+or lets a number of calls find no answer. After a kill every call fails, as nothing runs on in a process that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import sqlalchemy as sa
+from core_records import OPTED_IN, ended, incident, verdict
+from fake_slurm import FakeClock, FakeSlurm
+
+from sentinel import policy
+from sentinel.actions import Means, Task
+from sentinel.adapters import store_tables
+from sentinel.adapters.store import Store
+from sentinel.errors import Timeout
+from sentinel.model import Incident, JobView, Plan, Restart, Scalar, Verdict
+from sentinel.policy import Situation
+from sentinel.settings import Limits, Mode, Modes
+
+T = TypeVar("T")
+ACT = Modes(default=Mode(drain="act", restart="act"))
+WIDE = Limits(drain_fraction=1.0, breaker_nodes=50)
+
+
+class Killed(BaseException):
+    """kill -9: no handler of the daemon's may catch it."""
+
+
+class Fate:
+    """``kill_at``/``fail_at``: number of the call, from 0. ``after``: the effect happens, its answer does not arrive."""
+
+    def __init__(
+        self, *, kill_at: int | None = None, fail_at: int | None = None, fails: int = 1, after: bool = False
+    ) -> None:
+        self.kill_at, self.fail_at, self.fails, self.after = kill_at, fail_at, fails, after
+        self.count = 0
+        self.dead = False
+        self.names: list[str] = []
+
+    def wrap(self, inner: T, label: str, *, only: Callable[[str], bool] = lambda _: True) -> T:
+        return cast(T, _Wrapped(self, inner, label, only))
+
+    def before(self, name: str) -> int:
+        if self.dead:
+            raise Killed
+        number = self.count
+        self.count += 1
+        self.names.append(name)
+        if not self.after:
+            self._strike(number, name)
+        return number
+
+    def done(self, number: int, name: str) -> None:
+        if self.dead:
+            raise Killed
+        if self.after:
+            self._strike(number, name)
+
+    def _strike(self, number: int, name: str) -> None:
+        if number == self.kill_at:
+            self.dead = True
+            raise Killed(name)
+        if self.fail_at is not None and self.fail_at <= number < self.fail_at + self.fails:
+            raise Timeout(f"{name} did not answer")
+
+
+class _Wrapped:
+    def __init__(self, fate: Fate, inner: object, label: str, only: Callable[[str], bool]) -> None:
+        self._fate, self._inner, self._label, self._only = fate, inner, label, only
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found) or not self._only(name):
+            return found
+        fate, label = self._fate, f"{self._label}.{name}"
+        if inspect.iscoroutinefunction(found):
+
+            async def awaited(*arguments: Any, **named: Any) -> Any:
+                number = fate.before(label)
+                result = await found(*arguments, **named)
+                fate.done(number, label)
+                return result
+
+            return awaited
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            number = fate.before(label)
+            result = found(*arguments, **named)
+            fate.done(number, label)
+            return result
+
+        return called
+
+
+class FakeCheckpoints:
+    """Three checkpoints of which the newest is torn; remembers what was moved away."""
+
+    def __init__(self, chosen: Mapping[str, Scalar] | None = None) -> None:
+        self.chosen = chosen if chosen is not None else {"path": "/shared/run/step-200", "step": 200, "tier": "global"}
+        self.there = {"/shared/run/step-100", "/shared/run/step-200", "/shared/run/step-300"}
+        self.moved: list[str] = []
+
+    async def choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
+        return {**self.chosen, "explanation": "the newest that is whole"}
+
+    async def quarantine(self, task: Task, job: JobView, chosen: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        newer = sorted(path for path in self.there if chosen.get("step") == 200 and path.endswith("300"))
+        self.there -= set(newer)
+        self.moved += newer
+        return {"moved": len(newer)}
+
+
+class FakeResume:
+    def __init__(self) -> None:
+        self.files: dict[int, dict[str, str]] = {}
+
+    async def write(self, job: int, values: Mapping[str, str]) -> None:
+        self.files[job] = dict(values)
+
+
+class FakeProgress:
+    """The job prints a step ``after_s`` of running; waiting for it moves the clock."""
+
+    def __init__(self, slurm: FakeSlurm, *, after_s: float = 5.0, steps: bool = True) -> None:
+        self._slurm, self._after_s, self._steps = slurm, after_s, steps
+
+    def last_step(self, job: int, attempt: int) -> int | None:
+        return 250 if attempt == 0 else None
+
+    def first_step(self, job: int, attempt: int) -> int | None:
+        this = self._slurm.jobs.get(job)
+        if not self._steps or this is None or this.state != "RUNNING" or this.restarts != attempt:
+            return None
+        ran_s = self._slurm.clock.now().timestamp() - this.started
+        return 201 if ran_s >= self._after_s else None
+
+    def ended(self, job: int, attempt: int) -> bool:
+        return False
+
+    async def changed(self, job: int, within_s: float) -> None:
+        self._slurm.clock.advance(within_s)
+
+
+class World:
+    """Four nodes, one job on two of them; the store outlives every kill."""
+
+    def __init__(self, store: Store, *, nodes: int = 4, wide: int = 2, comment: str = OPTED_IN) -> None:
+        self.store = store
+        self.slurm = FakeSlurm(nodes=nodes)
+        self.job = self.slurm.submit(nodes=wide, comment=comment)
+        self.checkpoints, self.resume = FakeCheckpoints(), FakeResume()
+        self.progress = FakeProgress(self.slurm)
+        self.verbs = self.slurm._verbs
+
+    def means(self, fate: Fate) -> Means:
+        self.slurm._verbs = fate.wrap(self.verbs, "request", only=lambda name: name not in ("node", "job_record"))
+        return Means(
+            clock=self.slurm.clock,
+            reader=fate.wrap(self.slurm, "reader", only=lambda name: name in ("node", "job", "fleet")),
+            writer=self.slurm,
+            ledger=fate.wrap(self.store, "ledger", only=lambda name: name in ("intend", "record")),
+            checkpoints=fate.wrap(self.checkpoints, "checkpoints"),
+            resume=fate.wrap(self.resume, "resume"),
+            progress=self.progress,
+            pending_s=90.0,
+            confirm_s=600.0,
+        )
+
+    async def decide(
+        self, judged: Verdict, *, limits: Limits = WIDE, modes: Modes = ACT
+    ) -> tuple[Incident, Verdict, Plan]:
+        """The plan that policy makes for ``judged`` about the job's first attempt."""
+        fleet = await self.slurm.fleet()
+        happened = incident(ended(self.job), job=self.job, nodes=judged.drain)
+        situation = Situation(
+            fleet=fleet, job=fleet.jobs[self.job], intent=policy.Intent(restart=True), last_step=250
+        )
+        made = policy.decide(
+            judged, happened, situation, limits=limits, modes=modes, act_confidence=0.6, now=self.slurm.clock.now()
+        )
+        self.store.save_incident(happened, user="alice")
+        self.store.save_verdict(happened.id, judged, self.slurm.clock.now())
+        self.store.save_plan(made)
+        return happened, judged, made
+
+    def end_state(self) -> dict[str, Any]:
+        """What must be the same whatever was cut: Slurm's state, the resume point, the checkpoints that are left."""
+        job = self.slurm.jobs.get(self.job)
+        return {
+            "nodes": {n.name: (n.drained, n.down, n.reason) for n in self.slurm.nodes.values()},
+            "job": job
+            and (job.state, job.held, job.restarts, job.excluded, job.required, job.admin_comment, bool(job.on)),
+            "resume": self.resume.files,
+            "checkpoints": sorted(self.checkpoints.there),
+            "results": {
+                (row["kind"], row["node"] or row["job"]): row["result"] for row in self.store.steps_of("inc1")
+            },
+        }
+
+    def effects(self) -> dict[str, int]:
+        """How often each request that changes something was made; repeating an assignment changes nothing."""
+        counts: dict[str, int] = {}
+        for call in self.slurm.calls:
+            if call[0] != "set_job":
+                name = " ".join(call[:3]) if call[0] == "set_node" else call[0]
+                counts[name] = counts.get(name, 0) + 1
+        return {**counts, "moved": len(self.checkpoints.moved)}
+
+
+ECC = verdict(drain=("n1",), gpus=("n1:3",))
+LOST = verdict(policy.Cause.NODE_FAILURE, scope=policy.Scope.NODE, drain=("n1",))
+SUSPECTED = verdict(policy.Cause.NCCL_HANG_UNKNOWN, scope=policy.Scope.UNKNOWN, suspect=("n2",))
+USER = verdict(policy.Cause.USER_CODE, scope=policy.Scope.APPLICATION, restart=Restart.HOLD, advice="index error")
+
+
+def clear(store: Store) -> None:
+    with store.engine.begin() as connection:
+        for table in store_tables.metadata.sorted_tables:
+            connection.execute(sa.delete(table))
+
+
+@contextmanager
+def opened(url: str | Path) -> Iterator[Store]:
+    store = Store(url if isinstance(url, str) else f"sqlite:///{url / 'sentinel.db'}")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+class FakeSleep:
+    """Stands in for asyncio.sleep: time passes on the fake clock only."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._real = asyncio.sleep
+        self.slept: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._clock.advance(seconds)
+        await self._real(0)
