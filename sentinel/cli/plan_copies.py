@@ -11,7 +11,7 @@ from sentinel.planning.bandwidth import stall_s
 from sentinel.planning.limits import OutOfRange
 from sentinel.planning.quantities import show_bytes, show_duration, show_share
 from sentinel.planning.replicas import PLACEMENTS, copy_cost, domain_survival, on_disk_survival, survival
-from sentinel.planning.tiers import Tiers, break_even_local_share, plan_two_level
+from sentinel.planning.tiers import Tiers, TwoLevelPlan, break_even_local_share, plan_two_level
 
 _SHOWN_COPIES = (2, 3, 4)
 MOST_DRAWN_LOSSES = 64
@@ -170,6 +170,26 @@ def _domains(answer: Answer, inputs: Inputs, nodes: int, copies: int, losses: in
 
 def add_payoff(answer: Answer, inputs: Inputs, nodes: int, mtbf_s: float) -> None:
     """Peer copies as a local tier before the storage, against the storage alone."""
+    copies = int(inputs.read("copies", "copies", quantities.whole_count, default=2) or 2)
+    if copies < 2:
+        raise UserError("--copies 1 puts no copy at a peer", fix="Give 2 or more.")
+    tiers = _tiers(inputs, nodes, mtbf_s, copies)
+    answer.document |= {"peer_save_s": tiers.local_save_s, "storage_save_s": tiers.global_save_s}
+    if tiers.local_save_s >= tiers.global_save_s:
+        answer.warnings.append("a save to the peers takes as long as one to the storage: peer copies never pay")
+        answer.document["peer_copies_pay"] = False
+        answer.headline = f"{answer.headline} Peer copies do not pay.".strip()
+        return
+    try:
+        plan = plan_two_level(tiers)
+    except OutOfRange as error:
+        saving = f"saving to this storage takes {show_duration(tiers.global_save_s)}"
+        raise OutOfRange(f"{saving}: {error.message}", fix=error.fix) from error
+    _paid(answer, tiers, plan, copies)
+
+
+def _tiers(inputs: Inputs, nodes: int, mtbf_s: float, copies: int) -> Tiers:
+    """Peers as the local tier, the storage as the global one."""
     size = checkpoint_input(inputs)
     if size is None:
         raise UserError("nothing says how large a checkpoint is", fix="Give --parameters 405B or --checkpoint 5.67TB.")
@@ -177,21 +197,12 @@ def add_payoff(answer: Answer, inputs: Inputs, nodes: int, mtbf_s: float) -> Non
         "storage_bytes_per_s", "storage_bandwidth", quantities.rate, "Of the global storage: 100GB/s."
     )
     peer = inputs.need("peer_bytes_per_s", "peer_bandwidth", quantities.rate, "From a node to its peer: 40GB/s.")
-    copies = int(inputs.read("copies", "copies", quantities.whole_count, default=2) or 2)
-    if copies < 2:
-        raise UserError("--copies 1 puts no copy at a peer", fix="Give 2 or more.")
-    global_save = size / storage
+    sending = stall_s(size, nodes, peer, copies)
     local_save = inputs.read(
-        "local_save_s",
-        "local_save",
-        quantities.duration,
-        default=stall_s(size, nodes, peer, copies),
-        note="the transfer alone",
+        "local_save_s", "local_save", quantities.duration, default=sending, note="the transfer alone"
     )
     restart = restart_input(inputs)
-    local_restart = inputs.read(
-        "local_restart_s", "local_restart", quantities.duration, default=restart, note="as --restart"
-    )
+    local_restart = inputs.read("local_restart_s", "local_restart", _zero, default=restart, note="as --restart")
     known = None if inputs.history is None else history.local_share(inputs.history).fraction
     share = inputs.read(
         "local_share_fraction",
@@ -202,52 +213,37 @@ def add_payoff(answer: Answer, inputs: Inputs, nodes: int, mtbf_s: float) -> Non
         note="to be measured: see the break-even",
     )
     assert local_restart is not None and share is not None and local_save is not None
-    if local_save >= global_save:
-        answer.warnings.append("a save to the peers takes as long as one to the storage: peer copies never pay")
-        answer.document |= {"peer_save_s": local_save, "storage_save_s": global_save, "peer_copies_pay": False}
-        answer.headline = f"{answer.headline} Peer copies do not pay.".strip()
-        return
-    tiers = Tiers(local_save, local_restart, global_save, restart, mtbf_s, share)
-    try:
-        plan = plan_two_level(tiers)
-    except OutOfRange as error:
-        raise OutOfRange(
-            f"saving to this storage takes {show_duration(global_save)}: {error.message}", fix=error.fix
-        ) from error
+    return Tiers(local_save, local_restart, size / storage, restart, mtbf_s, share)
+
+
+def _zero(text: str, what: str) -> quantities.Quantity:
+    return quantities.duration(text, what, zero=True)
+
+
+def _paid(answer: Answer, tiers: Tiers, plan: TwoLevelPlan, copies: int) -> None:
     least = break_even_local_share(tiers)
-    pays = plan.overhead_fraction < plan.single_level_overhead_fraction
+    alone, together = plan.single_level_overhead_fraction, plan.overhead_fraction
+    pays = together < alone
     answer.document |= {
-        "peer_save_s": local_save,
-        "storage_save_s": global_save,
         "peer_copies_pay": pays,
-        "storage_alone_overhead_fraction": plan.single_level_overhead_fraction,
-        "with_peers_overhead_fraction": plan.overhead_fraction,
+        "storage_alone_overhead_fraction": alone,
+        "with_peers_overhead_fraction": together,
         "local_interval_s": plan.local_interval_s,
         "global_interval_s": plan.global_interval_s,
         "break_even_local_share_fraction": least,
     }
-    rows = [
-        (
-            "storage alone",
-            show_duration(global_save),
-            show_duration(plan.single_level_interval_s),
-            show_share(plan.single_level_overhead_fraction),
-        ),
-        (
-            f"{copies} copies at peers first",
-            show_duration(local_save),
-            show_duration(plan.local_interval_s),
-            show_share(plan.overhead_fraction),
-        ),
-    ]
-    answer.sections.append(
-        Section("Peer copies against storage", ("", "a save", "every", "overhead"), rows, mark=int(pays))
+    kinds = (
+        ("storage alone", tiers.global_save_s, plan.single_level_interval_s, alone),
+        (f"{copies} copies at peers first", tiers.local_save_s, plan.local_interval_s, together),
     )
-    verdict = f"Peer copies {'pay' if pays else 'do not pay'}: {show_share(plan.overhead_fraction)} overhead against "
-    verdict += f"{show_share(plan.single_level_overhead_fraction)} of storage alone."
-    answer.headline = f"{answer.headline} {verdict}".strip()
+    rows = [(name, show_duration(save), show_duration(often), show_share(cost)) for name, save, often, cost in kinds]
+    columns = ("", "a save", "every", "overhead")
+    answer.sections.append(Section("Peer copies against storage", columns, rows, mark=int(pays)))
+    verdict = f"Peer copies {'pay' if pays else 'do not pay'}: {show_share(together)} overhead against "
+    answer.headline = f"{answer.headline} {verdict}{show_share(alone)} of storage alone.".strip()
     answer.notes.append(
         "they never pay here"
         if least is None
-        else f"they pay as soon as they repair {show_share(least)} of the failures; {show_share(share)} is reckoned with"
+        else f"they pay as soon as they repair {show_share(least)} of the failures; "
+        f"{show_share(tiers.local_share_fraction)} is reckoned with"
     )

@@ -63,5 +63,5 @@ def whole(value: int, name: str, *, least: int = 1, most: int | None = None) -> 
     if value < least:
         raise PlanningError(f"{name} is {value}; it must be at least {least}")
     if most is not None and value > most:
-        raise PlanningError(f"{name} is {value}; more than {most} is not computed here")
+        raise PlanningError(f"{name} is {value}; more than {most} is not computed here", fix=f"Give at most {most}.")
     return value

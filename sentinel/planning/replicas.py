@@ -15,14 +15,15 @@ Placements:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
-from math import comb
+from functools import lru_cache
+from math import comb, exp, lgamma, log
 
 from sentinel.planning.limits import PlanningError, fraction, positive, whole
 
 PLACEMENTS = ("group", "ring", "random")
 MOST_NODES = 200_000
-MOST_LOSSES = 2_000
+MOST_LOSSES = 500
+NEGLIGIBLE = 1e-15
 
 
 def survival(nodes: int, copies: int, losses: int, placement: str = "group") -> float:
@@ -35,52 +36,49 @@ def survival(nodes: int, copies: int, losses: int, placement: str = "group") -> 
     if losses == nodes:
         return 0.0
     if placement == "group":
-        return _ratio(_group_count(nodes, copies, losses), comb(nodes, losses))
+        return _group_count(nodes, copies, losses) / comb(nodes, losses)
     if placement == "ring":
-        return _ratio(_circle_count(nodes, copies, losses), comb(nodes, losses))
+        return _circle_count(nodes, copies, losses) / comb(nodes, losses)
     if placement == "random":
         return (1 - comb(losses - 1, copies - 1) / comb(nodes - 1, copies - 1)) ** losses
     raise PlanningError(f"unknown placement {placement!r}", fix=f"One of {', '.join(PLACEMENTS)}.")
 
 
-def _ratio(part: int, total: int) -> float:
-    return float(Fraction(part, total))
+@lru_cache(maxsize=64)
+def _power(polynomial: tuple[int, ...], exponent: int, upto: int) -> tuple[int, ...]:
+    """Coefficients x^0 .. x^upto of polynomial^exponent, whose constant term is 1; exact.
+
+    From Q = P^e follows P Q' = e P' Q, so k q(k) = sum over i >= 1 of (e i - (k - i)) p(i) q(k - i) (Euler; Knuth, The Art
+    of Computer Programming, volume 2, 4.7).
+    """
+    found = [1]
+    for k in range(1, upto + 1):
+        total = 0
+        for i in range(1, min(k, len(polynomial) - 1) + 1):
+            total += (exponent * i - (k - i)) * polynomial[i] * found[k - i]
+        found.append(total // k)
+    return tuple(found)
 
 
 def _group_count(nodes: int, copies: int, losses: int) -> int:
-    """Sets of ``losses`` nodes that contain no whole group, by inclusion and exclusion over the groups.
+    """Sets of ``losses`` nodes that contain no whole group: each group may lose anything but all, so the coefficient of
+    x^losses in ((1 + x)^copies - x^copies)^groups.
 
     Where ``copies`` does not divide ``nodes`` the last group has copies + rest nodes in line.
     """
+    polynomial = tuple(comb(copies, i) for i in range(copies))
     rest = nodes % copies
     if rest == 0:
-        return _plain_groups(nodes // copies, copies, losses)
+        return _power(polynomial, nodes // copies, losses)[losses]
     last = copies + rest
-    whole_groups = nodes // copies - 1
-    return sum(
-        _line_count(last, copies, inside) * _plain_groups(whole_groups, copies, losses - inside)
-        for inside in range(min(last, losses) + 1)
-    )
-
-
-def _plain_groups(groups: int, copies: int, losses: int) -> int:
-    if losses < 0 or losses > groups * copies:
-        return 0
-    total = 0
-    for whole_lost in range(min(groups, losses // copies) + 1):
-        ways = comb(groups, whole_lost) * comb((groups - whole_lost) * copies, losses - whole_lost * copies)
-        total += -ways if whole_lost % 2 else ways
-    return total
+    others = _power(polynomial, nodes // copies - 1, losses)
+    return sum(_line_count(last, copies, inside) * others[losses - inside] for inside in range(min(last, losses) + 1))
 
 
 def _runs(slots: int, copies: int, losses: int) -> int:
     """Ways to put ``losses`` into ``slots`` runs of fewer than ``copies`` each: the coefficient of x^losses in
-    (1 + x + ... + x^(copies-1))^slots, by inclusion and exclusion."""
-    total = 0
-    for j in range(min(slots, losses // copies) + 1):
-        ways = comb(slots, j) * comb(losses - j * copies + slots - 1, slots - 1)
-        total += -ways if j % 2 else ways
-    return total
+    (1 + x + ... + x^(copies-1))^slots."""
+    return _power((1,) * copies, slots, losses)[losses]
 
 
 def _line_count(nodes: int, copies: int, losses: int) -> int:
@@ -114,10 +112,14 @@ def on_disk_survival(nodes: int, copies: int, losses: int, placement: str, retur
     it, each with this chance, independently. In memory nothing comes back: ``returns_fraction`` 0."""
     back = fraction(returns_fraction, "share that returns", zero=True)
     whole(losses, "losses", least=0, most=min(nodes, MOST_LOSSES))
+    if back in (0.0, 1.0):
+        return survival(nodes, copies, losses if back == 0 else 0, placement)
     total = 0.0
     for gone in range(losses + 1):
-        weight = comb(losses, gone) * (1 - back) ** gone * back ** (losses - gone)
-        total += weight * survival(nodes, copies, gone, placement)
+        ways = lgamma(losses + 1) - lgamma(gone + 1) - lgamma(losses - gone + 1)
+        weight = exp(ways + gone * log(1 - back) + (losses - gone) * log(back))
+        if weight > NEGLIGIBLE:
+            total += weight * survival(nodes, copies, gone, placement)
     return total
 
 

@@ -99,6 +99,13 @@ def test_copies_on_disk_agree_with_simulation() -> None:
     assert replicas.on_disk_survival(32, 2, 6, "group", 1.0) == 1
 
 
+def test_hundreds_of_losses_are_computed() -> None:
+    assert 0 < replicas.survival(20_000, 4, 500) < replicas.on_disk_survival(20_000, 4, 500, "group", 0.5) < 1
+    assert replicas.survival(200_000, 2, 500) == pytest.approx(1 - 500 * 499 / 2 / 200_000, abs=0.2)
+    # 500 of 1,000 in pairs: the count of ways to take 500 different pairs of 500 and one of each
+    assert replicas.survival(1000, 2, 500) == pytest.approx(2**500 / comb(1000, 500))
+
+
 def test_copies_in_one_domain_go_with_it() -> None:
     assert replicas.domain_survival(16, 2, 2, across=True) == replicas.survival(16, 2, 2)
     assert replicas.domain_survival(16, 2, 1, across=True) == 1
