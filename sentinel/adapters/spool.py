@@ -12,7 +12,9 @@ memory (bounded, counted) so that the daemon still gets it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import threading
 import zlib
 from collections import Counter, deque
@@ -20,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 MEMORY_ITEMS = 10_000  # kept in memory while the disk cannot be written
 
@@ -68,7 +70,7 @@ class Spool:
         self._lock = threading.Condition()
         self._segments: deque[_Segment] = deque()
         self._memory: deque[Item] = deque()
-        self._stream: IO[bytes] | None = None
+        self._fd: int | None = None  # of the newest segment
         self._cursor = 0  # items below it are acknowledged
         self._next = 1
         self._pending = 0
@@ -93,11 +95,12 @@ class Spool:
 
     def _write(self, line: bytes, item: Item) -> bool:
         try:
-            if self._stream is None:
+            if self._fd is None:
                 self._begin(item.number)
-            assert self._stream is not None
-            self._stream.write(line)
-            self._stream.flush()
+            assert self._fd is not None
+            written = os.write(self._fd, line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, "written only in part")
         except OSError as error:
             self._failed(error)
             return False
@@ -131,14 +134,14 @@ class Spool:
 
     def _begin(self, number: int) -> None:
         path = self.folder / f"{number:020d}.seg"
-        self._stream = path.open("ab")
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._segments.append(_Segment(path, number))
 
     def _end(self) -> None:
-        if self._stream is not None:
-            stream, self._stream = self._stream, None
+        if self._fd is not None:
+            descriptor, self._fd = self._fd, None
             with contextlib.suppress(OSError):  # counted when it was written
-                stream.close()
+                os.close(descriptor)
 
     # ---------------------------------------------------------------------------------------------------- reading
 
@@ -223,7 +226,7 @@ class Spool:
             for segment in list(self._segments):
                 if excess <= 0:
                     return
-                if segment.counts[value] and not (self._stream is not None and segment is self._segments[-1]):
+                if segment.counts[value] and not (self._fd is not None and segment is self._segments[-1]):
                     excess -= self._thin(segment, value, guarded)
 
     def _thin(self, segment: _Segment, value: Value, guarded: set[int]) -> int:

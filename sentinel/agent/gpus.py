@@ -14,7 +14,8 @@ from sentinel.agent.children import Children, Ending, Program
 from sentinel.agent.keeping import restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError
-from sentinel.evidence.dcgm import DcgmReader, Fact, Sample, sample_from
+from sentinel.evidence.dcgm import DcgmReader, Fact
+from sentinel.evidence.gpu_samples import Sample, sample_from
 from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Where, stable_id
 

@@ -17,6 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from sentinel.evidence.diagnostic_codes import RETURN_CODES, Remedy, remedy_of
 from sentinel.model import Evidence, Kind, Source, Where, stable_id
 
 _GPU = "gpu"
@@ -28,52 +29,6 @@ class Answer(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
-class Remedy(StrEnum):
-    """What a warning asks for; our reading of DCGM's severity, with overrides."""
-
-    REPLACE = "replace"  # out of service until a deeper diagnostic or a repair
-    RESET = "reset"  # reset or reboot, then again
-    INVESTIGATE = "investigate"  # the GPU did worse than it should
-    CONFIGURE = "configure"  # nothing is broken: correct it and run again
-    BUSY = "busy"  # somebody else was on the GPU
-    WATCH = "watch"  # counted, no fault
-    UNCLEAR = "unclear"
-
-
-# DCGM's severities: 0 none, 1 monitor, 2 isolate, 3 unknown, 4 triage, 5 configuration, 6 reset.
-_BY_SEVERITY = {
-    1: Remedy.WATCH,
-    2: Remedy.REPLACE,
-    4: Remedy.UNCLEAR,
-    5: Remedy.CONFIGURE,
-    6: Remedy.RESET,
-}
-# Where DCGM's severity says something else than the fault does.
-_OVERRIDES = {
-    20: Remedy.CONFIGURE,  # device count: also what a device cgroup makes of a healthy node
-    22: Remedy.CONFIGURE,  # a library cannot be opened
-    24: Remedy.CONFIGURE,  # the driver's library is bad: an installation, not a GPU
-    25: Remedy.BUSY,  # a graphics process of a user
-    30: Remedy.INVESTIGATE,  # low bandwidth
-    31: Remedy.INVESTIGATE,  # high latency
-    45: Remedy.INVESTIGATE,  # PCIe generation
-    46: Remedy.REPLACE,  # PCIe width: a seating or board fault, although DCGM calls it configuration
-    50: Remedy.INVESTIGATE,  # did not reach the stress level
-    56: Remedy.BUSY,  # memory could not be allocated: a job is on the GPU
-    62: Remedy.INVESTIGATE,  # memory bandwidth
-    63: Remedy.INVESTIGATE,  # did not reach the target power
-    73: Remedy.BUSY,  # host memory could not be allocated
-    80: Remedy.REPLACE,  # row remap failure: reset since 4.6, yet the reason to return a board
-    101: Remedy.INVESTIGATE,  # an Xid came up during the test
-    110: Remedy.INVESTIGATE,  # too few operations per second
-    132: Remedy.REPLACE,  # too many rows remapped
-}
-# Severities of 4.6 for outputs that carry none (2.x and 3.x): isolate and reset.
-_ISOLATE = frozenset(
-    {3, 4, 7, 8, 13, 15, 33, 35, 36, 38, 39, 52, 57, 58, 70, 71, 79, 81, 86, 87, 88, 95, 98, *range(102, 108), 109, 111,
-     113, 114, 115, 116, 118, 119, 120, 121, 122, 126}
-)  # fmt: skip
-_RESET = frozenset({6, 83, 84, 85, 125, 127, 128, 129})
 _FAULTS = frozenset({Remedy.REPLACE, Remedy.RESET, Remedy.INVESTIGATE})
 
 # Tests that must be there, by level, for version 4 (one plugin that is missing is silently left out) and 3.
@@ -90,25 +45,6 @@ _TESTS_3 = {
     3: {"diagnostic", "targetedstress", "targetedpower"},
     4: {"memtest", "pulsetest"},
 }  # fmt: skip
-
-# DCGM's return codes that say that nothing was found out, and the exit status that goes with each: 256 + code.
-_CODES = {
-    -1: "a parameter was refused, or the number of GPUs is not the expected one",
-    -11: "DCGM gave up waiting; the diagnostic may still be running",
-    -14: "DCGM had no data",
-    -21: "the host engine went away",
-    -23: "different GPU models in one diagnostic",
-    -30: "DCGM reported an error",
-    -34: "another diagnostic is running",
-    -39: "another diagnostic is running",
-    -41: "the diagnostic could not be launched",
-    -47: "a running diagnostic could not be stopped in time",
-    -51: "DCGM reported an error that isolates a GPU",
-    -52: "the diagnostic's program is missing",
-    -53: "the diagnostic was killed",
-    -58: "a test that was asked for does not exist here",
-    -66: "the diagnostic was stopped",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +103,7 @@ def read_diagnostic(
         return Diagnosis(Answer.INCONCLUSIVE, "the diagnostic did not end within its deadline")
     root = _root(output)
     if root is None:
-        reason = _CODES.get(status - 256, f"exit status {status}")
+        reason = RETURN_CODES.get(status - 256, f"exit status {status}")
         return Diagnosis(Answer.INCONCLUSIVE, f"no JSON of a diagnostic in the output: {reason}")
     document, body, old = root
     if b"unable to establish a connection" in output[: output.find(b"{") + 1]:
@@ -260,7 +196,7 @@ class _Report:
         self.findings.append(
             Finding(
                 test=name,
-                remedy=_remedy(code, severity, text),
+                remedy=remedy_of(code, severity, text),
                 text=text[:1000],
                 gpu=gpu,
                 entity_group=group,
@@ -304,10 +240,10 @@ def _root(output: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any], bool] | 
     while start >= 0 and tried < 200:
         tried += 1
         try:
-            document, _ = decoder.raw_decode(text, start)
+            document, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            document = None
-        if isinstance(document, dict):
+            document, end = None, start
+        if isinstance(document, dict) and "\ufffd" not in text[start:end]:  # damaged bytes: not what DCGM wrote
             for key, body in document.items():
                 plain = _plain(key)
                 if plain in ("dcgmdiagnostic", "dcgmgpudiagnostic") and isinstance(body, dict):
@@ -347,7 +283,7 @@ def _disagreement(status: int, tests: Mapping[str, str]) -> str:
     if failed:
         return f"failed without a reason: {', '.join(failed)}"
     if status != 0:
-        return f"exit status {status}: {_CODES.get(status - 256, 'not known')}"
+        return f"exit status {status}: {RETURN_CODES.get(status - 256, 'not known')}"
     return ""
 
 
@@ -356,25 +292,13 @@ def _runtime(error: str) -> str:
     if "MIG" in text:
         return f"not applicable: a GPU is in MIG mode ({text})"
     code = re.search(r"\((-\d+)\)", text)
-    meaning = _CODES.get(int(code[1])) if code else None
+    meaning = RETURN_CODES.get(int(code[1])) if code else None
     return f"{meaning}: {text}" if meaning else text
 
 
 def _sentence(faults: Sequence[Finding]) -> str:
     parts = [f"GPU {f.gpu}: {f.remedy} (error {f.code} in {f.test})" for f in faults[:8]]
     return "; ".join(dict.fromkeys(parts))
-
-
-def _remedy(code: int | None, severity: int | None, text: str) -> Remedy:
-    if "busy or unavailable" in text.lower() or "out of memory" in text.lower():
-        return Remedy.BUSY
-    if code in _OVERRIDES:
-        return _OVERRIDES[code]
-    if severity in _BY_SEVERITY:
-        return _BY_SEVERITY[severity]
-    if severity is None and code is not None:
-        return Remedy.REPLACE if code in _ISOLATE else Remedy.RESET if code in _RESET else Remedy.UNCLEAR
-    return Remedy.UNCLEAR
 
 
 def _warning(warning: object) -> tuple[int | None, int | None, str]:

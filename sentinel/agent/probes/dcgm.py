@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.adapters.dcgm import XID_FIELD, Bindings, HostEngine
 from sentinel.agent.probes import begin, say
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
-from sentinel.evidence.dcgm import FAST, LOST, MINOR, PCI_BUS_ID, WATCHED
+from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, PCI_BUS_ID, WATCHED
 
 STALE_S = 10.0  # a value whose reading is older than this is not known any more
 

@@ -1,0 +1,112 @@
+"""What a GPU telemetry probe says: fields by number, samples as records. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sentinel.errors import ProtocolError
+from sentinel.model import Scalar
+
+# Fields by number: the names changed between releases, the numbers did not (3.3 to 4.6).
+DRIVER, UUID, MINOR, PCI_BUS_ID, MIG_MODE = 1, 54, 55, 57, 67
+XID = 230
+SBE, DBE, DBE_MEMORY, SRAM_THRESHOLD = 310, 311, 319, 346
+REMAP_UNCORRECTABLE, REMAP_CORRECTABLE, REMAP_FAILURE, REMAP_PENDING = 393, 394, 395, 396
+PCIE_REPLAY, PCIE_GENERATION, PCIE_WIDTH, PCIE_WIDTH_MAX, PCIE_AER_CORRECTABLE = 202, 237, 238, 236, 1501
+NVLINK_CRC_FLIT, NVLINK_CRC_DATA, NVLINK_REPLAY, NVLINK_RECOVERY = 409, 419, 429, 439
+TEMPERATURE, TEMPERATURE_MEMORY, TEMPERATURE_SLOWDOWN, POWER_W = 150, 140, 158, 155
+CLOCK_REASONS, GPU_UTILISATION, MEMORY_USED_MIB = 112, 203, 252
+RECOVERY_ACTION, UNREPAIRABLE, FABRIC_MANAGER_ERROR = 1523, 1507, 171
+
+WATCHED = (
+    SBE, DBE, DBE_MEMORY, SRAM_THRESHOLD, REMAP_UNCORRECTABLE, REMAP_CORRECTABLE, REMAP_FAILURE, REMAP_PENDING,
+    PCIE_REPLAY, PCIE_GENERATION, PCIE_WIDTH, PCIE_WIDTH_MAX, PCIE_AER_CORRECTABLE, NVLINK_CRC_FLIT, NVLINK_CRC_DATA,
+    NVLINK_REPLAY, NVLINK_RECOVERY, TEMPERATURE, TEMPERATURE_MEMORY, TEMPERATURE_SLOWDOWN, POWER_W, CLOCK_REASONS,
+    GPU_UTILISATION, MEMORY_USED_MIB, RECOVERY_ACTION, UNREPAIRABLE, FABRIC_MANAGER_ERROR,
+)  # fmt: skip
+FAST = (RECOVERY_ACTION, REMAP_FAILURE, DBE_MEMORY)  # looked at more often than the rest, together with Xids
+# Every working GPU has these, whatever its model: when all of them are blank everywhere, DCGM is blind.
+ALWAYS_THERE = (TEMPERATURE, POWER_W, CLOCK_REASONS, GPU_UTILISATION, MEMORY_USED_MIB)
+
+LOST, DETACHED, INACCESSIBLE = 4, 7, 3  # GetGpuStatus
+HARD_SLOWDOWN = 0x8 | 0x40 | 0x80  # hardware slowdown, its thermal and its power brake
+ACTIONS = {0: "none", 1: "GPU reset", 2: "node reboot", 3: "drain peer-to-peer", 4: "drain and reset"}
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of a sample; ``fields`` by number, None where DCGM said blank."""
+
+    id: int
+    uuid: str | None = None
+    pci: str | None = None
+    minor: int | None = None
+    status: int | None = None
+    fields: Mapping[int, Scalar] = field(default_factory=dict)
+
+    @property
+    def index(self) -> int:
+        """As Slurm's gres counts: by the minor number of the device file."""
+        return self.id if self.minor is None else self.minor
+
+    @property
+    def key(self) -> str:
+        return self.uuid or f"gpu{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthIncident:
+    """By entity and code only: the text names wrong GPUs."""
+
+    entity_group: int
+    entity: int
+    system: int
+    health: int  # 10 warning, 20 failure
+    code: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    at: datetime
+    via: str  # dcgm, dcgmi, nvml
+    gpus: tuple[Gpu, ...] = ()
+    events: tuple[tuple[int, int, int], ...] = ()  # GPU id, Xid, microseconds
+    health: tuple[HealthIncident, ...] | None = None  # None: not asked this time
+    full: bool = True  # False: only the fast fields
+    version: str = ""
+
+
+def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
+    """A sample from the JSON of the probe.
+
+    Raises:
+        ProtocolError: of another shape.
+    """
+    try:
+        gpus = tuple(
+            Gpu(
+                id=int(gpu["id"]),
+                uuid=gpu.get("uuid"),
+                pci=gpu.get("pci"),
+                minor=gpu.get("minor"),
+                status=gpu.get("status"),
+                fields={int(number): value for number, value in gpu.get("fields", {}).items()},
+            )
+            for gpu in message["gpus"]
+        )
+        health = message.get("health")
+        return Sample(
+            at=at,
+            via=str(message["via"]),
+            gpus=gpus,
+            events=tuple((int(gpu), int(xid), int(at_us)) for gpu, xid, at_us in message.get("events", ())),
+            health=None if health is None else tuple(HealthIncident(**incident) for incident in health),
+            full=bool(message.get("full", True)),
+            version=str(message.get("version", "")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"not a sample: {error!r:.120}") from error

@@ -1,0 +1,217 @@
+"""Samples → evidence: edges, Xid cursors, lost GPUs, blindness. Shapes as observed on DCGM 4.6.0 with injected NVML."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sentinel.errors import ProtocolError
+from sentinel.evidence.dcgm import DcgmReader
+from sentinel.evidence.gpu_samples import ALWAYS_THERE, Gpu, HealthIncident, Sample, sample_from
+from sentinel.model import Evidence, Kind, Source
+
+T0 = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
+HEALTHY = {
+    150: 41,
+    155: 90.5,
+    112: 1,
+    203: 3,
+    252: 812,
+    395: 0,
+    396: 0,
+    1523: 0,
+    311: 0,
+    319: 0,
+    202: 0,
+    238: 16,
+    236: 16,
+}
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def gpu(number: int, status: int = 1, **changes: Any) -> Gpu:
+    fields = {**HEALTHY, **{int(name[1:]): value for name, value in changes.items()}}
+    return Gpu(number, f"GPU-{number:04x}", f"0000:{0x10 + number:02x}:00.0", number, status, fields)
+
+
+def sample(seconds: float, *gpus: Gpu, events: tuple[tuple[int, int, int], ...] = (), **rest: Any) -> Sample:
+    return Sample(at(seconds), "dcgm", gpus or tuple(gpu(n) for n in range(4)), events, **rest)
+
+
+def us(seconds: float) -> int:
+    return int(at(seconds).timestamp() * 1e6)
+
+
+def kinds(found: list[Evidence]) -> list[str]:
+    return [str(item.kind) for item in found]
+
+
+def test_healthy_gpus_are_no_evidence() -> None:
+    reader = DcgmReader("n7", 4)
+    assert [reader.read(sample(n)) for n in range(5)] == [[]] * 5
+    assert reader.facts() == []
+
+
+def test_every_xid_is_an_event_with_its_own_time() -> None:
+    reader = DcgmReader("n7", 4)
+    (first, second) = reader.read(sample(1, events=((2, 31, us(0.2)), (2, 79, us(0.7)))))
+    assert [first.data["xid"], second.data["xid"]] == [31, 79]
+    assert second.at == at(0.7)
+    assert second.where.gpu == 2
+    assert second.where.gpu_uuid == "GPU-0002"
+    assert second.data["pci"] == "0000:12:00.0"
+    assert second.source is Source.DCGM
+
+
+def test_an_xid_given_again_is_not_said_again_even_by_the_next_agent() -> None:
+    reader = DcgmReader("n7", 4)
+    events = ((2, 31, us(0.5)), (2, 79, us(0.5)))
+    assert len(reader.read(sample(1, events=events))) == 2
+    assert reader.read(sample(2, events=events)) == []
+    after_restart = DcgmReader("n7", 4, reader.state)
+    assert after_restart.read(sample(3, events=events)) == []
+    assert kinds(after_restart.read(sample(4, events=((2, 79, us(3.5)),)))) == ["xid"]
+
+
+def test_old_xids_found_at_the_first_start_are_history() -> None:
+    reader = DcgmReader("n7", 4)
+    assert reader.read(sample(0, events=((0, 79, us(-3600)),))) == []
+    assert len(reader.read(sample(0, events=((0, 79, us(-20)),)))) == 1
+
+
+def test_a_lost_gpu_that_health_calls_healthy() -> None:
+    reader = DcgmReader("n7", 4)
+    reader.read(sample(0))
+    found = reader.read(sample(1, gpu(0), gpu(1), gpu(2, status=4), gpu(3), health=()))
+    assert kinds(found) == [Kind.GPU_LOST]
+    assert found[0].where.gpu == 2
+    assert [fact.code for fact in reader.facts()] == ["gpu_lost"]
+    assert reader.read(sample(2, gpu(0), gpu(1), gpu(2, status=4), gpu(3))) == []
+
+
+def test_a_gpu_that_is_gone_is_named_by_its_uuid() -> None:
+    reader = DcgmReader("n7", 4)
+    reader.read(sample(0))
+    found = reader.read(sample(1, gpu(0), gpu(1), gpu(3)))
+    assert kinds(found) == [Kind.GPU_LOST]
+    assert found[0].where.gpu_uuid == "GPU-0002"
+    reader.read(sample(2))
+    assert reader.facts() == []
+
+
+def test_fewer_than_promised_from_the_start() -> None:
+    found = DcgmReader("n7", 8).read(sample(0))
+    assert kinds(found) == [Kind.GPU_LOST]
+    assert found[0].data == {"promised": 8, "found": 4}
+
+
+def test_no_gpus_at_all_where_some_are_promised() -> None:
+    reader = DcgmReader("n7", 4)
+    found = reader.read(Sample(at(0), "dcgm", ()))
+    assert kinds(found) == [Kind.GPU_LOST]
+
+
+def test_more_than_promised_is_a_matter_of_gres() -> None:
+    assert kinds(DcgmReader("n7", 2).read(sample(0))) == ["gpu_count_mismatch"]
+
+
+def test_an_unknown_promise_compares_with_nothing() -> None:
+    assert DcgmReader("n7", None).read(sample(0, gpu(0))) == []
+
+
+def test_the_recovery_action_is_said_when_it_changes() -> None:
+    reader = DcgmReader("n7", 4)
+    (first,) = reader.read(sample(0, gpu(0, _1523=1), full=False))
+    assert (first.kind, first.data["action"]) == (Kind.RECOVERY_ACTION, 1)
+    assert reader.read(sample(1, gpu(0, _1523=1), full=False)) == []
+    (second,) = reader.read(sample(2, gpu(0, _1523=2), full=False))
+    assert second.data["action"] == 2
+    assert reader.facts()[0].code == "recovery_action"
+    assert reader.read(sample(3, gpu(0, _1523=None), full=False)) == []
+    assert reader.facts() != [], "blank takes nothing back"
+    reader.read(sample(4, gpu(0, _1523=0), full=False))
+    assert reader.facts() == []
+
+
+def test_all_blank_is_a_fault_of_its_own_but_convicts_nobody() -> None:
+    reader = DcgmReader("n7", 4)
+    blank = {f"_{number}": None for number in ALWAYS_THERE}
+    gpus = [gpu(n, **blank) for n in range(4)]
+    found = [kinds(reader.read(sample(n, *gpus))) for n in range(5)]
+    assert found == [[], [], ["dcgm_all_blank"], [], []]
+    assert reader.facts() == []
+
+
+def test_one_gpu_that_is_blank_says_nothing() -> None:
+    reader = DcgmReader("n7", 4)
+    blank = gpu(0, **{f"_{number}": None for number in HEALTHY})
+    assert [reader.read(sample(n, blank, gpu(1), gpu(2), gpu(3))) for n in range(5)] == [[]] * 5
+
+
+def test_row_remap_failure_is_a_hard_fact() -> None:
+    reader = DcgmReader("n7", 4)
+    assert kinds(reader.read(sample(0, gpu(0, _395=1), gpu(1), gpu(2), gpu(3)))) == ["row_remap_failure"]
+    assert reader.facts()[0].code == "row_remap_failure"
+
+
+def test_double_bit_errors_count_from_what_was_there_before() -> None:
+    reader = DcgmReader("n7", 1)
+    assert reader.read(sample(0, gpu(0, _311=3))) == [], "an old count is no new error"
+    (found,) = reader.read(sample(1, gpu(0, _311=5)))
+    assert (found.kind, found.data["before"], found.data["now"]) == ("ecc_dbe", 3, 5)
+    assert reader.read(sample(2, gpu(0, _311=0))) == [], "a counter that was reset"
+    assert len(reader.read(sample(3, gpu(0, _311=1)))) == 1
+
+
+def test_few_pcie_replays_are_noise_many_are_not() -> None:
+    reader = DcgmReader("n7", 1)
+    reader.read(sample(0, gpu(0, _202=0)))
+    assert reader.read(sample(1, gpu(0, _202=3))) == []
+    assert kinds(reader.read(sample(2, gpu(0, _202=500)))) == ["pcie_replay"]
+
+
+def test_a_narrow_link() -> None:
+    assert kinds(DcgmReader("n7", 1).read(sample(0, gpu(0, _238=8)))) == ["pcie_width"]
+
+
+def test_a_slowdown_must_last() -> None:
+    reader = DcgmReader("n7", 1)
+    found = [kinds(reader.read(sample(n, gpu(0, _112=0x48)))) for n in range(4)]
+    assert found == [[], [], ["clocks_slowdown"], []]
+
+
+def test_sticky_health_incidents_are_said_once_by_entity_and_code() -> None:
+    reader = DcgmReader("n7", 4)
+    incident = HealthIncident(1, 3, 16, 20, 80, "GPU 555771712 had %d remapped rows")
+    (found,) = reader.read(sample(0, health=(incident,)))
+    assert (found.where.gpu, found.data["code"]) == (3, 80)
+    assert reader.read(sample(30, health=(incident,))) == []
+    assert reader.read(sample(60, health=())) == []
+    assert len(reader.read(sample(90, health=(incident,)))) == 1
+
+
+def test_the_index_is_the_minor_number_of_the_device() -> None:
+    odd = Gpu(0, "GPU-x", "0000:99:00.0", 5, 1, HEALTHY)
+    (found,) = DcgmReader("n7", None).read(sample(1, odd, events=((0, 48, us(0.5)),)))
+    assert found.where.gpu == 5
+
+
+def test_equal_samples_give_equal_ids() -> None:
+    first = DcgmReader("n7", 4).read(sample(1, events=((2, 79, us(0.7)),)))
+    second = DcgmReader("n7", 4).read(sample(1, events=((2, 79, us(0.7)),)))
+    assert [item.id for item in first] == [item.id for item in second]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"gpus": 3, "via": "dcgm"}, {"gpus": [{}], "via": "dcgm"}, {"gpus": [], "via": "dcgm", "events": [[1]]},
+     {"gpus": [{"id": 0, "fields": []}], "via": "dcgm"}, {"gpus": [], "via": "dcgm", "health": [{"code": 1}]}],
+)  # fmt: skip
+def test_a_message_of_another_shape_is_refused(message: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        sample_from(message, T0)

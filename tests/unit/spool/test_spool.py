@@ -1,0 +1,180 @@
+"""The spool: order, bounds, torn tails, restarts."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sentinel.adapters.spool import Spool, Value
+
+
+def contents(spool: Spool, size: int = 1000) -> list[object]:
+    return [item.content for item in spool.batch(size)]
+
+
+def drained(spool: Spool) -> list[object]:
+    found: list[object] = []
+    while items := spool.batch(7):
+        found.extend(item.content for item in items)
+        spool.acknowledge(items[-1].number)
+    return found
+
+
+def test_gives_back_in_order_what_was_put_in(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, segment_bytes=200)
+    for number in range(50):
+        spool.append({"n": number})
+    assert spool.pending == 50
+    assert drained(spool) == [{"n": number} for number in range(50)]
+    assert spool.pending == 0
+    assert list(tmp_path.glob("*.seg")) == []
+
+
+def test_the_same_batch_until_it_is_acknowledged(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append("a")
+    first = spool.batch(10)
+    spool.append("b")
+    assert spool.batch(10) == first
+    spool.acknowledge(first[-1].number)
+    assert contents(spool) == ["b"]
+
+
+def test_a_part_of_a_batch_may_be_acknowledged(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for letter in "abc":
+        spool.append(letter)
+    items = spool.batch(3)
+    spool.acknowledge(items[0].number)
+    assert contents(spool) == ["b", "c"]
+    assert spool.pending == 2
+
+
+def test_what_was_not_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
+    before = Spool(tmp_path, segment_bytes=64)
+    for number in range(10):
+        before.append(number)
+    before.acknowledge(before.batch(4)[-1].number)
+    # no close: killed
+    after = Spool(tmp_path, segment_bytes=64)
+    assert after.pending == 6
+    after.append(10)
+    assert drained(after) == list(range(4, 11))
+
+
+def test_numbers_go_on_after_a_restart_when_all_was_acknowledged(tmp_path: Path) -> None:
+    before = Spool(tmp_path)
+    last = before.append("x")
+    before.acknowledge(before.batch(1)[-1].number)
+    after = Spool(tmp_path)
+    assert after.append("y") > last
+    assert contents(after) == ["y"]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12, 25])
+def test_a_torn_tail_costs_only_the_torn_line(tmp_path: Path, cut: int) -> None:
+    before = Spool(tmp_path)
+    for letter in "abc":
+        before.append({"letter": letter})
+    (segment,) = tmp_path.glob("*.seg")
+    segment.write_bytes(segment.read_bytes()[:-cut])
+    after = Spool(tmp_path)
+    after.append({"letter": "d"})
+    found = drained(after)
+    assert found[:2] == [{"letter": "a"}, {"letter": "b"}]
+    assert found[-1] == {"letter": "d"}
+    assert after.corrupt >= 1
+
+
+def test_a_damaged_line_in_the_middle_is_counted_and_passed_over(tmp_path: Path) -> None:
+    before = Spool(tmp_path)
+    for letter in "abc":
+        before.append({"letter": letter})
+    (segment,) = tmp_path.glob("*.seg")
+    segment.write_bytes(segment.read_bytes().replace(b'"b"', b'"B"'))
+    after = Spool(tmp_path)
+    assert drained(after) == [{"letter": "a"}, {"letter": "c"}]
+    assert after.corrupt >= 1
+    assert after.pending == 0
+
+
+def test_a_broken_cursor_sends_again_instead_of_losing(tmp_path: Path) -> None:
+    before = Spool(tmp_path)
+    for letter in "ab":
+        before.append(letter)
+    before.acknowledge(before.batch(1)[-1].number)
+    (tmp_path / "cursor").write_text("{")
+    assert drained(Spool(tmp_path)) == ["a", "b"]
+
+
+def test_full_means_that_the_oldest_of_the_lowest_value_goes(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, limit_bytes=4000, segment_bytes=400)
+    for number in range(40):
+        spool.append({"step": number}, Value.LOW)
+        spool.append({"xid": number}, Value.HIGH)
+    for number in range(40):
+        spool.append({"line": number, "pad": "x" * 40}, Value.NORMAL)
+    assert spool.dropped > 0
+    found = drained(spool)
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.seg")) <= 4000
+    xids = [item["xid"] for item in found if isinstance(item, dict) and "xid" in item]
+    assert xids == list(range(40)), "hardware evidence stays while there is anything cheaper"
+    steps = [item["step"] for item in found if isinstance(item, dict) and "step" in item]
+    assert steps == sorted(steps)
+    assert len(found) + spool.dropped == 120
+
+
+def test_what_is_in_flight_is_never_dropped(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, limit_bytes=2000, segment_bytes=200)
+    spool.append("first", Value.LOW)
+    (sent,) = spool.batch(1)
+    for number in range(100):
+        spool.append({"n": number, "pad": "x" * 30}, Value.LOW)
+    assert spool.batch(1) == [sent]
+
+
+def test_a_disk_that_refuses_keeps_evidence_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path)
+    spool.append("on disk")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(spool, "_begin", full)
+    spool._end()
+    spool.append("in memory")
+    assert spool.write_errors == 1
+    assert contents(spool) == ["on disk", "in memory"]
+    monkeypatch.undo()
+    spool.flush_memory()
+    assert drained(Spool(tmp_path)) == ["on disk", "in memory"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    actions=st.lists(
+        st.one_of(st.tuples(st.just("put"), st.sampled_from(list(Value))), st.tuples(st.just("take"), st.integers(1, 5)),
+                  st.tuples(st.just("restart"), st.just(0))),
+        max_size=60,
+    )
+)  # fmt: skip
+def test_nothing_is_lost_or_reordered_by_any_order_of_events(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("spool")
+    spool, put, taken = Spool(folder, segment_bytes=120), 0, []
+    for action, argument in actions:
+        if action == "put":
+            spool.append(put, Value(argument))
+            put += 1
+        elif action == "restart":
+            spool = Spool(folder, segment_bytes=120)
+        elif items := spool.batch(argument):
+            taken.extend(item.content for item in items)
+            spool.acknowledge(items[-1].number)
+    taken.extend(drained(spool))
+    assert taken == list(range(put))
