@@ -172,6 +172,8 @@ def _job_steps(verdict: Verdict, incident: Incident, situation: Situation, limit
     attempt = incident.attempt if incident.attempt is not None else job.restarts
     if job.restarts > attempt:
         return [], f"Job {job.id} was restarted already (attempt {job.restarts})."
+    if job.state == "pending" and job.held:
+        return [], f"Job {job.id} is held already, not by this incident: whoever holds it releases it."
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
     if not stopped and not verdict.drain and verdict.scope is Scope.APPLICATION:
         return [], f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
@@ -181,7 +183,7 @@ def _job_steps(verdict: Verdict, incident: Incident, situation: Situation, limit
     stop = _no_progress(verdict, situation, limits)
     if stop:
         return [hold], stop
-    excluded = [name for name in (*verdict.suspect, *verdict.drain) if name in situation.fleet.nodes]
+    excluded, words = _excluded(verdict, job, situation.fleet)
     data: dict[str, Scalar] = {"onset_step": verdict.onset_step}
     kinds: list[tuple[StepKind, dict[str, Scalar]]] = [
         (StepKind.REQUEUE_HOLD, {}),
@@ -192,7 +194,22 @@ def _job_steps(verdict: Verdict, incident: Incident, situation: Situation, limit
         (StepKind.RELEASE, {}),
         (StepKind.CONFIRM, {}),
     ]
-    return [Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds], ""
+    return [Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds], words
+
+
+def _excluded(verdict: Verdict, job: JobView, fleet: Fleet) -> tuple[list[str], str]:
+    """Nodes the job must not get again. Suspects are spared where the job could not run without them: a node that is only
+    suspected costs less than a job that waits for ever."""
+    known = [name for name in (*verdict.drain, *verdict.suspect) if name in fleet.nodes]
+    needed = job.node_count or len(job.nodes)
+    barred = {*known, *job.excluded}
+    left = [n for n in fleet.nodes.values() if n.usable and job.partition in n.partitions and n.name not in barred]
+    if len(left) >= needed or not verdict.suspect:
+        return known, ""
+    spared = ", ".join(verdict.suspect)
+    return list(
+        verdict.drain
+    ), f"Not excluded, since job {job.id} needs {needed} nodes and {len(left)} would be left: {spared}."
 
 
 def _no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:

@@ -156,7 +156,7 @@ class Orders:
         program = self._program(
             f"order:{identity}",
             PROGRAMS[kind],
-            {**self._extra(kind), **arguments, "deadline_s": deadline_s, "order": identity},
+            {"node": self.node, **self._extra(kind), **arguments, "deadline_s": deadline_s, "order": identity},
             silent_s=deadline_s,
             total_s=deadline_s,
             on_message=answers.append,

@@ -17,6 +17,7 @@ from sentinel.daemon.live import Live
 from sentinel.intent import intent_of
 from sentinel.log import Log
 from sentinel.model import (
+    USER_SOURCES,
     Cause,
     Evidence,
     Fleet,
@@ -94,6 +95,8 @@ class Judge:
         nodes = {i.id: self._live.nodes_of(i.job, i.attempt) for i in self.incidents.values()}
         found = room.find(list(self.incidents.values()), item, nodes, self._window)
         if found is not None:
+            if self._our_doing(found, item):
+                return  # kept in the store; the job ended because we ended it
             self.incidents[found.id] = room.attach(found, [item], now)
             if found.state is not IncidentState.CLOSED:
                 self._judge_soon(found.id, item)
@@ -106,6 +109,13 @@ class Judge:
             "incident-candidate", incident=incident.id, kind=item.kind, node=item.where.node, job=incident.job
         )
         self._judge_soon(incident.id, item)
+
+    def _our_doing(self, incident: Incident, item: Evidence) -> bool:
+        """Whether ``item`` only tells how the job ended after we had decided to end it: no ground for another verdict."""
+        plan = self.plans.get(incident.id)
+        if plan is None or all(step.job is None for step in plan.steps) or item.seen_at < plan.at:
+            return False
+        return item.source in USER_SOURCES or item.source in (Source.SLURM, Source.PROCESS)
 
     def _open(self, item: Evidence, now: datetime) -> Incident:
         job, attempt = item.where.job, item.where.attempt
@@ -151,7 +161,7 @@ class Judge:
         if incident is None or incident.state is IncidentState.CLOSED:
             return
         incident = self._settle_job(incident, fleet)
-        asked = await self._inquiry.about(incident)
+        asked = await self._inquiry.about(incident) if incident_id not in self.plans else []
         if asked:
             stored = await asyncio.to_thread(self._store.append, asked)
             incident = room.attach(self.incidents[incident_id], stored, self._clock.now())

@@ -35,9 +35,10 @@ class _Process:
     environment: dict[str, str]
 
 
-def tasks_of(job: int, proc: Path = Path("/proc"), ticks: int | None = None) -> list[Task]:
-    """Every process that has this job in its environment."""
-    found = {process.pid: process for process in _processes(job, proc, ticks or os.sysconf("SC_CLK_TCK"))}
+def tasks_of(job: int, proc: Path = Path("/proc"), ticks: int | None = None, node: str = "") -> list[Task]:
+    """Every process that has this job in its environment, and not another node (several may share one host)."""
+    processes = _processes(job, proc, ticks or os.sysconf("SC_CLK_TCK"))
+    found = {p.pid: p for p in processes if p.environment.get("SLURMD_NODENAME", node) in (node, "") or not node}
     launchers = set()
     for process in found.values():
         parent = found.get(process.parent)
@@ -97,7 +98,13 @@ def _rank(environment: dict[str, str]) -> int | None:
 
 def main() -> None:
     arguments = begin()
-    say({"result": {"tasks": [asdict(task) for task in tasks_of(int(arguments["job"]))]}})
+    say(
+        {
+            "result": {
+                "tasks": [asdict(task) for task in tasks_of(int(arguments["job"]), node=str(arguments.get("node", "")))]
+            }
+        }
+    )
 
 
 if __name__ == "__main__":
