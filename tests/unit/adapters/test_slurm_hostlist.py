@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.adapters.slurm_hostlist import expand
+from sentinel.errors import ProtocolError
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3,7],m02", ["n1", "n2", "n3", "n7", "m02"]),
+        ("gpu-[08-11]", ["gpu-08", "gpu-09", "gpu-10", "gpu-11"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        ("r[1-2]c[1-2]", ["r1c1", "r1c2", "r2c1", "r2c2"]),
+        ("r[1-2]-ib", ["r1-ib", "r2-ib"]),
+        ("n[5]", ["n5"]),
+        ("n3,n1,n3", ["n3", "n1", "n3"]),
+        ("a.example.org,b[1-2].example.org", ["a.example.org", "b1.example.org", "b2.example.org"]),
+        ("", []),
+        ("(null)", []),
+        ("None", []),
+        ("  n1  ", ["n1"]),
+    ],
+)
+def test_short_forms(text: str, names: list[str]) -> None:
+    assert list(expand(text)) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[1-3",
+        "n1-3]",
+        "n[[1]]",
+        "n[3-1]",
+        "n[a-b]",
+        "n[1-]",
+        "n[]",
+        "n1,,n2",
+        ",",
+        "n1 n2",
+        "n[1-99999999999]",
+        "n[1-999]" * 3,
+    ],
+)
+def test_damaged_lists_are_not_guessed(text: str) -> None:
+    with pytest.raises(ProtocolError):
+        expand(text)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["n", "gpu-", "r1c"]), st.integers(0, 9999)), min_size=1, max_size=40))
+def test_written_out_names_come_back_in_order(names: list[tuple[str, int]]) -> None:
+    written = [f"{prefix}{number}" for prefix, number in names]
+    assert list(expand(",".join(written))) == written
+
+
+@given(st.integers(0, 500), st.integers(0, 60), st.integers(1, 5))
+def test_ranges_have_every_number_once_and_keep_their_width(first: int, more: int, width: int) -> None:
+    low, high = str(first).zfill(width), str(first + more).zfill(width)
+    names = expand(f"n[{low}-{high}]")
+    assert [int(name[1:]) for name in names] == list(range(first, first + more + 1))
+    assert all(len(name) >= 1 + width for name in names)

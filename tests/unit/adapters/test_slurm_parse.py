@@ -1,0 +1,243 @@
+"""Shapes of Slurm's JSON that releases differ in; each record is made here in the form that the release prints."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.adapters.slurm_parse import (
+    array_spec,
+    exit_of,
+    fleet_of,
+    gpu_count,
+    het_leader,
+    job_view,
+    node_view,
+    records,
+    whole,
+)
+from sentinel.errors import ProtocolError, Unavailable
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def boxed(number: int | None) -> dict[str, Any]:
+    return {"set": number is not None, "infinite": False, "number": number or 0}
+
+
+OLD_JOB: dict[str, Any] = {
+    "job_id": 7, "job_state": "RUNNING", "user_name": "alice", "user_id": 1001, "name": "run", "partition": "train",
+    "nodes": "n[1-2]", "batch_host": "n1", "restart_cnt": 2, "state_reason": "None", "priority": 5, "comment": "c",
+    "admin_comment": "", "standard_output": "", "batch_flag": True, "current_working_directory": "/home/alice",
+    "excluded_nodes": "n4", "required_nodes": "", "node_count": 2, "exit_code": 0, "requeue": True,
+    "submit_time": 1772366400, "start_time": 1772366401, "end_time": 1803902401, "eligible_time": 1772366400,
+    "array_job_id": 0, "array_task_id": None, "het_job_id": 0,
+}  # fmt: skip
+NEW_JOB: dict[str, Any] = OLD_JOB | {
+    "job_state": ["RUNNING"], "priority": boxed(5), "node_count": boxed(2), "array_job_id": boxed(0),
+    "array_task_id": boxed(None), "het_job_id": boxed(0), "submit_time": boxed(1772366400),
+    "start_time": boxed(1772366401), "end_time": boxed(1803902401), "eligible_time": boxed(1772366400),
+    "exit_code": {"status": ["SUCCESS"], "return_code": boxed(0), "signal": {"id": boxed(None), "name": ""}},
+    "stdout_expanded": "/home/alice/slurm-7.out", "standard_output": "slurm-%j.out",
+}  # fmt: skip
+
+
+def test_old_and_new_releases_tell_the_same_job() -> None:
+    old, new = job_view(OLD_JOB), job_view(NEW_JOB)
+    assert old == new
+    assert (old.nodes, old.excluded, old.required, old.restarts, old.node_count) == (("n1", "n2"), ("n4",), (), 2, 2)
+    assert old.stdout == "/home/alice/slurm-7.out"
+    assert old.ended_at is None and old.exit_code is None  # the forecast of a running job is no end
+    assert old.started_at == datetime(2026, 3, 1, 12, 0, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("state", "seen"),
+    [
+        ("COMPLETING", "completing"),
+        (["FAILED", "COMPLETING"], "completing"),
+        (["PENDING", "COMPLETING"], "completing"),
+        (["RUNNING", "CONFIGURING"], "running"),
+        ("CONFIGURING", "running"),
+        (["PENDING"], "pending"),
+        ("NODE_FAIL", "node_fail"),
+        (["SUSPENDED"], "suspended"),
+        ("OUT_OF_MEMORY", "out_of_memory"),
+        ([], "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_job_states(state: object, seen: str) -> None:
+    assert job_view(OLD_JOB | {"job_state": state}).state == seen
+
+
+@pytest.mark.parametrize(
+    ("change", "held"),
+    [
+        ({"job_state": "PENDING", "priority": 0}, True),
+        ({"job_state": ["PENDING"], "priority": boxed(0)}, True),
+        ({"job_state": "PENDING", "priority": 9, "state_reason": "JobHeldAdmin"}, True),
+        ({"job_state": "COMPLETING", "priority": 0}, True),
+        ({"job_state": "PENDING", "priority": 9, "state_reason": "Resources"}, False),
+        ({"job_state": "PENDING", "priority": None}, False),
+        ({"job_state": "RUNNING", "priority": 0}, False),
+        ({"job_state": "CANCELLED", "priority": 0, "state_reason": "JobHeldUser"}, False),
+    ],
+)
+def test_held(change: dict[str, Any], held: bool) -> None:
+    assert job_view(OLD_JOB | change).held is held
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "signal"),
+    [
+        (768, 3, 0),
+        (9, 0, 9),
+        (15, 0, 15),
+        (0, 0, 0),
+        (None, None, None),
+        (0xFFFFFFFE, None, None),
+        ({"return_code": boxed(3), "signal": {"id": boxed(None), "name": ""}}, 3, 0),
+        ({"return_code": boxed(None), "signal": {"id": boxed(9), "name": "KILL"}}, 0, 9),
+        ({"return_code": 1, "signal": {"signal_id": 0}}, 1, 0),
+        ({"return_code": boxed(None), "signal": {"id": boxed(None)}}, None, None),
+        ("3:0", None, None),
+    ],
+)
+def test_exit_codes(value: object, code: int | None, signal: int | None) -> None:
+    assert exit_of(value) == (code, signal)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (5, 5), (5.0, 5), ("5", 5), (boxed(5), 5), (boxed(None), None), ({"set": True, "infinite": True, "number": 0}, None),
+        (None, None), (True, None), ("five", None), (0xFFFFFFFE, None), ([], None), (5.5, None),
+    ],
+)  # fmt: skip
+def test_numbers(value: object, number: int | None) -> None:
+    assert whole(value) == number
+
+
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [
+        ("gpu:8", 8), ("gpu:h100:8(S:0-1)", 8), ("gpu:a100:4,gpu:h100:2", 6), ("gpu", 1), ("nvme:1", 0), ("", 0),
+        ("nvme:2,gpu:tesla:8(IDX:0-7)", 8), ("gres:gpu:4", 4), ("gpu:8(S:0,1),shard:16", 8), ("gpumem:80", 0), ("(null)", 0),
+    ],
+)  # fmt: skip
+def test_gpus_that_gres_promises(gres: str, count: int) -> None:
+    assert gpu_count(gres) == count
+
+
+@pytest.mark.parametrize(
+    ("record", "state", "flags"),
+    [
+        ({"state": "idle", "state_flags": ["DRAIN"]}, "idle", {"drain"}),
+        ({"state": ["IDLE", "DRAIN"]}, "idle", {"drain"}),
+        ({"state": "DOWN+DRAIN+NOT_RESPONDING"}, "down", {"drain", "not_responding"}),
+        ({"state": ["DOWN", "NO_RESPOND"]}, "down", {"not_responding"}),
+        ({"state": ["MIXED", "MAINTENANCE", "RESERVED"]}, "mixed", {"maintenance", "reserved"}),
+        ({"state": "IDLE*"}, "idle", set()),
+        ({"state": ["ALLOCATED", "COMPLETING"]}, "allocated", {"completing"}),
+        ({"state": ["IDLE", "POWERING_DOWN"]}, "idle", {"power_down"}),
+        ({}, "unknown", set()),
+    ],
+)
+def test_node_states(record: dict[str, Any], state: str, flags: set[str]) -> None:
+    node = node_view({"name": "n1", **record})
+    assert (node.state, node.flags) == (state, frozenset(flags))
+
+
+def test_a_node_of_which_nothing_is_told_is_not_usable() -> None:
+    node = node_view({"name": "n1"})
+    assert not node.usable
+    assert (node.gpus, node.port) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "change", "path"),
+    [
+        ("out-%j.log", {}, "/home/alice/out-7.log"),
+        ("/logs/%u/%x-%A.txt", {}, "/logs/alice/run-7.txt"),
+        ("/logs/%6j", {}, "/logs/000007"),
+        ("%N-%n-%t-%s", {}, "/home/alice/n1-0-0-batch"),
+        ("100%%", {}, "/home/alice/100%"),
+        ("/logs/raw\\%j", {}, "/logs/raw%j"),
+        ("%A_%a", {"array_job_id": 5, "array_task_id": 3}, "/home/alice/5_3"),
+        ("", {"array_job_id": 5, "array_task_id": 0}, "/home/alice/slurm-5_0.out"),
+        ("", {"batch_flag": False}, ""),
+        ("%q%", {}, "/home/alice/%q%"),
+        ("/logs/%x", {"name": "%j/../x"}, "/logs/%j/../x"),
+    ],
+)
+def test_log_paths(pattern: str, change: dict[str, Any], path: str) -> None:
+    assert job_view(OLD_JOB | {"standard_output": pattern} | change).stdout == path
+
+
+def test_one_task_of_an_array_is_named_by_its_task() -> None:
+    assert array_spec({"job_id": 7, "array_job_id": 7, "array_task_id": 2}) == "7_2"
+    assert array_spec({"job_id": 7, "array_job_id": boxed(7), "array_task_id": boxed(0)}) == "7_0"
+    assert array_spec({"job_id": 7, "array_job_id": 0, "array_task_id": None}) == "7"
+    assert array_spec({"job_id": 7, "array_job_id": 7, "array_task_id": None}) == "7"
+
+
+def test_components_of_a_heterogeneous_job_know_their_leader() -> None:
+    assert het_leader({"job_id": 8, "het_job_id": 7}) == 7
+    assert het_leader({"job_id": 7, "het_job_id": 7}) is None
+    assert het_leader({"job_id": 7, "het_job_id": 0}) is None
+
+
+def test_an_answer_with_errors_is_no_answer() -> None:
+    with pytest.raises(ProtocolError):
+        records(json.dumps({"nodes": [], "errors": [{"error": "Unspecified error", "errno": -1}]}), "nodes")
+    with pytest.raises(ProtocolError):
+        records(json.dumps({"nodes": [{"name": "n1"}], "errors": [{"errno": 1}]}), "nodes")
+
+
+def test_a_cluster_without_nodes_hides_them() -> None:
+    with pytest.raises(Unavailable):
+        fleet_of(AT, [], [OLD_JOB])
+
+
+@pytest.mark.parametrize("broken", [{}, {"job_id": "x"}, {"job_id": None}])
+def test_one_job_that_cannot_be_read_makes_the_snapshot_unknown(broken: dict[str, Any]) -> None:
+    with pytest.raises(Unavailable):
+        fleet_of(AT, [{"name": "n1"}], [OLD_JOB, broken])
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_no_words_of_a_user_change_another_field(name: str, comment: str) -> None:
+    told = json.dumps(
+        {"jobs": [OLD_JOB | {"name": name, "comment": comment, "standard_output": "/logs/%j"}], "errors": []}
+    )
+    seen = job_view(records(told, "jobs")[0])
+    assert (seen.name, seen.comment) == (name if name not in {"(null)", "N/A"} else "", seen.comment)
+    plain = job_view(OLD_JOB | {"standard_output": "/logs/%j"})
+    assert (seen.id, seen.state, seen.nodes, seen.stdout, seen.held) == (
+        plain.id,
+        plain.state,
+        plain.nodes,
+        plain.stdout,
+        False,
+    )
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+        max_leaves=6,
+    ),
+    st.sampled_from(sorted(set(OLD_JOB) - {"job_id"})),
+)
+def test_any_value_in_any_field_is_read_or_is_a_protocol_error(value: object, key: str) -> None:
+    try:
+        job_view(OLD_JOB | {key: value})
+    except ProtocolError:
+        return
