@@ -1,0 +1,193 @@
+"""The traps of writing to Slurm, on the Slurm in memory; the contract suite holds that one to the real one."""
+
+from __future__ import annotations
+
+import pytest
+from fake_slurm import REQUEUE_WAIT_S, FakeSlurm
+
+from sentinel.adapters.slurm_process import Answer, SlurmSaidNo, error_from
+from sentinel.adapters.slurm_writer import REVOKED_S, Writer, one_line
+from sentinel.errors import Denied, Refused, SentinelError, Timeout, Unavailable
+
+OURS = "sentinel: i42 Xid 79"
+
+
+async def test_requeue_of_an_unrequeueable_job_mends_it_first(fake_slurm: FakeSlurm) -> None:
+    job = fake_slurm.submit(requeue=False)
+    await fake_slurm.requeue_hold(job)
+    assert [call[0] for call in fake_slurm.calls] == ["set_job", "requeue_hold"]
+    assert fake_slurm.jobs[job].held
+
+
+async def test_slurms_own_requeue_between_look_and_request_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm()
+    job = slurm.submit()
+    verbs = slurm._verbs
+    asked = verbs.requeue_hold
+
+    async def late(spec: str) -> None:
+        monkeypatch.setattr(verbs, "requeue_hold", asked)
+        slurm.back_to_queue(slurm.jobs[job], held=False)  # NODE_FAIL got there first
+        await asked(spec)
+
+    monkeypatch.setattr(verbs, "requeue_hold", late)
+    await slurm.requeue_hold(job)
+    assert (slurm.jobs[job].held, slurm.jobs[job].restarts) == (True, 1)
+
+
+async def test_a_job_that_starts_between_look_and_hold_is_requeued(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm()
+    job = slurm.submit(held=True)
+    slurm.jobs[job].held = False
+    slurm.jobs[job].eligible = slurm.clock.advance(5).timestamp() + 5
+    verbs = slurm._verbs
+    asked = verbs.hold
+
+    async def late(spec: str) -> None:
+        monkeypatch.setattr(verbs, "hold", asked)
+        slurm.clock.advance(10)
+        slurm.schedule()
+        await asked(spec)
+
+    monkeypatch.setattr(verbs, "hold", late)
+    await slurm.requeue_hold(job)
+    assert (slurm.jobs[job].state, slurm.jobs[job].held, slurm.jobs[job].restarts) == ("PENDING", True, 1)
+
+
+async def test_a_job_that_never_settles_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm()
+    job = slurm.submit()
+
+    async def always(spec: str) -> None:
+        raise SlurmSaidNo(Answer.DISABLED, "Requested operation is presently disabled")
+
+    monkeypatch.setattr(slurm._verbs, "requeue_hold", always)
+    with pytest.raises(Unavailable, match="not known"):
+        await slurm.requeue_hold(job)
+
+
+async def test_without_start_now_a_requeued_job_waits(fake_slurm: FakeSlurm) -> None:
+    job = fake_slurm.submit()
+    await fake_slurm.requeue_hold(job)
+    await fake_slurm.release(job)
+    assert fake_slurm.jobs[job].state == "PENDING"
+    fake_slurm.clock.advance(REQUEUE_WAIT_S)
+    assert (await fake_slurm.fleet()).jobs[job].state == "running"
+
+
+class Waits:
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "waits_s"), [(0.0, REVOKED_S), (1.0, REVOKED_S - 1.0), (2.0, 0.0), (-3600.0, REVOKED_S)]
+)
+async def test_a_job_requeued_this_second_is_released_in_the_next(later_s: float, waits_s: float) -> None:
+    slurm = FakeSlurm()
+    job = slurm.submit()
+    await slurm.requeue_hold(job)
+    waits = Waits()
+    writer = Writer(slurm._verbs, now=lambda: slurm.jobs[job].submitted + later_s, sleep=waits)
+    await writer.release(job)
+    assert waits.seconds == [pytest.approx(waits_s)]
+    assert not slurm.jobs[job].held
+
+
+async def test_a_job_that_never_ran_is_released_at_once() -> None:
+    slurm = FakeSlurm()
+    job = slurm.submit(held=True)
+    waits = Waits()
+    await Writer(slurm._verbs, now=lambda: slurm.jobs[job].submitted, sleep=waits).release(job)
+    assert waits.seconds == [0.0]
+
+
+async def test_down_drains_before_it_ends_anything(fake_slurm: FakeSlurm) -> None:
+    await fake_slurm.down("n1", OURS)
+    await fake_slurm.down("n1", OURS)
+    assert [call[:3] for call in fake_slurm.calls] == [("set_node", "n1", "DRAIN"), ("set_node", "n1", "DOWN")]
+
+
+async def test_down_cut_between_its_requests_is_finished_by_the_next_call(fake_slurm: FakeSlurm) -> None:
+    await fake_slurm.drain("n1", OURS)
+    await fake_slurm.down("n1", OURS)
+    assert fake_slurm.nodes["n1"].down
+    assert fake_slurm.nodes["n1"].drained
+
+
+async def test_a_node_that_slurm_found_down_is_drained_with_our_reason(fake_slurm: FakeSlurm) -> None:
+    fake_slurm.lose("n1")
+    fake_slurm.notice("n1")
+    await fake_slurm.down("n1", OURS)
+    assert (fake_slurm.nodes["n1"].drained, fake_slurm.nodes["n1"].reason) == (True, OURS)
+
+
+async def test_a_frozen_or_refusing_slurm_changes_nothing(fake_slurm: FakeSlurm) -> None:
+    job = fake_slurm.submit()
+    fake_slurm.answers = False
+    with pytest.raises(Timeout):
+        await fake_slurm.requeue_hold(job)
+    fake_slurm.answers, fake_slurm.denies = True, True
+    with pytest.raises(Denied):
+        await fake_slurm.drain("n1", OURS)
+    assert fake_slurm.calls == []
+
+
+async def test_component_of_a_heterogeneous_job_requeues_its_leader(fake_slurm: FakeSlurm) -> None:
+    leader, component = fake_slurm.submit(), fake_slurm.submit()
+    for job in (leader, component):
+        fake_slurm.jobs[job].record["het_job_id"] = leader
+    await fake_slurm.requeue_hold(component)
+    assert fake_slurm.calls == [("requeue_hold", f"{leader}")]
+
+
+async def test_reasons_stay_one_line(fake_slurm: FakeSlurm) -> None:
+    await fake_slurm.drain("n1", "sentinel: i42\nState=RESUME\x1b[2J\ttab")
+    assert fake_slurm.calls[0][3] == "sentinel: i42 State=RESUME [2J tab"
+    assert one_line("  ünïcode ☃ ") == "ünïcode ☃"
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("Invalid job id specified for job 7", Answer.NO_JOB),
+        ("slurm_update error: Invalid node name specified", Answer.NO_NODE),
+        ("Job is pending execution for job 3", Answer.PENDING),
+        ("Job is no longer pending execution for job 8", Answer.NOT_PENDING),
+        ("Job has already finished for job 3", Answer.FINISHED),
+        ("job notify failure: Job/step already completing or completed", Answer.FINISHED),
+        ("Requested operation is presently disabled for job 9", Answer.DISABLED),
+        ("Only batch jobs are accepted or processed for job 9", Answer.NOT_BATCH),
+        ("slurm_update error: Invalid node state specified", Answer.NODE_STATE),
+        ("something new", Answer.OTHER),
+    ],
+)
+def test_what_slurmctld_says_no_to(said: str, answer: Answer) -> None:
+    error = error_from(said)
+    assert isinstance(error, SlurmSaidNo)
+    assert error.answer is answer
+
+
+async def test_no_no_of_slurm_leaves_the_writer_as_such(fake_slurm: FakeSlurm) -> None:
+    job = fake_slurm.submit()
+
+    async def no(*_: object) -> None:
+        raise SlurmSaidNo(Answer.OTHER, "something new")
+
+    for name in ("set_node", "requeue_hold", "hold", "release", "set_job", "notify"):
+        setattr(fake_slurm._verbs, name, no)
+    held = fake_slurm.submit(held=True)
+    calls = (
+        fake_slurm.drain("n1", OURS),
+        fake_slurm.down("n1", OURS),
+        fake_slurm.requeue_hold(job),
+        fake_slurm.release(held),
+        fake_slurm.update_job(held, start_now=True),
+    )
+    for call in calls:
+        with pytest.raises(SentinelError) as caught:
+            await call
+        assert type(caught.value) is Refused
