@@ -18,6 +18,7 @@ class Role(StrEnum):
 
     CAUSE = "cause"  # may lead
     CONSEQUENCE = "consequence"  # never leads while a cause is known: cascade, watchdog, clean-up
+    SYMPTOM = "symptom"  # a consequence where a cause came before it, a cause of its own otherwise
     CONTEXT = "context"  # shifts the odds, never leads
     FALLBACK = "fallback"  # counts only where no other rule knew the line
     PROGRESS = "progress"  # step lines; no weight
@@ -104,6 +105,7 @@ class Judgement:
     temperature: float = 1.6
     unknown_below: float = 0.35
     least_weight: float = 1.0
+    drain_above: float = 0.5  # below it nothing is drained, nor recommended for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ def _weights(table: dict[str, Any], role: Role, bad: Any) -> dict[Cause, float]:
     value = table.get("weights", {})
     if not isinstance(value, dict):
         raise bad("weights", "not a table", "write weights = { cause = 2.0 }")
-    if not value and role in {Role.CAUSE, Role.FALLBACK, Role.CONTEXT} and table.get("kind") != "xid":
+    if not value and role in {Role.CAUSE, Role.SYMPTOM, Role.FALLBACK, Role.CONTEXT} and table.get("kind") != "xid":
         raise bad("weights", "missing", "say what the line speaks for, or give it role = 'consequence'")
     weights: dict[Cause, float] = {}
     for name, weight in value.items():
@@ -329,7 +329,7 @@ def _judgement(document: _Document, before: Judgement) -> Judgement:
     if table is None:
         return before
     values = {"temperature": before.temperature, "unknown_below": before.unknown_below}
-    values["least_weight"] = before.least_weight
+    values.update(least_weight=before.least_weight, drain_above=before.drain_above)
     if not isinstance(table, dict):
         raise FileError(document.name, "not a table", key="judgement", fix="write [judgement]")
     for key, value in table.items():

@@ -24,7 +24,7 @@ def context(
     incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
 ) -> list[Reading]:
     added: list[Reading] = []
-    for judge in (_spread, _startup_oom, _many_nodes, _stopped_task, _past_of_node, _past_of_job, _rates):
+    for judge in (_spread, _startup_oom, _many_nodes, _many_jobs, _stopped_task, _past_of_node, _past_of_job, _rates):
         added.extend(judge(incident, readings, history, rules, now))
     return added
 
@@ -90,6 +90,13 @@ def _startup_oom(
     for reading in readings:
         if reading.evidence.kind != "oom-gpu" or steps:
             continue
+        if reading.key == "oom-gpu-bare" and any(r.key == "startup-frame" for r in readings):
+            weights = {C.GPU_MEMORY_ECC: 2.4, C.GPU_GSP_OR_DRIVER: 1.4, C.APP_OOM_GPU: -1.2}
+            note = "at a start-up barrier, before the program held anything"
+            added.append(
+                Reading(reading.evidence, "oom-at-start", weights, Role.CONTEXT, Scope.GPU, Drain.ADVISE, note=note)
+            )
+            break
         used, total = reading.evidence.data.get("gib_used"), reading.evidence.data.get("gib_total")
         tried = reading.evidence.data.get("gib_tried")
         if isinstance(used, (int, float)) and isinstance(total, (int, float)) and total and used < 0.05 * total:
@@ -118,6 +125,18 @@ def _many_nodes(
         note = f"tasks on {len(nodes)} nodes sleep in the kernel: shared storage, not one node"
         added.append(_ground(sleeping[0].evidence, "many-D", {C.FILESYSTEM_STORAGE: 3.5}, note, Scope.CLUSTER))
     return added
+
+
+def _many_jobs(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """Several jobs ended by the scheduler alike: an administrator or the controller, not a user."""
+    ended = [r for r in readings if r.evidence.kind == "job-cancelled"]
+    jobs = {r.evidence.data.get("text") for r in ended if r.evidence.data.get("text")}
+    if len(jobs) < 3:
+        return []
+    weights = {C.SCHEDULER_PREEMPT_OR_TIMELIMIT: 1.0}
+    return [_ground(ended[0].evidence, "many-jobs", weights, f"{len(jobs)} jobs at once", Scope.CLUSTER)]
 
 
 def _stopped_task(

@@ -22,7 +22,7 @@ from sentinel.model import (
     Trust,
     Verdict,
 )
-from sentinel.rules import Drain, Rules
+from sentinel.rules import Drain, Role, Rules
 
 C = Cause
 NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
@@ -83,9 +83,10 @@ def _verdict(
     support.sort(key=lambda item: -item.of(cause))
     every = [item.reading for item in weighed if item.reading.weights.get(cause, 0.0) > 0.3]
     scope = _scope(cause, entry.scope, support, every)
-    drain = _drain(cause, scope, every)
+    sure = confidence >= rules.judgement.drain_above
+    drain = _drain(cause, scope, every) if sure else ()
     culprits, suspect = _who(cause, support, every, incident, drain)
-    recommended = bool(drain) or _recommended(cause, scope, support)
+    recommended = sure and (bool(drain) or _recommended(cause, scope, support))
     restart = Restart(entry.restart)
     if (drain or suspect) and restart is Restart.RESUME:
         restart = Restart.RESUME_EXCLUDING
@@ -113,7 +114,7 @@ def _scope(cause: Cause, usual: Scope, support: Sequence[Weighed], every: Sequen
         nodes = {r.evidence.where.node for r in every if r.evidence.where.node}
         if len(nodes) >= MANY_NODES:
             return Scope.CLUSTER
-    for item in support:
+    for item in sorted(support, key=lambda item: item.reading.role is not Role.CONTEXT):
         if item.reading.scope is not None:
             return item.reading.scope
     return usual

@@ -13,6 +13,7 @@ from sentinel.rules import Drain, Role, Rules
 LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
 LATER_HARD = 0.9  # a line that convicts a machine may be written late
 SHADOW = 0.08  # weight of a consequence while its cause is known
+SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
 LEADS = 1.2  # strength from which a cause counts as known
 
 
@@ -38,6 +39,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     roles = {id(r): _role(r, xids, rules) for r in readings}
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     known = bool(causes)
+    echoes = _echoes(readings)
     seen: set[str] = set()
     lines: list[object] = []  # causes in order of time, by the line that said them
     weighed = []
@@ -48,6 +50,9 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
         seen.add(reading.key)
         role = roles[id(reading)]
         factor = 1.0
+        if role is Role.SYMPTOM:
+            before = bool(causes) and not _before(reading, causes[0])
+            role = Role.CONSEQUENCE if before else Role.CAUSE
         if role is Role.CONSEQUENCE and known:
             factor = SHADOW
         elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
@@ -58,8 +63,26 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
                 lines.append(place)
             rank = min(lines.index(place), len(LATER) - 1)
             factor = max(LATER[rank], LATER_HARD if reading.drain is not Drain.NO else 0.0)
-        weighed.append(Weighed(reading, factor))
+        weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
     return weighed
+
+
+def _echoes(readings: Sequence[Reading]) -> set[int]:
+    """Readings of a line of which a stronger rule already said the same."""
+    by_line: dict[tuple[object, ...], list[Reading]] = {}
+    for reading in readings:
+        if reading.evidence.line is not None:
+            by_line.setdefault((reading.evidence.where.path, reading.evidence.line), []).append(reading)
+    echoes: set[int] = set()
+    for group in by_line.values():
+        group.sort(key=lambda reading: -reading.strength)
+        said: set[Cause] = set()
+        for reading in group:
+            causes = {cause for cause, weight in reading.weights.items() if weight > 0}
+            if causes & said:
+                echoes.add(id(reading))
+            said |= causes
+    return echoes
 
 
 def _before(one: Reading, other: Reading) -> bool:
@@ -103,11 +126,10 @@ def grounds(weighed: Sequence[Weighed], cause: Cause) -> tuple[tuple[Ground, ...
     for item in weighed:
         weight = item.of(cause)
         rival = max((item.of(other) for other in item.reading.weights if other is not cause), default=0.0)
-        net = weight - max(rival, 0.0) if weight <= 0 or rival > weight else weight
-        if abs(net) < 0.05:
-            continue
-        ground = Ground(item.reading.evidence, round(net, 2), item.reading.note)
-        (spoke_for if net > 0 else against).append(ground)
+        if weight >= 0.05:
+            spoke_for.append(Ground(item.reading.evidence, round(weight, 2), item.reading.note))
+        elif weight <= -0.05 or rival >= 0.3:
+            against.append(Ground(item.reading.evidence, round(min(weight, -rival), 2), item.reading.note))
     spoke_for.sort(key=lambda g: -g.weight)
     against.sort(key=lambda g: g.weight)
     return tuple(spoke_for[:12]), tuple(against[:12])

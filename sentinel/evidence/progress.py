@@ -166,7 +166,7 @@ def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
 def _due(rhythm: Rhythm) -> float | None:
     """Length of the pause that this job makes after this step, by its period in steps or in time; None if none is due."""
     step = rhythm.last_step
-    fits = []
+    fits: list[float] = []
     for period in _periods(rhythm):
         slack = rhythm.stride - 1 if period > 8 * rhythm.stride else 0
         fits.extend(pause.length_s for pause in rhythm.pauses if _apart(step - pause.step, period) <= slack)
@@ -231,7 +231,7 @@ def stalled(rhythm: Rhythm, now: datetime, limits: Limits | None = None) -> Evid
     if silent_s <= limits.stall_floor_s:
         return None  # the usual case, asked several times a second for every job
     allowed = allowed_s(rhythm, limits)
-    if allowed is None or silent_s <= allowed:
+    if allowed is None or rhythm.last_at is None or silent_s <= allowed:
         return None
     where = Where(job=rhythm.where.job, attempt=rhythm.where.attempt, path=rhythm.where.path)
     usual = rhythm.gap_s or 0.0

@@ -1,7 +1,9 @@
 """Silent hangs from progress alone: detection delay and false alarms on generated jobs.
 
 Each job has its own step time, jitter, logging stride, evaluation and checkpoint pauses (by steps, three in ten without
-a word before; or by the clock, announced), at most about a twentieth of its time each, slow start and rare hiccups. Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H]
+a word before; or by the clock, announced), at most about a twentieth of its time each, slow start and rare hiccups.
+
+Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H]
 """
 
 from __future__ import annotations
