@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sentinel.checkpoints import pickles
 from sentinel.checkpoints.files import Broken, NotKnown, visible
 from sentinel.checkpoints.pickles import Global, Inert
-from sentinel.checkpoints.tensors import ITEM_BYTES, integers, walk
+from sentinel.checkpoints.tensors import ITEM_BYTES, integers
 
 _META = "torch.distributed.checkpoint.metadata"
 _NAMES: dict[str, frozenset[str]] = {
@@ -104,10 +104,10 @@ def read_metadata(data: bytes, what: str) -> Metadata:
     if not data.strip(b"\0"):
         raise Broken(f"{what}: empty" if not data else f"{what}: nothing but zeros")
     try:
-        value = pickles.load(data)
+        value, census = pickles.load_counted(data)
         if not isinstance(value, Inert) or value.name != "Metadata":
             raise Broken(f"{what}: not the metadata of a distributed checkpoint")
-        _known(value, what)
+        _known(census, what)
         metadata = Metadata()
         _described(_dict(value.get("state_dict_metadata"), what), metadata, what)
         stored = value.get("storage_data")
@@ -124,19 +124,16 @@ def read_metadata(data: bytes, what: str) -> Metadata:
     return metadata
 
 
-def _known(value: Inert, what: str) -> None:
+def _known(census: pickles.Census, what: str) -> None:
     """Names that torch does not have, and fields that its records do not have, are damage or another version."""
-    for item in walk(value):
-        if not isinstance(item, Inert):
-            continue
-        maker = item.maker
-        if not isinstance(maker, Global) or not _is_known(maker):
-            named = maker.qualified if isinstance(maker, Global) else type(maker).__name__
-            raise NotKnown(f"{what}: names {visible(named)}, which this reader does not know")
-        fields = _FIELDS.get(maker.name)
-        if fields and isinstance(item.state, dict) and not set(item.state) <= fields:
-            odd = sorted(str(key) for key in set(item.state) - fields)[0]
-            raise NotKnown(f"{what}: {maker.name} with a field {visible(odd)}, which this reader does not know")
+    for named in census.names:
+        if not _is_known(named):
+            raise NotKnown(f"{what}: names {visible(named.qualified)}, which this reader does not know")
+    for name, *fields in census.fields:
+        known = _FIELDS.get(str(name))
+        if known and not set(fields) <= known:
+            odd = sorted(str(key) for key in set(fields) - known)[0]
+            raise NotKnown(f"{what}: {name} with a field {visible(odd)}, which this reader does not know")
 
 
 def _is_known(maker: Global) -> bool:
