@@ -356,7 +356,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "gpus-per-node": ("8", "GPUs of a node."),
     "days": ("54", "Length of the run."),
     "confidence": ("95%", "Confidence of intervals that come from counts."),
-    "save": ("90s", "How long a save takes: stops the training, or for bandwidth is on its way."),
+    "save": ("90s", "How long a save takes: stops the training or, for bandwidth, is on its way."),
     "restart": ("10min", "From the failure to the first new step."),
     "interval": ("15min", "Time between saves."),
     "local-save": ("10s", "The same for saves to the local tier (peers' memory, local disks)."),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from sentinel.planning.limits import OutOfRange, PlanningError, not_negative, positive
 
-# A first-order formula drops terms of the order of sqrt(C/2M); beyond this Young is more than 7 % off the optimum.
+# A first-order formula drops terms of the order of sqrt(C/2M); beyond this Young is more than 5 % too long.
 FIRST_ORDER_C_OVER_M = 0.01
 # Above this share the best interval would be shorter than the save itself (e^(2c) (1 - c) = 1).
 MOST_C_OVER_M = 0.7968
@@ -40,7 +40,7 @@ def daly_first_s(save_s: float, mtbf_s: float) -> float:
 
 
 def daly_s(save_s: float, mtbf_s: float) -> float:
-    """Daly 2006, higher order (his equation 37): T = sqrt(2CM) [1 + sqrt(C/2M)/3 + (C/2M)/9] - C for C < 2M, else M."""
+    """Daly 2006, higher order: T = sqrt(2CM) [1 + sqrt(C/2M)/3 + (C/2M)/9] - C for C < 2M, else M."""
     ratio = positive(save_s, "save") / (2 * positive(mtbf_s, "mtbf"))
     if ratio >= 1:
         return mtbf_s
@@ -49,10 +49,10 @@ def daly_s(save_s: float, mtbf_s: float) -> float:
 
 def optimum_s(save_s: float, mtbf_s: float) -> float:
     """The exact minimum of ``wall_per_work``: e^((T+C)/M) (1 - T/M) = 1, so T/M = 1 + W(-e^(-1-C/M)) with the main
-    branch of Lambert's W (Daly 2006, equation 20, solved). Found by Newton's method on y - log(1 + y) = ... in the
-    variable u = 1 - T/M, where log(u) + 1 - u + C/M = 0."""
+    branch of Lambert's W. Found by Newton's method on
+    log(1 - x) + x + C/M = 0 in x = T/M."""
     c = positive(save_s, "save") / positive(mtbf_s, "mtbf")
-    # For small c the root is near u = 1 - sqrt(2c); log keeps its precision there through log1p of x = 1 - u.
+    # For small c the root is near sqrt(2c); log1p keeps its precision there.
     x = min(math.sqrt(2 * c), 1 - math.exp(-1 - c))
     for _ in range(100):
         residual = math.log1p(-x) + x + c
@@ -74,7 +74,7 @@ def saxena_period_s(save_s: float, mtbf_s: float, restart_s: float) -> float:
 
 
 def wall_per_work(interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
-    """Expected clock time per useful time: M e^(R/M) (e^((T+C)/M) - 1) / T. Daly 2006, equation 13; exact for Poisson
+    """Expected clock time per useful time: M e^(R/M) (e^((T+C)/M) - 1) / T. Daly 2006; exact for Poisson
     failures that also strike saves and restarts."""
     t, m = positive(interval_s, "interval"), positive(mtbf_s, "mtbf")
     c, r = not_negative(save_s, "save"), not_negative(restart_s, "restart")

@@ -6,8 +6,8 @@ lost at once, every set of k as likely as any other. All counts are exact whole 
 Placements:
 - group: disjoint groups of ``copies`` neighbours keep each other's shards (Z. Wang et al., "GEMINI", SOSP 2023, where
   it is shown to be the best one if ``copies`` divides ``nodes``). Else the last group takes the rest: each of its nodes
-  copies to the next ones in line, the last ones among themselves. GEMINI closes that line to a ring, which is fatal for
-  a few more sets and loads the nodes more evenly.
+  copies to the next ones in line, the last ones among themselves. GEMINI's mixed placement makes that last group a ring:
+  a few more sets are fatal, and the nodes are loaded more evenly.
 - ring: each node's shard also lies on the next ``copies`` - 1 nodes.
 - random: each shard on ``copies`` - 1 other nodes drawn at random, independently for every owner.
 """

@@ -20,6 +20,8 @@ from sentinel.planning.interval import daly_s, plan_interval, wall_per_work
 from sentinel.planning.limits import OutOfRange, PlanningError, fraction, not_negative, positive
 
 MOST_LOCAL_SAVES = 100_000
+# How much more than first order the exact overhead may be before that is said.
+FIRST_ORDER_SLACK = 1.25
 
 
 @dataclass(frozen=True)
@@ -170,11 +172,11 @@ def plan_two_level(tiers: Tiers) -> TwoLevelPlan:
         independent_global_interval_s=(
             math.sqrt(2 * tiers.global_save_s / tiers.global_rate) if tiers.global_rate > 0 else math.inf
         ),
-        warnings=tuple(_warnings(tiers, n, overhead, single.overhead_fraction)),
+        warnings=tuple(_warnings(tiers, n, overhead, single.overhead_fraction, first_order_overhead(tiers, n1, first))),
     )
 
 
-def _warnings(tiers: Tiers, n: int, overhead: float, single: float) -> list[str]:
+def _warnings(tiers: Tiers, n: int, overhead: float, single: float, first_order: float) -> list[str]:
     found = []
     if tiers.local_share_fraction == 1:
         found.append(
@@ -184,8 +186,11 @@ def _warnings(tiers: Tiers, n: int, overhead: float, single: float) -> list[str]
         found.append(f"the global tier is needed so rarely that the pattern was cut at {MOST_LOCAL_SAVES} local saves")
     if overhead >= single:
         found.append("the local tier does not pay here: the global tier alone costs less")
-    if tiers.local_save_s * 100 > tiers.mtbf_s:
-        found.append("the local save is more than 1 % of the MTBF: first-order figures leave their range")
+    if overhead > first_order * FIRST_ORDER_SLACK:
+        found.append(
+            f"first order is out of its range: it says {100 * first_order:.0f} % overhead where {100 * overhead:.0f} % is to be "
+            "expected"
+        )
     return found
 
 

@@ -98,3 +98,9 @@ def test_senseless_tiers_are_refused() -> None:
 def test_what_no_fleet_keeps_up_is_said() -> None:
     plan = tiers.plan_two_level(of(1.0))
     assert any("locally repairable" in w for w in plan.warnings)
+
+
+def test_first_order_out_of_its_range_is_said() -> None:
+    harsh = tiers.plan_two_level(tiers.Tiers(20, 600, 200, 2500, 4000, 0.8))
+    assert any("first order is out of its range" in w for w in harsh.warnings)
+    assert not any("out of its range" in w for w in tiers.plan_two_level(of(0.9)).warnings)
