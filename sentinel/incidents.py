@@ -29,7 +29,7 @@ QUIET = frozenset(
 FAILED_STATES = frozenset({"failed", "node_fail", "out_of_memory", "boot_fail"})
 # Lines of the job's own output explain a failure; a running job may print anything, so they open none.
 _WORDS = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
-MOST_EVIDENCE = 400  # of one incident: the first of them decide, the rest is in the store
+MOST_EVIDENCE = 400  # of one incident: what opens one and the first of the rest decide, all of it is in the store
 
 
 def opens(evidence: Evidence) -> bool:
@@ -79,7 +79,7 @@ def attach(incident: Incident, evidence: Sequence[Evidence], now: datetime) -> I
     fresh = [item for item in evidence if item.id not in known]
     if not fresh:
         return incident
-    merged = sorted((*incident.evidence, *fresh), key=lambda item: item.at)[:MOST_EVIDENCE]
+    merged = sorted(_most((*incident.evidence, *fresh)), key=lambda item: item.at)
     nodes = list(incident.nodes)
     for item in fresh:
         if item.where.node and item.where.node not in nodes and opens(item) and item.source not in _WORDS:
@@ -91,6 +91,13 @@ def attach(incident: Incident, evidence: Sequence[Evidence], now: datetime) -> I
         updated_at=max(incident.updated_at, now),
         job=incident.job if incident.job is not None else next((e.where.job for e in fresh if e.where.job), None),
     )
+
+
+def _most(items: Sequence[Evidence]) -> Sequence[Evidence]:
+    """At most ``MOST_EVIDENCE``: a thousand tracebacks never push out Slurm's word that the job ended."""
+    if len(items) <= MOST_EVIDENCE:
+        return items
+    return sorted(items, key=lambda i: (i.source in _WORDS or not opens(i), i.at))[:MOST_EVIDENCE]
 
 
 def new(evidence: Evidence, *, job: int | None, attempt: int | None, now: datetime) -> Incident:

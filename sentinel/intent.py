@@ -31,7 +31,7 @@ def intent_of(comment: str) -> Intent:
         return NOTHING
     try:
         value = json.loads(comment)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # a thousand brackets are a comment too
         return Intent(problem=f"the comment is not JSON ({error}): quote it as --comment='{{\"sentinel\": ...}}'")
     asked = value.get("sentinel") if isinstance(value, dict) else None
     if asked is None:

@@ -108,11 +108,10 @@ def decide(
 
 
 def _mode(step: Step, situation: Situation, modes: Modes) -> str:
-    partitions: tuple[str, ...] = ()
     if step.node is not None and step.node in situation.fleet.nodes:
         partitions = situation.fleet.nodes[step.node].partitions
-    elif situation.job is not None:
-        partitions = (situation.job.partition,)
+    else:
+        partitions = (situation.job.partition,) if situation.job is not None else ()
     chosen: list[Mode] = [modes.partitions[name] for name in partitions if name in modes.partitions]
     mode = chosen[0] if chosen else modes.default
     return mode.drain if step.kind in NODE_STEPS else mode.restart
@@ -206,10 +205,8 @@ def _excluded(verdict: Verdict, job: JobView, fleet: Fleet) -> tuple[list[str], 
     left = [n for n in fleet.nodes.values() if n.usable and job.partition in n.partitions and n.name not in barred]
     if len(left) >= needed or not verdict.suspect:
         return known, ""
-    spared = ", ".join(verdict.suspect)
-    return list(
-        verdict.drain
-    ), f"Not excluded, since job {job.id} needs {needed} nodes and {len(left)} would be left: {spared}."
+    words = f"Not excluded, since job {job.id} needs {needed} nodes and {len(left)} would be left: "
+    return [name for name in verdict.drain if name in fleet.nodes], f"{words}{', '.join(verdict.suspect)}."
 
 
 def _no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:

@@ -22,7 +22,8 @@ from sentinel.actions import Means, Task
 from sentinel.adapters import store_tables
 from sentinel.adapters.store import Store
 from sentinel.errors import Timeout
-from sentinel.model import Incident, JobView, Plan, Restart, Scalar, Verdict
+from sentinel.intent import Intent
+from sentinel.model import Cause, Incident, JobView, Plan, Restart, Scalar, Scope, Verdict
 from sentinel.policy import Situation
 from sentinel.settings import Limits, Mode, Modes
 
@@ -105,12 +106,13 @@ class FakeCheckpoints:
     """Three checkpoints of which the newest is torn; remembers what was moved away."""
 
     def __init__(self, chosen: Mapping[str, Scalar] | None = None) -> None:
-        self.chosen = chosen if chosen is not None else {"path": "/shared/run/step-200", "step": 200, "tier": "global"}
+        newest: dict[str, Scalar] = {"path": "/shared/run/step-200", "step": 200, "tier": "global"}
+        self.chosen: dict[str, Scalar] = dict(chosen) if chosen is not None else newest
         self.there = {"/shared/run/step-100", "/shared/run/step-200", "/shared/run/step-300"}
         self.moved: list[str] = []
 
     async def choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
-        return {**self.chosen, "explanation": "the newest that is whole"}
+        return self.chosen | {"explanation": "the newest that is whole"}
 
     async def quarantine(self, task: Task, job: JobView, chosen: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         newer = sorted(path for path in self.there if chosen.get("step") == 200 and path.endswith("300"))
@@ -181,9 +183,7 @@ class World:
         """The plan that policy makes for ``judged`` about the job's first attempt."""
         fleet = await self.slurm.fleet()
         happened = incident(ended(self.job), job=self.job, nodes=judged.drain)
-        situation = Situation(
-            fleet=fleet, job=fleet.jobs[self.job], intent=policy.Intent(restart=True), last_step=250
-        )
+        situation = Situation(fleet=fleet, job=fleet.jobs[self.job], intent=Intent(restart=True), last_step=250)
         made = policy.decide(
             judged, happened, situation, limits=limits, modes=modes, act_confidence=0.6, now=self.slurm.clock.now()
         )
@@ -201,9 +201,7 @@ class World:
             and (job.state, job.held, job.restarts, job.excluded, job.required, job.admin_comment, bool(job.on)),
             "resume": self.resume.files,
             "checkpoints": sorted(self.checkpoints.there),
-            "results": {
-                (row["kind"], row["node"] or row["job"]): row["result"] for row in self.store.steps_of("inc1")
-            },
+            "results": {(row["kind"], row["node"] or row["job"]): row["result"] for row in self.store.steps_of("inc1")},
         }
 
     def effects(self) -> dict[str, int]:
@@ -217,9 +215,9 @@ class World:
 
 
 ECC = verdict(drain=("n1",), gpus=("n1:3",))
-LOST = verdict(policy.Cause.NODE_FAILURE, scope=policy.Scope.NODE, drain=("n1",))
-SUSPECTED = verdict(policy.Cause.NCCL_HANG_UNKNOWN, scope=policy.Scope.UNKNOWN, suspect=("n2",))
-USER = verdict(policy.Cause.USER_CODE, scope=policy.Scope.APPLICATION, restart=Restart.HOLD, advice="index error")
+LOST = verdict(Cause.NODE_FAILURE, scope=Scope.NODE, drain=("n1",))
+SUSPECTED = verdict(Cause.NCCL_HANG_UNKNOWN, scope=Scope.UNKNOWN, suspect=("n2",))
+USER = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD, advice="index error")
 
 
 def clear(store: Store) -> None:

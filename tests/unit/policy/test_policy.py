@@ -1,0 +1,387 @@
+"""Every limit on what may be done about a verdict, one test each."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from core_records import AT, ended, evidence, fleet, incident, job, node, verdict
+
+from sentinel import policy
+from sentinel.intent import Intent
+from sentinel.model import Cause, Fleet, Incident, Kind, Plan, Restart, Scope, Source, StepKind, Verdict
+from sentinel.policy import PastRestart, Situation
+from sentinel.settings import Limits, Mode, Modes
+
+ACT = Modes(default=Mode(drain="act", restart="act"))
+WIDE = Limits(drain_fraction=1.0)
+RESTART = [
+    StepKind.REQUEUE_HOLD,
+    StepKind.CHOOSE_CHECKPOINT,
+    StepKind.QUARANTINE,
+    StepKind.WRITE_RESUME,
+    StepKind.EXCLUDE,
+    StepKind.RELEASE,
+    StepKind.CONFIRM,
+]
+
+
+def situation(**how: Any) -> Situation:
+    return Situation(**{"fleet": fleet(10), "intent": Intent(restart=True), "job": job(), "last_step": 250, **how})
+
+
+def decide(
+    judged: Verdict,
+    happened: Incident | None = None,
+    *,
+    limits: Limits = WIDE,
+    modes: Modes = ACT,
+    **how: Any,
+) -> Plan:
+    plan = policy.decide(
+        judged,
+        happened or incident(ended()),
+        situation(**how),
+        limits=limits,
+        modes=modes,
+        act_confidence=0.6,
+        now=AT,
+    )
+    assert not (plan.steps and plan.refusal)  # never both
+    return plan
+
+
+def kinds(plan: Plan) -> list[StepKind]:
+    return [step.kind for step in plan.steps]
+
+
+def drained(plan: Plan) -> list[str | None]:
+    return [step.node for step in plan.steps if step.kind in policy.NODE_STEPS]
+
+
+def ours(*names: str) -> Fleet:
+    """Ten nodes, of which these carry our drain."""
+    return fleet(
+        [
+            node(f"n{i}", flags=("drain",), reason="sentinel:abc gpu_memory_ecc") if f"n{i}" in names else node(f"n{i}")
+            for i in range(1, 11)
+        ]
+    )
+
+
+# --- the ordinary way --------------------------------------------------------------------------------------------------
+
+
+def test_bad_node_goes_out_before_the_job_is_touched_and_release_comes_last() -> None:
+    plan = decide(verdict(drain=("n1",), suspect=("n2",), onset_step=90))
+    assert kinds(plan) == [StepKind.DRAIN, *RESTART]
+    by_kind = {step.kind: step for step in plan.steps}
+    assert by_kind[StepKind.EXCLUDE].data["nodes"] == "n1,n2"
+    assert by_kind[StepKind.CHOOSE_CHECKPOINT].data["onset_step"] == 90
+    assert {step.attempt for step in plan.steps[1:]} == {0}
+    assert not plan.observe_only
+
+
+def test_lost_node_is_set_down() -> None:
+    assert kinds(decide(verdict(Cause.NODE_FAILURE, drain=("n1",))))[0] is StepKind.DOWN
+
+
+def test_same_incident_gives_the_same_plan() -> None:
+    assert decide(verdict(drain=("n1",))) == decide(verdict(drain=("n1",)))
+
+
+def test_suspect_is_excluded_and_never_drained() -> None:
+    plan = decide(verdict(suspect=("n2",)))
+    assert drained(plan) == []
+    assert plan.steps[4].data["nodes"] == "n2"
+
+
+def test_application_fault_holds_the_job_and_says_why() -> None:
+    plan = decide(verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD, advice="fix the index"))
+    assert kinds(plan) == [StepKind.HOLD]
+    assert plan.steps[0].data["reason"] == "fix the index"
+
+
+def test_hold_without_advice_names_the_cause() -> None:
+    plan = decide(verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD))
+    assert plan.steps[0].data["reason"] == "user_code"
+
+
+# --- breaker -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("others", "refused"), [(3, ""), (4, "breaker")])
+def test_breaker_counts_the_nodes_of_other_incidents(others: int, refused: str) -> None:
+    failing = frozenset(f"n{i}" for i in range(2, 2 + others))
+    plan = decide(verdict(drain=("n1",)), failing_nodes=failing, limits=Limits(drain_fraction=1.0, breaker_nodes=5))
+    assert plan.refusal == refused
+    assert bool(plan.steps) is not bool(refused)
+    assert not refused or "5 nodes failed" in plan.explanation
+
+
+def test_breaker_does_not_count_a_node_twice() -> None:
+    failing = frozenset({"n1", "n2", "n3", "n4"})
+    assert decide(verdict(drain=("n1",)), failing_nodes=failing, limits=WIDE).refusal == ""
+
+
+def test_breaker_leaves_verdicts_alone_that_drain_nothing() -> None:
+    failing = frozenset(f"n{i}" for i in range(1, 9))
+    plan = decide(verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD), failing_nodes=failing)
+    assert kinds(plan) == [StepKind.HOLD]
+
+
+# --- what is drained and what is not -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("confidence", "steps"), [(0.6, ["n1"]), (0.59, [])])
+def test_confidence(confidence: float, steps: list[str]) -> None:
+    plan = decide(verdict(drain=("n1",), confidence=confidence))
+    assert drained(plan) == steps
+    assert kinds(plan)[-7:] == RESTART  # the job goes on without the node all the same
+    assert plan.steps[-3].data["nodes"] == "n1"
+    assert ("Not drained: 0.59 sure" in plan.explanation) is not bool(steps)
+
+
+def test_node_that_slurm_does_not_know_is_named_and_left() -> None:
+    plan = decide(verdict(drain=("ghost",)))
+    assert drained(plan) == [] and "Slurm does not know ghost" in plan.explanation
+    assert plan.steps[4].data["nodes"] == ""  # Slurm would refuse an exclusion of it
+
+
+def test_stranger_is_named_when_the_verdict_is_too_unsure_as_well() -> None:
+    plan = decide(verdict(drain=("n1", "ghost"), confidence=0.1))
+    assert "ghost" in plan.explanation and "Not drained" in plan.explanation
+
+
+@pytest.mark.parametrize("reason", ["person: bad fan", "sentinel:abc gpu_memory_ecc"])
+def test_node_that_is_drained_already_is_left_as_it_is(reason: str) -> None:
+    nodes = [node("n1", flags=("drain",), reason=reason), *(node(f"n{i}") for i in range(2, 6))]
+    plan = decide(verdict(drain=("n1",)), fleet=fleet(nodes))
+    assert drained(plan) == [] and kinds(plan) == RESTART
+
+
+@pytest.mark.parametrize(("minutes", "allowed"), [((5, 10), False), ((5, 61), True), ((5, 60), False)])
+def test_budget_per_hour(minutes: tuple[int, ...], allowed: bool) -> None:
+    drains = tuple(AT - timedelta(minutes=m) for m in minutes)
+    plan = decide(verdict(drain=("n1",)), drains=drains, limits=Limits(drain_fraction=1.0, drain_per_hour=2))
+    assert plan.refusal == ("" if allowed else "drain-budget")
+    assert allowed or "2 drains in the last hour; 2 are allowed" in plan.explanation
+
+
+@pytest.mark.parametrize(("there", "allowed"), [(("n9",), True), (("n9", "n10"), False)])
+def test_budget_in_nodes(there: tuple[str, ...], allowed: bool) -> None:
+    plan = decide(verdict(drain=("n1",)), fleet=ours(*there), limits=Limits(drain_fraction=1.0, drain_count=2))
+    assert plan.refusal == ("" if allowed else "drain-budget")
+
+
+def test_budget_in_nodes_counts_only_ours() -> None:
+    nodes = [node("n1"), *(node(f"n{i}", flags=("drain",), reason="a person") for i in range(2, 9)), node("n9")]
+    plan = decide(verdict(drain=("n1",)), fleet=fleet(nodes), limits=Limits(drain_fraction=1.0, drain_count=1))
+    assert drained(plan) == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "allowed"),
+    [((), ("n1",), True), (("n9",), ("n1",), True), (("n9", "n10"), ("n1",), False), ((), ("n1", "n2", "n3"), False)],
+)
+def test_share_of_a_partition(there: tuple[str, ...], asked: tuple[str, ...], allowed: bool) -> None:
+    plan = decide(verdict(drain=asked), fleet=ours(*there), limits=Limits(drain_fraction=0.2))
+    assert plan.refusal == ("" if allowed else "drain-budget")
+    assert allowed or "partition train" in plan.explanation
+
+
+def test_share_of_a_small_partition_allows_the_first() -> None:
+    assert decide(verdict(drain=("n1",)), fleet=fleet(3), limits=Limits(drain_fraction=0.1)).refusal == ""
+
+
+def test_every_partition_of_the_node_counts() -> None:
+    nodes = [node(f"n{i}") for i in range(2, 11)] + [node("n1", partitions=("train", "tiny"))]
+    plan = decide(verdict(drain=("n1",)), fleet=fleet(nodes))
+    assert plan.refusal == "last-healthy" and "partition tiny" in plan.explanation
+
+
+@pytest.mark.parametrize("state", ["down", "unknown"])
+def test_last_usable_nodes_are_never_drained(state: str) -> None:
+    nodes = [node("n1"), node("n2", state=state), node("n3", flags=("not_responding",))]
+    plan = decide(verdict(drain=("n1",)), fleet=fleet(nodes))
+    assert plan.refusal == "last-healthy" and plan.steps == ()
+
+
+@pytest.mark.parametrize(("keep", "refusal"), [(3, ""), (4, "last-healthy")])
+def test_so_many_healthy_nodes_stay(keep: int, refusal: str) -> None:
+    assert (
+        decide(verdict(drain=("n1",)), fleet=fleet(4), limits=Limits(drain_fraction=1.0, keep_healthy=keep)).refusal
+        == refusal
+    )
+
+
+# --- modes -------------------------------------------------------------------------------------------------------------
+
+
+def test_installed_it_observes() -> None:
+    plan = decide(verdict(drain=("n1",)), modes=Modes())
+    assert plan.observe_only and kinds(plan) == [StepKind.DRAIN, *RESTART]  # and says what it would have done
+    assert "Observe mode" in plan.explanation
+
+
+def test_acting_is_switched_on_for_each_step() -> None:
+    plan = decide(verdict(drain=("n1",)), modes=Modes(default=Mode(drain="act", restart="observe")))
+    assert kinds(plan) == [StepKind.DRAIN] and not plan.observe_only
+    assert "Observed only: requeue_hold 101" in plan.explanation
+    plan = decide(verdict(drain=("n1",)), modes=Modes(default=Mode(drain="observe", restart="act")))
+    assert kinds(plan) == RESTART and "drain n1" in plan.explanation
+
+
+def test_acting_is_switched_on_for_each_partition() -> None:
+    modes = Modes(partitions={"train": Mode(drain="act", restart="act")})
+    assert not decide(verdict(drain=("n1",)), modes=modes).observe_only
+    nodes = [node(f"n{i}", partitions=("debug",)) for i in range(1, 6)]
+    plan = decide(verdict(drain=("n1",)), modes=modes, fleet=fleet(nodes))
+    assert kinds(plan) == RESTART and "drain n1" in plan.explanation  # the job's partition acts, the node's observes
+    assert decide(verdict(drain=("n1",)), modes=modes, fleet=fleet(nodes), job=job(partition="debug")).observe_only
+
+
+def test_partition_that_observes_under_a_default_that_acts() -> None:
+    modes = Modes(default=Mode("act", "act"), partitions={"train": Mode()})
+    assert decide(verdict(drain=("n1",)), modes=modes).observe_only
+
+
+def test_node_in_no_known_partition_follows_the_default() -> None:
+    nodes = [node("n1", partitions=()), node("n2")]
+    modes = Modes(default=Mode("act", "act"), partitions={"train": Mode()})
+    assert drained(decide(verdict(drain=("n1",)), job=None, fleet=fleet(nodes), modes=modes)) == ["n1"]
+
+
+def test_paused_does_nothing_and_says_what_it_would() -> None:
+    plan = decide(verdict(drain=("n1",)), paused=True)
+    assert plan.observe_only and kinds(plan) == [StepKind.DRAIN, *RESTART]
+    assert plan.explanation.startswith("Paused")
+
+
+# --- the job -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"job": None}, {"happened": incident(ended(), job=None)}, {"judged": verdict(restart=Restart.NONE)}],
+    ids=["job is gone", "no job in it", "nothing to restart"],
+)
+def test_no_job_to_restart(how: dict[str, Any]) -> None:
+    judged = how.pop("judged", verdict(suspect=("n2",)))
+    assert decide(judged, how.pop("happened", None), **how).steps == ()
+
+
+def test_job_that_did_not_ask_is_left_alone_but_its_bad_node_goes() -> None:
+    plan = decide(verdict(drain=("n1",)), intent=Intent())
+    assert kinds(plan) == [StepKind.DRAIN] and "did not ask to be restarted" in plan.explanation
+
+
+def test_broken_comment_is_told() -> None:
+    plan = decide(verdict(suspect=("n2",)), intent=Intent(problem="unknown key 'x'"))
+    assert plan.steps == () and "unknown key 'x'" in plan.explanation
+
+
+@pytest.mark.parametrize(("there", "nodes"), [(4, "n1,n2"), (3, "n1")])
+def test_suspect_is_spared_where_the_job_could_not_run_without_it(there: int, nodes: str) -> None:
+    plan = decide(verdict(drain=("n1", "ghost"), suspect=("n2",)), fleet=fleet(there))
+    assert next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"] == nodes
+    assert ("Not excluded, since job 101 needs 2 nodes and 1 would be left: n2." in plan.explanation) is (there == 3)
+
+
+def test_what_the_user_excluded_counts_as_gone() -> None:
+    asked = dataclasses.replace(job(), excluded=("n3",), node_count=2)
+    plan = decide(verdict(suspect=("n2",)), fleet=fleet(3), job=asked)
+    assert next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"] == ""
+
+
+def test_convicted_node_is_not_spared() -> None:
+    plan = decide(verdict(drain=("n1",)), fleet=fleet(2), job=job(nodes=("n1", "n2")))
+    assert next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"] == "n1"
+
+
+def test_site_may_restart_jobs_that_did_not_ask() -> None:
+    assert kinds(decide(verdict(), intent=Intent(), opt_in=False)) == RESTART
+
+
+def test_job_that_was_restarted_meanwhile_is_left_alone() -> None:
+    plan = decide(verdict(drain=("n1",)), job=job(restarts=1))
+    assert kinds(plan) == [StepKind.DRAIN] and "restarted already (attempt 1)" in plan.explanation
+
+
+def test_attempt_is_the_jobs_own_where_the_evidence_names_none() -> None:
+    plan = decide(verdict(), incident(ended(attempt=3), attempt=None), job=job(restarts=3))
+    assert {step.attempt for step in plan.steps} == {3}
+
+
+def test_job_that_waits_held_by_its_user_is_never_released() -> None:
+    plan = decide(verdict(drain=("n1",)), job=job(state="pending", nodes=(), held=True))
+    assert kinds(plan) == [StepKind.DRAIN] and "held" in plan.explanation
+
+
+@pytest.mark.parametrize(
+    ("item", "steps"),
+    [
+        (evidence("python-error", source=Source.JOB_LOG, job=101, attempt=0), []),
+        (evidence(Kind.STALL, source=Source.PROGRESS, job=101, attempt=0), [StepKind.HOLD]),
+        (ended(), [StepKind.HOLD]),
+    ],
+    ids=["goes on", "hangs", "ended"],
+)
+def test_program_that_goes_on_after_an_error_is_not_stopped(item: Any, steps: list[StepKind]) -> None:
+    judged = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD)
+    plan = decide(judged, incident(item))
+    assert kinds(plan) == steps
+    assert ("still runs" in plan.explanation) is not bool(steps)
+
+
+# --- the restart budget ------------------------------------------------------------------------------------------------
+
+
+def past(step_before: int | None, cause: Cause = Cause.GPU_MEMORY_ECC, resumed: int | None = None) -> PastRestart:
+    return PastRestart(AT - timedelta(hours=1), cause, step_before, resumed)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "last_step", "held"),
+    [
+        ((), 250, False),
+        ((past(250),), 250, False),
+        ((past(250), past(250)), 250, True),  # a third time at the same step
+        ((past(250), past(240)), 250, False),  # the last attempt gained ten steps
+        ((past(250), past(250)), 251, False),
+        ((past(250), past(250)), 249, True),  # going back is no gain
+        ((past(100), past(200), past(250)), 300, False),
+        ((past(250), past(250)), None, True),  # not known whether it gained: no
+        ((past(None), past(None)), 250, False),
+        ((past(250, Cause.NODE_FAILURE), past(250)), 250, False),  # another cause in between
+        ((past(250), past(250, Cause.NODE_FAILURE)), 250, False),
+    ],
+)
+def test_restart_budget_is_counted_in_steps_gained(
+    restarts: tuple[PastRestart, ...], last_step: int | None, held: bool
+) -> None:
+    plan = decide(verdict(suspect=("n2",)), restarts=restarts, last_step=last_step)
+    assert (kinds(plan) == [StepKind.HOLD]) is held
+    assert held or kinds(plan) == RESTART
+    assert ("without a step gained" in plan.explanation) is held
+
+
+@pytest.mark.parametrize(("most", "retries", "held"), [(3, None, True), (4, None, False), (50, 3, True), (2, 9, True)])
+def test_upper_bound_of_restarts_is_the_smaller_of_site_and_comment(most: int, retries: int | None, held: bool) -> None:
+    restarts = tuple(past(step) for step in (100, 200, 300))
+    plan = decide(
+        verdict(suspect=("n2",)),
+        restarts=restarts,
+        last_step=400,
+        intent=Intent(restart=True, retries=retries),
+        limits=dataclasses.replace(WIDE, restarts_per_job=most),
+    )
+    assert (kinds(plan) == [StepKind.HOLD]) is held
+    assert ("Restarted 3 times" in plan.explanation) is held
+
+
+def test_refused_drain_stops_the_restart_too() -> None:
+    plan = decide(verdict(drain=("n1",)), limits=Limits(drain_count=0))
+    assert plan.refusal == "drain-budget" and plan.steps == ()
