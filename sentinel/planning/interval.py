@@ -49,8 +49,7 @@ def daly_s(save_s: float, mtbf_s: float) -> float:
 
 def optimum_s(save_s: float, mtbf_s: float) -> float:
     """The exact minimum of ``wall_per_work``: e^((T+C)/M) (1 - T/M) = 1, so T/M = 1 + W(-e^(-1-C/M)) with the main
-    branch of Lambert's W. Found by Newton's method on
-    log(1 - x) + x + C/M = 0 in x = T/M."""
+    branch of Lambert's W. Found by Newton's method on log(1 - x) + x + C/M = 0 in x = T/M."""
     c = positive(save_s, "save") / positive(mtbf_s, "mtbf")
     # For small c the root is near sqrt(2c); log1p keeps its precision there.
     x = min(math.sqrt(2 * c), 1 - math.exp(-1 - c))

@@ -188,8 +188,8 @@ def _warnings(tiers: Tiers, n: int, overhead: float, single: float, first_order:
         found.append("the local tier does not pay here: the global tier alone costs less")
     if overhead > first_order * FIRST_ORDER_SLACK:
         found.append(
-            f"first order is out of its range: it says {100 * first_order:.0f} % overhead where {100 * overhead:.0f} % is to be "
-            "expected"
+            f"first order is out of its range: it says {100 * first_order:.0f} % overhead where "
+            f"{100 * overhead:.0f} % is to be expected"
         )
     return found
 
