@@ -21,7 +21,8 @@ from sentinel.wire import evidence_from
 
 log = Log()
 
-_FIRST = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,]*))?")
+_FIRST = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_RANGE = re.compile(r"\[(\w+)[^\]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class JobOnNode:
 def first_node(nodelist: str) -> str:
     """The first host of a Slurm host list: where the batch script runs."""
     match = _FIRST.match(nodelist.strip())
-    return f"{match[1]}{match[2] or ''}{match[3] or ''}" if match else ""
+    return _RANGE.sub(r"\1", match[0]) if match else ""
 
 
 def job_from(value: Any) -> JobOnNode:

@@ -113,6 +113,7 @@ def signatures_of(site: str) -> Signatures:
 def follow(arguments: dict[str, Any], where: Where) -> None:
     ended = Path(arguments["ended"])
     path, cursor = _where_it_begins(arguments, where, ended)
+    where = dataclasses.replace(where, path=path)
     file = LogFile(path, cursor, limit_bytes=arguments["read_bytes"])
     follower = Follower(
         signatures_of(arguments.get("rules", "")),
@@ -181,7 +182,7 @@ def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tu
 
 def _tell(evidence: list[Evidence], file: LogFile) -> None:
     if evidence:
-        items = [to_json(dataclasses.replace(item)) for item in evidence]
+        items = [to_json(item) for item in evidence]
         say({"type": "evidence", "items": items, "cursor": file.cursor})
 
 

@@ -1,0 +1,198 @@
+"""A job's log: late, truncated, replaced, long; steps thinned; floods counted; offsets that survive."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.adapters.logfile import LogFile
+from sentinel.adapters.rules_files import load_rules
+from sentinel.agent.probes.joblog import Follower
+from sentinel.errors import Denied, Unavailable
+from sentinel.evidence.logs import Signatures
+from sentinel.model import Evidence, Kind, Where, utc
+
+NOW = utc(1_900_000_000)
+ERROR = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+
+
+def lines(file: LogFile) -> list[tuple[int, bytes]]:
+    return [
+        (block.first_line + number, line)
+        for block in file.read()
+        for number, line in enumerate(block.content.split(b"\n")[:-1])
+    ]
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Any:
+    files: list[LogFile] = []
+
+    def made(cursor: Any = None, **rest: Any) -> LogFile:
+        files.append(LogFile(str(tmp_path / "job.out"), cursor, **rest))
+        return files[-1]
+
+    yield made
+    for file in files:
+        file.close()
+
+
+def test_a_log_that_appears_late(tmp_path: Path, follow: Any) -> None:
+    file = follow()
+    assert lines(file) == []
+    assert not file.there
+    (tmp_path / "job.out").write_bytes(b"a\nb\npart")
+    assert lines(file) == [(1, b"a"), (2, b"b")]
+    with (tmp_path / "job.out").open("ab") as stream:
+        stream.write(b" of a line\n")
+    assert lines(file) == [(3, b"part of a line")]
+
+
+def test_a_restart_goes_on_where_it_was(tmp_path: Path, follow: Any) -> None:
+    path = tmp_path / "job.out"
+    path.write_bytes(b"a\nb\n")
+    first = follow()
+    lines(first)
+    with path.open("ab") as stream:
+        stream.write(b"c\n")
+    assert lines(follow(first.cursor)) == [(3, b"c")]
+
+
+def test_a_log_that_was_truncated_begins_again(tmp_path: Path, follow: Any) -> None:
+    path = tmp_path / "job.out"
+    path.write_bytes(b"first attempt\n" * 5)
+    file = follow()
+    lines(file)
+    path.write_bytes(b"second attempt\n")
+    blocks = list(file.read())
+    assert [(block.first_line, block.fresh, block.content) for block in blocks] == [(1, True, b"second attempt\n")]
+
+
+def test_a_log_that_was_replaced_is_read_to_its_end_first(tmp_path: Path, follow: Any) -> None:
+    path = tmp_path / "job.out"
+    path.write_bytes(b"a\n")
+    file = follow()
+    lines(file)
+    with path.open("ab") as stream:
+        stream.write(b"last words\n")
+    path.rename(tmp_path / "job.out.1")
+    path.write_bytes(b"new file\n")
+    assert lines(file) == [(2, b"last words"), (1, b"new file")]
+
+
+def test_a_cursor_for_another_file_is_no_cursor(tmp_path: Path, follow: Any) -> None:
+    (tmp_path / "job.out").write_bytes(b"a\n")
+    assert lines(follow({"inode": 1, "offset": 2, "line": 9})) == [(1, b"a")]
+
+
+def test_a_late_start_on_a_long_log_reads_its_end(tmp_path: Path, follow: Any) -> None:
+    (tmp_path / "job.out").write_bytes(b"x" * 9999 + b"\nend\n")
+    file = follow(limit_bytes=100)
+    assert lines(file)[-1][1] == b"end"
+    assert file.skipped_bytes == 10004 - 100
+
+
+def test_a_line_without_end_comes_in_pieces(tmp_path: Path, follow: Any) -> None:
+    (tmp_path / "job.out").write_bytes(b"y" * 200_000)
+    file = follow()
+    content = b"".join(block.content for block in file.read())
+    assert content == b"y" * 200_000
+
+
+def test_the_last_line_needs_no_newline(tmp_path: Path, follow: Any) -> None:
+    (tmp_path / "job.out").write_bytes(b"a\nKilled")
+    file = follow()
+    lines(file)
+    block = file.rest()
+    assert block is not None
+    assert (block.first_line, block.content) == (2, b"Killed")
+    assert file.rest() is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_log_that_may_not_be_read(tmp_path: Path, follow: Any) -> None:
+    (tmp_path / "job.out").touch(0o000)
+    with pytest.raises(Denied):
+        list(follow().read())
+
+
+def test_a_folder_is_no_log(tmp_path: Path, follow: Any) -> None:
+    (tmp_path / "job.out").mkdir()
+    with pytest.raises(Unavailable):
+        list(follow().read())
+
+
+@pytest.fixture(scope="module")
+def signatures() -> Signatures:
+    return Signatures(load_rules())
+
+
+@pytest.fixture
+def follower(signatures: Signatures) -> Follower:
+    return Follower(signatures, Where(node="n1", job=8, attempt=1, path="/x"), lines_per_s=2, burst=5)
+
+
+def feed(follower: Follower, file: LogFile, now_s: float) -> list[Evidence]:
+    return [item for block in file.read() for item in follower.read(block, NOW + timedelta(seconds=now_s), now_s)]
+
+
+def test_errors_pass_and_floods_are_counted(tmp_path: Path, follow: Any, follower: Follower) -> None:
+    (tmp_path / "job.out").write_bytes(ERROR * 12)
+    file = follow()
+    assert len(feed(follower, file, 0.0)) == 5
+    found = follower.due(NOW, 0.1, last=True)
+    assert [(item.kind, item.data["count"]) for item in found] == [("suppressed", 7)]
+
+
+def test_evidence_says_which_line_of_which_attempt(tmp_path: Path, follow: Any, follower: Follower) -> None:
+    (tmp_path / "job.out").write_bytes(b"hello\n" + ERROR)
+    (found,) = feed(follower, follow(), 0.0)
+    assert (found.line, found.where.job, found.where.attempt, found.where.node) == (2, 8, 1, "n1")
+
+
+def step(number: int) -> bytes:
+    return (
+        b" iteration %8d/  500000 | consumed samples: 1024 | elapsed time per iteration (ms): 812.4 | lm loss: 2.5E+00 |\n"
+        % number
+    )
+
+
+def test_steps_are_thinned_to_the_newest(tmp_path: Path, follow: Any, follower: Follower) -> None:
+    path, file = tmp_path / "job.out", follow()
+    told: list[Any] = []
+    for number in range(1, 31):
+        with path.open("ab") as stream:
+            stream.write(step(number))
+        now_s = number / 10
+        told += feed(follower, file, now_s) + follower.due(NOW, now_s)
+    steps = [item.data["step"] for item in told if item.kind == Kind.STEP]
+    assert steps[0] == 1, "the first at once"
+    assert 3 <= len(steps) <= 4
+    last = follower.finish(NOW, 3.05)
+    assert ([*steps, *[item.data["step"] for item in last]])[-1] == 30, "and the last"
+
+
+def test_the_last_step_before_a_failure_comes_before_it(tmp_path: Path, follow: Any, follower: Follower) -> None:
+    path, file = tmp_path / "job.out", follow()
+    path.write_bytes(step(1))
+    feed(follower, file, 0.0)
+    with path.open("ab") as stream:
+        stream.write(step(2) + ERROR)
+    found = feed(follower, file, 0.2)
+    assert found[0].kind == Kind.STEP
+    assert found[0].data["step"] == 2
+    assert len(found) == 2
+
+
+def test_ids_are_the_same_when_lines_are_read_again(tmp_path: Path, follow: Any, signatures: Signatures) -> None:
+    (tmp_path / "job.out").write_bytes(b"x\n" + ERROR)
+    where = Where(node="n1", job=8, attempt=1, path="/x")
+    ids = [
+        [item.id for item in feed(Follower(signatures, where, lines_per_s=5, burst=5), follow(), 0.0)] for _ in range(2)
+    ]
+    assert ids[0] == ids[1]
+    assert len(ids[0]) == 1

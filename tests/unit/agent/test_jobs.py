@@ -1,0 +1,198 @@
+"""Jobs that come and go, and the states of their processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.agent.children import Ending, Program
+from sentinel.agent.gpus import plain_pci
+from sentinel.agent.jobs import Jobs, first_node, job_from
+from sentinel.agent.probes.tasks import tasks_of
+from sentinel.agent.settings import AgentSettings
+from sentinel.errors import ProtocolError
+from sentinel.model import Evidence, Kind
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [("n1", "n1"), ("n[1-4]", "n1"), ("gpu[007-010,22]", "gpu007"), ("n[3,1]-ib", "n3-ib"), ("a,b[1-2]", "a"), ("", ""),
+     ("rack[1-2]n[3-4]", "rack1n3")],
+)  # fmt: skip
+def test_the_first_node_is_the_batch_host(text: str, first: str) -> None:
+    assert first_node(text) == first
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"job": "x"}, {"job": ""}, 7])
+def test_what_is_no_job_file(value: Any) -> None:
+    with pytest.raises(ProtocolError):
+        job_from(value)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+        self.stopped: list[str] = []
+
+    def start(self, program: Program) -> bool:
+        self.programs.append(program)
+        return True
+
+    def stop(self, name: str) -> None:
+        self.stopped.append(name)
+
+
+class Site:
+    """A node's folders, and the jobs on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run, self.state = folder / "run", folder / "state"
+        self.kept: list[Evidence] = []
+        self.bench = Bench()
+        self.jobs = self.restart()
+
+    def restart(self) -> Jobs:
+        settings = AgentSettings(node="n1", run_dir=str(self.run), state=str(self.state))
+
+        def program(name: str, _module: str, arguments: Any, **rest: Any) -> Program:
+            return Program(name, ["x"], arguments, **rest)
+
+        self.jobs = Jobs("n1", settings, self.bench, program, self.kept.append)  # type: ignore[arg-type]
+        return self.jobs
+
+    def came(self, job: int = 5, attempt: int = 0, **changes: str) -> None:
+        content = {"job": str(job), "attempt": str(attempt), "uid": str(os.getuid()), "nodelist": "n[1-2]",
+                   "stdout": "/data/j.out", **changes}  # fmt: skip
+        (self.run / "jobs" / f"{job}.json").write_text(json.dumps(content))
+        os.utime(self.run / "jobs" / f"{job}.json", ns=(attempt, attempt + 1))
+        self.jobs.scan()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_the_batch_host_follows_the_log(site: Site) -> None:
+    site.came(5)
+    (started,) = site.bench.programs
+    assert started.name == "log:5.0"
+    assert started.arguments["path"] == "/data/j.out"
+    assert started.restart
+
+
+def test_other_nodes_do_not(site: Site) -> None:
+    site.came(5, nodelist="n[0-2]")
+    assert site.bench.programs == []
+    assert list(site.jobs.jobs) == [5]
+
+
+def test_a_log_whose_place_is_not_known_is_unreadable(site: Site) -> None:
+    site.came(5, stdout="")
+    assert site.bench.programs == []
+    assert [item.kind for item in site.kept] == [Kind.UNREADABLE]
+
+
+def test_a_name_with_placeholders_becomes_a_pattern(site: Site) -> None:
+    site.came(6, stdout="%x-%j.out", work_dir="/data/[run]")
+    assert site.bench.programs[0].arguments["path"] == "/data/[[]run]/*-6.out"
+
+
+def test_the_end_is_told_to_the_follower(site: Site) -> None:
+    site.came(5)
+    (site.run / "jobs" / "5.json").unlink()
+    site.jobs.scan()
+    assert site.jobs.jobs == {}
+    assert Path(str(site.bench.programs[0].arguments["ended"])).exists()
+
+
+def test_a_second_attempt_ends_the_first(site: Site) -> None:
+    site.came(5, 0)
+    site.came(5, 1)
+    assert [program.name for program in site.bench.programs] == ["log:5.0", "log:5.1"]
+    assert (site.run / "ended" / "5.0").exists()
+    assert not (site.run / "ended" / "5.1").exists()
+
+
+def test_a_restarted_agent_goes_on_behind_the_last_evidence(site: Site) -> None:
+    site.came(5)
+    cursor = {"inode": 9, "offset": 120, "line": 7}
+    site.bench.programs[0].on_message({"type": "alive", "cursor": cursor})
+    site.restart().resume()
+    assert site.bench.programs[-1].arguments["cursor"] == cursor
+
+
+def test_a_job_that_ended_while_the_agent_was_away_is_read_to_its_end(site: Site) -> None:
+    site.came(5)
+    site.bench.programs[0].on_message({"type": "alive", "cursor": {"inode": 9, "offset": 120, "line": 7}})
+    (site.run / "jobs" / "5.json").unlink()
+    site.restart().resume()
+    last = site.bench.programs[-1]
+    assert (last.name, last.arguments["cursor"]["offset"]) == ("log:5.0", 120)  # type: ignore[index]
+    assert Path(str(last.arguments["ended"])).exists()
+    last.on_message({"type": "done", "cursor": {}})
+    assert list((site.state / "jobs").iterdir()) == []
+    assert site.bench.stopped == ["log:5.0"]
+
+
+def test_a_follower_that_hangs_is_evidence(site: Site) -> None:
+    site.came(5)
+    site.bench.programs[0].on_end(Ending("log:5.0", None, True, "", "D in nfs_wait"))
+    assert site.kept[0].kind == Kind.PROBE_HUNG
+    assert "nfs_wait" in site.kept[0].text
+
+
+def test_a_broken_job_file_is_passed_over(site: Site) -> None:
+    (site.run / "jobs" / "9.json").write_text("{")
+    site.jobs.scan()
+    site.came(5)
+    assert list(site.jobs.jobs) == [5]
+
+
+def test_pci_addresses_are_one() -> None:
+    assert len({plain_pci(text) for text in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")}) == 1
+    assert plain_pci("0001:3b:00") != plain_pci("0000:3b:00")
+
+
+class Proc:
+    """A made-up /proc."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, pid: int, parent: int, command: str, state: str = "R", **environment: str) -> None:
+        place = self.folder / str(pid)
+        place.mkdir()
+        (place / "stat").write_text(f"{pid} ({command}) {state} {parent} 1 1 0 -1 0 0 0 0 0 150 50 0 0 20 0 1 0 99\n")
+        items = {"SLURM_JOB_ID": "5", **environment}
+        (place / "environ").write_bytes(b"".join(f"{name}={value}\0".encode() for name, value in items.items()))
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    (tmp_path / "self").mkdir()
+    return Proc(tmp_path)
+
+
+def test_a_task_is_named_by_its_rank(proc: Proc) -> None:
+    proc.add(10, 1, "slurmstepd")
+    proc.add(11, 10, "bash", SLURM_PROCID="3")
+    proc.add(12, 11, "python3 (x)", "D", SLURM_PROCID="3")
+    proc.add(13, 12, "pt_data_worker", SLURM_PROCID="3")
+    proc.add(20, 1, "python", SLURM_JOB_ID="55", SLURM_PROCID="3")
+    found = tasks_of(5, proc.folder, ticks=100)
+    assert [(task.pid, task.leaf) for task in found] == [(10, False), (11, False), (12, True), (13, False)]
+    main = found[2]
+    assert (main.rank, main.state, main.cpu_s, main.command, main.parent) == (3, "D", 2.0, "python3 (x)", 11)
+
+
+def test_with_a_launcher_the_workers_count(proc: Proc) -> None:
+    proc.add(11, 1, "python", SLURM_PROCID="1")
+    for number in range(2):
+        proc.add(20 + number, 11, "python", SLURM_PROCID="1", LOCAL_RANK=str(number), RANK=str(8 + number))
+    found = tasks_of(5, proc.folder, ticks=100)
+    assert [(task.pid, task.rank, task.leaf) for task in found] == [(11, 1, False), (20, 8, True), (21, 9, True)]

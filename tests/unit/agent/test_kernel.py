@@ -1,0 +1,181 @@
+"""Records of /dev/kmsg in a file, cursors, and floods."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.adapters.kmsg import KernelLog, Record, last_words
+from sentinel.agent.kernel import Flood, KernelWatch
+from sentinel.agent.settings import AgentSettings, Kernel
+from sentinel.errors import Unavailable
+from sentinel.model import Evidence, Kind, Source, stable_id, utc
+
+
+def put(path: Path, *texts: str, first: int = 0, priority: int = 4) -> None:
+    with path.open("a") as stream:
+        for number, text in enumerate(texts, first):
+            stream.write(f"{priority},{number},{1000 * number},-;{text}\n")
+
+
+def texts(log: KernelLog) -> list[str]:
+    return [record.text for record in log.read()]
+
+
+@pytest.fixture
+def kmsg(tmp_path: Path) -> Path:
+    path = tmp_path / "kmsg"
+    put(path, "before the agent")
+    return path
+
+
+@pytest.fixture
+def opened() -> Any:
+    logs: list[KernelLog] = []
+
+    def made(*arguments: Any, **rest: Any) -> KernelLog:
+        logs.append(KernelLog(*arguments, **rest))
+        return logs[-1]
+
+    yield made
+    for log in logs:
+        log.close()
+
+
+def test_the_first_start_reads_from_now_on(kmsg: Path, opened: Any) -> None:
+    log = opened(str(kmsg))
+    put(kmsg, "one", "two", first=1)
+    assert texts(log) == ["one", "two"]
+    assert texts(log) == []
+
+
+def test_replay_reads_what_was_there(kmsg: Path, opened: Any) -> None:
+    assert texts(opened(str(kmsg), replay=True)) == ["before the agent"]
+
+
+def test_a_restart_neither_repeats_nor_misses(kmsg: Path, opened: Any) -> None:
+    first = opened(str(kmsg), boot="b")
+    put(kmsg, "one", first=1)
+    assert texts(first) == ["one"]
+    cursor = first.cursor
+    put(kmsg, "while it was away", first=2)
+    assert texts(opened(str(kmsg), cursor, boot="b")) == ["while it was away"]
+
+
+def test_a_cursor_of_another_boot_reads_all_of_this_one(kmsg: Path, opened: Any) -> None:
+    cursor = {**opened(str(kmsg), boot="old").cursor}
+    assert texts(opened(str(kmsg), cursor, boot="new")) == ["before the agent"]
+
+
+def test_a_line_is_read_when_it_is_whole(kmsg: Path, opened: Any) -> None:
+    log = opened(str(kmsg))
+    with kmsg.open("a") as stream:
+        stream.write("4,7,9,-;half a ")
+        stream.flush()
+        assert texts(log) == []
+        stream.write("line\n")
+    assert texts(log) == ["half a line"]
+
+
+def test_truncation_and_replacement(kmsg: Path, opened: Any) -> None:
+    log = opened(str(kmsg))
+    kmsg.write_text("")
+    assert texts(log) == []
+    put(kmsg, "a")
+    assert texts(log) == ["a"]
+    other = kmsg.with_name("other")
+    put(other, "from the new file")
+    other.replace(kmsg)
+    assert texts(log) == ["from the new file"]
+
+
+def test_continuations_and_rubbish(kmsg: Path, opened: Any) -> None:
+    log = opened(str(kmsg))
+    with kmsg.open("ab") as stream:
+        stream.write(
+            b"6,9,1,-;usb 1-1: text\n SUBSYSTEM=usb\n DEVICE=c1\nrubbish\n6,x,1,-;no\n\xff\xfe\n3,10,2,-;last \xff\n"
+        )
+    assert texts(log) == ["usb 1-1: text", "last �"]
+    assert log.unparsable == 3
+
+
+def test_who_wrote_it_and_how_grave(kmsg: Path, opened: Any) -> None:
+    log = opened(str(kmsg))
+    put(kmsg, "by the kernel", priority=3)
+    put(kmsg, "by a user", priority=(1 << 3) | 3)
+    kernel, user = log.read()
+    assert (kernel.priority, kernel.facility) == (3, 0)
+    assert (user.priority, user.facility) == (3, 1)
+
+
+def test_a_log_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="kmsg"):
+        KernelLog(str(tmp_path / "kmsg"))
+
+
+def test_a_flood_never_hides_the_first_of_another_kind() -> None:
+    flood = Flood(lines=3, window_s=60)
+    passed = [flood.passes(f"nvme nvme{n}: I/O {n} timeout", n / 10) for n in range(100)]
+    assert sum(passed) == 3
+    assert flood.passes("NVRM: Xid (PCI:0000:3b:00): 79", 10.1)
+    assert flood.suppressed == 97
+    assert flood.passes("nvme nvme1: I/O 1 timeout", 61.0), "the next window"
+
+
+def watch(tmp_path: Path, kept: list[Evidence]) -> KernelWatch:
+    def reader(record: Record, now: datetime) -> list[Evidence]:
+        if "Xid" not in record.text:
+            return []
+        return [
+            Evidence(
+                stable_id(record.sequence, record.text),
+                utc(record.at_s),
+                now,
+                Source.KERNEL,
+                Kind.XID,
+                text=record.text,
+            )
+        ]
+
+    state = tmp_path / "state"
+    state.mkdir(exist_ok=True)
+    settings = AgentSettings(
+        node="n1", state=str(state), kernel=Kernel(path=str(tmp_path / "kmsg"), pstore=str(tmp_path / "pstore"))
+    )
+    return KernelWatch("n1", settings, reader, kept.append)
+
+
+def test_what_rules_know_becomes_evidence(tmp_path: Path, kmsg: Path, opened: Any) -> None:
+    kept: list[Evidence] = []
+    made = watch(tmp_path, kept)
+    log = opened(str(kmsg))
+    put(kmsg, "harmless", "NVRM: Xid 79", first=1)
+    assert made.turn(log) == 2
+    assert [item.text for item in kept] == ["NVRM: Xid 79"]
+
+
+def test_the_kernels_last_words_are_told_once(tmp_path: Path) -> None:
+    folder = tmp_path / "pstore"
+    folder.mkdir()
+    (folder / "dmesg-erst-1").write_text("<4>[ 99.1] NVRM: Xid 79\n<0>[ 99.2] Kernel panic - not syncing: Fatal\n")
+    kept: list[Evidence] = []
+    watch(tmp_path, kept).panics()
+    assert [item.kind for item in kept] == [Kind.XID, "kernel_panic"]
+    assert kept[0].text == "NVRM: Xid 79"
+    watch(tmp_path, kept).panics()
+    assert len(kept) == 2
+
+
+def test_no_pstore_is_nothing_to_tell(tmp_path: Path) -> None:
+    assert last_words(str(tmp_path / "none"), {}) == []
+
+
+def test_times_never_lie_in_the_future(kmsg: Path, opened: Any) -> None:
+    log = opened(str(kmsg))
+    with kmsg.open("a") as stream:
+        stream.write("4,1,99999999999999999,-;from the future\n")
+    (record,) = log.read()
+    assert utc(record.at_s) <= datetime.now(UTC)

@@ -1,0 +1,84 @@
+"""The dated verdict: BAD only on proof, UNKNOWN when nothing is readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.agent.verdict import VerdictKeeper
+from sentinel.evidence.dcgm import Fact
+from sentinel.model import Evidence, Kind, Source, utc
+
+AT = utc(1_900_000_000)
+
+
+def evidence(kind: str, source: Source, **data: Any) -> Evidence:
+    return Evidence("e", AT, AT, source, kind, data=data)
+
+
+def keeper(tmp_path: Path, facts: Any = (), trouble: str | None = None, boot: str = "b1") -> VerdictKeeper:
+    return VerdictKeeper(tmp_path, tmp_path, boot, lambda: list(facts), lambda: trouble, clock=lambda: 1_900_000_000.9)
+
+
+def test_fresh_telemetry_and_nothing_against_it(tmp_path: Path) -> None:
+    keeper(tmp_path).write()
+    assert (tmp_path / "verdict").read_text() == "OK 1900000000 ok nothing speaks against this node\n"
+
+
+def test_no_telemetry_is_not_known(tmp_path: Path) -> None:
+    assert keeper(tmp_path, trouble="DCGM is away").now().line == "UNKNOWN 1900000000 telemetry DCGM is away\n"
+
+
+def test_a_fact_that_holds_now(tmp_path: Path) -> None:
+    assert keeper(tmp_path, [Fact("gpu_lost", "a GPU is lost: GPU-1")]).now().word == "BAD"
+
+
+@pytest.mark.parametrize("xid", [48, 64, 79, 95, 140, 143])
+def test_xids_that_convict_alone(tmp_path: Path, xid: int) -> None:
+    made = keeper(tmp_path)
+    made.consider(evidence(Kind.XID, Source.KERNEL, xid=xid, pci="0000:01:00"))
+    assert made.now().code == f"xid_{xid}"
+    assert (tmp_path / "verdict").read_text().startswith("BAD"), "written at once"
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 94, 119, None, "79"])
+def test_xids_that_do_not(tmp_path: Path, xid: Any) -> None:
+    made = keeper(tmp_path)
+    made.consider(evidence(Kind.XID, Source.KERNEL, xid=xid))
+    assert made.now().word == "OK"
+
+
+def test_what_a_user_printed_convicts_nobody(tmp_path: Path) -> None:
+    made = keeper(tmp_path)
+    made.consider(evidence(Kind.XID, Source.JOB_LOG, xid=79))
+    assert made.now().word == "OK"
+
+
+def test_a_conviction_outlives_the_agent_and_ends_with_the_boot(tmp_path: Path) -> None:
+    keeper(tmp_path).consider(evidence(Kind.XID, Source.DCGM, xid=95))
+    assert keeper(tmp_path).now().word == "BAD"
+    assert keeper(tmp_path, boot="b2").now().word == "OK"
+
+
+def test_a_diagnostic_of_all_gpus_that_passed_takes_it_back(tmp_path: Path) -> None:
+    made = keeper(tmp_path)
+    made.consider(evidence(Kind.XID, Source.DCGM, xid=95))
+    made.diagnosed({"result": "inconclusive", "gpus": None})
+    made.diagnosed({"result": "pass", "gpus": ["GPU-1"]})
+    assert made.now().word == "BAD"
+    made.diagnosed({"result": "pass", "gpus": None})
+    assert made.now().word == "OK"
+
+
+def test_a_failed_diagnostic_convicts_only_with_proof(tmp_path: Path) -> None:
+    made = keeper(tmp_path)
+    made.consider(evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, convicts=False))
+    assert made.now().word == "OK"
+    made.consider(evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, convicts=True))
+    assert made.now().word == "BAD"
+
+
+def test_the_sentence_stays_on_one_line(tmp_path: Path) -> None:
+    assert keeper(tmp_path, trouble="a\nOK 1 ok\x1b[0m").now().line.count("\n") == 1
