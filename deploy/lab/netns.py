@@ -51,29 +51,18 @@ def create(lab: Lab) -> None:
 
 
 def _node(lab: Lab, name: str) -> None:
-    holder = processes.start(
-        lab,
-        f"ns-{name}",
-        # The mount namespace lets the node have its own /etc/hosts; the host name is set before anything else runs.
-        [
-            "unshare",
-            "--net",
-            "--uts",
-            "--mount",
-            "--propagation",
-            "slave",
-            "sh",
-            "-c",
-            _HOLD,
-            "sh",
-            name,
-            str(lab.etc / "hosts"),
-        ],
-        log=lab.node(name) / "log" / "namespace.out",
-    )
+    passing = propagation(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+    apart = ["unshare", "--net", "--uts", "--mount", "--propagation", passing]
+    # The mount namespace lets the node have its own /etc/hosts; the host name is set before anything else runs.
+    hold = ["sh", "-c", _HOLD, "sh", name, str(lab.etc / "hosts")]
+    holder = processes.start(lab, f"ns-{name}", apart + hold, log=lab.node(name) / "log" / "namespace.out")
     own = os.readlink("/proc/self/ns/net")
     ready = lab.node(name) / "log" / "namespace.out"
-    if not processes.wait_until(lambda: "ready" in ready.read_text(encoding="utf-8"), 10, step_s=0.01):
+
+    def said() -> bool:
+        return "ready" in ready.read_text(encoding="utf-8")
+
+    if not processes.wait_until(lambda: said() or not holder.alive, 10, step_s=0.01) or not said():
         raise LabError(f"no namespace for {name}: {ready.read_text(encoding='utf-8').strip()}")
     if os.readlink(f"/proc/{holder.pid}/ns/net") == own:
         raise LabError(f"the namespace of {name} was not separated from the host's")
@@ -90,6 +79,21 @@ def _node(lab: Lab, name: str) -> None:
     )
 
 
+def propagation(mountinfo: str) -> str:
+    """How mounts pass between the host and a node: the host's must reach the nodes (a full disk), never the reverse.
+
+    In a chroot, whose root is no mount point, this cannot be set; there nothing passes where no mount is shared.
+    """
+    mounts = [line.split() for line in mountinfo.splitlines()]
+    if any(mount[4] == "/" for mount in mounts):
+        return "slave"
+    if any(word.startswith("shared:") for mount in mounts for word in mount):
+        raise LabError(
+            "--isolated in a chroot needs private mounts: run it under unshare --mount --propagation private"
+        )
+    return "unchanged"
+
+
 _HOLD = 'hostname "$1" && mount --bind "$2" /etc/hosts && echo ready && exec sleep infinity'
 
 
@@ -98,7 +102,9 @@ def inside(lab: Lab, name: str, command: Sequence[str]) -> list[str]:
     holder = processes.known(lab, f"ns-{name}")
     if holder is None:
         raise LabError(f"the namespace of {name} is gone; lab down, then lab up")
-    return ["nsenter", "--net", "--uts", "--mount", "--target", str(holder.pid), "--", *command]
+    # --root and --wd: entering the mounts alone would lead out of a chroot.
+    enter = ["nsenter", "--net", "--uts", "--mount", "--root", "--wd", "--target", str(holder.pid)]
+    return [*enter, "--", *command]
 
 
 def cable(lab: Lab, name: str, *, up: bool) -> None:
