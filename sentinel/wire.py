@@ -95,7 +95,10 @@ def time_from(value: object) -> datetime:
         raise ProtocolError(f"not a time: {value!r:.80}") from error
     if time.utcoffset() is None:
         raise ProtocolError(f"time without a zone: {value!r:.80}")
-    return time.astimezone(UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError as error:  # year 1 with an offset is before all time in UTC
+        raise ProtocolError(f"not a time: {value!r:.80}") from error
 
 
 def evidence_from(value: object) -> Evidence:
