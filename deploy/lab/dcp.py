@@ -105,8 +105,8 @@ def write_table(path: Path, table: Table) -> None:
     partial.replace(path)
 
 
-def read(where: Path, metadata: str, keys: list[str]) -> dict[str, Any]:
-    """Items of a checkpoint of our own.
+def read(where: Path, metadata: str, keys: list[str], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Items of a checkpoint of our own; of the ``optional`` ones those that are in it.
 
     Raises:
         FileNotFoundError, KeyError, ValueError, zipfile.BadZipFile: it is not whole.
@@ -116,7 +116,7 @@ def read(where: Path, metadata: str, keys: list[str]) -> dict[str, Any]:
         record = pickle.load(table)
     places = {index.fqn: place for index, place in record.storage_data.items()}
     found: dict[str, Any] = {}
-    for key in keys:
+    for key in keys + [key for key in optional if key in places]:
         place = places[key]
         with (where / place.relative_path).open("rb") as part:
             part.seek(place.offset)

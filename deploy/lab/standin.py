@@ -117,11 +117,15 @@ class Training:
         return f"rank_{self.here.rank}"
 
     def load(self, point: Resume) -> None:
-        metadata = f"__{self.here.rank}.metadata" if point.tier == "local" else ".metadata"
-        found = dcp.read(point.path, metadata, ["weights", "step", self.own])
+        local = point.tier == "local"
+        metadata = f"__{self.here.rank}.metadata" if local else ".metadata"
+        # More ranks than then: the data of the new ones begins at its beginning. A local part is this rank's or nothing.
+        keys, optional = (["weights", "step", self.own], ()) if local else (["weights", "step"], (self.own,))
+        found = dcp.read(point.path, metadata, keys, optional)
         self.weights, self.step = found["weights"], found["step"]
-        version, state, gauss = found[self.own]
-        self.data.setstate((version, tuple(state), gauss))
+        if self.own in found:
+            version, state, gauss = found[self.own]
+            self.data.setstate((version, tuple(state), gauss))
 
     def run_step(self, ranks: Ranks, spoil: bool) -> float:
         """One step over all ranks; gives the mean loss."""

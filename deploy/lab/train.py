@@ -122,10 +122,16 @@ class Training:
         Raises:
             Exception: whatever DCP raises for a checkpoint that is not whole; the job ends with it, as real ones do.
         """
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
         from torch.distributed.checkpoint.state_dict_loader import load
 
         self._moments_for_all()
         state = self.state()
+        own = f"rank_{self.here.rank}"
+        if point.tier != "local":
+            saved = FileSystemReader(point.path).read_metadata().state_dict_metadata
+            if f"{own}.position" not in saved:
+                del state[own]  # more ranks than then: this one's data begins at its beginning
         # In parts of ranks DCP first looks for a `.metadata` that is not there, and logs a traceback for nothing.
         logging.disable(logging.WARNING if point.tier == "local" else logging.NOTSET)
         try:
@@ -133,12 +139,13 @@ class Training:
         finally:
             logging.disable(logging.NOTSET)
         self.model.load_state_dict(state["model"])
-        own = self.optimizer.state_dict()
+        optimizer = self.optimizer.state_dict()
         for key, value in state["optimizer"].items():
             index, _, name = key.partition(".")
-            own["state"][int(index)][name] = value
-        self.optimizer.load_state_dict(own)
-        self.data.load(state[f"rank_{self.here.rank}"])
+            optimizer["state"][int(index)][name] = value
+        self.optimizer.load_state_dict(optimizer)
+        if own in state:
+            self.data.load(state[own])
         self.step = int(state["step"])
 
     def _moments_for_all(self) -> None:
