@@ -165,7 +165,12 @@ class FleetCheckpoints:
         by_root: dict[str, list[Part]] = {}
         for part in parts:
             by_root.setdefault(_root_of(part, intent), []).append(part)
-        candidates = [candidate for group in by_root.values() for candidate in join([group])]
+        world = _world_size(parts, len(self._live.nodes_of(task.job, task.attempt)))
+        candidates = [
+            candidate
+            for group in by_root.values()
+            for candidate in join([group], world_size=world if group[0].tier == "local" else None)
+        ]
         seen = Seen(tuple(parts), tuple(candidates), tuple(problems))
         self._seen[task.incident.id] = seen
         return seen
@@ -207,6 +212,16 @@ class FleetCheckpoints:
             "reason": f"incident {task.incident.id}",
         }
         await self._orders.ask(host, OrderKind.QUARANTINE, arguments, deadline_s=self._recovery.inventory_s)
+
+
+def _world_size(parts: Sequence[Part], nodes: int) -> int | None:
+    """Ranks of the job, as its checkpoints show it; a node that is gone held as many as the others do. None: not known.
+
+    Too large a guess only sends the job back to a shared checkpoint; too small a one would miss a lost rank.
+    """
+    per_node = max((len(part.owners) for part in parts if part.tier == "local"), default=0)
+    written = max((part.world_size or 0 for part in parts if part.tier == "global"), default=0)
+    return max(per_node * nodes, written) or None
 
 
 def _gid(uid: int | None) -> int | None:

@@ -14,6 +14,7 @@ from sentinel.classify import History, PastFailure
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.live import Live
+from sentinel.errors import Unavailable
 from sentinel.intent import intent_of
 from sentinel.log import Log
 from sentinel.model import (
@@ -29,6 +30,8 @@ from sentinel.model import (
     Source,
     StepKind,
     Verdict,
+    Where,
+    stable_id,
 )
 from sentinel.policy import PastRestart, Situation
 from sentinel.ports import Clock
@@ -73,6 +76,41 @@ class Judge:
         self._judging: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._window = timedelta(seconds=settings.judgement.group_s)
+
+    async def carry_on(self) -> None:
+        """After a start: incidents that were not finished, and evidence that was acknowledged and not judged yet."""
+        since = self._clock.now() - self._window
+        unsettled = await asyncio.to_thread(self._remembered, since)
+        try:
+            await self._fleets.take()  # who runs where: evidence of one failure belongs together
+        except Unavailable as error:
+            self._log.warning("carrying-on-without-slurm", reason=error.message)
+        for item in await asyncio.to_thread(self._store.unclaimed, since):
+            self._live.note(item)
+            self._put(item)
+        for incident in unsettled:
+            verdict, plan = self.verdicts.get(incident.id), self.plans.get(incident.id)
+            if verdict is not None and plan is not None:
+                await self._decided(incident, verdict, plan, None)
+            elif incident.id not in self._judging:
+                self._judge_soon(incident.id, incident.evidence[-1])
+
+    def _remembered(self, since: datetime) -> list[Incident]:
+        """Takes up incidents that are open or were closed lately; returns those that a dead daemon left half done."""
+        rows = self._store.incident_rows(limit=1000)
+        lately = [r["id"] for r in rows if r["closed_at"] is None or r["closed_at"] >= since]
+        unsettled = []
+        for name in lately:
+            incident = self._store.incident(name)
+            if incident is None or name in self.incidents:
+                continue
+            self.incidents[name] = incident
+            verdict, plan = self._store.last_verdict(name), self._store.plan_of(name)
+            if verdict is not None and plan is not None:
+                self.verdicts[name], self.plans[name] = verdict, plan
+            if incident.state in (IncidentState.OPEN, IncidentState.WATCHING) and incident.evidence:
+                unsettled.append(incident)
+        return unsettled
 
     # --- evidence in --------------------------------------------------------------------------------------------------
 
@@ -161,7 +199,9 @@ class Judge:
         if incident is None or incident.state is IncidentState.CLOSED:
             return
         incident = self._settle_job(incident, fleet)
-        asked = await self._inquiry.about(incident) if incident_id not in self.plans else []
+        asked: list[Evidence] = []
+        if incident_id not in self.plans:
+            asked = [*await self._inquiry.about(incident), *await asyncio.to_thread(self._failed_resume, incident)]
         if asked:
             stored = await asyncio.to_thread(self._store.append, asked)
             incident = room.attach(self.incidents[incident_id], stored, self._clock.now())
@@ -180,6 +220,35 @@ class Judge:
             self._log.info("evidence-noted", incident=incident_id, cause=decision.verdict.cause)
             return
         await self._keep(incident, decision.verdict, decision.plan, situation.job, now)
+
+    def _failed_resume(self, incident: Incident) -> list[Evidence]:
+        """An attempt that ended before a step, and was to resume from a checkpoint we chose: that one is suspect."""
+        kinds = {item.kind for item in incident.evidence}
+        if incident.job is None or not incident.attempt or Kind.JOB_ENDED not in kinds or "resumed" in kinds:
+            return []
+        if self._live.first_step(incident.job, incident.attempt) is not None:
+            return []
+        rows = self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=incident.job)
+        chosen = next((r["data"] for r in rows if r["attempt"] == incident.attempt - 1 and r["data"].get("path")), None)
+        if chosen is None:
+            return []
+        now = self._clock.now()
+        return [
+            Evidence(
+                id=stable_id("failed-resume", incident.job, incident.attempt),
+                at=now,
+                seen_at=now,
+                source=Source.CHECKPOINT,
+                kind=Kind.CHECKPOINT_INVALID,
+                where=Where(job=incident.job, attempt=incident.attempt, path=str(chosen["path"])),
+                text=f"attempt {incident.attempt} was to resume from {chosen['path']} and gained no step",
+                data={
+                    "path": str(chosen["path"]),
+                    "step": chosen.get("step"),
+                    "reason": "the job did not resume from it",
+                },
+            )
+        ]
 
     def _settle_job(self, incident: Incident, fleet: Fleet) -> Incident:
         """Job and attempt, now that a fresh snapshot is here."""
@@ -311,8 +380,6 @@ class Judge:
 
 def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str]) -> Evidence:
     """Slurm's word that an attempt ended; the id is the same from an event and from reconciliation."""
-    from sentinel.model import Where, stable_id
-
     ended = job.ended_at or now
     return Evidence(
         id=stable_id("job_ended", job.id, job.restarts, job.state),

@@ -10,7 +10,7 @@ from sentinel.actions.carry_out import carry_out, next_step
 from sentinel.adapters.store import Store
 from sentinel.daemon.judge import Judge
 from sentinel.daemon.tell import Tell
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.log import Log
 from sentinel.model import (
     Incident,
@@ -23,6 +23,8 @@ from sentinel.model import (
     Verdict,
 )
 from sentinel.telemetry import Telemetry
+
+_STORE_PAUSE_S = 1.0
 
 # After these people are told what they want to know: where the job goes on, or that it waits for them.
 _DECISIVE = frozenset({StepKind.RELEASE, StepKind.HOLD})
@@ -51,8 +53,8 @@ class Recover:
         """A new or longer plan of ``incident``."""
         if plan.refusal or plan.observe_only or not plan.steps:
             held = bool(plan.refusal)
-            self._judge.close(incident.id, IncidentState.HELD if held else IncidentState.CLOSED, plan.explanation)
             await self._tell.about(incident, verdict, plan, job)
+            self._judge.close(incident.id, IncidentState.HELD if held else IncidentState.CLOSED, plan.explanation)
             return
         self.start(incident.id)
 
@@ -79,8 +81,14 @@ class Recover:
 
     async def _run(self, incident_id: str) -> None:
         try:
-            last = await carry_out(lambda: self._next(incident_id), self._means, self._report)
-            await self._finish(incident_id, last)
+            while True:
+                try:
+                    last = await carry_out(lambda: self._next(incident_id), self._means, self._report)
+                    await self._finish(incident_id, last)
+                    return
+                except Unavailable as error:  # the store; what Slurm does not answer is carry_out's to try again
+                    self._log.warning("store-unavailable", incident=incident_id, reason=error.message)
+                    await asyncio.sleep(_STORE_PAUSE_S)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -127,7 +135,9 @@ class Recover:
             return
         if self._store.get("paused", False):
             return  # the plan stays open; resuming carries it on
-        await asyncio.to_thread(self._store.finish_plan, plan)
+        last = last or self._last_outcome(plan)
+        # Whoever must be told is written down first: a closed incident is not looked at again after a start.
+        await self._tell_now(incident_id)
         outcome = last.reason if last is not None else ""
         state = IncidentState.CLOSED
         if last is not None and (last.result is Result.FAILED or last.step.kind is StepKind.HOLD):
@@ -136,9 +146,13 @@ class Recover:
             took = (last.at - plan.at).total_seconds()
             self._telemetry.restart_s.observe(max(0.0, took))
         self._judge.close(incident_id, state, outcome)
+        await asyncio.to_thread(self._store.finish_plan, plan)
         self._log.info("incident-finished", incident=incident_id, state=state, outcome=outcome)
-        if incident_id not in self._timers or not self._timers[incident_id].done():
-            self._tell_soon(incident_id)
+
+    def _last_outcome(self, plan: Plan) -> Outcome | None:
+        """What ended a plan whose steps were all carried out by a daemon that is gone."""
+        found = [self._store.outcome(plan.incident, step) for step in plan.steps]
+        return next((outcome for outcome in reversed(found) if outcome is not None), None)
 
     def carry_on(self) -> None:
         """After a start: plans that were under way go on where the ledger says."""
