@@ -82,7 +82,7 @@ MAX_LINES_ELSEWHERE = 400
 MAX_FUNCTION_LINES = 60
 
 # Commands whose module is not written yet. This only shrinks: an entry that resolves must leave it.
-COMMANDS_TO_COME: set[str] = {"rules"}
+COMMANDS_TO_COME: set[str] = set()
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py"))
 
