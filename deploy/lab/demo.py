@@ -247,6 +247,7 @@ def _spoil(demo: Demo) -> None:
     demo.inject("corrupt-checkpoint", "--tier", "global", "--how", "truncate")
     slurm.client(demo.lab, ["scontrol", "requeue", str(demo.job)])
     demo.until("the requeued job", lambda: demo.job_state().get("JobState") == "PENDING")
+    time.sleep(2)  # within the same second slurmd takes the new start for the one that was just revoked
     slurm.client(demo.lab, ["scontrol", "update", f"JobId={demo.job}", "StartTime=now"])
 
 
