@@ -7,51 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from sentinel.checkpoints.pickle_values import Global, Inert, Packed, PickleError
 
 _KEY_DEPTH = 4
-
-
-class PickleError(ValueError):
-    """The bytes are not a pickle that a checkpoint would hold."""
-
-
-class PickleTooLarge(PickleError):
-    """Well formed as far as seen, but its objects would not fit in the memory that this reader allows itself."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Global:
-    """A name that the pickle would have imported."""
-
-    module: str
-    name: str
-
-    @property
-    def qualified(self) -> str:
-        return f"{self.module}.{self.name}"
-
-
-class Inert:
-    """An object that was not made: the name that would have been called, its arguments, its state and items."""
-
-    __slots__ = ("args", "items", "maker", "state")
-
-    def __init__(self, maker: object, args: object) -> None:
-        self.maker = maker
-        self.args = args
-        self.state: object = None
-        self.items: list[object] | None = None
-
-    @property
-    def name(self) -> str:
-        return self.maker.name if isinstance(self.maker, Global) else ""
-
-    def get(self, key: str) -> object:
-        """A field of the object's state; `PickleError` where there is none."""
-        if isinstance(self.state, dict) and key in self.state:
-            return self.state[key]
-        raise PickleError(f"{self.name or 'object'} has no field {key}")
+_PACKED = frozenset({"MetadataIndex", "_StorageInfo", "ChunkStorageMetadata"})  # of the pieces of a DCP checkpoint
 
 
 def number(text: bytes) -> int:
@@ -88,7 +48,7 @@ class Machine:
         self.marks: list[list[object]] = []
         self.position = 0
         self.names: dict[tuple[str, str], Global] = {}
-        self.fields: set[tuple[object, ...]] = set()
+        self.fields: dict[tuple[str, tuple[object, ...]], tuple[object, ...]] = {}
 
     def global_(self, module: object, name: object) -> Global:
         if not isinstance(module, str) or not isinstance(name, str):
@@ -225,7 +185,10 @@ def _reduce(m: Machine) -> None:
     maker = m.stack[-1]
     if not isinstance(args, tuple) or not isinstance(maker, (Global, Inert)):
         raise PickleError("a call of what is no name")
-    m.stack[-1] = Inert(maker, args)
+    if isinstance(maker, Global) and maker.name == "Size" and len(args) == 1 and isinstance(args[0], tuple):
+        m.stack[-1] = args[0]  # torch.Size is a tuple
+    else:
+        m.stack[-1] = Inert(maker, args)
 
 
 def _newobj_ex(m: Machine) -> None:
@@ -240,7 +203,11 @@ def _build(m: Machine) -> None:
         raise PickleError("a state for what is no object")
     target.state = state
     if isinstance(state, dict):
-        m.fields.add((target.name, *state))
+        name, fields = target.name, tuple(state)
+        shared = m.fields.setdefault((name, fields), fields)
+        if name in _PACKED:
+            target.state = Packed(shared, tuple(state.values()))
+            state.clear()
 
 
 def _stack_global(m: Machine) -> None:

@@ -10,14 +10,29 @@ kept, which also halves the memory for honest pickles).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sentinel.checkpoints.pickle_machine import Global, Inert, Machine, PickleError, PickleTooLarge, number
+from sentinel.checkpoints.pickle_machine import Machine, number
+from sentinel.checkpoints.pickle_values import Global, Inert, PickleError, PickleTooLarge
 
 __all__ = ["Census", "Global", "Inert", "PickleError", "PickleTooLarge", "load", "load_counted", "load_from"]
 
-MEMORY_BYTES = 150 << 20  # what the objects of one pickle may take; the promise for the process is 200 MB
+_MEMORY_SETTING = "SENTINEL_PICKLE_MEMORY_MB"
+
+
+def _allowed_bytes() -> int:
+    """What the objects of one pickle may take: 150 MB, so that a check stays below 200 MB whatever it is given.
+
+    The metadata of a very large job (beyond some 70,000 pieces: ranks x tensors) needs more: a person who wants it read
+    says so in the environment, SENTINEL_PICKLE_MEMORY_MB.
+    """
+    text = os.environ.get(_MEMORY_SETTING, "")
+    return (int(text) if text.isdigit() else 150) << 20
+
+
+MEMORY_BYTES = _allowed_bytes()
 
 
 # opcode -> bytes of its fixed argument, or: -1 a line, -2 two lines, -3, -4, -8 a length of 1, 4 or 8 bytes and so many
@@ -35,11 +50,9 @@ _SIZES: dict[int, int] = {
 }
 # What one opcode may add to the memory, beside the bytes of its argument.
 _WEIGHT = [8] * 256
-for _op in b"}]\x8f\x91ld":
-    _WEIGHT[_op] = 150
-for _op in b"R\x81\x92iocs\x93bu":
-    _WEIGHT[_op] = 130
-for _op in b"t\x85\x86\x87QP(":
+for _op in b"}]\x8f\x91ldu":
+    _WEIGHT[_op] = 96
+for _op in b"R\x81\x92iocs\x93t\x85\x86\x87QP(":
     _WEIGHT[_op] = 72
 for _op in b"JMGFIL\x8a\x8b":
     _WEIGHT[_op] = 32
@@ -100,7 +113,7 @@ def _survey(data: bytes, start: int, budget_bytes: int) -> tuple[set[int], int]:
     else:
         raise PickleError("ends without its end mark")
     if cost > budget_bytes:
-        raise PickleTooLarge(f"describes more than {budget_bytes >> 20} MB of objects")
+        raise PickleTooLarge(f"describes more than {budget_bytes >> 20} MB of objects ({_MEMORY_SETTING} allows more)")
     if frame_end not in (0, position):
         raise PickleError("its last frame does not end where it ends")
     return wanted, position
@@ -121,10 +134,10 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """The names that a pickle would import, and for its objects (name, field, field ...)."""
+    """The names that a pickle would import, and of its objects the class and fields, each once."""
 
     names: list[Global]
-    fields: set[tuple[object, ...]]
+    fields: list[tuple[str, tuple[object, ...]]]
 
 
 def load_counted(data: bytes, *, budget_bytes: int = MEMORY_BYTES) -> tuple[object, Census]:
@@ -134,7 +147,7 @@ def load_counted(data: bytes, *, budget_bytes: int = MEMORY_BYTES) -> tuple[obje
         raise PickleError("bytes after its end mark")
     machine = Machine(data, wanted, None)
     value = machine.read()
-    return value, Census(list(machine.names.values()), machine.fields)
+    return value, Census(list(machine.names.values()), list(machine.fields))
 
 
 def load_from(

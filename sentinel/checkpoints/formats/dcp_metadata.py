@@ -114,7 +114,7 @@ def read_metadata(data: bytes, what: str) -> Metadata:
         if stored is None:
             raise Broken(f"{what}: says nothing about where the pieces are")
         _stored(_dict(stored, what), metadata, what)
-        planner = value.state.get("planner_data") if isinstance(value.state, dict) else None
+        planner = value.find("planner_data")
         if isinstance(planner, dict):
             _planned(planner, metadata, what)
     except pickles.PickleTooLarge as error:
@@ -129,8 +129,8 @@ def _known(census: pickles.Census, what: str) -> None:
     for named in census.names:
         if not _is_known(named):
             raise NotKnown(f"{what}: names {visible(named.qualified)}, which this reader does not know")
-    for name, *fields in census.fields:
-        known = _FIELDS.get(str(name))
+    for name, fields in census.fields:
+        known = _FIELDS.get(name)
         if known and not set(fields) <= known:
             odd = sorted(str(key) for key in set(fields) - known)[0]
             raise NotKnown(f"{what}: {name} with a field {visible(odd)}, which this reader does not know")
@@ -149,8 +149,9 @@ def _dict(value: object, what: str) -> dict[object, object]:
     return value
 
 
-def _described(table: Mapping[object, object], metadata: Metadata, what: str) -> None:
-    for name, entry in table.items():
+def _described(table: dict[object, object], metadata: Metadata, what: str) -> None:
+    while table:  # what is done is given up at once: the tables of large jobs are most of the memory
+        name, entry = table.popitem()
         if not isinstance(name, str) or not isinstance(entry, Inert):
             raise Broken(f"{what}: an entry that is neither tensor nor bytes")
         if entry.name == "BytesStorageMetadata":
@@ -204,14 +205,15 @@ def _dtype(properties: object) -> str:
     return dtype.name if known and isinstance(dtype, Global) else ""
 
 
-def _stored(table: Mapping[object, object], metadata: Metadata, what: str) -> None:
+def _stored(table: dict[object, object], metadata: Metadata, what: str) -> None:
     pieces: dict[str, set[Shape]] = {name: set() for name in metadata.tensors}
     blobs: set[str] = set()
-    for index, info in table.items():
+    while table:
+        index, info = table.popitem()
         if not isinstance(index, Inert) or not isinstance(info, Inert) or index.name != "MetadataIndex":
             raise Broken(f"{what}: a stored piece that cannot be understood")
         name = index.get("fqn")
-        place = index.state.get("offset") if isinstance(index.state, dict) else None
+        place = index.find("offset")
         if isinstance(name, str) and name in metadata.blobs:
             if name in blobs:
                 raise Broken(f"{what}: {visible(name)} is stored twice")
@@ -238,7 +240,7 @@ def _item(name: str, info: Inert, what: str, dtype: str = "", size: Shape | None
     if info.name != "_StorageInfo":
         raise Broken(f"{what}: {visible(name)}: a stored piece of unknown kind")
     path, offset, length = info.get("relative_path"), info.get("offset"), info.get("length")
-    transforms = info.state.get("transform_descriptors") if isinstance(info.state, dict) else None
+    transforms = info.find("transform_descriptors")
     if not isinstance(path, str) or type(offset) is not int or type(length) is not int:
         raise Broken(f"{what}: {visible(name)}: a stored piece without file or place")
     if offset < 0 or length <= 0 or not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
