@@ -189,15 +189,16 @@ class Writer:
             fields["StartTime"] = "now"
         if not fields:
             return
+        spec = array_spec(await self._record(job))
         try:
-            await self._verbs.set_job(f"{job}", fields)
+            await self._verbs.set_job(spec, fields)
         except SlurmSaidNo as no:
             if no.answer in {Answer.NOT_PENDING, Answer.FINISHED}:
                 view = _view(await self._record(job))
                 if _is_as_asked(view, excluded, required, fields.get("AdminComment")):
                     return
                 raise Refused(f"job {job} is {view.state}: {no.message}") from no
-            raise _refusal(f"{job}", no) from no
+            raise _refusal(spec, no) from no
 
     async def release(self, job: int) -> None:
         """Let a held job go. A job that is not held (any more), also one that ran and ended, is as asked.

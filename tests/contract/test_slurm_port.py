@@ -333,8 +333,11 @@ async def test_one_task_of_an_array_and_not_its_siblings(world: World) -> None:
         await world.job(job, running)
     await world.writer.requeue_hold(last)
     await world.job(last, waits_held)
+    await world.writer.update_job(last, excluded=[world.names[0]], admin_comment="sentinel: i42", start_now=True)
+    assert (await world.job(last, waits_held)).excluded == (world.names[0],)
     for job in (first, second):
-        assert (await world.job(job, running)).restarts == 0
+        sibling = await world.job(job, running)
+        assert (sibling.restarts, sibling.admin_comment) == (0, "")
     await world.writer.release(last)
     assert not (await world.job(last, lambda job: not job.held)).held
 
