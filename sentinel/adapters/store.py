@@ -131,6 +131,17 @@ class Store:
         with self._begin() as connection:
             return [record_from(Evidence, row.record) for row in connection.execute(query.limit(5000))]
 
+    def unclaimed(self, since: datetime) -> list[Evidence]:
+        """Evidence read since then that no incident refers to, oldest first: after a start, what was not judged yet."""
+        claimed = sa.select(t.incident_evidence.c.evidence)
+        query = (
+            sa.select(t.evidence.c.record)
+            .where(t.evidence.c.seen_at >= since, t.evidence.c.id.not_in(claimed))
+            .order_by(t.evidence.c.at)
+        )
+        with self._begin() as connection:
+            return [record_from(Evidence, row.record) for row in connection.execute(query.limit(5000))]
+
     # --- incidents ----------------------------------------------------------------------------------------------------
 
     def save_incident(self, incident: Incident, *, user: str | None = None) -> None:

@@ -134,8 +134,9 @@ async def run(settings: Settings, log: Log) -> None:
         log=log,
     )
     watch.remember()
-    await server.start()
     recover.carry_on()
+    await judge.carry_on()
+    await server.start()
     tell.send_undelivered()
     await _serve(settings, store, holder, watch, judge, log)
     await recover.stop()

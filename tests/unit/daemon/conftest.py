@@ -1,0 +1,32 @@
+"""One store for the module, emptied before each world; waiting moves the world's clock instead of taking time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from core_world import FakeSleep, World, clear, opened
+
+from sentinel.adapters.store import Store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    folder: Path = tmp_path_factory.mktemp("store")
+    with opened(folder) as made:
+        with made.engine.begin() as connection:
+            connection.exec_driver_sql("PRAGMA synchronous=OFF")
+        yield made
+
+
+@pytest.fixture
+def world(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+    def make(**how: object) -> World:
+        clear(store)
+        made = World(store, **how)  # type: ignore[arg-type]
+        monkeypatch.setattr(asyncio, "sleep", FakeSleep(made.slurm.clock))
+        return made
+
+    return make

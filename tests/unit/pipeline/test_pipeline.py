@@ -1,0 +1,222 @@
+"""The order of the rooms, how plans grow, and promise 2: what a user's program prints never drains a node."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from core_daemon import RULES
+from core_records import AT, ended, evidence, fleet, incident, job, plan, step, verdict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sentinel import pipeline
+from sentinel.classify import EMPTY, History, PastFailure
+from sentinel.intent import Intent
+from sentinel.model import (
+    USER_SOURCES,
+    Cause,
+    Evidence,
+    Kind,
+    Plan,
+    Restart,
+    Scalar,
+    Scope,
+    Source,
+    Step,
+    StepKind,
+    Trust,
+    Verdict,
+    Where,
+)
+from sentinel.policy import NODE_STEPS, Situation
+from sentinel.settings import Limits, Mode, Modes, Settings
+
+ACT = Settings(
+    modes=Modes(default=Mode("act", "act")),
+    limits=Limits(drain_fraction=1.0, keep_healthy=0, drain_count=99, drain_per_hour=99),
+)
+BUS = evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}, text="Xid (PCI:0000:3b:00): 79")
+DRAIN1, DRAIN2 = step(StepKind.DRAIN, node="n1"), step(StepKind.DRAIN, node="n2")
+HOLD = step(StepKind.HOLD, job=101, attempt=0)
+REQUEUE, RELEASE = (step(kind, job=101, attempt=0) for kind in (StepKind.REQUEUE_HOLD, StepKind.RELEASE))
+
+
+def situation() -> Situation:
+    return Situation(fleet=fleet(8, [job()]), intent=Intent(restart=True), job=job(), last_step=10)
+
+
+# --- decide ------------------------------------------------------------------------------------------------------------
+
+
+def test_trusted_evidence_drains() -> None:
+    """Without this the property below would hold for a core that never drains."""
+    made = pipeline.decide(incident(BUS, nodes=("n1",)), situation(), history=EMPTY, rules=RULES, settings=ACT, now=AT)
+    assert made.verdict.drain == ("n1",) and made.plan.steps[0].kind is StepKind.DRAIN
+
+
+RULE_IDS = [rule.id for rule in RULES.rules]
+KINDS = sorted({rule.kind for rule in RULES.rules} | {str(kind) for kind in Kind})
+scalars: st.SearchStrategy[Scalar] = st.none() | st.booleans() | st.integers(-5, 200) | st.text(max_size=8)
+data = st.fixed_dictionaries(
+    {},
+    optional={
+        "xid": st.sampled_from(sorted(RULES.xids)) | st.integers(-1, 200),
+        "pci": st.sampled_from(["0000:3b:00", "x"]),
+        "action": st.integers(0, 5),
+        "code": st.integers(0, 200),
+        "severity": scalars,
+        "level": st.integers(0, 5),
+        "state": st.sampled_from(["failed", "node_fail", "D", "T", "Z", "out_of_memory"]),
+        "exit_code": st.integers(0, 255),
+        "signal": st.integers(0, 15),
+        "peer": st.sampled_from(["n1", "n2", "n9"]),
+        "step": st.integers(0, 1000),
+        "loss": st.floats(),
+        "opens": st.booleans(),
+        "nodes": scalars,
+    },
+)
+wheres = st.builds(
+    Where,
+    node=st.none() | st.sampled_from([f"n{i}" for i in range(1, 9)]),
+    gpu=st.none() | st.integers(0, 7),
+    rank=st.none() | st.integers(0, 15),
+    job=st.none() | st.just(101),
+    attempt=st.none() | st.just(0),
+)
+texts = st.sampled_from(
+    [
+        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus",
+        "NVRM: Xid (PCI:0000:3b:00): 94, Contained ECC error",
+        "CUDA error: uncorrectable ECC error encountered",
+        "Kernel panic - not syncing",
+    ]
+) | st.text(max_size=40)
+
+
+def _evidence(sources: list[Source], trust: Trust) -> st.SearchStrategy[Evidence]:
+    return st.builds(
+        Evidence,
+        id=st.uuids().map(str),
+        at=st.just(AT),
+        seen_at=st.just(AT),
+        source=st.sampled_from(sources),
+        kind=st.sampled_from(KINDS),
+        where=wheres,
+        text=texts,
+        rule=st.none() | st.sampled_from(RULE_IDS),
+        line=st.none() | st.integers(1, 100),
+        data=data,
+        trust=st.just(trust),
+    )
+
+
+# Whatever source is claimed with trust USER (a user's program may imitate any), and user sources that claim more.
+user_evidence = _evidence(list(Source), Trust.USER) | _evidence(sorted(USER_SOURCES), Trust.SYSTEM)
+# Beside it what the machine says of any failure that convicts nobody.
+harmless = st.just(ended()) | st.builds(
+    lambda name, kind: evidence(kind, node=name, source=Source.AGENT),
+    st.sampled_from(["n1", "n2"]),
+    st.sampled_from([Kind.UNREADABLE, Kind.PROBE_HUNG, Kind.NODE_BACK, Kind.DIAG_PASSED]),
+)
+histories = st.just(EMPTY) | st.builds(
+    lambda causes: History(tuple(PastFailure(AT, cause, "n1", job=n) for n, cause in enumerate(causes))),
+    st.lists(st.sampled_from(list(Cause)), max_size=30),
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(user_evidence, min_size=1, max_size=8), st.lists(harmless, max_size=3), histories)
+def test_user_evidence_never_drains(items: list[Evidence], more: list[Evidence], history: History) -> None:
+    happened = incident(*items, *more, nodes=("n1",))
+    made = pipeline.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
+    assert made.verdict.drain == ()
+    assert not [s for s in made.plan.steps if s.kind in NODE_STEPS]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(user_evidence, min_size=1, max_size=8), histories)
+def test_user_evidence_never_widens_a_drain(items: list[Evidence], history: History) -> None:
+    """Beside an honest Xid of one node, a program's output may convict no other node."""
+    happened = incident(BUS, *items, nodes=("n1",))
+    made = pipeline.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
+    assert {s.node for s in made.plan.steps if s.kind in NODE_STEPS} <= {"n1"}
+
+
+# --- matters -----------------------------------------------------------------------------------------------------------
+
+NOTHING = verdict(Cause.UNKNOWN, scope=Scope.UNKNOWN, restart=Restart.NONE)
+
+
+@pytest.mark.parametrize(
+    ("items", "judged", "expected"),
+    [
+        ([BUS], NOTHING, False),
+        ([BUS], verdict(drain=("n1",)), True),
+        ([BUS], verdict(suspect=("n1",)), True),
+        ([ended()], NOTHING, True),
+        ([evidence(Kind.STALL, source=Source.PROGRESS, job=101)], NOTHING, True),
+        ([BUS], verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.CLUSTER), True),
+        ([BUS], verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.CLUSTER, restart=Restart.NONE), False),
+        ([BUS], verdict(Cause.UNKNOWN, scope=Scope.CLUSTER), False),
+        ([BUS], verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.NODE), False),
+    ],
+)
+def test_matters(items: list[Evidence], judged: Verdict, expected: bool) -> None:
+    assert pipeline.matters(incident(*items), judged) is expected
+
+
+# --- extend ------------------------------------------------------------------------------------------------------------
+
+
+def kinds(made: Plan) -> list[tuple[StepKind, object]]:
+    return [(s.kind, s.node or s.job) for s in made.steps]
+
+
+@pytest.mark.parametrize(
+    "before", [None, plan(refusal="breaker"), plan(DRAIN1, observe_only=True), plan()], ids=["none", "no", "seen", "-"]
+)
+def test_nothing_was_begun_so_the_newer_plan_stands(before: Plan | None) -> None:
+    after = plan(DRAIN2, REQUEUE, RELEASE)
+    assert pipeline.extend(before, after) is after
+
+
+@pytest.mark.parametrize("after", [plan(refusal="drain-budget"), plan(DRAIN2, observe_only=True)])
+def test_what_was_begun_is_finished(after: Plan) -> None:
+    before = plan(DRAIN1, REQUEUE, RELEASE)
+    assert pipeline.extend(before, after) is before
+
+
+def test_newly_convicted_node_goes_before_the_jobs_steps() -> None:
+    made = pipeline.extend(plan(DRAIN1, REQUEUE, RELEASE), plan(DRAIN2, HOLD))
+    assert kinds(made) == [
+        (StepKind.DRAIN, "n1"),
+        (StepKind.DRAIN, "n2"),
+        (StepKind.REQUEUE_HOLD, 101),
+        (StepKind.RELEASE, 101),
+    ]
+
+
+def test_job_steps_join_a_plan_that_had_none() -> None:
+    made = pipeline.extend(plan(DRAIN1), plan(DRAIN1, REQUEUE, RELEASE))
+    assert kinds(made) == [(StepKind.DRAIN, "n1"), (StepKind.REQUEUE_HOLD, 101), (StepKind.RELEASE, 101)]
+
+
+def test_extending_by_the_same_plan_changes_nothing() -> None:
+    before = plan(DRAIN1, REQUEUE, RELEASE)
+    assert pipeline.extend(before, dataclasses.replace(before, at=AT)) == before
+
+
+steps = st.lists(st.sampled_from([DRAIN1, DRAIN2, HOLD, REQUEUE, RELEASE]), unique_by=lambda s: s.key("inc1"))
+
+
+@given(steps, steps, steps)
+def test_no_step_is_lost_or_doubled_however_a_plan_grows(
+    first: list[Step], second: list[Step], third: list[Step]
+) -> None:
+    grown = plan(*first)
+    for more in (second, third):
+        before, grown = grown, pipeline.extend(grown, plan(*more))
+        assert set(before.steps) <= set(grown.steps)
+        assert len(set(grown.steps)) == len(grown.steps)
