@@ -10,6 +10,7 @@ from types import MappingProxyType
 from sentinel.model import Cause, require_aware
 
 WINDOW = timedelta(days=30)
+PRIOR = 0.25  # failures' worth of belief that a node is like the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class NodeScore:
 def node_scores(history: History, now: datetime, *, ratio: float = 3.0) -> list[NodeScore]:
     """Nodes by suspicion, worst first.
 
-    The rate is a Gamma posterior around the fleet's own rate, so three failures in a busy month and three in an hour
+    The rate is a Gamma posterior around the rate of the other nodes, so three failures in a busy month and three in an hour
     differ, and one failure on a new node says little. Failures of the application do not count against a node.
     """
     against = [past for past in history.recent(now) if past.node is not None and past.cause not in APPLICATION]
@@ -78,16 +79,16 @@ def node_scores(history: History, now: datetime, *, ratio: float = 3.0) -> list[
         counts.setdefault(past.node or "", []).append(past)
     days = {node: max(seconds, 0.0) / 86400 for node, seconds in history.busy_s.items()}
     total_days = sum(days.values()) or float(max(len(counts), 1))
-    fleet = max(len(against), 0.5) / total_days
     scores = []
     for node in sorted(set(days) | set(counts)):
         pasts = counts.get(node, [])
         busy = days.get(node, total_days / max(len(days), 1))
-        shape, rate = len(pasts) + 1.0, busy + 1.0 / fleet
+        others = max(len(against) - len(pasts), 0.5) / max(total_days - busy, 1.0)
+        shape, rate = len(pasts) + PRIOR, busy + PRIOR / others
         low, high = _gamma_interval(shape, rate)
         jobs = {past.job for past in pasts if past.job is not None}
         reasons = _reasons(pasts, jobs)
-        lemon = low > ratio * fleet or (len(pasts) >= 3 and len(jobs) >= 3 and low > 1.5 * fleet)
+        lemon = low > ratio * others or (len(pasts) >= 3 and len(jobs) >= 3 and low > 1.5 * others)
         scores.append(NodeScore(node, len(pasts), busy, shape / rate, low, high, lemon, reasons))
     scores.sort(key=lambda score: (-score.low, score.node))
     return scores

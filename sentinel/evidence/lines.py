@@ -77,4 +77,6 @@ def uptime_of(line: str) -> float | None:
 
 def visible(text: str) -> str:
     """Control characters made visible, so that log text cannot drive a terminal."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

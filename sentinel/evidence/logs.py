@@ -22,7 +22,7 @@ LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
 WINDOW = 2048  # bytes around a hit that are looked at
 LIMIT = 24  # evidences kept per rule and unit; further ones are counted
 UNIT_LIMIT = 512  # units kept per rule
-STEPS_PER_BLOCK = 512  # a block with more step lines yields the first and last of them, evenly thinned
+STEPS_PER_BLOCK = 96  # a block with more step lines yields the first and last of them, evenly thinned
 
 # A machine's own log is read with the rules of its form; a job's log may quote any of them.
 FORMS = {

@@ -1,0 +1,108 @@
+"""``sentinel classify`` and ``sentinel rules`` on files, folders and everything that is neither."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sentinel.cli.classify import classify
+from sentinel.cli.rules import rules
+
+XID = "[  12.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus.\n"
+
+
+def ask(*arguments: object, code: int = 0) -> list[dict]:
+    result = CliRunner().invoke(classify, ["--json", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+def test_one_object_for_each_path(tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_text("CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    (tmp_path / "b.out").write_text("step 1 | loss 2.0\nall well\n")
+    first, second = ask(tmp_path / "a.out", tmp_path / "b.out")
+    assert (first["cause"], first["scope"], first["drain"], first["drain_recommended"]) == (
+        "app_oom_gpu", "application", [], False,
+    )  # fmt: skip
+    assert first["evidence"][0]["line"] == 1 and first["evidence"][0]["trust"] == "user"
+    assert second["cause"] == "unknown"
+
+
+def test_a_file_of_the_kernel_convicts_its_node_and_a_job_log_does_not(tmp_path: Path) -> None:
+    (tmp_path / "dmesg.txt").write_text(XID)
+    (tmp_path / "job.out").write_text(XID)
+    kernel, job = ask("--node", "gpu7", tmp_path / "dmesg.txt", tmp_path / "job.out")
+    assert (kernel["drain"], kernel["xids"]) == (["gpu7"], [79])
+    assert (job["drain"], job["suspect"], job["drain_recommended"]) == ([], ["gpu7"], True)
+    told = ask("--source", "kernel", "--node", "gpu7", tmp_path / "job.out")[0]
+    assert told["drain"] == ["gpu7"]
+
+
+def test_a_folder_is_one_failure(tmp_path: Path) -> None:
+    (tmp_path / "rank0.err").write_text("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\n")
+    (tmp_path / "kern.log").write_text("Mar  4 05:06:07 gpu9 kernel: " + XID)
+    answer = ask(tmp_path)[0]
+    assert (answer["cause"], answer["drain"]) == ("gpu_fallen_off_bus", ["gpu9"])
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02\x03" * 4000, b"\xff\xfe\n" * 50])
+def test_empty_binary_and_invalid_files_get_an_answer(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    answer = ask(path, code=3 if content[:1] == b"\x00" else 0)[0]
+    assert answer["cause"] == "unknown" and answer["drain"] == []
+    assert ("binary" in answer.get("error", "")) == (content[:1] == b"\x00")
+
+
+def test_what_is_not_there_or_holds_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    missing, empty = ask(tmp_path / "missing", tmp_path / "empty", code=3)
+    assert "no such file" in missing["error"]
+    assert "without a readable file" in empty["error"]
+    device = ask("/dev/null", code=3)[0]
+    assert "neither a file nor a pipe" in device["error"]
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_text("OSError: [Errno 28] No space left on device\n"))
+    writer.start()
+    answer = ask(path)[0]
+    writer.join(5)
+    assert answer["cause"] == "disk_full"
+
+
+def test_for_people_the_text_is_harmless(tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_text(
+        "\x1b]0;owned\x07[bold]RuntimeError[/bold]: CUDA error: device-side assert triggered\n"
+    )
+    result = CliRunner().invoke(classify, [str(tmp_path / "a.out")])
+    assert result.exit_code == 0
+    assert "user_code" in result.output and "\x1b" not in result.output and "\x07" not in result.output
+
+
+def test_rules_test_list_and_explain() -> None:
+    runner = CliRunner()
+    tested = json.loads(runner.invoke(rules, ["test", "--json"]).output)
+    assert tested["rules"] > 150 and tested["xids"] == 172
+    listed = [
+        json.loads(line) for line in runner.invoke(rules, ["list", "--json", "--cause", "pcie"]).output.splitlines()
+    ]
+    assert listed and all(row["weights"]["pcie"] > 0 for row in listed)
+    xids = [json.loads(line) for line in runner.invoke(rules, ["list", "--json", "--xid"]).output.splitlines()]
+    assert next(row for row in xids if row["id"] == "xid-79")["immediate"] == "restart_bm"
+    explained = json.loads(runner.invoke(rules, ["explain", "--json", XID.strip()]).output.splitlines()[0])
+    assert (explained["weights"], explained["drain"]) == ({"gpu_fallen_off_bus": 6.0}, "yes")
+    assert "no rule knows" in runner.invoke(rules, ["explain", "a", "fine", "day"]).output
+
+
+def test_a_bad_site_rule_names_file_line_and_fix(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('[[rule]]\nid = "x1"\npattern = "a.*b"\n')
+    result = CliRunner().invoke(rules, ["test", "--rules", str(tmp_path)])
+    assert "site.toml:3" in str(result.exception)

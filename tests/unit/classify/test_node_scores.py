@@ -1,0 +1,46 @@
+"""Which nodes keep failing, measured against how long they worked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sentinel.classify import History, PastFailure, node_scores
+from sentinel.model import Cause
+
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+DAY_S = 86400.0
+
+
+def history(*counts: tuple[str, int, float], cause: Cause = Cause.GPU_MEMORY_ECC) -> History:
+    failures = [
+        PastFailure(NOW - timedelta(days=1 + i % 20), cause, node=node, job=1000 * k + i)
+        for k, (node, count, _) in enumerate(counts)
+        for i in range(count)
+    ]
+    return History(tuple(failures), {node: days * DAY_S for node, _, days in counts})
+
+
+def test_three_failures_in_an_hour_and_in_a_month_differ() -> None:
+    fleet = [(f"n{i}", 0, 28.0) for i in range(40)]
+    scores = {score.node: score for score in node_scores(history(*fleet, ("busy", 3, 28.0), ("new", 3, 0.05)), NOW)}
+    assert scores["new"].low > scores["busy"].low
+    assert scores["busy"].lemon and scores["new"].lemon
+    assert "under 3 different jobs" in scores["busy"].reasons
+    assert not any(scores[f"n{i}"].lemon for i in range(40))
+
+
+def test_one_failure_is_not_a_lemon_and_application_failures_do_not_count() -> None:
+    fleet = [(f"n{i}", i % 2, 28.0) for i in range(20)]
+    assert not any(score.lemon for score in node_scores(history(*fleet), NOW))
+    blamed = history(("n1", 9, 28.0), ("n2", 0, 28.0), cause=Cause.USER_CODE)
+    assert [score.failures for score in node_scores(blamed, NOW)] == [0, 0]
+
+
+def test_old_failures_are_forgotten() -> None:
+    old = History((PastFailure(NOW - timedelta(days=40), Cause.PCIE, node="n1"),), {"n1": DAY_S})
+    assert node_scores(old, NOW)[0].failures == 0
+
+
+def test_the_interval_holds_the_rate() -> None:
+    for score in node_scores(history(("a", 5, 20.0), ("b", 0, 20.0), ("c", 1, 3.0)), NOW):
+        assert score.low <= score.rate <= score.high

@@ -1,0 +1,278 @@
+"""Golden behaviours of the verdict: first cause before consequence, who is named against who is guilty, provenance."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sentinel.adapters.rules_files import load_rules
+from sentinel.classify import History, PastFailure, classify
+from sentinel.evidence.logs import LogReader, Signatures
+from sentinel.model import (
+    Cause,
+    Evidence,
+    Incident,
+    Kind,
+    Restart,
+    Scope,
+    Source,
+    Trust,
+    Verdict,
+    Where,
+    stable_id,
+)
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = load_rules()
+SIGNATURES = Signatures(RULES)
+
+
+def seen(
+    kind: str, source: Source, *, at: float = 0.0, node: str | None = None, rank: int | None = None, **data
+) -> Evidence:
+    when = NOW + timedelta(seconds=at)
+    return Evidence(
+        stable_id(kind, source, at, node, rank, sorted(data.items())), when, when, source, kind,
+        Where(node=node, rank=rank, job=7, attempt=0), data=data,
+    )  # fmt: skip
+
+
+def log(text: str, *, at: float = 0.0, node: str | None = None, source: Source = Source.JOB_LOG) -> list[Evidence]:
+    when = NOW + timedelta(seconds=at)
+    reader = LogReader(SIGNATURES, source=source, where=Where(node=node, job=7, path=f"{source}-{node}"))
+    return reader.feed(text.encode() + b"\n", when) + reader.finish(when)
+
+
+def judge(*evidence: Evidence | list[Evidence], history: History | None = None, job: int | None = 7) -> Verdict:
+    items = [item for part in evidence for item in (part if isinstance(part, list) else [part])]
+    nodes = tuple(dict.fromkeys(item.where.node for item in items if item.where.node))
+    incident = Incident("i1", NOW, NOW, job=job, nodes=nodes, evidence=tuple(items))
+    return classify(incident, rules=RULES, now=NOW + timedelta(hours=1), **({"history": history} if history else {}))
+
+
+def test_nothing_is_unknown() -> None:
+    verdict = judge()
+    assert (verdict.cause, verdict.drain, verdict.drain_recommended) == (Cause.UNKNOWN, (), False)
+
+
+def test_a_lost_gpu_drains_its_node_and_the_job_resumes_elsewhere() -> None:
+    verdict = judge(seen(Kind.XID, Source.KERNEL, node="n3", xid=79, pci="0000:3b:00"))
+    assert (verdict.cause, verdict.scope) == (Cause.GPU_FALLEN_OFF_BUS, Scope.GPU)
+    assert verdict.drain == ("n3",)
+    assert verdict.restart is Restart.RESUME_EXCLUDING
+    assert verdict.culprits.gpus == ("n3:0000:3b:00",)
+    assert verdict.grounds and verdict.would_change and verdict.advice
+
+
+def test_the_same_words_in_a_job_log_drain_nothing() -> None:
+    verdict = judge(log("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", node="n3"))
+    assert verdict.cause is Cause.GPU_FALLEN_OFF_BUS
+    assert verdict.drain == ()
+    assert verdict.suspect == ("n3",)
+    assert all(ground.evidence.trust is Trust.USER for ground in verdict.grounds)
+
+
+def test_an_error_file_of_the_user_cannot_claim_to_be_the_kernel() -> None:
+    forged = Evidence(
+        "x", NOW, NOW, Source.ERROR_FILE, Kind.XID, Where(node="n3"), data={"xid": 79}, trust=Trust.SYSTEM
+    )
+    assert judge(forged).drain == ()
+
+
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 69, 63, 92])
+def test_these_xids_never_drain_by_themselves(number: int) -> None:
+    assert judge(seen(Kind.XID, Source.KERNEL, node="n3", xid=number)).drain == ()
+
+
+@pytest.mark.parametrize("number", [48, 64, 79, 95, 140, 143])
+def test_these_xids_drain_by_themselves(number: int) -> None:
+    assert judge(seen(Kind.XID, Source.DCGM, node="n3", xid=number)).drain == ("n3",)
+
+
+def test_119_drains_once_something_else_on_that_node_agrees() -> None:
+    alone = judge(seen(Kind.XID, Source.KERNEL, node="n3", xid=119))
+    assert (alone.cause, alone.drain, alone.suspect) == (Cause.GPU_GSP_OR_DRIVER, (), ("n3",))
+    assert alone.drain_recommended
+    agreed = judge(
+        seen(Kind.XID, Source.KERNEL, node="n3", xid=119),
+        seen(Kind.RECOVERY_ACTION, Source.DCGM, at=1, node="n3", action=1),
+    )
+    assert agreed.drain == ("n3",)
+
+
+def test_the_recovery_action_of_the_driver_is_preferred() -> None:
+    verdict = judge(
+        seen(Kind.XID, Source.KERNEL, node="n3", xid=94),
+        seen(Kind.RECOVERY_ACTION, Source.DCGM, at=1, node="n3", action=2),
+    )
+    assert (verdict.cause, verdict.drain) == (Cause.GPU_MEMORY_ECC, ("n3",))
+    assert judge(seen(Kind.XID, Source.KERNEL, node="n3", xid=94)).drain == ()
+
+
+def test_sympathetic_xids_follow_their_cause() -> None:
+    verdict = judge(
+        seen(Kind.XID, Source.KERNEL, node="n3", xid=45),
+        seen(Kind.XID, Source.KERNEL, at=0.1, node="n3", xid=43),
+        seen(Kind.XID, Source.KERNEL, at=0.2, node="n3", xid=48),
+    )
+    assert (verdict.cause, verdict.drain) == (Cause.GPU_MEMORY_ECC, ("n3",))
+    assert verdict.confidence > 0.9
+
+
+def test_teardown_xid_45_on_all_nodes_after_a_traceback_is_the_code() -> None:
+    teardown = [seen(Kind.XID, Source.KERNEL, at=5, node=f"n{i}", xid=45) for i in range(77)]
+    verdict = judge(log("[rank0]: KeyError: 'labels'"), teardown)
+    assert (verdict.cause, verdict.scope, verdict.drain, verdict.suspect) == (
+        Cause.USER_CODE,
+        Scope.APPLICATION,
+        (),
+        (),
+    )
+    assert verdict.restart is Restart.HOLD
+
+
+def test_the_first_cause_wins_over_what_follows() -> None:
+    text = "\n".join(
+        [
+            "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+            "[rank0]: To avoid data inconsistency, we are taking the entire process down.",
+            "[rank1]: RuntimeError: Connection reset by peer",
+            "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-03-04T12:00:00 ***",
+        ]
+    )
+    verdict = judge(log(text))
+    assert verdict.cause is Cause.APP_OOM_GPU
+    assert verdict.grounds[0].evidence.line == 1
+    assert 3 in verdict.culprits.ranks
+
+
+def test_a_watchdog_alone_names_a_victim_and_no_cause() -> None:
+    verdict = judge(log("[rank5]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"))
+    assert verdict.cause in {Cause.NCCL_HANG_UNKNOWN, Cause.UNKNOWN}
+    assert verdict.drain == ()
+    assert verdict.restart is Restart.RESUME
+
+
+def test_the_refused_peer_is_the_suspect_and_not_the_speaker() -> None:
+    verdict = judge(
+        log("n1:12:13 [0] misc/socket.cc:400 NCCL WARN Connect to 10.0.0.9<45123> failed : Connection refused")
+    )
+    assert verdict.suspect == ("10.0.0.9",)
+    assert "n1" not in verdict.culprits.nodes
+
+
+def test_an_unreachable_node_is_drained_by_our_own_probe() -> None:
+    verdict = judge(
+        seen(Kind.STALL, Source.PROGRESS, step=9), seen(Kind.NODE_UNREACHABLE, Source.PROBE, at=1, node="n4")
+    )
+    assert (verdict.cause, verdict.scope, verdict.drain) == (Cause.NODE_FAILURE, Scope.NODE, ("n4",))
+
+
+@pytest.mark.parametrize("letter", ["T", "D"])
+def test_the_stuck_task_among_waiting_ones_is_the_suspect(letter: str) -> None:
+    waiting = [seen(Kind.TASK_STATE, Source.PROCESS, node=f"n{i}", rank=i, state="R") for i in (0, 1, 3)]
+    verdict = judge(
+        seen(Kind.STALL, Source.PROGRESS, step=120, silent_s=14.0),
+        waiting,
+        seen(Kind.TASK_STATE, Source.PROCESS, at=1, node="n2", rank=2, state=letter),
+    )
+    assert verdict.cause is Cause.NCCL_HANG_UNKNOWN
+    assert (verdict.suspect, verdict.drain) == (("n2",), ())
+    assert verdict.culprits.ranks == (2,)
+    assert verdict.restart is Restart.RESUME_EXCLUDING
+
+
+def test_tasks_sleeping_on_many_nodes_are_the_storage() -> None:
+    sleeping = [seen(Kind.TASK_STATE, Source.PROCESS, node=f"n{i}", rank=i, state="D") for i in range(6)]
+    verdict = judge(seen(Kind.STALL, Source.PROGRESS, step=120), sleeping)
+    assert (verdict.cause, verdict.scope) == (Cause.FILESYSTEM_STORAGE, Scope.CLUSTER)
+    assert (verdict.drain, verdict.suspect) == ((), ())
+
+
+def test_a_diagnostic_convicts_and_a_setting_of_it_does_not() -> None:
+    failed = judge(seen(Kind.DIAG_FAILED, Source.DIAGNOSTIC, node="n5", code=81, severity=2, level=2))
+    assert (failed.cause, failed.drain) == (Cause.GPU_MEMORY_ECC, ("n5",))
+    setting = judge(seen(Kind.DIAG_FAILED, Source.DIAGNOSTIC, node="n5", code=29, severity=5, category=3))
+    assert (setting.cause, setting.drain) == (Cause.UNKNOWN, ())
+
+
+def test_unreadable_evidence_says_nothing() -> None:
+    verdict = judge(seen(Kind.UNREADABLE, Source.DCGM, node="n5"))
+    assert (verdict.cause, verdict.drain) == (Cause.UNKNOWN, ())
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "restart"),
+    [
+        ("TIMEOUT", Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, Restart.NONE),
+        ("OUT_OF_MEMORY", Cause.APP_OOM_HOST, Restart.HOLD),
+        ("NODE_FAIL", Cause.NODE_FAILURE, Restart.RESUME_EXCLUDING),
+        ("FAILED", Cause.UNKNOWN, Restart.RESUME),
+    ],
+)
+def test_slurms_own_word_about_the_end(state: str, cause: Cause, restart: Restart) -> None:
+    verdict = judge(seen(Kind.JOB_ENDED, Source.SLURM, state=state, exit_code=1))
+    assert (verdict.cause, verdict.restart) == (cause, restart)
+    assert verdict.drain == ()
+
+
+def test_the_onset_of_bad_numbers_is_recorded() -> None:
+    text = "\n".join(
+        f"step {step} | loss {loss} | step time 0.4 s" for step, loss in ((118, 2.1), (119, 2.2), (120, "nan"))
+    )
+    verdict = judge(log(text))
+    assert (verdict.cause, verdict.onset_step, verdict.restart) == (Cause.NUMERICAL_NAN, 120, Restart.RESUME)
+
+
+def test_an_invalid_checkpoint_is_told() -> None:
+    verdict = judge(
+        seen(Kind.CHECKPOINT_INVALID, Source.CHECKPOINT, reason="size"), seen(Kind.JOB_ENDED, Source.SLURM, exit_code=1)
+    )
+    assert verdict.cause is Cause.CHECKPOINT_CORRUPT
+
+
+def test_many_nodes_with_one_shared_fault_are_one_cluster_incident() -> None:
+    lines = [
+        log(f"mlx5_core 0000:9b:00.0: Port: 1 Link DOWN ({i})", node=f"n{i}", source=Source.KERNEL) for i in range(4)
+    ]
+    verdict = judge(*lines)
+    assert (verdict.cause, verdict.scope, verdict.drain) == (Cause.NETWORK_FABRIC, Scope.CLUSTER, ())
+    single = judge(lines[0])
+    assert single.scope is Scope.LINK
+
+
+ILLEGAL = "[rank{}]: RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+def test_history_of_the_node_turns_an_application_error_into_its_gpu() -> None:
+    past = tuple(PastFailure(NOW - timedelta(days=d), Cause.USER_CODE, node="n3", job=100 + d) for d in (1, 2, 3))
+    here = log(ILLEGAL.format(3), node="n3")
+    assert judge(here).cause is Cause.USER_CODE
+    verdict = judge(here, history=History(past))
+    assert verdict.cause is Cause.GPU_GSP_OR_DRIVER
+    assert verdict.drain == ()  # words of a job log, and history: a suspect, to be tested
+    assert verdict.suspect == ("n3",)
+
+
+def test_the_same_job_on_other_nodes_is_the_job() -> None:
+    past = tuple(PastFailure(NOW - timedelta(hours=h), Cause.UNKNOWN, node=f"n{h}", job=7) for h in (1, 2))
+    verdict = judge(log("CUDA error: unspecified launch failure", node="n9"), history=History(past))
+    assert (verdict.cause, verdict.scope) == (Cause.USER_CODE, Scope.APPLICATION)
+
+
+def test_the_verdict_does_not_depend_on_the_order_of_delivery() -> None:
+    items = [
+        seen(Kind.XID, Source.KERNEL, at=0.2, node="n3", xid=48),
+        seen(Kind.XID, Source.KERNEL, at=0.3, node="n3", xid=45),
+        *log("[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", at=600),
+    ]
+    assert judge(items) == judge(items[::-1])
+
+
+def test_a_million_claims_change_nothing() -> None:
+    flood = [item for i in range(300) for item in log(f"[rank{i}]: NVRM: Xid (PCI:0000:3b:00): 79", node=f"n{i}")]
+    verdict = judge(flood)
+    assert verdict.drain == ()
+    assert len(verdict.suspect) <= 8

@@ -1,0 +1,64 @@
+"""Kernel lines: what the kernel said, and what only looks like it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sentinel.adapters.rules_files import load_rules
+from sentinel.evidence.kernel import KernelReader, kernel_line, read_message
+from sentinel.evidence.logs import Signatures
+from sentinel.model import Kind, Trust, Where
+
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+SIGNATURES = Signatures(load_rules())
+XID = "NVRM: Xid (PCI:0000:3B:00): 79, pid=4711, GPU has fallen off the bus."
+
+
+def read(raw: str, **options: object):
+    return read_message(SIGNATURES, kernel_line(raw), at=NOW, now=NOW, where=Where(node="n7"), boot="b1")
+
+
+def test_forms_of_a_kernel_line() -> None:
+    record = kernel_line(f"4,1234,5678901,-;{XID}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0")
+    assert (record.text, record.sequence, record.since_boot_s, record.own) == (XID, 1234, 5.678901, True)
+    syslog = kernel_line(f"Mar  4 05:06:07 gpu12 kernel: [ 812.500000] {XID}")
+    assert (syslog.text, syslog.node, syslog.since_boot_s) == (XID, "gpu12", 812.5)
+    assert kernel_line(f"[  812.500000] {XID}").text == XID
+    assert kernel_line(f"<3>[  812.5] {XID}").since_boot_s == 812.5
+    assert kernel_line(f"[Sun Jan  5 18:28:55 2026] {XID}").text == XID
+
+
+def test_an_xid_of_the_kernel_convicts_and_is_one_evidence_when_read_twice() -> None:
+    first, again = read(f"4,1234,5678901,-;{XID}"), read(f"4,1234,5678901,-;{XID}")
+    xid = next(item for item in first if item.kind == Kind.XID)
+    assert (xid.data["xid"], xid.data["pci"], xid.where.node, xid.trust) == (79, "0000:3b:00", "n7", Trust.SYSTEM)
+    assert [item.id for item in first] == [item.id for item in again]
+
+
+def test_user_space_writing_into_kmsg_is_not_the_kernel() -> None:
+    assert read(f"12,1234,5678901,-;{XID}") == []  # facility 1
+
+
+def test_a_process_named_like_an_xid_is_not_one() -> None:
+    raw = "4,9,9,-;INFO: task NVRM: Xid (PCI:0000): 79 blocked for more than 120 seconds."
+    assert not [item for item in read(raw) if item.kind == Kind.XID]
+
+
+def test_recovery_action_and_nvlink_severity_are_read() -> None:
+    changed = read(
+        "4,1,1,-;NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+    )
+    assert changed[0].data["action"] == "reboot"
+    fatal = read("4,2,2,-;NVRM: Xid (PCI:0000:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x1 0x2)")
+    mild = read("4,3,3,-;NVRM: Xid (PCI:0000:01:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 01 (0x1 0x2)")
+    assert next(i for i in fatal if i.kind == Kind.XID).data["fatal"] is True
+    assert next(i for i in mild if i.kind == Kind.XID).data["fatal"] is False
+
+
+def test_a_text_log_gets_its_times_from_the_boot() -> None:
+    reader = KernelReader(SIGNATURES, Where(node="n7"), booted_at=NOW - timedelta(seconds=1000))
+    found = reader.feed(f"[  400.000000] eth0: fine\n[  812.500000] {XID[:30]}".encode(), NOW)
+    assert found == []
+    found = reader.feed(XID[30:].encode() + b"\n", NOW) + reader.finish(NOW)
+    assert found[0].at == NOW - timedelta(seconds=187.5)
+    assert found[0].line == 2

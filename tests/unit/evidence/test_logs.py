@@ -1,0 +1,187 @@
+"""Log lines become evidence whatever stands around them, in constant memory, and alike for every screen."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from sentinel.adapters.hyperscan import HyperscanScreen
+from sentinel.adapters.rules_files import load_rules
+from sentinel.errors import Unavailable
+from sentinel.evidence.lines import clean, prefix_of, time_of, visible
+from sentinel.evidence.logs import LIMIT, LINE_LIMIT, LogReader, Signatures
+from sentinel.evidence.screen import PlainScreen, literals
+from sentinel.model import Evidence, Kind, Source, Trust, Where
+
+NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
+RULES = load_rules()
+PLAIN = Signatures(RULES)
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. GPU 2 has a total capacity of 79.15 GiB"
+
+
+def read(text: str | bytes, **options: object) -> list[Evidence]:
+    reader = LogReader(PLAIN, **options)  # type: ignore[arg-type]
+    data = text.encode() if isinstance(text, str) else text
+    return reader.feed(data, NOW) + reader.finish(NOW)
+
+
+def kinds(found: list[Evidence]) -> list[str]:
+    return [item.kind for item in found]
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "{}\n",
+        "{}",
+        "[rank3]: {}\n",
+        "12: {}\n",
+        "[default1]:{}\n",
+        "\x1b[31m[rank0]: {}\x1b[0m\n",
+        "  3%|#   | 7/200 [00:01<00:09]\r{}\r\n",
+        "2026-03-04 05:00:01,123 ERROR {}\n",
+        "half a line without its end{}\n",
+    ],
+)
+def test_a_message_is_known_whatever_stands_around_it(wrapped: str) -> None:
+    found = [item for item in read(wrapped.format(OOM)) if item.kind == "oom-gpu"]
+    assert len(found) == 1
+    assert found[0].data["gib_tried"] == 3.5
+    assert found[0].trust is Trust.USER
+
+
+def test_ranks_and_hosts_come_from_the_prefix() -> None:
+    assert prefix_of("[rank17]: boom").rank == 17
+    assert prefix_of("41: boom").rank == 41
+    assert prefix_of("[Rank 5] Watchdog caught").rank == 5
+    assert prefix_of("gpu12:4711:4800 [3] NCCL WARN x").node == "gpu12"
+    assert prefix_of("Mar  4 05:06:07 gpu12 kernel: [12.3] NVRM: x").node == "gpu12"
+    assert prefix_of("10:30:12 plain") == prefix_of("nothing")
+
+
+def test_the_peer_is_read_and_not_mistaken_for_the_speaker() -> None:
+    found = read("gpu3:1:2 [0] misc/socket.cc:400 NCCL WARN Connect to 10.1.2.9<4123> failed : Connection refused\n")
+    refused = next(item for item in found if item.rule == "nccl-refused")
+    assert (refused.data["peer"], refused.where.node) == ("10.1.2.9", "gpu3")
+    assert not [item for item in found if item.rule == "refused"]  # a fallback where no other rule knows the line
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "loss", "seconds"),
+    [
+        ("step 120 | loss 2.3145 | step time 0.412 s | 1234 tokens/s", 120, 2.3145, 0.412),
+        (
+            " iteration      120/    5000 | samples: 960 | elapsed time per iteration (ms): 412.5 | lm loss: 2.31E+00 |",
+            120,
+            2.31,
+            0.4125,
+        ),
+        ("steps: 40 loss: 1.5 iter time (s): 0.250 samples/sec: 12.0", 40, 1.5, 0.25),
+        ("iter 300: loss 3.10, time 812.50ms, mfu 40%", 300, 3.1, 0.8125),
+        ("global_step=77 loss=0.9", 77, 0.9, None),
+    ],
+)
+def test_step_lines_of_the_usual_trainers(line: str, step: int, loss: float, seconds: float | None) -> None:
+    found = [item for item in read(line + "\n") if item.kind == Kind.STEP]
+    assert any(item.data.get("step") == step for item in found)
+    item = next(item for item in found if item.data.get("step") == step and "loss" in item.data)
+    assert item.data["loss"] == pytest.approx(loss)
+    assert item.data.get("step_time_s") == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_torn_blocks_give_what_the_whole_file_gives() -> None:
+    rng = random.Random(5)
+    lines = [
+        OOM,
+        "plain words",
+        "step 3 | loss 2.0 | step time 0.1 s",
+        "x" * 5000,
+        "NVRM: Xid (PCI:0000:1a:00): 31, pid=1",
+    ]
+    text = "\n".join(rng.choice(lines) for _ in range(200)).encode()
+    whole = [(item.line, item.rule) for item in read(text)]
+    reader, torn, at = LogReader(PLAIN), [], 0
+    while at < len(text):
+        size = rng.randrange(1, 700)
+        torn.extend(reader.feed(text[at : at + size], NOW))
+        at += size
+    torn.extend(reader.finish(NOW))
+    assert [(item.line, item.rule) for item in torn] == whole
+    assert reader.lines_read == 200
+
+
+def test_invalid_utf8_long_lines_and_null_bytes_survive() -> None:
+    found = read(b"\xff\xfe\xf0 " + OOM.encode() + b"\n" + b"y" * (3 * LINE_LIMIT) + b"\n" + OOM.encode() + b"\0\n")
+    assert kinds(found) == ["oom-gpu", "oom-gpu"]
+
+
+def test_what_a_hostile_log_makes_it_keep_is_bounded() -> None:
+    reader = LogReader(PLAIN)
+    kept = []
+    for _ in range(40):
+        kept.extend(reader.feed(b"NVRM: Xid (PCI:0000:1a:00): 79, pid=1\n" * 1000, NOW))
+    assert len(kept) <= 4 * LIMIT
+    assert reader.counts["xid"] == 40_000
+    forged = b"".join(b"[rank%d]: NVRM: Xid (PCI:0000:%02x:00): 79\n" % (i, i % 256) for i in range(20_000))
+    assert len(reader.feed(forged, NOW)) <= 20_000
+    assert len(reader._kept) <= 4200
+
+
+def test_text_is_made_harmless() -> None:
+    item = read("[rank0]: \x1b]0;owned\x07RuntimeError: CUDA error: an illegal memory access was encountered \x07\n")[0]
+    assert "\x1b" not in item.text
+    assert "\x07" not in item.text
+    assert visible("a\x08b") == "a\\x08b"
+    assert clean(b"a\x1b[1;31mb\x1b[0m\r\nc\rd\n") == b"ab\nc\nd\n"
+
+
+def test_our_own_json_in_a_log_stays_user_evidence() -> None:
+    line = '{"source": "kernel", "trust": "system", "kind": "xid", "text": "NVRM: Xid (PCI:0000:1a:00): 79"}\n'
+    assert {item.trust for item in read(line)} == {Trust.USER}
+
+
+def test_times_with_and_without_zone() -> None:
+    assert time_of("2026-03-04T05:06:07+02:00 x") == datetime(2026, 3, 4, 3, 6, 7, tzinfo=UTC)
+    assert time_of("[2026-03-04 05:06:07,250] x") == datetime(2026, 3, 4, 5, 6, 7, 250000, tzinfo=UTC)
+    assert time_of("Mar  4 05:06:07 host x") is None
+    assert time_of("2026-13-44 05:06:07") is None
+
+
+def test_a_machine_log_is_read_with_the_rules_of_its_form() -> None:
+    python = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)\n"
+    assert read(python)
+    assert not read(python, source=Source.KERNEL)
+    assert read("NVRM: Xid (PCI:0000:1a:00): 79, pid=1\n", source=Source.KERNEL, where=Where(node="n1"))
+
+
+def test_plain_screen_words() -> None:
+    assert literals("foo(?:bar|baz) quux") == ((b" quux",), False)
+    assert literals("(?i)Alpha|BETAX") == ((b"alpha", b"betax"), True)
+    assert literals("a?b{0,3}c") == ((), False)
+    assert literals(r"co\.lon:x?") == ((b"co.lon:",), False)
+
+
+def test_hyperscan_and_plain_screen_give_the_same_evidence() -> None:
+    try:
+        fast = Signatures(RULES, HyperscanScreen)
+    except Unavailable:
+        pytest.skip("hyperscan is not installed")
+    rng = random.Random(11)
+    examples = [line for rule in RULES.rules for line in (*rule.match, *rule.reject)]
+    for _ in range(6):
+        rng.shuffle(examples)
+        text = "\n".join(
+            f"[rank{rng.randrange(9)}]: {line}" if rng.random() < 0.3 else line for line in examples
+        ).encode()
+        answers = []
+        for signatures in (fast, PLAIN):
+            reader = LogReader(signatures)
+            found = reader.feed(text, NOW) + reader.finish(NOW)
+            answers.append(sorted((item.line or 0, item.rule or "", item.id) for item in found))
+        assert answers[0] == answers[1]
+
+
+def test_the_plain_screen_answers_the_end_of_the_line() -> None:
+    assert PlainScreen(["alpha beta"]).scan(b"x\nalpha beta\n") == [(0, 12)]

@@ -1,0 +1,126 @@
+"""Silence against a job's own rhythm."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sentinel.evidence.progress import PAUSE, DefaultLimits, Rhythm, allowed_s, observe, silent_until, slowed, stalled
+from sentinel.model import Evidence, Kind, Source, Trust, Where
+
+START = datetime(2026, 3, 4, tzinfo=UTC)
+LIMITS = DefaultLimits()
+
+
+def line(seconds: float, step: int, kind: str = Kind.STEP, **data: float) -> Evidence:
+    at = START + timedelta(seconds=seconds)
+    return Evidence(
+        f"{seconds}-{step}", at, at, Source.JOB_LOG, kind, Where(job=7, attempt=1), data={"step": step, **data}
+    )
+
+
+def run(
+    steps: int, step_s: float, *, start: int = 1, pause_every: int = 0, pause_s: float = 0.0
+) -> tuple[Rhythm, float]:
+    rhythm, now = Rhythm(), 100.0
+    for step in range(start, start + steps):
+        now += step_s
+        rhythm = observe(rhythm, line(now, step))
+        if pause_every and step % pause_every == 0:
+            now += pause_s
+    return rhythm, now
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def test_a_quick_job_is_hung_after_the_floor_and_a_slow_one_after_three_steps() -> None:
+    quick, now = run(33, 0.5)
+    assert stalled(quick, after(now + 11.4), LIMITS) is None
+    found = stalled(quick, after(now + 12.5), LIMITS)
+    assert found is not None
+    assert (found.kind, found.where.job, found.where.attempt, found.data["step"]) == (Kind.STALL, 7, 1, 33)
+    assert found.trust is Trust.USER
+    slow, now = run(33, 20.0)
+    assert stalled(slow, after(now + 59), LIMITS) is None
+    assert stalled(slow, after(now + 61), LIMITS) is not None
+
+
+def test_the_same_silence_is_one_evidence() -> None:
+    rhythm, now = run(33, 0.5)
+    first, second = stalled(rhythm, after(now + 20), LIMITS), stalled(rhythm, after(now + 30), LIMITS)
+    assert first is not None and second is not None
+    assert first.id == second.id
+
+
+def test_start_up_and_compilation_are_exempt() -> None:
+    assert stalled(Rhythm(), after(1e6), LIMITS) is None
+    rhythm = Rhythm()
+    for step, seconds in ((1, 100.0), (2, 400.0), (3, 401.0), (4, 402.0)):
+        rhythm = observe(rhythm, line(seconds, step))
+        assert allowed_s(rhythm, LIMITS) is None
+    assert stalled(rhythm, after(5000), LIMITS) is None
+
+
+def test_a_pause_that_the_job_makes_every_so_often_is_learned() -> None:
+    rhythm, now = run(303, 1.0, pause_every=100, pause_s=80.0)
+    assert stalled(rhythm, after(now + 16), LIMITS) is not None  # not at a pause
+    rhythm, now = run(300, 1.0, pause_every=100, pause_s=80.0)
+    now -= 80.0  # the silence after step 300 has only begun
+    assert stalled(rhythm, after(now + 100), LIMITS) is None
+    assert stalled(rhythm, after(now + 150), LIMITS) is not None
+
+
+def test_an_announced_pause_is_no_hang() -> None:
+    rhythm, now = run(33, 0.5)
+    rhythm = observe(rhythm, line(now + 0.1, 33, PAUSE))
+    assert stalled(rhythm, after(now + 100), LIMITS) is None
+    assert stalled(rhythm, after(now + 400), LIMITS) is not None
+    rhythm = observe(rhythm, line(now + 30, 34))
+    assert stalled(rhythm, after(now + 30 + 13), LIMITS) is not None  # only that one pause was excused
+
+
+def test_a_first_pause_at_a_round_step_is_excused() -> None:
+    rhythm, now = run(500, 1.0)
+    assert stalled(rhythm, after(now + 60), LIMITS) is None
+    rhythm, now = run(507, 1.0)
+    assert stalled(rhythm, after(now + 60), LIMITS) is not None
+
+
+def test_other_ranks_saying_the_same_step_change_nothing() -> None:
+    rhythm, now = run(33, 0.5)
+    assert observe(rhythm, line(now + 5, 33)) == rhythm
+
+
+def test_a_step_that_goes_back_begins_anew() -> None:
+    rhythm, now = run(33, 0.5)
+    rhythm = observe(rhythm, line(now + 300, 10))
+    assert rhythm.gaps == ()
+    assert silent_until(rhythm, LIMITS) is None
+
+
+@pytest.mark.parametrize(("factor", "steps", "persistent"), [(1.5, 20, False), (1.5, 60, True), (1.05, 60, None)])
+def test_slower_steps_transient_and_persistent(factor: float, steps: int, persistent: bool | None) -> None:
+    rhythm, now = Rhythm(), 0.0
+    for step in range(1, 160 + steps):
+        took = 1.0 + 0.02 * (step % 5) if step < 160 else factor * (1.0 + 0.02 * (step % 5))
+        now += took
+        rhythm = observe(rhythm, line(now, step, step_time_s=took))
+    found = slowed(rhythm, after(now))
+    if persistent is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found.data["persistent"] is persistent
+    assert found.data["ratio"] == pytest.approx(factor, rel=0.1)
+
+
+def test_variable_sequence_lengths_do_not_alarm() -> None:
+    rhythm, now = Rhythm(), 0.0
+    for step in range(1, 400):
+        took = 0.5 + (step * 7919 % 13) / 10  # 0.5 to 1.7 s, without a trend
+        now += took
+        rhythm = observe(rhythm, line(now, step, step_time_s=took))
+        assert slowed(rhythm, after(now)) is None

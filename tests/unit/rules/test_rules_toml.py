@@ -1,0 +1,110 @@
+"""Rule files are read strictly: what is wrong is named with file, line, key and fix."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.adapters.rules_files import load_rules, rules_folder
+from sentinel.errors import FileError
+from sentinel.model import Cause
+from sentinel.rules import Drain, Role
+from sentinel.rules_toml import parse_rules
+
+GOOD = """
+[[rule]]
+id = "boiler"
+pattern = 'boiler pressure \\d{1,4}'
+weights = { node_os_or_host = 2.0, user_code = -1.0 }
+match = ["the boiler pressure 12 is odd"]
+reject = ["boiler pressure unknown"]
+"""
+
+
+def test_a_rule_becomes_a_record() -> None:
+    rule = parse_rules([("a.toml", GOOD)]).rules[0]
+    assert (rule.id, rule.role, rule.drain, rule.line) == ("boiler", Role.CAUSE, Drain.NO, 2)
+    assert rule.weights == {Cause.NODE_OS_OR_HOST: 2.0, Cause.USER_CODE: -1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "line", "words"),
+    [
+        (("reject =", "rejects ="), "rejects", 7, "unknown key"),
+        (("'boiler pressure \\d{1,4}'", "'boiler ('"), "pattern", 4, "bad regular expression"),
+        (("'boiler pressure \\d{1,4}'", "'boiler.* pressure \\d{1,4}'"), "pattern", 4, "unbounded"),
+        (("'boiler pressure \\d{1,4}'", "'(?=boiler) pressure'"), "pattern", 4, "look-around"),
+        (("'boiler pressure \\d{1,4}'", "'(b+)+ pressure'"), "pattern", 4, "repeated group"),
+        (("'boiler pressure \\d{1,4}'", "'(boiler) \\1'"), "pattern", 4, "back-references"),
+        (("'boiler pressure \\d{1,4}'", "'b?'"), "pattern", 4, "empty line"),
+        (("'boiler pressure \\d{1,4}'", "'boiler (?P<steam>x)'"), "pattern", 4, "unknown group"),
+        (('match = ["the boiler pressure 12 is odd"]\n', ""), "match", 2, "missing examples"),
+        (('reject = ["boiler pressure unknown"]', "reject = []"), "reject", 7, "missing examples"),
+        (("the boiler pressure 12 is odd", "the kettle"), "match", 6, "does not match"),
+        (("boiler pressure unknown", "boiler pressure 7"), "reject", 7, "matches"),
+        (("node_os_or_host", "the_host"), "weights", 5, "none of"),
+        (("2.0", "20.0"), "weights", 5, "not a number from -8 to 8"),
+        (('id = "boiler"', 'id = "Boiler!"'), "id", 3, "not an id"),
+        (("[[rule]]", "[[rules]]"), "rules", 2, "unknown table"),
+        (("reject = [", "reject = ["), "", None, ""),
+    ],
+)
+def test_what_is_wrong_is_named(change: tuple[str, str], key: str, line: int | None, words: str) -> None:
+    text = GOOD.replace(*change)
+    if not words:
+        assert parse_rules([("a.toml", text)]).rules
+        return
+    with pytest.raises(FileError) as caught:
+        parse_rules([("a.toml", text)])
+    error = caught.value
+    assert words in error.message
+    assert (error.key, error.line) == (key, line)
+    assert error.fix
+
+
+def test_broken_toml_names_the_line() -> None:
+    with pytest.raises(FileError) as caught:
+        parse_rules([("a.toml", "[[rule]]\nid = \n")])
+    assert caught.value.line == 2
+
+
+def test_a_second_rule_with_the_same_id_is_refused_but_a_site_may_override() -> None:
+    with pytest.raises(FileError, match="already taken"):
+        parse_rules([("a.toml", GOOD), ("b.toml", GOOD)])
+    changed = GOOD.replace("2.0", "3.5")
+    rules = parse_rules([("a.toml", GOOD)], site=[("site.toml", changed)])
+    assert [rule.weights[Cause.NODE_OS_OR_HOST] for rule in rules.rules] == [3.5]
+
+
+def test_a_site_overrides_one_xid() -> None:
+    site = '[[xid]]\nnumber = 94\nname = "contained, and this site drains for it"\ncause = "gpu_memory_ecc"\ndrain = "yes"\n'
+    shipped = load_rules().xids[94]
+    assert shipped.drain is Drain.NO
+    folder = sorted(rules_folder().glob("*.toml"))
+    rules = parse_rules([(str(path), path.read_text()) for path in folder], site=[("site.toml", site)])
+    assert rules.xids[94].drain is Drain.YES
+    assert rules.xids[95].drain is Drain.YES
+
+
+def test_the_shipped_rules_hold_their_examples_and_every_number_is_there() -> None:
+    rules = load_rules()
+    assert sorted(rules.xids) == list(range(1, 173))
+    assert {cause for cause in Cause if cause is not Cause.UNKNOWN} == set(rules.causes)
+    assert len(rules.rules) > 150
+    single = {number for number, entry in rules.xids.items() if entry.drain is Drain.YES}
+    assert single == {48, 64, 79, 95, 140, 143}
+    for number in (13, 31, 43, 69, 45):
+        assert rules.xids[number].drain is Drain.NO
+    assert rules.xids[45].role is Role.CONSEQUENCE
+
+
+def test_no_rule_for_an_application_cause_asks_for_a_drain() -> None:
+    application = {Cause.USER_CODE, Cause.USER_CONFIG, Cause.APP_OOM_GPU, Cause.APP_OOM_HOST, Cause.COLLECTIVE_MISMATCH}
+    for rule in load_rules().rules:
+        best = max(rule.weights, key=lambda cause: rule.weights[cause], default=None)
+        assert not (best in application and rule.drain is not Drain.NO), rule.id
+
+
+def test_a_missing_folder_is_an_error_with_a_fix(tmp_path) -> None:
+    with pytest.raises(FileError) as caught:
+        load_rules([tmp_path / "nothing"])
+    assert caught.value.fix
