@@ -42,7 +42,7 @@ def up(spec: Spec, *, ready_s: float) -> Lab:
     directory = Path(spec.dir)
     packages.ensure()
     if spec.isolated:
-        netns.require_root()
+        netns.check()
     with alone(directory):
         if (directory / "lab.json").exists():
             old = layout.load(directory)
@@ -63,6 +63,8 @@ def up(spec: Spec, *, ready_s: float) -> Lab:
 
 
 def _start(lab: Lab, ready_s: float) -> None:
+    if lab.spec.isolated:
+        storage.pass_on(lab)
     slurm.configure(lab)
     storage.create(lab)
     hooks.install(lab)

@@ -33,9 +33,15 @@ def ip(*arguments: str, check: bool = True) -> str:
     return done.stdout
 
 
-def require_root() -> None:
+def check() -> None:
+    """Raises LabError when nodes cannot be isolated here."""
     if os.geteuid() != 0:
         raise LabError("--isolated makes network namespaces and needs root; without it the nodes share one network")
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    if propagation(mounts) == "unchanged" and any_shared(mounts):
+        raise LabError(
+            "--isolated in a chroot needs private mounts: run it under unshare --mount --propagation private"
+        )
 
 
 def create(lab: Lab) -> None:
@@ -82,16 +88,14 @@ def _node(lab: Lab, name: str) -> None:
 def propagation(mountinfo: str) -> str:
     """How mounts pass between the host and a node: the host's must reach the nodes (a full disk), never the reverse.
 
-    In a chroot, whose root is no mount point, this cannot be set; there nothing passes where no mount is shared.
+    In a chroot, whose root is no mount point, this cannot be set; there a node's own mounts stay its own as long as no
+    mount outside the lab is shared.
     """
-    mounts = [line.split() for line in mountinfo.splitlines()]
-    if any(mount[4] == "/" for mount in mounts):
-        return "slave"
-    if any(word.startswith("shared:") for mount in mounts for word in mount):
-        raise LabError(
-            "--isolated in a chroot needs private mounts: run it under unshare --mount --propagation private"
-        )
-    return "unchanged"
+    return "slave" if any(line.split()[4] == "/" for line in mountinfo.splitlines()) else "unchanged"
+
+
+def any_shared(mountinfo: str) -> bool:
+    return any(word.startswith("shared:") for line in mountinfo.splitlines() for word in line.split())
 
 
 _HOLD = 'hostname "$1" && mount --bind "$2" /etc/hosts && echo ready && exec sleep infinity'

@@ -41,6 +41,15 @@ def create(lab: Lab) -> bool:
     return True
 
 
+def pass_on(lab: Lab) -> None:
+    """Let what is mounted in the lab's folder later (a full disk) reach nodes that have their own view of mounts."""
+    folder = str(lab.dir)
+    for arguments in (("--bind", folder, folder), ("--make-private", folder), ("--make-shared", folder)):
+        done = command("mount", *arguments)
+        if done.returncode != 0:
+            raise LabError(f"mount {' '.join(arguments)}: {done.stderr.strip()}")
+
+
 def is_own_file_system(folder: Path) -> bool:
     return folder.stat().st_dev != folder.parent.stat().st_dev
 
@@ -62,11 +71,11 @@ def thaw(lab: Lab) -> None:
 
 
 def mounts_below(folder: Path) -> list[Path]:
-    """Mount points below a folder, deepest first."""
+    """Mount points in a folder (and the folder itself when it is one), deepest first."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         point = line.split()[4].replace("\\040", " ")
-        if point.startswith(f"{folder}/"):
+        if f"{point}/".startswith(f"{folder}/"):
             found.append(Path(point))
     return sorted(found, key=lambda point: len(str(point)), reverse=True)
 

@@ -6,7 +6,7 @@ import argparse
 import signal
 import time
 
-from lab import gpus, netns, processes, sentinel_config, services, slurm
+from lab import gpus, netns, processes, sentinel_config, services, slurm, storage
 from lab.faults.base import Fault, Options, Record, add_node, ask, newest_job, ranks_of
 from lab.layout import Lab, LabError
 from lab.processes import Process
@@ -44,6 +44,7 @@ def node_crash(lab: Lab, options: Options) -> list[Record]:
         gone = lab.dir / "gone" / f"{name}-{int(time.time())}"
         gone.parent.mkdir(exist_ok=True)
         nvme = lab.node(name) / "nvme"
+        storage.unmount_all(nvme)  # where disk-full put a small one in its place
         mode = nvme.stat().st_mode
         nvme.rename(gone)
         nvme.mkdir()

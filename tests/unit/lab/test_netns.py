@@ -13,10 +13,20 @@ def test_mounts_of_the_host_reach_the_nodes_and_never_the_reverse():
     assert netns.propagation(ROOT.format("") + OTHER.format("")) == "slave"
 
 
-def test_in_a_chroot_only_private_mounts_are_safe():
+def test_in_a_chroot_only_private_mounts_are_safe(tmp_path, monkeypatch):
     assert netns.propagation(OTHER.format("")) == "unchanged"
-    with pytest.raises(LabError, match="private"):
-        netns.propagation(OTHER.format("shared:2 "))
+    monkeypatch.setattr(netns.os, "geteuid", lambda: 0)
+    table = tmp_path / "mountinfo"
+    monkeypatch.setattr(netns, "Path", lambda path: table)
+    for tag, refused in (("", False), ("shared:2 ", True)):
+        table.write_text(OTHER.format(tag))
+        if refused:
+            with pytest.raises(LabError, match="private"):
+                netns.check()
+        else:
+            netns.check()
+    table.write_text(ROOT.format("shared:1 ") + OTHER.format("shared:2 "))
+    netns.check()
 
 
 def test_interface_names_fit_the_kernel(make_lab):
