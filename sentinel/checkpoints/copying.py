@@ -1,0 +1,267 @@
+"""Copying checkpoints between tiers: local to global (drain), local to a peer's disk (replicate).
+
+Into a sibling of the target root first (``<root>/../.incoming/<run>/``, so that no framework finds half a checkpoint),
+shards before markers, each file read back and compared, times kept; then one rename. Nothing is ever overwritten. A copy
+that was broken off is taken up where it stopped. When the shards lie on several nodes each copies its own, and the one
+that completes the checkpoint renames it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan, visible
+from sentinel.checkpoints.validate import validate
+from sentinel.errors import Denied, Refused, Unavailable, UserError
+
+FOLDER = ".incoming"
+_PIECE_BYTES = 4 << 20
+# Written last by the frameworks, so copied last.
+_MARKERS = re.compile(
+    r"(.*/)?(\.metadata|__\d+\.metadata|metadata\.json|integrity\.json|trainer_state\.json|\.sentinel-manifest\.json)"
+)
+OVERLAP_WARNING = 0.10  # a drain that takes more of the interval than this leaves little room for a slow day
+
+
+class Pace:
+    """Keeps a copy below a rate. Clock and sleep are given, so that a test need not wait."""
+
+    def __init__(
+        self,
+        bytes_per_s: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._sleep = sleep
+        self._start = clock()
+        self._done = 0
+
+    def spend(self, count: int) -> None:
+        """Wait until that many bytes more may have been copied."""
+        self._done += count
+        if self.bytes_per_s:
+            ahead = self._done / self.bytes_per_s - (self._clock() - self._start)
+            if ahead > 0:
+                self._sleep(ahead)
+
+
+@dataclass(slots=True)
+class Copied:
+    """What a copy did. ``complete``: the checkpoint is in its place; else other nodes' shards are still to come."""
+
+    target: str
+    files: int = 0
+    bytes: int = 0
+    already: int = 0
+    seconds: float = 0.0
+    complete: bool = False
+    waiting_for: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def overlap_fraction(seconds: float, interval_s: float) -> float:
+    """The share of the time between two checkpoints that copying one takes."""
+    if interval_s <= 0:
+        raise ValueError("an interval must be more than 0 s")
+    return seconds / interval_s
+
+
+def incoming(target_root: Path, relative: Path) -> Path:
+    """Where a checkpoint is put together before it is renamed to ``target_root / relative``."""
+    root = target_root.absolute()
+    return root.parent / FOLDER / root.name / relative
+
+
+def copy(
+    source: Path,
+    target_root: Path,
+    relative: Path,
+    *,
+    pace: Pace | None = None,
+    progress: Callable[[int], None] | None = None,
+    in_place: bool = False,
+) -> Copied:
+    """Copy the checkpoint at ``source`` to ``target_root / relative``.
+
+    It is renamed into its place when it is whole, which may be when another node has added its shards. ``in_place``: the
+    files are put there one by one beside what is there (a peer that keeps its own shards of the same step).
+    Raises `Refused` where the target exists with other contents, `UserError` for an impossible place, `Unavailable`
+    where the source cannot be read or changes.
+    """
+    start = time.monotonic()
+    pace = pace or Pace(None)
+    final = target_root.absolute() / relative
+    try:
+        tree = scan(source)
+    except NotKnown as error:
+        raise Unavailable(f"{visible(str(source))}: {error.reason}") from error
+    names = _order(tree)
+    done = Copied(str(final))
+    if os.path.lexists(final) and _has_all(final, tree, names):
+        done.complete, done.already = True, len(names)
+        return done
+    stage = final if in_place else incoming(target_root, relative)
+    for name in names:
+        place = stage if tree.single else stage / name
+        there = final if tree.single else final / name
+        if os.path.lexists(there) and not (in_place and _same(there, tree.files[name])):
+            raise Refused(
+                f"{visible(str(there))} exists with other contents: not overwritten",
+                fix="Move it aside with `sentinel checkpoints quarantine`, or copy elsewhere.",
+            )
+        if _same(place, tree.files[name]):
+            done.already += 1
+            continue
+        try:
+            done.bytes += _copy_file(tree.path(name), place, tree.files[name], pace, progress)
+        except OSError as error:
+            raise Denied(f"{visible(str(place))} cannot be written: {error.strerror}") from error
+        done.files += 1
+    if in_place:
+        done.complete = True
+    else:
+        _finish(stage, final, done)
+    done.seconds = time.monotonic() - start
+    return done
+
+
+def _order(tree: Tree) -> list[str]:
+    """Shards first, markers last, each group in the order of their times."""
+    return sorted(tree.files, key=lambda name: (bool(_MARKERS.fullmatch(name)), tree.files[name].mtime_ns, name))
+
+
+def _same(place: Path, entry: Entry) -> bool:
+    """Whether this file was copied, and verified, before: files get their name only after that."""
+    try:
+        status = os.lstat(place)
+    except FileNotFoundError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (entry.size, entry.mtime_ns)
+
+
+def _has_all(final: Path, tree: Tree, names: Sequence[str]) -> bool:
+    return all(_same(final if tree.single else final / name, tree.files[name]) for name in names)
+
+
+def _copy_file(source: Path, place: Path, entry: Entry, pace: Pace, progress: Callable[[int], None] | None) -> int:
+    """Copy one file, taking up what is there of it; verify it by reading it back; give it its name and times."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    half = place.with_name(f".{place.name}.part")
+    copied = 0
+    try:
+        with opened(source) as handle:
+            fd = os.open(half, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            try:
+                size = os.fstat(fd).st_size
+                offset = size if size <= handle.size else 0
+                offset -= offset % _PIECE_BYTES
+                os.ftruncate(fd, offset)
+                crc = 0
+                for at in range(0, offset, _PIECE_BYTES):
+                    crc = zlib.crc32(handle.read(at, min(_PIECE_BYTES, offset - at)), crc)
+                while offset < handle.size:
+                    piece = handle.read(offset, min(_PIECE_BYTES, handle.size - offset))
+                    crc = zlib.crc32(piece, crc)
+                    _write(fd, piece, offset)
+                    offset += len(piece)
+                    copied += len(piece)
+                    pace.spend(len(piece))
+                    if progress:
+                        progress(len(piece))
+                os.fsync(fd)
+                if handle.size != entry.size or _read_back(fd, handle.size) != crc:
+                    half.unlink()
+                    raise Unavailable(
+                        f"{visible(str(place))}: what was read back differs from {visible(str(source))}",
+                        fix="Run it again; if it happens again, one of the two disks loses data.",
+                    )
+            finally:
+                os.close(fd)
+    except NotKnown as error:
+        raise Unavailable(error.reason, fix="Run it again: it goes on where it stopped.") from error
+    os.utime(half, ns=(entry.mtime_ns, entry.mtime_ns))
+    half.rename(place)
+    return copied
+
+
+def _write(fd: int, piece: bytes, offset: int) -> None:
+    view = memoryview(piece)
+    while view:
+        count = os.pwrite(fd, view, offset)
+        view, offset = view[count:], offset + count
+
+
+def _read_back(fd: int, size: int) -> int:
+    """CRC-32 of what is on the disk: the pages that were just written are given up first."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    crc = 0
+    for offset in range(0, size, _PIECE_BYTES):
+        crc = zlib.crc32(os.pread(fd, min(_PIECE_BYTES, size - offset), offset), crc)
+    return crc
+
+
+def _finish(stage: Path, final: Path, done: Copied) -> None:
+    """Rename what is complete. What is not waits for the other nodes."""
+    if not os.path.lexists(stage):  # another node was the last, and has renamed it
+        done.complete = os.path.lexists(final)
+        return
+    shape, answer = validate(stage, "structural"), validate(stage, "checksum")
+    whole = shape.valid is True and answer.valid is not False
+    if not whole:
+        done.waiting_for = answer.reason if shape.valid else shape.reason
+        return
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(final):
+            raise Refused(f"{visible(str(final))} exists: not overwritten", fix="Move it aside.")
+        stage.rename(final)
+    except FileNotFoundError:
+        done.complete = os.path.lexists(final)
+        return
+    except OSError as error:
+        raise Denied(f"{visible(str(final))} cannot be made: {error.strerror}") from error
+    done.complete = True
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Which host keeps a copy of which other host's shards."""
+
+    of: Mapping[str, str]
+    unsafe: tuple[str, ...] = field(default=())  # hosts for which there is none outside their failure domain
+
+
+def choose_peers(hosts: Sequence[str], domain_of: Mapping[str, str]) -> Peers:
+    """Give every host a peer outside its failure domain (a switch, a rack), each peer to one host.
+
+    Hosts are lined up by domain and every one is given the host that stands one largest domain further on: if no domain
+    holds more than half of the hosts, all peers are outside. A host without a named domain is a domain of its own.
+    """
+    if len(set(hosts)) != len(hosts):
+        raise UserError("a host is named twice", fix="Name each once.")
+    groups: dict[str, list[str]] = {}
+    for host in sorted(hosts):
+        groups.setdefault(domain_of.get(host, f"host {host}"), []).append(host)
+    line = [host for _, group in sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0])) for host in group]
+    jump = max((len(group) for group in groups.values()), default=0)
+    pairs: dict[str, str] = {}
+    unsafe: list[str] = []
+    domains = {host: name for name, group in groups.items() for host in group}
+    for index, host in enumerate(line):
+        peer = line[(index + jump) % len(line)]
+        if domains[peer] == domains[host]:
+            unsafe.append(host)
+        else:
+            pairs[host] = peer
+    return Peers(pairs, tuple(sorted(unsafe)))

@@ -1,0 +1,258 @@
+"""``sentinel checkpoints quarantine | manifest | drain | replicate``."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from sentinel.checkpoints import copying
+from sentinel.checkpoints import manifest as manifests
+from sentinel.checkpoints import quarantine as aside
+from sentinel.checkpoints.files import visible
+from sentinel.checkpoints.inventory import find
+from sentinel.checkpoints.steps import step_of
+from sentinel.cli.checkpoints_find import expand_nodes
+from sentinel.errors import UserError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_rate(text: str | None) -> float | None:
+    """``200M``, ``1.5GB/s``, ``800 MiB/s`` in bytes per second."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?(?:/s)?\s*", text.lower())
+    rate = float(match.group(1)) * _UNITS[match.group(2) or ""] if match else 0.0
+    if rate <= 0:
+        raise UserError(f"{visible(text)} is no rate", fix="Write it like 200MB/s or 1.5GiB/s.")
+    return rate
+
+
+@contextmanager
+def _bar(total: int, shown: bool) -> Iterator[object]:
+    """A progress bar on a terminal; nothing otherwise."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("copying", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+@click.command()
+@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--undo", is_flag=True, help="Move them (or all) back.")
+@click.option("--list", "listed", is_flag=True, help="Show what is set aside.")
+@click.option("--newer-than", type=int, metavar="STEP", help="All checkpoints of a later step.")
+@click.option(
+    "--point-to", type=int, metavar="STEP", help="Also make Megatron's or DeepSpeed's tracker name this step."
+)
+@click.option("--reason", default="", help="Kept in the journal.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per move.")
+def quarantine(
+    root: Path,
+    paths: tuple[Path, ...],
+    undo: bool,
+    listed: bool,
+    newer_than: int | None,
+    point_to: int | None,
+    reason: str,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Move checkpoints of the folder ROOT aside, so that no framework finds them; nothing is deleted.
+
+    They go to ROOT/../.quarantine/, by rename; --undo brings them back.
+
+    \b
+    sentinel checkpoints quarantine /lustre/run7 /lustre/run7/step-1300
+    sentinel checkpoints quarantine /lustre/run7 --newer-than 1200 --point-to 1200
+    sentinel checkpoints quarantine /lustre/run7 --undo
+    """
+    if listed:
+        moves = aside.read_journal(root)
+    elif undo:
+        moves = aside.undo(root, list(paths) or None)
+    else:
+        chosen = list(paths) + _newer(root, newer_than)
+        if not chosen and point_to is None:
+            raise UserError("nothing to move", fix="Name checkpoints, or --newer-than STEP.")
+        for path in chosen:
+            click.echo(f"{visible(str(path))} -> {visible(str(aside.store_of(root)))}/", err=True)
+        if chosen and not yes and sys.stdin.isatty():
+            click.confirm("Move these aside?", abort=True, err=True)
+        moves = aside.quarantine(root, chosen, reason=reason) if chosen else []
+        if point_to is not None:
+            _point(root, point_to)
+    for move in moves:
+        if as_json:
+            click.echo(json.dumps({"source": move.source, "target": move.target, "reason": move.reason}))
+        else:
+            arrow = "<-" if undo else "->"
+            click.echo(f"{visible(move.source)} {arrow} {visible(move.target)}")
+
+
+def _newer(root: Path, step: int | None) -> list[Path]:
+    if step is None:
+        return []
+    found: list[Path] = []
+    for spot in find(root, limit=100_000).spots:
+        own = spot.step if spot.step is not None else step_of(spot.path.name)
+        if own is not None and own > step:
+            found += aside.paths_of(spot.path, spot.step)
+    return found
+
+
+def _point(root: Path, step: int) -> None:
+    done = False
+    for format in ("megatron", "deepspeed"):
+        tracker = {"megatron": "latest_checkpointed_iteration.txt", "deepspeed": "latest"}[format]
+        if (root / tracker).exists():
+            pointed = aside.point_to(root, format, step)
+            click.echo(f"{visible(pointed.tracker)}: {visible(pointed.before)} -> {pointed.after}", err=True)
+            done = True
+    if not done:
+        raise UserError(
+            f"{visible(str(root))} has no tracker", fix="Leave --point-to out: its framework goes by the folders."
+        )
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+def manifest(paths: tuple[Path, ...]) -> None:
+    """Record checksums beside checkpoints that have none (safetensors, metadata), so that they can be proven later.
+
+    Run it right after the save: it proves that the bytes are those of that moment.
+
+    \b
+    sentinel checkpoints manifest /lustre/run7/checkpoint-500
+    """
+    for path in paths:
+        click.echo(visible(str(manifests.write(path))))
+
+
+_RATE = click.option("--rate", metavar="RATE", help="At most so fast, like 200MB/s.")
+_INTERVAL = click.option("--interval", "interval_s", type=float, metavar="SECONDS", help="Time between checkpoints.")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option(
+    "--to", "target", required=True, type=click.Path(path_type=Path), help="The run's folder on the shared tier."
+)
+@_RATE
+@_INTERVAL
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
+def drain(paths: tuple[Path, ...], target: Path, rate: str | None, interval_s: float | None, as_json: bool) -> None:
+    """Copy this node's local checkpoints to the shared tier: bounded rate, resumable, verified, never overwriting.
+
+    When shards lie on several nodes, run it on each: the one that completes the checkpoint puts it in its place.
+
+    \b
+    sentinel checkpoints drain /nvme/run7/step-1200 --to /lustre/run7 --rate 500MB/s --interval 600
+    """
+    _copy_all(paths, target, rate=rate, interval_s=interval_s, as_json=as_json, whole=True)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option("--to", "target", required=True, metavar="DIR", help="The peer's folder; %P or {peer} is its name.")
+@click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes, to choose a peer among.")
+@click.option("--domain", multiple=True, metavar="NODES=NAME", help="Nodes that fail together (switch, rack).")
+@click.option("--host", help="The name of this host (default: its own).")
+@_RATE
+@_INTERVAL
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
+def replicate(
+    paths: tuple[Path, ...],
+    target: str,
+    nodes: tuple[str, ...],
+    domain: tuple[str, ...],
+    host: str | None,
+    rate: str | None,
+    interval_s: float | None,
+    as_json: bool,
+) -> None:
+    """Copy this node's shards to a peer outside its failure domain, so that any single node can be lost.
+
+    \b
+    sentinel checkpoints replicate /nvme/run7/step-1200 --to /peers/%P/run7 \\
+        --nodes node[1-8] --domain node[1-4]=rack1 --domain node[5-8]=rack2
+    """
+    if "%P" in target or "{peer}" in target:
+        me = host or socket.gethostname().partition(".")[0]
+        peer = peer_of(me, expand_nodes(nodes), domain)
+        click.echo(f"peer of {visible(me)}: {visible(peer)}", err=True)
+        target = target.replace("%P", peer).replace("{peer}", peer)
+    _copy_all(paths, Path(target), rate=rate, interval_s=interval_s, as_json=as_json, whole=False)
+
+
+def peer_of(me: str, hosts: list[str], domain: tuple[str, ...]) -> str:
+    """The peer of this host. `UserError` where there is none outside its failure domain."""
+    domains: dict[str, str] = {}
+    for text in domain:
+        names, equals, label = text.rpartition("=")
+        if not equals or not label:
+            raise UserError(f"{visible(text)} names no domain", fix="Write it like node[1-4]=rack1.")
+        domains |= dict.fromkeys(expand_nodes([names]), label)
+    if me not in hosts:
+        raise UserError(f"{visible(me)} is not among the nodes", fix="Name it with --host, or add it to --nodes.")
+    peers = copying.choose_peers(hosts, domains)
+    if me not in peers.of:
+        raise UserError(
+            f"{visible(me)} has no peer outside its failure domain", fix="Use smaller domains or more nodes."
+        )
+    return peers.of[me]
+
+
+def _copy_all(
+    paths: tuple[Path, ...],
+    target: Path,
+    *,
+    rate: str | None,
+    interval_s: float | None,
+    as_json: bool,
+    whole: bool,
+) -> None:
+    pace = copying.Pace(parse_rate(rate))
+    for path in [path.absolute() for path in paths]:
+        total = sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else 0
+        with _bar(total, not as_json) as advance:
+            assert callable(advance)
+            copied = copying.copy(path, target, Path(path.name), pace=pace, progress=advance, in_place=not whole)
+        line = copied.to_json()
+        if interval_s is not None:
+            line["overlap_fraction"] = round(copying.overlap_fraction(copied.seconds, interval_s), 4)
+        if as_json:
+            click.echo(json.dumps(line))
+        else:
+            click.echo(_line(copied))
+        if interval_s is not None and copied.seconds > copying.OVERLAP_WARNING * interval_s:
+            share = copied.seconds / interval_s
+            click.echo(
+                f"warning: copying took {share:.0%} of the {interval_s:g} s between checkpoints"
+                f" (warned at {copying.OVERLAP_WARNING:.0%})",
+                err=True,
+            )
+
+
+def _line(copied: copying.Copied) -> str:
+    state = "complete" if copied.complete else f"waiting for other nodes: {visible(copied.waiting_for)}"
+    speed = f", {copied.bytes / copied.seconds / 1e6:.0f} MB/s" if copied.seconds > 0 and copied.bytes else ""
+    return (
+        f"{visible(copied.target)}: {copied.files} files, {copied.bytes} bytes copied,"
+        f" {copied.already} there already{speed}; {state}"
+    )

@@ -1,0 +1,198 @@
+"""The command line: what it prints, its exit status, and how folders are given."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+
+import pytest
+from click.testing import CliRunner
+
+from sentinel.cli.checkpoints import checkpoints
+from sentinel.cli.checkpoints_find import expand_nodes, local_folders
+from sentinel.cli.checkpoints_move import parse_rate, peer_of
+from sentinel.errors import Refused, UserError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(*words):
+    return CliRunner().invoke(checkpoints, [str(word) for word in words], standalone_mode=False)
+
+
+def rows(result):
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def nodes(make, step, lost=()):
+    whole = make.dcp(f"all/step-{step}", step=step, per_rank=True)
+    for rank in set(range(4)) - set(lost):
+        folder = make.root / f"nvme/n{rank}/run/step-{step}"
+        folder.mkdir(parents=True)
+        for file in whole.glob(f"__{rank}[._]*"):
+            shutil.copy2(file, folder / file.name)
+
+
+def test_find_takes_the_nearest_local(make):
+    make.dcp("shared/run/step-100", step=100)
+    nodes(make, 140)
+    result = run(
+        "find", "--global", make.root / "shared", "--local", make.root / "nvme/%N", "--nodes", "n[0-3]", "--json"
+    )
+    (answer,) = rows(result)
+    assert answer["chosen"]["step"] == 140 and answer["chosen"]["tier"] == "local"
+    assert {"path", "step", "tier", "format", "valid", "level", "reason", "bytes", "lost_steps"} <= set(
+        answer["chosen"]
+    )
+    assert [c["step"] for c in answer["candidates"]] == [140, 100] and answer["candidates"][1]["lost_steps"] == 40
+    assert result.exception is None
+
+
+def test_find_after_a_lost_node_goes_back_to_global(make):
+    make.dcp("shared/run/step-100", step=100)
+    nodes(make, 140)
+    where = ("--global", make.root / "shared", "--local", make.root / "nvme", "--nodes", "n0,n1,n2,n3", "--lost", "n2")
+    (answer,) = rows(run("find", *where, "--json"))
+    assert answer["chosen"]["tier"] == "global" and "n2" in answer["candidates"][1]["verdict"]
+
+
+def test_find_before_the_onset(make):
+    for step in (100, 110, 120):
+        make.dcp(f"run/step-{step}", step=step)
+    (answer,) = rows(run("find", "--global", make.root / "run", "--onset-step", 110, "--json"))
+    assert answer["chosen"]["step"] == 100 and answer["chosen"]["level"] == "content"
+
+
+def test_find_with_nothing_to_choose(make):
+    result = run("find", "--global", make.root, "--json")
+    assert rows(result)[0]["chosen"] is None
+    assert isinstance(result.exception, Refused) and result.exception.exit_status == 4
+    assert isinstance(run("find").exception, UserError)
+
+
+def test_several_values_after_one_option(make):
+    nodes(make, 140)
+    locals_ = [make.root / f"nvme/n{i}" for i in range(4)]
+    (answer,) = rows(run("find", "--local", *locals_, "--nodes", "n0", "n1", "n2", "n3", "--json"))
+    assert answer["chosen"]["step"] == 140
+
+
+def test_validate_one_line_per_path(make):
+    good, bad = make.dcp("step-1", step=1), make.dcp("step-2", step=2)
+    (bad / "__1_0.distcp").unlink()
+    result = run("validate", good, bad, make.root / "no\nthing", "--json")
+    answers = rows(result)
+    assert [a["valid"] for a in answers] == [True, False, None]
+    assert list(answers[0]) == ["path", "format", "step", "valid", "level", "reason", "bytes"]
+    assert isinstance(result.exception, Refused)
+    assert run("validate", good).exception is None
+
+
+def test_what_was_read_is_remembered_until_it_changes(make):
+    path = make.dcp("step-1", step=1)
+    assert "read before" not in rows(run("validate", path, "--level", "checksum", "--json"))[0]["reason"]
+    assert "read before" in rows(run("validate", path, "--level", "checksum", "--json"))[0]["reason"]
+    assert "read before" not in rows(run("validate", path, "--level", "content", "--json"))[0]["reason"]
+    assert "read before" not in rows(run("validate", path, "--level", "checksum", "--no-cache", "--json"))[0]["reason"]
+    shard = path / "__1_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[data.index(b"archive/data/0") + 100] ^= 1
+    status = shard.stat()
+    with shard.open("r+b") as file:
+        file.write(data)
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert rows(run("validate", path, "--level", "checksum", "--json"))[0]["valid"] is False
+
+
+def test_text_from_the_disk_cannot_write_to_the_terminal(make):
+    path = make.dcp("step-1\x1b[31m\nfake: valid", step=1)
+    for words in (("validate", path), ("inventory", "--global", make.root), ("find", "--global", make.root)):
+        result = run(*words)
+        assert "\x1b[31m" not in result.stdout and "\nfake" not in result.stdout and "fake" in result.stdout
+
+
+def test_inventory_lists_the_ranks(make):
+    nodes(make, 140)
+    result = run("inventory", "--local", make.root / "nvme/n2", "--host", "n2", "--json")
+    (part,) = rows(result)
+    assert (part["host"], part["owners"], part["valid"]) == ("n2", [2], True)
+
+
+def test_quarantine_and_undo(make):
+    for step in (10, 20, 30):
+        make.dcp(f"run/step-{step}", step=step, ranks=1)
+    result = run("quarantine", make.root / "run", "--newer-than", 10, "--yes", "--json")
+    assert len(rows(result)) == 2 and sorted(os.listdir(make.root / "run")) == ["step-10"]
+    assert len(rows(run("quarantine", make.root / "run", "--list", "--json"))) == 2
+    assert len(rows(run("quarantine", make.root / "run", "--undo", "--json"))) == 2
+    assert len(os.listdir(make.root / "run")) == 3
+
+
+def test_drain_reports_its_share_of_the_interval(make):
+    make.dcp("nvme/step-10")
+    result = run("drain", make.root / "nvme/step-10", "--to", make.root / "shared/run", "--interval", 1e-6, "--json")
+    (line,) = rows(result)
+    assert line["complete"] is True and line["overlap_fraction"] > 0.1 and "warning" in result.stderr
+
+
+def test_replicate_to_the_peer(make):
+    nodes(make, 140)
+    words = (
+        "--to",
+        make.root / "nvme/%P/run",
+        "--nodes",
+        "n[0-3]",
+        "--host",
+        "n0",
+        "--domain",
+        "n[0-1]=a",
+        "--domain",
+        "n[2-3]=b",
+    )
+    (line,) = rows(run("replicate", make.root / "nvme/n0/run/step-140", *words, "--json"))
+    assert line["complete"] and "/n2/" in line["target"]
+
+
+def test_a_manifest_makes_safetensors_provable(make):
+    path = make.hf("checkpoint-6")
+    assert rows(run("validate", path, "--level", "checksum", "--json"))[0]["valid"] is None
+    assert run("manifest", path).exception is None
+    assert rows(run("validate", path, "--level", "checksum", "--json"))[0]["valid"] is True
+    assert isinstance(run("manifest", path).exception, Refused)
+
+
+def test_node_lists():
+    assert expand_nodes(["n[1-3,08-10],x", "a b"]) == ["n1", "n2", "n3", "n08", "n09", "n10", "x", "a", "b"]
+    assert expand_nodes(["r[1-2]n[1-2]"]) == ["r1n1", "r1n2", "r2n1", "r2n2"]
+    for wrong in ("n[a-b]", "n[1-999999999]"):
+        with pytest.raises(UserError):
+            expand_nodes([wrong])
+
+
+def test_how_local_folders_are_given(tmp_path):
+    for node in ("n1", "n2"):
+        (tmp_path / "per" / node).mkdir(parents=True)
+    names = ["n1", "n2"]
+    assert [h for h, _ in local_folders([f"n7={tmp_path}"], names)] == ["n7"]
+    assert [str(p) for _, p in local_folders(["/x/%N/y"], names)] == ["/x/n1/y", "/x/n2/y"]
+    assert [h for h, _ in local_folders([str(tmp_path / "per")], names)] == names
+    assert [h for h, _ in local_folders([str(tmp_path / "per/n2")], names)] == ["n2"]
+    assert [h for h, _ in local_folders(["/nvme"], [])] == [socket.gethostname().partition(".")[0]]
+    with pytest.raises(UserError, match="needs --nodes"):
+        local_folders(["/x/{node}"], [])
+
+
+def test_rates_and_peers():
+    assert parse_rate("1.5GiB/s") == 1.5 * 2**30 and parse_rate("200 MB/s") == 200e6 and parse_rate(None) is None
+    for wrong in ("fast", "0", "-3MB/s"):
+        with pytest.raises(UserError):
+            parse_rate(wrong)
+    assert peer_of("a", ["a", "b"], ()) == "b"
+    for me, hosts, domain in (("z", ["a"], ()), ("a", ["a", "b"], ("a,b=r",)), ("a", ["a", "b"], ("a",))):
+        with pytest.raises(UserError):
+            peer_of(me, hosts, domain)
