@@ -171,7 +171,7 @@ def stable_id(*parts: object) -> str:
     """Id from what identifies an observation (source, cursor, text): equal input, equal id."""
     digest = hashlib.blake2b(digest_size=10)
     for part in parts:
-        digest.update(str(part).encode("utf-8", "surrogateescape"))
+        digest.update(str(part).encode("utf-8", "surrogatepass"))
         digest.update(b"\x1f")
     return digest.hexdigest()
 

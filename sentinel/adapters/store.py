@@ -8,12 +8,15 @@ acting, never the observing.
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from sentinel.adapters import store_tables as t
@@ -32,6 +35,10 @@ from sentinel.model import (
     Verdict,
 )
 from sentinel.wire import record_from, to_json
+
+_BATCH = 500  # rows of one statement: SQLite binds at most 32,766 values
+_MOST_STEP = 2**31 - 1
+_FLOAT = "$float"
 
 
 def sqlite_url(folder: Path) -> str:
@@ -58,9 +65,11 @@ class Store:
         arguments: dict[str, Any] = {}
         if url.startswith("sqlite"):
             arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
-        self.engine = sa.create_engine(url, **arguments)
+        self.engine = sa.create_engine(url, json_serializer=_to_text, json_deserializer=_from_text, **arguments)
         if self.engine.dialect.name == "sqlite":
             sa.event.listen(self.engine, "connect", _sqlite_pragmas)
+            sa.event.listen(self.engine, "begin", _sqlite_begin)
+        self._reader = self.engine.execution_options(reads=True)
         with self._reported():
             migrate(self.engine)
 
@@ -81,45 +90,42 @@ class Store:
         with self._reported(), self.engine.begin() as connection:
             yield connection
 
+    @contextlib.contextmanager
+    def _read(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads: in SQLite it waits for no writer."""
+        with self._reported(), self._reader.begin() as connection:
+            yield connection
+
+    def _insert(self, table: sa.Table) -> Any:
+        """An insert that can say what happens when the row is there; the two databases spell it alike."""
+        return (postgresql if self.engine.dialect.name == "postgresql" else sqlite).insert(table)
+
     def _upsert(
-        self,
-        connection: sa.Connection,
-        table: sa.Table,
-        keys: Sequence[str],
-        values: Mapping[str, Any],
-        update: bool = True,
-    ) -> bool:
-        """Insert, or update the row with the same keys. True when it was new."""
-        match = sa.and_(*(table.c[key] == values[key] for key in keys))
-        if connection.execute(sa.select(sa.literal(1)).select_from(table).where(match)).first() is None:
-            connection.execute(sa.insert(table).values(**values))
-            return True
-        if update:
-            rest = {name: value for name, value in values.items() if name not in keys}
-            connection.execute(sa.update(table).where(match).values(**rest))
-        return False
+        self, connection: sa.Connection, table: sa.Table, keys: Sequence[str], values: Mapping[str, Any]
+    ) -> None:
+        """Insert, or update the row with the same keys."""
+        rest = {name: value for name, value in values.items() if name not in keys}
+        connection.execute(
+            self._insert(table).values(**values).on_conflict_do_update(index_elements=list(keys), set_=rest)
+        )
 
     # --- evidence -----------------------------------------------------------------------------------------------------
 
     def append(self, evidence: Sequence[Evidence]) -> list[Evidence]:
         if not evidence:
             return []
+        rows: dict[str, Evidence] = {}
+        for item in evidence:
+            rows.setdefault(item.id, item)
+        fresh: set[str] = set()
         with self._begin() as connection:
-            ids = [item.id for item in evidence]
-            known = {
-                row.id
-                for start in range(0, len(ids), 500)
-                for row in connection.execute(
-                    sa.select(t.evidence.c.id).where(t.evidence.c.id.in_(ids[start : start + 500]))
-                )
-            }
-            fresh: dict[str, Evidence] = {}
-            for item in evidence:
-                if item.id not in known:
-                    fresh.setdefault(item.id, item)
-            if fresh:
-                connection.execute(sa.insert(t.evidence), [_evidence_row(item) for item in fresh.values()])
-        return list(fresh.values())
+            # By id, so that two senders of the same batch wait for each other and not in a ring.
+            ids = sorted(rows)
+            for start in range(0, len(ids), _BATCH):
+                values = [_evidence_row(rows[name]) for name in ids[start : start + _BATCH]]
+                insert = self._insert(t.evidence).values(values).on_conflict_do_nothing()
+                fresh.update(connection.execute(insert.returning(t.evidence.c.id)).scalars())
+        return [item for name, item in rows.items() if name in fresh]
 
     def evidence_since(self, since: datetime, *, job: int | None = None, node: str | None = None) -> list[Evidence]:
         """Evidence from ``since`` on, oldest first, of one job and/or node if named."""
@@ -128,7 +134,7 @@ class Store:
             query = query.where(t.evidence.c.job == job)
         if node is not None:
             query = query.where(t.evidence.c.node == node)
-        with self._begin() as connection:
+        with self._read() as connection:
             return [record_from(Evidence, row.record) for row in connection.execute(query.limit(5000))]
 
     def unclaimed(self, since: datetime) -> list[Evidence]:
@@ -139,7 +145,7 @@ class Store:
             .where(t.evidence.c.seen_at >= since, t.evidence.c.id.not_in(claimed))
             .order_by(t.evidence.c.at)
         )
-        with self._begin() as connection:
+        with self._read() as connection:
             return [record_from(Evidence, row.record) for row in connection.execute(query.limit(5000))]
 
     # --- incidents ----------------------------------------------------------------------------------------------------
@@ -160,9 +166,9 @@ class Store:
             values["user"] = user
         with self._begin() as connection:
             self._upsert(connection, t.incident, ["id"], values)
-            for item in incident.evidence:
-                row = {"incident": incident.id, "evidence": item.id}
-                self._upsert(connection, t.incident_evidence, ["incident", "evidence"], row, update=False)
+            rows = [{"incident": incident.id, "evidence": item.id} for item in incident.evidence]
+            if rows:
+                connection.execute(self._insert(t.incident_evidence).values(rows).on_conflict_do_nothing())
 
     def save_verdict(self, incident: str, verdict: Verdict, at: datetime) -> None:
         with self._begin() as connection:
@@ -185,11 +191,11 @@ class Store:
             query = query.where(t.incident.c.opened_at >= since)
         if states:
             query = query.where(t.incident.c.state.in_(states))
-        with self._begin() as connection:
+        with self._read() as connection:
             return [row.id for row in connection.execute(query)]
 
     def incident(self, incident: str) -> Incident | None:
-        with self._begin() as connection:
+        with self._read() as connection:
             row = connection.execute(sa.select(t.incident).where(t.incident.c.id == incident)).first()
             if row is None:
                 return None
@@ -227,12 +233,12 @@ class Store:
             query = query.where(t.incident.c.opened_at >= since)
         if job is not None:
             query = query.where(t.incident.c.job == job)
-        with self._begin() as connection:
+        with self._read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     def last_verdict(self, incident: str) -> Verdict | None:
         query = sa.select(t.verdict.c.record).where(t.verdict.c.incident == incident).order_by(t.verdict.c.id.desc())
-        with self._begin() as connection:
+        with self._read() as connection:
             row = connection.execute(query.limit(1)).first()
         return record_from(Verdict, row.record) if row else None
 
@@ -255,13 +261,13 @@ class Store:
 
     def plan_of(self, incident: str) -> Plan | None:
         query = sa.select(t.plan.c.record).where(t.plan.c.incident == incident).order_by(t.plan.c.at.desc()).limit(1)
-        with self._begin() as connection:
+        with self._read() as connection:
             row = connection.execute(query).first()
         return record_from(Plan, row.record) if row else None
 
     def open_plans(self) -> list[Plan]:
         query = sa.select(t.plan.c.record).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
-        with self._begin() as connection:
+        with self._read() as connection:
             return [record_from(Plan, row.record) for row in connection.execute(query)]
 
     def intend(self, plan: Plan, step: Step, at: datetime) -> bool:
@@ -301,7 +307,7 @@ class Store:
             )
 
     def outcome(self, incident: str, step: Step) -> Outcome | None:
-        with self._begin() as connection:
+        with self._read() as connection:
             row = connection.execute(sa.select(t.step).where(t.step.c.key == step.key(incident))).first()
         if row is None or row.result is None:
             return None
@@ -309,7 +315,7 @@ class Store:
 
     def steps_of(self, incident: str) -> list[dict[str, Any]]:
         query = sa.select(t.step).where(t.step.c.incident == incident).order_by(t.step.c.intended_at)
-        with self._begin() as connection:
+        with self._read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     def steps_done(
@@ -325,21 +331,21 @@ class Store:
             query = query.where(t.step.c.intended_at >= since)
         if job is not None:
             query = query.where(t.step.c.job == job)
-        with self._begin() as connection:
+        with self._read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     # --- notices ------------------------------------------------------------------------------------------------------
 
     def notice_sent(self, notice: str, receiver: str) -> bool:
         query = sa.select(t.notice.c.delivered).where(t.notice.c.id == notice, t.notice.c.receiver == receiver)
-        with self._begin() as connection:
+        with self._read() as connection:
             row = connection.execute(query).first()
         return bool(row and row.delivered)
 
     def knows_notice(self, notice: str, receiver: str) -> bool:
         """Whether this notice was composed for the receiver before, delivered or not."""
         query = sa.select(t.notice.c.id).where(t.notice.c.id == notice, t.notice.c.receiver == receiver)
-        with self._begin() as connection:
+        with self._read() as connection:
             return connection.execute(query).first() is not None
 
     def record_notice(self, notice: Notice, receiver: str, delivered: bool) -> None:
@@ -356,7 +362,7 @@ class Store:
 
     def undelivered(self) -> list[tuple[Notice, str]]:
         query = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.c.delivered.is_(False))
-        with self._begin() as connection:
+        with self._read() as connection:
             return [(record_from(Notice, row.record), row.receiver) for row in connection.execute(query)]
 
     # --- attempts -----------------------------------------------------------------------------------------------------
@@ -377,8 +383,8 @@ class Store:
             "nodes": list(job.nodes),
             "ended_at": job.ended_at if job.state not in ("running", "completing", "pending") else None,
             "state": job.state,
-            "first_step": first_step,
-            "last_step": last_step,
+            "first_step": _counted(first_step),
+            "last_step": _counted(last_step),
             "step_time_s": step_time_s,
         }
         with self._begin() as connection:
@@ -390,13 +396,13 @@ class Store:
             query = query.where(t.attempt.c.job == job)
         if since is not None:
             query = query.where(t.attempt.c.started_at >= since)
-        with self._begin() as connection:
+        with self._read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     # --- settings an operator changes, lease, retention ---------------------------------------------------------------
 
     def get(self, name: str, default: Any = None) -> Any:
-        with self._begin() as connection:
+        with self._read() as connection:
             row = connection.execute(sa.select(t.setting.c.value).where(t.setting.c.name == name)).first()
         return row.value if row else default
 
@@ -408,10 +414,9 @@ class Store:
         """Take or renew the lease; returns who holds it afterwards."""
         until = now + timedelta(seconds=for_s)
         with self._begin() as connection:
-            row = connection.execute(sa.select(t.lease).where(t.lease.c.name == name).with_for_update()).first()
-            if row is None:
-                connection.execute(sa.insert(t.lease).values(name=name, holder=holder, until=until))
-                return holder
+            first = self._insert(t.lease).values(name=name, holder=holder, until=until)
+            connection.execute(first.on_conflict_do_nothing())
+            row = connection.execute(sa.select(t.lease).where(t.lease.c.name == name).with_for_update()).one()
             if row.holder != holder and row.until > now:
                 return str(row.holder)
             connection.execute(sa.update(t.lease).where(t.lease.c.name == name).values(holder=holder, until=until))
@@ -431,7 +436,38 @@ class Store:
         return int(gone.rowcount)
 
 
+def _to_text(value: object) -> str:
+    return json.dumps(_spelled(value), allow_nan=False)
+
+
+def _spelled(value: Any) -> Any:
+    """A loss may be NaN, for which JSON (and PostgreSQL) has no word."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT: repr(value)}
+    if isinstance(value, Mapping):
+        return {key: _spelled(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_spelled(item) for item in value]
+    return value
+
+
+def _from_text(text: str | bytes) -> Any:
+    return json.loads(text, object_hook=lambda found: float(found[_FLOAT]) if found.keys() == {_FLOAT} else found)
+
+
+def _counted(number: int | None) -> int | None:
+    """A step as the column holds it; a job may print any number, and one beyond it is none."""
+    return number if number is not None and abs(number) <= _MOST_STEP else None
+
+
+def _sqlite_begin(connection: sa.Connection) -> None:
+    """The write lock comes first, or two transactions both read, both write, and neither sees the other."""
+    reads = connection.get_execution_options().get("reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
 def _sqlite_pragmas(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where _sqlite_begin says
     cursor = connection.cursor()
     # WAL: readers never wait for the writer. FULL: an intent row survives power loss before its effect happens.
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):

@@ -1,0 +1,360 @@
+"""What a store must hold, over SQLite and over PostgreSQL."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta, timezone
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from core_records import AT, ended, evidence, incident, job, later, plan, step, verdict
+
+from sentinel.adapters import store_tables
+from sentinel.adapters.store import Store, migrate
+from sentinel.errors import Unavailable
+from sentinel.model import (
+    Cause,
+    Evidence,
+    IncidentState,
+    Kind,
+    Notice,
+    Outcome,
+    Result,
+    Source,
+    StepKind,
+)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a database with nothing in it."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'sentinel.db'}"
+        return
+    pytest.importorskip("psycopg", reason="needs psycopg, the driver of PostgreSQL")
+    base = sa.make_url(request.getfixturevalue("postgres_url"))
+    name = f"t{uuid.uuid4().hex}"
+    admin = sa.create_engine(base, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    yield base.set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    admin.dispose()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    made = Store(url)
+    yield made
+    made.close()
+
+
+DRAIN = step(StepKind.DRAIN, node="n1")
+PLAN = plan(DRAIN, step(StepKind.RELEASE, job=101, attempt=0))
+
+
+# --- schema ------------------------------------------------------------------------------------------------------------
+
+
+def test_migrations_make_the_tables_of_this_release(store: Store) -> None:
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, store_tables.metadata) == []
+
+
+def test_opening_again_migrates_nothing_and_keeps_everything(store: Store, url: str) -> None:
+    store.append([ended()])
+    migrate(store.engine)
+    again = Store(url)
+    assert again.evidence_since(AT) == [ended()]
+    again.close()
+
+
+# --- evidence ----------------------------------------------------------------------------------------------------------
+
+
+def test_evidence_is_kept_once(store: Store) -> None:
+    one, two = evidence(node="n1"), evidence(node="n2")
+    assert store.append([one, two, one]) == [one, two]
+    assert store.append([two, ended()]) == [ended()]
+    assert store.append([]) == []
+    assert store.append([one]) == []
+    assert len(store.evidence_since(AT)) == 3
+
+
+def test_first_telling_stands(store: Store) -> None:
+    first = evidence(node="n1", text="as it was", id="e1")
+    store.append([first])
+    store.append([evidence(node="n1", text="rewritten", id="e1")])
+    assert store.evidence_since(AT) == [first]
+
+
+def test_every_field_comes_back(store: Store) -> None:
+    item = dataclasses.replace(
+        evidence(
+            Kind.XID, node="n1", job=101, attempt=2, rank=5, text="öl\x00\x1b[31m\ud800", data={"xid": 79, "a": None}
+        ),
+        at=AT.astimezone(timezone(timedelta(hours=5, minutes=30))),
+        rule="r",
+        line=7,
+    )
+    store.append([item])
+    (found,) = store.evidence_since(AT)
+    assert found == item and found.data == item.data and found.at.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_loss_that_is_no_number_can_be_kept(store: Store, number: float) -> None:
+    """It is what the evidence of a diverged run says; a batch with it must not be refused."""
+    item = evidence("nan", source=Source.JOB_LOG, job=101, data={"loss": number})
+    assert store.append([item, ended()]) == [item, ended()]
+    (found,) = (e for e in store.evidence_since(AT) if e.kind == "nan")
+    assert repr(found.data["loss"]) == repr(number)
+
+
+def test_evidence_of_a_job_and_of_a_node(store: Store) -> None:
+    items = [evidence(node="n1", at_s=2.0), evidence(node="n2", job=101, at_s=1.0), ended(at_s=3.0)]
+    store.append(items)
+    assert [e.at for e in store.evidence_since(AT)] == [later(1), later(2), later(3)]
+    assert store.evidence_since(later(1.5)) == [items[0], items[2]]
+    assert store.evidence_since(AT, job=101) == [items[1], items[2]]
+    assert store.evidence_since(AT, node="n1") == [items[0]]
+    assert store.evidence_since(AT, job=101, node="n2") == [items[1]]
+
+
+def test_same_batch_from_two_threads_is_kept_once(store: Store) -> None:
+    """An agent that got no answer in time sends again while the first request still runs."""
+    items = [evidence(node="n1", at_s=float(i)) for i in range(50)]
+    ready, fresh, errors = threading.Barrier(4), list[Evidence](), list[Exception]()
+
+    def send() -> None:
+        ready.wait()
+        try:
+            fresh.extend(store.append(items))
+        except Unavailable as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert sorted(e.at for e in fresh) == [e.at for e in items]
+
+
+def test_retention_spares_what_incidents_refer_to(store: Store) -> None:
+    old, kept, young = evidence(at_s=-10, node="n1"), evidence(at_s=-20, node="n2"), evidence(at_s=10, node="n3")
+    store.append([old, kept, young])
+    store.save_incident(incident(kept))
+    assert store.forget(AT) == 1
+    assert store.evidence_since(later(-60)) == [kept, young]
+
+
+def test_unclaimed_is_what_no_incident_refers_to(store: Store) -> None:
+    old, claimed, free = evidence(at_s=-10, node="n1"), evidence(node="n2"), evidence(at_s=1, node="n3")
+    store.append([old, free, claimed])
+    store.save_incident(incident(claimed))
+    assert store.unclaimed(AT) == [free]
+
+
+# --- incidents ---------------------------------------------------------------------------------------------------------
+
+
+def test_incident_comes_back_with_its_evidence_in_order(store: Store) -> None:
+    items = [ended(at_s=2.0), evidence(node="n1", at_s=1.0)]
+    store.append(items)
+    made = dataclasses.replace(incident(*reversed(items), nodes=("n1", "n2")), outcome="ok")
+    store.save_incident(made, user="ada")
+    store.save_incident(made)
+    assert store.incident("inc1") == made
+    assert store.incident_rows()[0]["user"] == "ada"  # not wiped by a later save
+    assert store.incident("other") is None
+
+
+def test_open_incidents_are_all_that_are_not_closed(store: Store) -> None:
+    for number, state in enumerate(IncidentState):
+        store.save_incident(incident(id=str(state), state=state, opened_s=float(number)))
+    assert {i.id for i in store.open_incidents()} == {"open", "held", "watching"}
+    assert store.incident_ids(states=[IncidentState.CLOSED]) == ["closed"]
+    assert store.incident_ids(since=later(2.0)) == ["closed", "watching"]  # newest first
+    assert [r["id"] for r in store.incident_rows(limit=2)] == ["closed", "watching"]
+    assert [r["id"] for r in store.incident_rows(since=later(3.0))] == ["closed"]
+    assert store.incident_rows(job=7) == []
+
+
+def test_last_verdict_counts_and_the_first_decision_keeps_its_time(store: Store) -> None:
+    store.save_incident(incident())
+    store.save_verdict("inc1", verdict(Cause.PCIE, drain=("n1",), gpus=("n1:3",)), AT)
+    last = verdict(Cause.GPU_NVLINK, suspect=("n2",), onset_step=4)
+    store.save_verdict("inc1", last, later(9.0))
+    assert store.last_verdict("inc1") == last
+    row = store.incident_rows()[0]
+    assert (row["cause"], row["culprit_nodes"], row["decided_at"]) == ("gpu_nvlink", [], AT)
+    assert store.last_verdict("other") is None
+
+
+# --- plans and the ledger ----------------------------------------------------------------------------------------------
+
+
+def test_plan_is_open_until_it_is_finished(store: Store) -> None:
+    store.save_plan(PLAN)
+    assert store.open_plans() == [PLAN] and store.plan_of("inc1") == PLAN
+    longer = dataclasses.replace(PLAN, steps=(*PLAN.steps, step(StepKind.CONFIRM, job=101, attempt=0)))
+    store.save_plan(longer)
+    assert store.open_plans() == [longer]
+    store.finish_plan(longer)
+    assert store.open_plans() == [] and store.plan_of("inc1") == longer
+
+
+@pytest.mark.parametrize("made", [plan(refusal="breaker"), plan(DRAIN, observe_only=True), plan()])
+def test_plan_with_nothing_to_do_is_never_open(store: Store, made: object) -> None:
+    store.save_plan(made)  # type: ignore[arg-type]
+    assert store.open_plans() == []
+
+
+@pytest.mark.parametrize(
+    ("result", "again"), [(None, True), (Result.NOT_KNOWN, True), (Result.DONE, False), (Result.FAILED, False)]
+)
+def test_step_with_a_final_outcome_is_not_begun_again(store: Store, result: Result | None, again: bool) -> None:
+    assert store.intend(PLAN, DRAIN, AT)
+    assert store.outcome("inc1", DRAIN) is None
+    if result is not None:
+        made = Outcome(DRAIN, result, later(1.0), "why", {"a": 1})
+        store.record(PLAN, made)
+        found = store.outcome("inc1", DRAIN)
+        assert found == made and found.data == {"a": 1}
+    assert store.intend(PLAN, DRAIN, later(2.0)) is again
+    assert len(store.steps_of("inc1")) == 1
+    assert store.steps_of("inc1")[0]["intended_at"] == AT
+
+
+def test_step_is_another_for_another_incident_node_or_attempt(store: Store) -> None:
+    assert store.intend(PLAN, DRAIN, AT)
+    store.record(PLAN, Outcome(DRAIN, Result.DONE, AT))
+    assert store.intend(plan(DRAIN, incident="inc2"), DRAIN, AT)
+    assert store.intend(PLAN, step(StepKind.DRAIN, node="n2"), AT)
+    release = step(StepKind.RELEASE, job=101, attempt=0)
+    assert store.intend(PLAN, release, AT)
+    store.record(PLAN, Outcome(release, Result.DONE, AT))
+    assert store.intend(PLAN, step(StepKind.RELEASE, job=101, attempt=1), AT)
+
+
+def test_outcome_without_an_intent_is_not_invented(store: Store) -> None:
+    store.record(PLAN, Outcome(DRAIN, Result.DONE, AT))
+    assert store.outcome("inc1", DRAIN) is None
+
+
+def test_steps_done_are_those_that_were(store: Store) -> None:
+    for number, result in enumerate([Result.DONE, Result.FAILED, Result.NOT_KNOWN]):
+        this = step(StepKind.DRAIN, node=f"n{number}")
+        store.intend(PLAN, this, later(number))
+        store.record(PLAN, Outcome(this, result, later(number)))
+    release = step(StepKind.RELEASE, job=101, attempt=0)
+    store.intend(PLAN, release, later(5.0))
+    store.record(PLAN, Outcome(release, Result.DONE, later(5.0)))
+    assert [row["node"] for row in store.steps_done([StepKind.DRAIN, StepKind.DOWN])] == ["n0"]
+    assert store.steps_done([StepKind.DRAIN], since=later(1.0)) == []
+    assert [row["kind"] for row in store.steps_done([StepKind.RELEASE, StepKind.DRAIN], job=101)] == ["release"]
+
+
+# --- notices, attempts, settings ---------------------------------------------------------------------------------------
+
+
+def test_notice_is_known_before_it_is_delivered(store: Store) -> None:
+    notice = Notice("note", "inc1", AT, "title", "body\nmore", {"nodes": ["n1"], "step": None, "deep": {"a": [1]}})
+    assert not store.knows_notice("note", "pager")
+    store.record_notice(notice, "pager", delivered=False)
+    assert store.knows_notice("note", "pager") and not store.notice_sent("note", "pager")
+    assert store.undelivered() == [(notice, "pager")]
+    assert store.undelivered()[0][0].data == notice.data
+    assert not store.knows_notice("note", "chat")
+    store.record_notice(notice, "pager", delivered=True)
+    assert store.notice_sent("note", "pager") and store.undelivered() == []
+
+
+def test_attempts_are_updated_and_told_apart(store: Store) -> None:
+    first = job(nodes=("n1", "n2"))
+    store.save_attempt(first, first_step=None, last_step=None, step_time_s=None)
+    store.save_attempt(first, first_step=1, last_step=90, step_time_s=0.5)
+    store.save_attempt(job(restarts=1, started_s=10.0), first_step=80, last_step=95, step_time_s=0.5)
+    store.save_attempt(job(2, started_s=None), first_step=1, last_step=1, step_time_s=1.0)  # never started
+    rows = store.attempts(job=101)
+    assert [(r["attempt"], r["first_step"], r["last_step"], r["ended_at"]) for r in rows] == [
+        (0, 1, 90, None),
+        (1, 80, 95, None),
+    ]
+    assert rows[0]["nodes"] == ["n1", "n2"] and store.attempts(job=2) == []
+    assert [r["attempt"] for r in store.attempts(since=AT)] == [1]
+
+
+def test_no_number_that_a_job_prints_stops_the_bookkeeping(store: Store) -> None:
+    store.save_attempt(job(), first_step=1, last_step=10**30, step_time_s=1.0)
+    store.save_attempt(job(restarts=1), first_step=-(10**12), last_step=2**40, step_time_s=1.0)
+    assert [r["attempt"] for r in store.attempts()] == [0, 1]
+
+
+def test_settings_of_operators(store: Store) -> None:
+    assert store.get("paused", False) is False
+    for value in (True, False, {"by": "ada"}, None):
+        store.put("paused", value)
+        assert store.get("paused", "absent") == value
+
+
+# --- lease -------------------------------------------------------------------------------------------------------------
+
+
+def test_one_holds_the_lease_until_it_runs_out(store: Store) -> None:
+    assert store.take_lease("active", "a", AT, 15.0) == "a"
+    assert store.take_lease("active", "b", later(14.9), 15.0) == "a"
+    assert store.take_lease("active", "a", later(10.0), 15.0) == "a"  # renewed
+    assert store.take_lease("active", "b", later(24.9), 15.0) == "a"
+    assert store.take_lease("active", "b", later(25.0), 15.0) == "b"
+    assert store.take_lease("active", "a", later(26.0), 15.0) == "b"
+    store.drop_lease("active")
+    assert store.take_lease("active", "a", later(27.0), 15.0) == "a"
+
+
+@pytest.mark.parametrize("first", ["nobody", "expired"])
+def test_of_many_that_ask_at_once_one_gets_it(store: Store, first: str) -> None:
+    if first == "expired":
+        store.take_lease("active", "dead", AT, 1.0)
+    ready, holders, errors = threading.Barrier(6), list[tuple[str, str]](), list[Exception]()
+
+    def ask(name: str) -> None:
+        ready.wait()
+        try:
+            holders.append((name, store.take_lease("active", name, later(60.0), 15.0)))
+        except Unavailable as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask, args=(f"d{i}",)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len({holder for _, holder in holders}) == 1
+
+
+# --- trouble -----------------------------------------------------------------------------------------------------------
+
+
+def test_database_that_cannot_be_opened_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="store does not answer"):
+        Store(f"sqlite:///{tmp_path / 'missing' / 'sentinel.db'}")
+
+
+def test_store_that_stops_answering_is_unavailable(store: Store) -> None:
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE step")
+    with pytest.raises(Unavailable) as caught:
+        store.intend(PLAN, DRAIN, AT)
+    assert caught.value.fix
