@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
 from sentinel.checkpoints.records import Level, Part, Tier, Validity
 from sentinel.checkpoints.remembered import Memory
+from sentinel.checkpoints.share import deal
 from sentinel.checkpoints.steps import step_of
-from sentinel.checkpoints.work import Progress, run_all, threads_for
+from sentinel.checkpoints.work import Progress, Work, run_all, threads_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Settings:
     fresh_s: float = FRESH_S
     threads: int | None = None
     progress: Progress | None = None
+    share: tuple[int, int] | None = None  # (index, of how many): read only that share of the bytes
     memory: Memory | None = None  # results of earlier calls; None: neither used nor kept
 
 
@@ -147,7 +150,8 @@ def _deeper(tree: Tree, judged: _Judged, ask: Ask, settings: Settings) -> None:
     if settings.memory and settings.memory.covers(tree, ask.level, ask.step):
         judged.reason = f"{_praise(ask.level)} (read before; nothing has changed since)"
         return
-    run_all(finding.works, settings.threads or threads_for(ask.level), settings.progress)
+    works = _shared(finding.works, settings.share) if settings.share else finding.works
+    run_all(works, settings.threads or threads_for(ask.level), settings.progress)
     _unchanged(tree)
     if finding.unsummed:
         count = len(finding.unsummed)
@@ -158,6 +162,14 @@ def _deeper(tree: Tree, judged: _Judged, ask: Ask, settings: Settings) -> None:
         )
     if settings.memory:
         settings.memory.keep(tree, ask.level, ask.step)
+
+
+def _shared(works: Iterable[Work], share: tuple[int, int]) -> list[Work]:
+    """This share of the works. They come in the same order on every node, since the files are the same."""
+    index, count = share
+    listed = list(works)
+    mine = deal({f"{number:09d}": work.bytes for number, work in enumerate(listed)}, count)[index]
+    return [listed[int(number)] for number in sorted(mine)]
 
 
 def _unchanged(tree: Tree) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,6 +17,7 @@ from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Level, Part, Tier, Validity, parse_level
 from sentinel.checkpoints.remembered import Memory, default_folder
+from sentinel.checkpoints.share import parse_share
 from sentinel.checkpoints.validate import Settings
 from sentinel.checkpoints.validate import validate as check
 from sentinel.errors import Refused, UserError
@@ -215,8 +218,21 @@ def _show_decision(decision: Decision) -> None:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option("--level", type=_LEVELS, default="structural", show_default=True, help="How closely to check.")
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
+@click.option("--slurm", "nodes", type=click.IntRange(1), metavar="N", help="Share the reading out over N nodes.")
+@click.option(
+    "--srun", "extra", multiple=True, metavar="OPTION", help="An option for srun, like --srun=--partition=io."
+)
+@click.option("--share", hidden=True, help="Read only this share of the files: I/N, or SLURM/N in a task of srun.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per path.")
-def validate(paths: tuple[Path, ...], level: str, no_cache: bool, as_json: bool) -> None:
+def validate(
+    paths: tuple[Path, ...],
+    level: str,
+    no_cache: bool,
+    nodes: int | None,
+    extra: tuple[str, ...],
+    share: str | None,
+    as_json: bool,
+) -> None:
     """Check checkpoints: valid, invalid, or not known, each with the reason.
 
     Exit status 0 when all are valid, 4 otherwise.
@@ -224,16 +240,35 @@ def validate(paths: tuple[Path, ...], level: str, no_cache: bool, as_json: bool)
     \b
     sentinel checkpoints validate /lustre/run7/step-1200
     sentinel checkpoints validate /lustre/run7/step-* --level checksum --json
+    sentinel checkpoints validate /lustre/run7/step-1200 --level checksum --slurm 64
     """
     wanted = parse_level(level)
-    settings = _settings(no_cache)
+    settings = replace(_settings(no_cache or share is not None), share=_share(share))
     bad = 0
-    for path in paths:
-        answer = check(path, wanted, settings=settings)
+    if nodes is not None:
+        from sentinel.cli.checkpoints_slurm import validate_shared
+
+        answers: Iterable[Validity] = validate_shared(paths, wanted, nodes, extra=extra)
+    else:
+        answers = (check(path, wanted, settings=settings) for path in paths)
+    for answer in answers:
         bad += answer.valid is not True
         _show_validity(answer, as_json)
     if bad:
         raise Refused(f"{bad} of {len(paths)} not proven valid at level {level}", fix="The reasons are above.")
+
+
+def _share(text: str | None) -> tuple[int, int] | None:
+    """The share asked for; SLURM/N is that of this task of srun."""
+    if text is None:
+        return None
+    if text.startswith("SLURM/"):
+        rank = os.environ.get("SLURM_PROCID", "")
+        text = f"{int(rank) + 1 if rank.isdigit() else ''}/{text.partition('/')[2]}"
+    try:
+        return parse_share(text)
+    except ValueError as error:
+        raise UserError(str(error), fix="--share is for the tasks of --slurm.") from error
 
 
 def _show_validity(answer: Validity, as_json: bool) -> None:

@@ -1,0 +1,77 @@
+"""Sharing one check out over nodes, and joining what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.checkpoints.records import Validity
+from sentinel.checkpoints.share import deal, join_answers, parse_share
+from sentinel.checkpoints.validate import Settings, validate
+from sentinel.cli import checkpoints_slurm as slurm
+from sentinel.errors import ProtocolError, Unavailable
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 1000)), st.integers(1, 9))
+def test_every_file_is_dealt_once_and_evenly(sizes, shares):
+    dealt = deal(sizes, shares)
+    assert sorted(name for names in dealt for name in names) == sorted(sizes)
+    loads = [sum(sizes[name] for name in names) for names in dealt]
+    best = max(sum(sizes.values()) / shares, max(sizes.values(), default=0))
+    assert max(loads) <= best * 4 / 3 + 1e-9 or max(loads) - min(loads) <= max(sizes.values())
+    assert deal(dict(reversed(sizes.items())), shares) == dealt
+
+
+def test_what_is_a_share():
+    assert parse_share("3/8") == (2, 8)
+    for wrong in ("0/8", "9/8", "3", "a/b", ""):
+        with pytest.raises(ValueError, match="no share"):
+            parse_share(wrong)
+
+
+def answer(valid=True, **more):
+    return Validity("/a", "dcp", 1, valid, "checksum", more.pop("reason", ""), more.pop("bytes", 5))
+
+
+def test_answers_together():
+    assert join_answers([answer(), answer()], 2).valid is True
+    assert join_answers([answer(), answer(None, reason="x"), answer(False, reason="y")], 3).reason == "y"
+    assert join_answers([answer(), answer(None, reason="x")], 2).valid is None
+    assert join_answers([answer()], 2).valid is None
+    assert join_answers([answer(), answer(bytes=6)], 2).valid is None
+
+
+def test_the_shares_read_all_and_only_their_own(make):
+    path = make.dcp("step-10", ranks=6)
+    shard = path / "__4_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[data.index(b"archive/data/0") + 100] ^= 1
+    shard.write_bytes(data)
+    make.age(shard, 3600)
+    answers = [validate(path, "checksum", now_s=make.now_s, settings=Settings(share=(i, 3))) for i in range(3)]
+    assert sorted(str(a.valid) for a in answers) == ["False", "True", "True"]
+    assert "__4_0" in join_answers(answers, 3).reason
+
+
+def test_the_command_is_a_list():
+    words = slurm.command([Path("/a b/step-1")], "checksum", 4, ["--partition=io"])
+    assert words[:5] == ["srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1", "--partition=io"]
+    assert words[-3:] == ["SLURM/4", "--", "/a b/step-1"]
+
+
+def test_answers_of_tasks_are_checked():
+    line = json.dumps(answer().to_json())
+    assert len(slurm.parse_answers(f"{line}\n{line}\n")["/a"]) == 2
+    for wrong in ("hello", "{}", line.replace("true", '"yes"')):
+        with pytest.raises(ProtocolError):
+            slurm.parse_answers(wrong)
+
+
+def test_without_slurm(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(Unavailable, match="no srun"):
+        slurm.validate_shared([Path("/a")], "checksum", 2)
