@@ -5,6 +5,7 @@ A ``dcgmi`` that finds no host engine starts one inside itself and answers for t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -84,6 +85,8 @@ class Dcgmi:
                     return status, output
         os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that stands in the driver is left behind
+            process.wait(timeout=0.5)
         raise Timeout(f"dcgmi {arguments[0]} did not end within {deadline_s:g} s and was killed")
 
     def diagnose(

@@ -70,6 +70,7 @@ class _Child:
     process: subprocess.Popen[bytes]
     began_s: float
     heard_s: float
+    ended_fd: int | None  # readable when the process has ended, whoever still holds its pipes
     buffer: bytearray = field(default_factory=bytearray)
     errors: bytearray = field(default_factory=bytearray)
     open_streams: int = 2
@@ -145,6 +146,11 @@ class Children:
                 bug(log, "children")
                 self.on_bug()
                 time.sleep(0.5)
+        end_s = self._clock() + 1.0
+        while self._stuck and self._clock() < end_s:  # what was killed last; what stands in the kernel stays behind
+            with self._lock:
+                self._bury(self._clock())
+            time.sleep(0.02)
 
     # ------------------------------------------------------------------------------------------------ one turn
 
@@ -154,7 +160,7 @@ class Children:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
-            else:
+            elif key.data[1] is not None:
                 self._read(*key.data)
         now = self._clock()
         with self._lock:
@@ -197,8 +203,14 @@ class Children:
         with contextlib.suppress(OSError):
             process.stdin.close()
         now = self._clock()
-        child = _Child(program, process, now, now)
+        try:
+            ended_fd = os.pidfd_open(process.pid)
+        except OSError:  # an old kernel: its end is seen when it closes its pipes
+            ended_fd = None
+        child = _Child(program, process, now, now, ended_fd)
         self._running[program.name] = child
+        if ended_fd is not None:
+            self._selector.register(ended_fd, selectors.EVENT_READ, (child, None))
         for stream in (process.stdout, process.stderr):
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ, (child, stream is process.stdout))
@@ -280,6 +292,10 @@ class Children:
                     self._selector.unregister(stream)
                 stream.close()
         child.open_streams = 0
+        if child.ended_fd is not None:
+            self._selector.unregister(child.ended_fd)
+            os.close(child.ended_fd)
+            child.ended_fd = None
 
     def _bury(self, now: float) -> None:
         left = []

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from sentinel.errors import Unavailable
 from sentinel.ports import Credentials
 from sentinel.protocol import EVENT, EVIDENCE, HEADER, HEARTBEAT, ORDER_RESULT, ORDERS, digest_of
 
@@ -25,6 +26,7 @@ class FakeDaemon:
         self.events: list[dict[str, Any]] = []
         self.callers: list[int] = []
         self.changed = threading.Condition()
+        self.stopped = False
         self.lie: str = ""  # "signature": answers are signed for something else
         self._orders: dict[str, dict[str, Any]] = {}
         daemon = self
@@ -34,7 +36,10 @@ class FakeDaemon:
             disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
-                daemon._serve(self)
+                try:
+                    daemon._serve(self)
+                except (OSError, Unavailable):
+                    self.close_connection = True  # the agent was killed, or the test is over
 
             def log_message(self, *_: object) -> None:
                 return
@@ -52,6 +57,8 @@ class FakeDaemon:
         return self
 
     def stop(self) -> None:
+        """No answer to anybody any more, also not on connections that are kept."""
+        self.stopped = True
         self._server.shutdown()
         self._server.server_close()
         with self.changed:
@@ -78,6 +85,9 @@ class FakeDaemon:
 
     def _serve(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers["Content-Length"]))
+        if self.stopped:
+            request.close_connection = True
+            return
         credential = request.headers[HEADER]
         payload, uid, _ = self.credentials.decode(credential)
         if payload != digest_of(request.path, body):

@@ -1,0 +1,399 @@
+"""What the agent needs of DCGM's bindings, over the stand-in always and over a real engine when one is named.
+
+SENTINEL_TEST_DCGM=HOST:PORT names a host engine whose GPUs may be watched (nothing is changed on them); the bindings are
+looked for where DCGM installs them, or in SENTINEL_TEST_DCGM_BINDINGS. What only a double can do (lose a GPU, hang) is
+tested over the double alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.adapters.dcgm import IN_USE, NOT_VALID, Bindings, DcgmRefusal, HostEngine
+from sentinel.adapters.dcgmi import Dcgmi
+from sentinel.agent.probes.diagnose import diagnose
+from sentinel.errors import Timeout, Unavailable
+from sentinel.evidence.diagnostics import Answer, read_diagnostic
+from sentinel.evidence.gpu_samples import FAST, WATCHED
+
+DOUBLE = Path(__file__).parents[2] / "deploy" / "lab" / "fake_dcgm"
+MODULES = ("pydcgm", "dcgm_structs", "dcgm_agent", "dcgm_fields", "DcgmDiag", "logger", "fake_state", "diag_output")
+REAL = os.environ.get("SENTINEL_TEST_DCGM", "")
+
+
+class State:
+    """The file that the double reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.content: dict[str, Any] = {
+            "gpus": [
+                {
+                    "index": n,
+                    "uuid": f"GPU-{n:08x}",
+                    "pci": f"0000:{0x1B + n:02x}:00.0",
+                    "status": "ok",
+                    "fields": {},
+                    "xids": [],
+                }
+                for n in range(4)
+            ],
+            "refuse_s": 0,
+        }
+        self.write()
+
+    def write(self, **changes: Any) -> None:
+        self.content.update(changes)
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(self.content))
+        temporary.replace(self.path)
+
+    def xid(self, gpu: int, xid: int) -> int:
+        at_us = int(time.time() * 1e6)
+        self.content["gpus"][gpu]["xids"].append({"xid": xid, "at_us": at_us})
+        self.write()
+        return at_us
+
+
+@pytest.fixture
+def clean_imports() -> Iterator[None]:
+    """The double and the real bindings have the same module names."""
+
+    def forget() -> None:
+        for name in MODULES:
+            sys.modules.pop(name, None)
+        sys.path[:] = [entry for entry in sys.path if entry != str(DOUBLE)]
+
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_imports: None) -> State:
+    monkeypatch.setenv("SENTINEL_FAKE_GPUS", str(tmp_path / "gpus.json"))
+    return State(tmp_path / "gpus.json")
+
+
+@pytest.fixture
+def double(state: State) -> Iterator[HostEngine]:
+    engine = HostEngine(Bindings(str(DOUBLE)), host="127.0.0.1:5555")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(params=["double", "real"])
+def engine(request: pytest.FixtureRequest) -> Iterator[HostEngine]:
+    if request.param == "double":
+        yield request.getfixturevalue("double")
+        return
+    if not REAL:
+        pytest.skip("SENTINEL_TEST_DCGM names no host engine")
+    request.getfixturevalue("clean_imports")
+    engine = HostEngine(Bindings(os.environ.get("SENTINEL_TEST_DCGM_BINDINGS", "")), host=REAL)
+    yield engine
+    engine.close()
+
+
+# ------------------------------------------------------------------------------------------------- both
+
+
+def test_every_gpu_has_an_identity_and_a_status(engine: HostEngine) -> None:
+    gpus = engine.gpus()
+    assert gpus
+    assert all(gpu["uuid"].startswith("GPU-") and ":" in gpu["pci"] and gpu["status"] in range(8) for gpu in gpus)
+    assert set(engine.statuses(gpu["id"] for gpu in gpus)) == {gpu["id"] for gpu in gpus}
+    assert len({gpu["uuid"] for gpu in gpus}) == len(gpus)
+
+
+def test_the_engine_tells_its_version(engine: HostEngine) -> None:
+    assert "version" in engine.version()
+
+
+def test_watched_fields_come_with_their_time(engine: HostEngine) -> None:
+    ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
+    engine.watch("fields", ids, WATCHED)
+    engine.refresh()
+    latest = engine.latest("fields")
+    assert set(latest) == set(ids)
+    for fields in latest.values():
+        temperature, at_us = fields[150]
+        assert temperature is None or 0 < temperature < 130
+        assert abs(at_us / 1e6 - time.time()) < 60
+
+
+def test_blank_is_none_whatever_the_type(engine: HostEngine) -> None:
+    ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
+    engine.watch("fields", ids, [1002, 1004, 230, 150])
+    engine.refresh()
+    for fields in engine.latest("fields").values():
+        for value, _ in fields.values():
+            assert value is None or isinstance(value, str) or abs(value) < 1e14
+
+
+def test_events_are_told_once(engine: HostEngine) -> None:
+    ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
+    engine.watch("events", ids, [230])
+    engine.refresh()
+    engine.events("events")
+    assert engine.events("events") == []
+
+
+def test_health_answers_by_entity_and_code(engine: HostEngine) -> None:
+    ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
+    engine.watch("fields", ids, FAST)
+    engine.set_health("fields")
+    for incident in engine.health("fields"):
+        assert {"entity_group", "entity", "system", "health", "code", "text"} <= set(incident)
+
+
+def test_the_same_name_twice_is_refused_as_an_error_of_ours(engine: HostEngine) -> None:
+    ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
+    engine.watch("twice", ids, FAST)
+    with pytest.raises(DcgmRefusal):
+        engine.watch("twice", ids, FAST)
+
+
+# ------------------------------------------------------------------------------------------------- the double
+
+
+def test_every_xid_with_its_own_time(double: HostEngine, state: State) -> None:
+    double.watch("events", [0, 1, 2, 3], [230])
+    times = [state.xid(2, 31), state.xid(2, 79)]
+    assert double.events("events") == [(2, 31, times[0]), (2, 79, times[1])]
+    double.watch("fields", [2], [230])
+    assert double.latest("fields")[2][230][0] == 79, "the last one stays for ever"
+
+
+def test_an_embedded_engine_is_never_started() -> None:
+    with pytest.raises(ValueError, match="embedded"):
+        HostEngine.__init__(object.__new__(HostEngine), None, host="", socket="")  # type: ignore[arg-type]
+
+
+def test_an_engine_that_is_down(state: State) -> None:
+    state.write(engine="down")
+    with pytest.raises(DcgmRefusal) as caught:
+        HostEngine(Bindings(str(DOUBLE)), host="127.0.0.1:5555")
+    assert caught.value.code == NOT_VALID
+
+
+def test_a_restarted_engine_needs_everything_again(double: HostEngine, state: State) -> None:
+    double.watch("fields", [0], FAST)
+    state.write(engine="another")
+    with pytest.raises(DcgmRefusal) as caught:
+        double.latest("fields")
+    assert caught.value.code == NOT_VALID
+    again = HostEngine(Bindings(str(DOUBLE)), host="127.0.0.1:5555")
+    again.watch("fields", [0], FAST)
+    assert again.latest("fields")[0]
+
+
+def test_a_lost_gpu_is_still_listed_and_blank(double: HostEngine, state: State) -> None:
+    state.content["gpus"][1]["status"] = "lost"
+    state.write()
+    assert [gpu["status"] for gpu in double.gpus()] == [1, 4, 1, 1]
+    double.watch("fields", [0, 1], [150])
+    latest = double.latest("fields")
+    assert (latest[0][150][0], latest[1][150][0]) == (38, None)
+    double.set_health("fields")
+    assert double.health("fields") == [], "and healthy, says health"
+
+
+def test_after_a_fatal_xid_everything_is_blank(double: HostEngine, state: State) -> None:
+    state.write(all_blank=True)
+    double.watch("fields", [0, 1, 2, 3], WATCHED)
+    assert {value for fields in double.latest("fields").values() for value, _ in fields.values()} == {None}
+
+
+def test_health_incidents_stick(double: HostEngine, state: State) -> None:
+    double.watch("fields", [0], FAST)
+    state.write(health=[{"entity": 3, "code": 80, "system": 16, "health": 20}])
+    assert [(i["entity"], i["code"]) for i in double.health("fields")] == [(3, 80)]
+    state.write(health=[])
+    assert len(double.health("fields")) == 1
+
+
+def test_bindings_that_forgot_a_module(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_FAKE_DCGM_IMPORT", "broken")
+    assert Bindings(str(DOUBLE)).diagnostics()
+
+
+def test_no_bindings(tmp_path: Path, clean_imports: None) -> None:
+    with pytest.raises(Unavailable, match="no DCGM bindings"):
+        Bindings(str(tmp_path))
+
+
+def test_bindings_that_do_not_import(tmp_path: Path, clean_imports: None) -> None:
+    (tmp_path / "pydcgm.py").write_text("import dcgm_not_there\n")
+    with pytest.raises(Unavailable, match="cannot be imported"):
+        Bindings(str(tmp_path))
+    sys.path.remove(str(tmp_path))
+
+
+def test_a_diagnostic_in_use(double: HostEngine, state: State) -> None:
+    state.write(diag={"busy": True})
+    with pytest.raises(DcgmRefusal) as caught:
+        double.diagnose("1", None)
+    assert caught.value.code == IN_USE
+
+
+def test_a_diagnostic_through_the_bindings(double: HostEngine, state: State) -> None:
+    state.write(diag={"errors": [{"test": "software", "gpu": 2, "code": 85, "severity": 6}]})
+    response = double.diagnose("1", [1, 2])
+    (test,) = response.tests[: response.numTests]
+    results = [response.results[place] for place in test.resultIndices[: test.numResults]]
+    assert [result.result for result in results] == [3, 3], "trouble on one marks all"
+    blamed = [response.errors[place] for place in test.errorIndices[: test.numErrors]]
+    assert [(error.entity.entityId, error.code) for error in blamed] == [(2, 85)]
+
+
+# ------------------------------------------------------------------------------------------------- dcgmi
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[str]:
+    """A port that listens as a host engine would."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def dcgmi(state: State, listener: str) -> Dcgmi:
+    return Dcgmi(str(DOUBLE / "dcgmi"), host=listener)
+
+
+def test_dcgmi_names_its_gpus(dcgmi: Dcgmi) -> None:
+    assert dcgmi.gpus()[2] == {"id": 2, "status": 1, "pci": "0000:1d:00.0", "uuid": "GPU-00000002"}
+
+
+def test_dcgmi_samples(dcgmi: Dcgmi, state: State) -> None:
+    state.xid(1, 63)
+    made = dcgmi.sample([150, 1004, 1523])
+    assert made["gpus"][0]["fields"] == {"150": 38, "1004": None, "1523": 0}
+    assert made["last_xids"] == {1: 63}
+
+
+@pytest.mark.parametrize(
+    ("script", "level", "answer"),
+    [
+        ({}, 1, Answer.PASS),
+        ({}, 4, Answer.PASS),
+        ({"absent": ["pcie"]}, 2, Answer.INCONCLUSIVE),
+        ({"errors": [{"test": "memory", "gpu": 3, "code": 52, "severity": 2}]}, 2, Answer.FAIL),
+        ({"errors": [{"test": "software", "gpu": 1, "code": 29, "severity": 5}]}, 1, Answer.INCONCLUSIVE),
+        ({"busy": True}, 1, Answer.INCONCLUSIVE),
+        ({"truncate": 300}, 1, Answer.INCONCLUSIVE),
+        ({"text_before": "[x][1] noise {\n"}, 1, Answer.PASS),
+        ({"text_before": "Error: unable to establish a connection to the specified host: h\n"}, 1, Answer.INCONCLUSIVE),
+        ({"status": 203}, 1, Answer.INCONCLUSIVE),
+    ],
+)
+def test_dcgmi_diagnostics(dcgmi: Dcgmi, state: State, script: dict[str, Any], level: int, answer: Answer) -> None:
+    state.write(diag=script)
+    status, output = dcgmi.diagnose(level, None, deadline_s=20)
+    assert read_diagnostic(output, status, level, range(4)).answer is answer
+
+
+def test_dcgmi_without_an_engine(state: State) -> None:
+    with pytest.raises(Unavailable, match="no DCGM host engine"):
+        Dcgmi(str(DOUBLE / "dcgmi"), host="127.0.0.1:1").check()
+
+
+def test_dcgmi_that_is_not_there(listener: str) -> None:
+    with pytest.raises(Unavailable):
+        Dcgmi("/nowhere/dcgmi", host=listener).gpus()
+
+
+def test_a_late_diagnostic_is_killed_then_stopped_in_the_engine(dcgmi: Dcgmi, state: State) -> None:
+    state.write(diag={"sleep_s": 60})
+    with pytest.raises(Timeout):
+        dcgmi.diagnose(1, None, deadline_s=1.0)
+    status, output = dcgmi.diagnose(1, None, deadline_s=20)
+    assert "another diagnostic" in read_diagnostic(output, status, 1).reason, "it goes on without its client"
+    assert dcgmi.stop_diagnostic(10)
+    state.write(diag={})
+    status, output = dcgmi.diagnose(1, None, deadline_s=20)
+    assert read_diagnostic(output, status, 1).answer is Answer.PASS
+
+
+def arguments(listener: str, **changes: Any) -> dict[str, Any]:
+    return {"node": "n1", "level": 1, "gpus": None, "dcgmi": str(DOUBLE / "dcgmi"), "host": listener, "promised": 4,
+            "deadline_s": 60.0, "stop_s": 5.0, **changes}  # fmt: skip
+
+
+def test_an_order_to_diagnose(state: State, listener: str) -> None:
+    made = diagnose(arguments(listener))
+    assert (made["result"], made["evidence"][0]["kind"]) == ("pass", "diag_passed")
+
+
+def test_an_order_names_gpus_by_uuid(state: State, listener: str) -> None:
+    state.write(diag={"errors": [{"test": "memory", "gpu": 3, "code": 52, "severity": 2}]})
+    assert diagnose(arguments(listener, level=2, gpus=["GPU-00000001"]))["result"] == "pass", (
+        "of other GPUs it says nothing"
+    )
+    made = diagnose(arguments(listener, level=2, gpus=["GPU-00000003"]))
+    assert (made["result"], made["findings"][0]["gpu_uuid"]) == ("fail", "GPU-00000003")
+    assert "does not see" in diagnose(arguments(listener, gpus=["GPU-gone"]))["reason"]
+
+
+def test_a_pass_on_fewer_gpus_than_promised_is_none(state: State, listener: str) -> None:
+    state.content["gpus"][2]["status"] = "lost"
+    state.write()
+    made = diagnose(arguments(listener))
+    assert (made["result"], made["reason"]) == ("inconclusive", "3 GPUs were tested, 4 are promised")
+
+
+# ------------------------------------------------------------------------------------------------- the probe itself
+
+
+def probe(state: State, seconds: float, **changes: Any) -> list[dict[str, Any]]:
+    """What the probe's process says in so many seconds."""
+    arguments = {"bindings": str(DOUBLE), "host": "127.0.0.1:1", "connect_s": 1, "interval_s": 0.2, "health_s": 0.5,
+                 "dcgmi": "/nowhere/dcgmi", **changes}  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sentinel.agent.probes.dcgm"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    try:
+        output, _ = process.communicate(json.dumps(arguments).encode() + b"\n", timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_the_probe_streams_samples(state: State) -> None:
+    state.xid(1, 79)
+    said = probe(state, 3.0)
+    assert {message["type"] for message in said} == {"sample"}
+    assert [event[:2] for message in said for event in message["events"]] == [[1, 79]]
+    assert any(message.get("health") == [] for message in said)
+    assert len(said) > 3
+
+
+def test_the_probe_without_anything_says_so_and_ends(state: State) -> None:
+    (said,) = probe(state, 15.0, bindings="/nowhere")
+    assert said["type"] == "unreadable"
+    assert "bindings" in said["reason"]
+    assert "NVML" in said["reason"] or "nvidia-ml-py" in said["reason"]
+
+
+def test_the_probe_falls_back_to_dcgmi(state: State, listener: str) -> None:
+    said = probe(state, 4.0, bindings="/nowhere", dcgmi=str(DOUBLE / "dcgmi"), host=listener)
+    assert said[0]["via"] == "dcgmi"
+    assert len(said[0]["gpus"]) == 4

@@ -1,0 +1,226 @@
+"""The hook files as Slurm would run them: by dash and sh, with Slurm's environment and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Hooks:
+    def __init__(self, folder: Path) -> None:
+        self.run = folder / "run"
+        (self.run / "jobs").mkdir(parents=True)
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "SENTINEL_RUN_DIR": str(self.run),
+            "SENTINEL_HOOK_CONF": str(folder / "hook.conf"),
+            "SENTINEL_HOME": str(ROOT),
+            "SENTINEL_PYTHON": sys.executable,
+            "SENTINEL_DCGM_HOST": "127.0.0.1:1",
+            "SLURM_JOB_ID": "31",
+            "SLURM_JOB_UID": "1001",
+            "SLURM_JOB_USER": "someone",
+            "SLURM_JOB_RESTART_COUNT": "2",
+            "SLURM_NODELIST": "n[1-4]",
+            "SLURM_JOB_STDOUT": "/data/out put.log",
+            "SLURM_JOB_GPUS": "0,1",
+        }
+
+    def verdict(self, word: str, age_s: int = 0, rest: str = "code some words") -> None:
+        (self.run / "verdict").write_text(f"{word} {int(time.time()) - age_s} {rest}\n")
+
+    def __call__(self, file: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(ROOT / file)],
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd="/",
+        )
+
+    def job(self) -> dict[str, str]:
+        made: dict[str, str] = json.loads((self.run / "jobs" / "31.json").read_text())
+        return made
+
+
+@pytest.fixture
+def hooks(tmp_path: Path) -> Hooks:
+    return Hooks(tmp_path)
+
+
+def test_a_fresh_ok_lets_the_job_in_and_tells_the_agent(hooks: Hooks) -> None:
+    hooks.verdict("OK")
+    done = hooks("prolog/10-sentinel")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert hooks.job() == {
+        "job": "31", "attempt": "2", "uid": "1001", "gid": "", "user": "someone", "nodelist": "n[1-4]",
+        "stdout": "/data/out put.log", "work_dir": "", "gpus": "0,1", "partition": "", "node": "",
+    }  # fmt: skip
+
+
+def test_a_fresh_unknown_lets_the_job_in(hooks: Hooks) -> None:
+    hooks.verdict("UNKNOWN", rest="telemetry DCGM is away")
+    assert hooks("prolog/10-sentinel").returncode == 0
+
+
+def test_a_fresh_bad_refuses_the_node_and_says_why(hooks: Hooks) -> None:
+    hooks.verdict("BAD", rest="gpu_lost a GPU is lost")
+    done = hooks("prolog/10-sentinel")
+    assert done.returncode == 1
+    assert "gpu_lost: a GPU is lost" in done.stderr
+    assert not (hooks.run / "jobs" / "31.json").exists()
+
+
+@pytest.mark.parametrize("verdict", ["stale OK", "stale BAD", "future", "none", "torn", "empty", "rubbish", "words"])
+def test_without_a_fresh_verdict_and_without_dcgm_nothing_is_known_and_nobody_refused(
+    hooks: Hooks, verdict: str
+) -> None:
+    now = int(time.time())
+    contents = {
+        "stale OK": f"OK {now - 600} ok fine\n",
+        "stale BAD": f"BAD {now - 600} gpu_lost lost\n",
+        "future": f"BAD {now + 600} gpu_lost lost\n",
+        "torn": "BA",
+        "empty": "",
+        "rubbish": "\x00\x01 $(touch /tmp/x) `id`\n",
+        "words": "BAD soon gpu_lost lost\n",
+    }
+    if verdict in contents:
+        (hooks.run / "verdict").write_text(contents[verdict])
+    done = hooks("prolog/10-sentinel")
+    assert done.returncode == 0, done.stderr
+    assert hooks.job()["job"] == "31"
+
+
+def test_a_broken_python_refuses_nobody(hooks: Hooks) -> None:
+    assert hooks("prolog/10-sentinel", SENTINEL_PYTHON="/nowhere/python").returncode == 0
+    assert hooks("prolog/10-sentinel", SENTINEL_HOME="/nowhere").returncode == 0
+
+
+def test_names_that_need_escaping(hooks: Hooks) -> None:
+    hooks.verdict("OK")
+    name = '/data/"a\\b\n$(id)`.out'
+    assert hooks("prolog/10-sentinel", SLURM_JOB_STDOUT=name).returncode == 0
+    assert hooks.job()["stdout"] == name
+
+
+def test_a_run_folder_that_cannot_be_written_refuses_nobody(hooks: Hooks, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert hooks("prolog/10-sentinel", SENTINEL_RUN_DIR=str(tmp_path / "file")).returncode == 0
+
+
+def fake_dcgmi(folder: Path, script: dict[str, object]) -> dict[str, str]:
+    gpus = [{"index": n, "uuid": f"GPU-{n}", "pci": "0000:1b:00.0"} for n in range(2)]
+    (folder / "gpus.json").write_text(json.dumps({"gpus": gpus, "diag": script}))
+    return {"SENTINEL_FAKE_GPUS": str(folder / "gpus.json"), "SENTINEL_DCGMI": str(ROOT / "deploy/lab/fake_dcgm/dcgmi")}
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ({}, 0),
+        ({"errors": [{"test": "software", "gpu": 1, "code": 118, "severity": 2}]}, 1),
+        ({"errors": [{"test": "software", "gpu": 1, "code": 85, "severity": 6}]}, 0),
+        ({"errors": [{"test": "software", "gpu": 1, "code": 29, "severity": 5}]}, 0),
+        ({"busy": True}, 0),
+        ({"truncate": 400, "errors": [{"test": "software", "gpu": 1, "code": 118, "severity": 2}]}, 0),
+        ({"sleep_s": 30}, 0),
+    ],
+)
+def test_level_1_refuses_only_on_proof(hooks: Hooks, tmp_path: Path, script: dict[str, object], status: int) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = f"127.0.0.1:{server.getsockname()[1]}"
+        environment = fake_dcgmi(tmp_path, script)
+        done = hooks("prolog/10-sentinel", SENTINEL_DCGM_HOST=host, SENTINEL_PROLOG_S="3", **environment)
+    assert done.returncode == status, done.stderr
+    if status:
+        assert "GPU 1" in done.stderr
+
+
+def resume(hooks: Hooks, tmp_path: Path, *lines: str) -> None:
+    (tmp_path / "resume").mkdir(exist_ok=True)
+    (hooks.run / "resume_dir").write_text(f"{tmp_path}/resume\n")
+    (tmp_path / "resume" / "31.env").write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_the_resume_point_reaches_the_job(hooks: Hooks, tmp_path: Path) -> None:
+    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_PATH=/c k/step_40",
+           "SENTINEL_RESUME_STEP=40", "SENTINEL_RESUME_TIER=local", "SENTINEL_INCIDENT=i1", "PATH=/evil", "LD_PRELOAD=x",
+           "SENTINEL_MESSAGE=restarted from step 40 `id` $(id)")  # fmt: skip
+    done = hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("export")] == [
+        "export SENTINEL_RESUME_PATH=/c k/step_40",
+        "export SENTINEL_RESUME_STEP=40",
+        "export SENTINEL_RESUME_TIER=local",
+        "export SENTINEL_ATTEMPT=2",
+        "export SENTINEL_INCIDENT=i1",
+    ]
+    assert "print restarted from step 40 `id` $(id)" in lines
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("SENTINEL_JOB=32", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_STEP=1"),
+        ("SENTINEL_JOB=31", "SENTINEL_ATTEMPT=1", "SENTINEL_RESUME_STEP=1"),
+        ("SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_STEP=1"),
+        ("SENTINEL_JOB=31", "SENTINEL_RESUME_STEP=1"),
+        (),
+    ],
+)
+def test_a_resume_point_for_another_attempt_says_nothing(hooks: Hooks, tmp_path: Path, lines: tuple[str, ...]) -> None:
+    resume(hooks, tmp_path, *lines)
+    assert "export" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
+
+
+def test_control_characters_are_not_passed_on(hooks: Hooks, tmp_path: Path) -> None:
+    resume(
+        hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_PATH=/a\rb", "SENTINEL_RESUME_STEP=3"
+    )
+    out = hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
+    assert "RESUME_PATH" not in out
+    assert "RESUME_STEP=3" in out
+
+
+def test_the_epilog_marks_the_end(hooks: Hooks) -> None:
+    hooks.verdict("OK")
+    hooks("prolog/10-sentinel")
+    assert hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE="256").returncode == 0
+    assert not (hooks.run / "jobs" / "31.json").exists()
+    assert (hooks.run / "ended" / "31.2").read_text() == "256\n"
+
+
+def test_the_epilog_never_fails(hooks: Hooks) -> None:
+    for run in ("/nowhere", "/proc"):
+        assert hooks("epilog/10-sentinel", SENTINEL_RUN_DIR=run).returncode == 0
+    assert hooks("epilog/10-sentinel", SLURM_JOB_ID="").returncode == 0
+
+
+def test_an_event_that_cannot_be_told_fails_nothing(hooks: Hooks) -> None:
+    done = hooks("epilog/slurmctld-sentinel", SENTINEL_URL="http://127.0.0.1:1", SENTINEL_EVENT_S="0.5")
+    assert done.returncode == 0
+    assert "sentinel:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "file", ["prolog/10-sentinel", "prolog/task-sentinel", "epilog/10-sentinel", "epilog/slurmctld-sentinel"]
+)
+def test_they_are_executable_posix_sh(file: str) -> None:
+    path = ROOT / file
+    assert os.access(path, os.X_OK)
+    assert path.read_text().startswith("#!/bin/sh\n")
+    assert subprocess.run(["sh", "-n", str(path)], check=False).returncode == 0

@@ -1,0 +1,286 @@
+"""The agent as a process, with a real munged, a daemon that only keeps what it gets, and GPUs from a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_node_daemon import FakeDaemon
+
+from sentinel.adapters.munge import Munge
+from sentinel.errors import Denied, Unavailable
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed")
+
+
+@pytest.fixture(scope="module")
+def munge_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("munge")
+    (folder / "key").write_bytes(os.urandom(1024))
+    (folder / "key").chmod(0o600)
+    process = subprocess.Popen(
+        ["munged", "--foreground", "--force", f"--key-file={folder}/key", f"--socket={folder}/socket",
+         f"--pid-file={folder}/pid", f"--log-file={folder}/log", f"--seed-file={folder}/seed"],
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    credentials = Munge(str(folder / "socket"))
+    for _ in range(100):
+        try:
+            credentials.encode(b"x")
+            break
+        except Unavailable:
+            time.sleep(0.05)
+    yield str(folder / "socket")
+    process.terminate()
+    process.wait(10)
+
+
+class Node:
+    """One node's folders and its agent."""
+
+    def __init__(self, folder: Path, munge_socket: str) -> None:
+        self.folder, self.munge_socket = folder, munge_socket
+        self.daemon = FakeDaemon(Munge(munge_socket)).start()
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.log = os.open(folder / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.state: dict[str, Any] = {
+            "gpus": [{"index": n, "uuid": f"GPU-{n}", "pci": f"0000:{0x1B + n:02x}:00.0", "xids": []} for n in range(2)]
+        }
+        self.gpus()
+        (folder / "kmsg").touch()
+
+    def gpus(self, **changes: Any) -> None:
+        self.state.update(changes)
+        (self.folder / "gpus.tmp").write_text(json.dumps(self.state))
+        (self.folder / "gpus.tmp").replace(self.folder / "gpus.json")
+
+    def kernel(self, text: str) -> None:
+        now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        with (self.folder / "kmsg").open("a") as stream:
+            stream.write(f"3,{now_us},{now_us},-;{text}\n")
+
+    def start(self, more: str = "") -> None:
+        config = self.folder / "agent.toml"
+        config.write_text(
+            f"""
+node = "n1"
+url = "{self.daemon.url}"
+munge_socket = "{self.munge_socket}"
+run_dir = "{self.folder}/run"
+state = "{self.folder}/state"
+resume = "{self.folder}/resume"
+gpus = 2
+heartbeat_s = 0.3
+verdict_s = 0.3
+backoff_s = 0.5
+dcgm_bindings = "{ROOT}/deploy/lab/fake_dcgm"
+[kernel]
+path = "{self.folder}/kmsg"
+[dcgm]
+interval_s = 0.4
+connect_s = 1.0
+silent_s = 2.0
+{more}
+"""
+        )
+        environment = {**os.environ, "SENTINEL_FAKE_GPUS": str(self.folder / "gpus.json"), "PYTHONPATH": str(ROOT)}
+        self.agent = subprocess.Popen(
+            [sys.executable, "-m", "sentinel", "agent", "--config", str(config)],
+            env=environment,
+            cwd=self.folder,
+            stderr=self.log,
+        )
+
+    def kill(self) -> None:
+        assert self.agent is not None
+        self.agent.kill()
+        self.agent.wait(10)
+
+    def verdict(self, word: str) -> bool:
+        return self.daemon.wait(lambda: any(b["verdict"]["word"] == word for b in self.daemon.heartbeats[-1:]), 20)
+
+    def heard(self, kind: str, seconds: float = 20.0) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+
+        def there() -> bool:
+            found[:] = [item for _, item in self.daemon.evidence if item["kind"] == kind]
+            return bool(found)
+
+        assert self.daemon.wait(there, seconds), (kind, self.daemon.kinds(), (self.folder / "agent.log").read_text())
+        return found[0]
+
+    def job(self, job: int = 7, attempt: int = 0, **changes: str) -> Path:
+        log = self.folder / f"job-{job}.out"
+        content = {"job": str(job), "attempt": str(attempt), "uid": str(os.getuid()), "gid": str(os.getgid()),
+                   "user": "", "nodelist": "n[1-2]", "stdout": str(log), **changes}  # fmt: skip
+        (self.folder / "run" / "jobs" / f"{job}.json").write_text(json.dumps(content))
+        return log
+
+
+@pytest.fixture
+def node(tmp_path: Path, munge_socket: str) -> Iterator[Node]:
+    made = Node(tmp_path, munge_socket)
+    made.start()
+    assert made.verdict("OK"), (tmp_path / "agent.log").read_text()
+    yield made
+    assert made.agent is not None
+    made.agent.terminate()
+    assert made.agent.wait(20) == 0
+    made.daemon.stop()
+    os.close(made.log)
+    assert " ERROR " not in (tmp_path / "agent.log").read_text()
+
+
+XID = "NVRM: Xid (PCI:0000:1c:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def test_credentials_of_munge(munge_socket: str) -> None:
+    credentials = Munge(munge_socket)
+    made = credentials.encode(b"\x00payload")
+    assert credentials.decode(made) == (b"\x00payload", os.getuid(), os.getgid())
+    with pytest.raises(Denied, match=r"[Rr]eplay"):
+        credentials.decode(made)
+    with pytest.raises(Denied):
+        credentials.decode("MUNGE:rubbish:")
+    with pytest.raises(Denied):
+        credentials.decode("")
+    with pytest.raises(Unavailable, match="nowhere"):
+        Munge("/nowhere/socket").encode(b"x")
+
+
+def test_a_kernel_xid_reaches_the_daemon_with_its_gpu(node: Node) -> None:
+    node.kernel(XID)
+    found = node.heard("xid")
+    assert (found["source"], found["data"]["xid"], found["where"]["node"]) == ("kernel", 79, "n1")
+    assert (found["where"]["gpu"], found["where"]["gpu_uuid"]) == (1, "GPU-1")
+    assert node.verdict("BAD")
+    assert (node.folder / "run" / "verdict").read_text().startswith("BAD ")
+
+
+def test_a_lost_gpu_and_its_return(node: Node) -> None:
+    node.state["gpus"][1]["status"] = "lost"
+    node.gpus()
+    assert node.heard("gpu_lost")["where"]["gpu"] == 1
+    assert node.verdict("BAD")
+    node.state["gpus"][1]["status"] = "ok"
+    node.gpus()
+    assert node.verdict("OK")
+
+
+def test_nothing_is_lost_while_the_daemon_is_away(node: Node) -> None:
+    node.daemon.stop()
+    node.kernel(XID)
+    time.sleep(1.0)
+    port, before = node.daemon.port, node.daemon
+    node.daemon = FakeDaemon(before.credentials, port).start()
+    node.heard("xid")
+
+
+def test_nothing_is_lost_or_doubled_by_kill_9(node: Node) -> None:
+    node.daemon.stop()
+    for number in range(5):
+        node.kernel(XID.replace("0000:1c:00", f"0000:{number:02x}:00"))
+    time.sleep(1.0)
+    node.kill()
+    node.kernel(XID.replace("0000:1c:00", "0000:77:00"))
+    node.daemon = FakeDaemon(node.daemon.credentials).start()
+    node.start()
+    wanted = {f"0000:{number:02x}:00" for number in range(5)} | {"0000:77:00"}
+
+    def got() -> list[str]:
+        return [item["data"]["pci"] for _, item in node.daemon.evidence if item["kind"] == "xid"]
+
+    assert node.daemon.wait(lambda: wanted <= set(got()), 20), got()
+    assert node.verdict("BAD")
+    ids = [item["id"] for _, item in node.daemon.evidence]
+    assert len(ids) == len(set(ids)), "what was not acknowledged is sent once more, with its id"
+    assert set(got()) == wanted
+
+
+def test_a_driver_that_hangs_is_evidence_and_stops_nothing(node: Node) -> None:
+    node.gpus(hang_s=600)
+    found = node.heard("probe_hung", 30)
+    assert found["data"]["probe"] == "dcgm"
+    node.kernel(XID)
+    node.heard("xid")
+    node.gpus(hang_s=0)
+
+
+def test_a_host_engine_that_restarts_is_watched_again(node: Node) -> None:
+    node.gpus(engine="second")
+    time.sleep(1.5)
+    node.state["gpus"][0]["xids"].append({"xid": 95, "at_us": int(time.time() * 1e6)})
+    node.gpus()
+    found = node.heard("xid", 30)
+    assert (found["source"], found["data"]["xid"]) == ("dcgm", 95)
+
+
+def test_the_log_of_a_job(node: Node) -> None:
+    log = node.job()
+    time.sleep(0.5)
+    log.write_text("starting\nRuntimeError: CUDA error: uncorrectable ECC error encountered\n")
+    found = node.heard("ecc-uncorrectable")
+    assert (found["source"], found["trust"], found["where"]["job"], found["line"]) == ("job_log", "user", 7, 2)
+    (node.folder / "run" / "jobs" / "7.json").unlink()
+    assert node.daemon.wait(lambda: node.daemon.heartbeats[-1]["jobs"] == [], 20)
+
+
+def test_orders_are_carried_out(node: Node, tmp_path: Path) -> None:
+    task = subprocess.Popen(["sleep", "60"], env={**os.environ, "SLURM_JOB_ID": "4711", "SLURM_PROCID": "2"})
+    try:
+        node.daemon.order("tasks", "task_states", {"job": 4711})
+        assert node.daemon.wait(lambda: "tasks" in node.daemon.results, 20)
+    finally:
+        task.kill()
+        task.wait()
+    (found,) = node.daemon.results["tasks"]["result"]["tasks"]
+    assert (found["pid"], found["rank"], found["state"], found["leaf"]) == (task.pid, 2, "S", True)
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    arguments = {"job": 7, "uid": os.getuid(), "gid": os.getgid(), "level": "structural",
+                 "roots": [{"tier": "local", "path": str(root)}, {"tier": "global", "path": "/nowhere/at/all"}]}  # fmt: skip
+    node.daemon.order("list", "inventory", arguments)
+    assert node.daemon.wait(lambda: "list" in node.daemon.results, 20)
+    answer = node.daemon.results["list"]
+    assert answer["ok"], answer
+    assert answer["result"]["listings"][0] == []
+    assert [part["valid"] for part in answer["result"]["listings"][1]] == [None]
+
+
+def test_an_answer_that_is_not_the_daemons_orders_nothing(node: Node) -> None:
+    node.daemon.lie = "signature"
+    node.daemon.order("evil", "task_states", {"job": 1})
+    time.sleep(1.5)
+    assert node.daemon.results == {}
+    assert not list((node.folder / "state" / "orders").iterdir())
+
+
+def test_it_stays_small(node: Node) -> None:
+    """60 MB, with its GPU probe, counting shared pages once."""
+    assert node.agent is not None
+    pids = [node.agent.pid]
+    listed = subprocess.run(["ps", "--ppid", str(pids[0]), "-o", "pid="], capture_output=True, text=True, check=True)
+    pids += [int(word) for word in listed.stdout.split()]
+    total = 0
+    for pid in pids:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    assert total <= 60 * 1024, f"{total} kB in {len(pids)} processes"
+
+
+def test_it_stops_when_told_even_with_a_stuck_probe(node: Node) -> None:
+    node.gpus(hang_s=600)
+    time.sleep(1.0)
+    assert node.agent is not None
+    node.agent.send_signal(signal.SIGTERM)
+    assert node.agent.wait(15) == 0

@@ -1,0 +1,180 @@
+"""Children of the agent are real processes here: silent ones are killed, stuck ones left behind, crashed ones restarted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sentinel.agent import children as module
+from sentinel.agent.children import Children, Ending, Program
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    made = Children()
+    thread = threading.Thread(target=made.run, daemon=True)
+    thread.start()
+    yield made
+    made.shut_down()
+    thread.join(5)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-S", "-c", code]
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.endings: list[Ending] = []
+        self.changed = threading.Condition()
+
+    def message(self, message: dict[str, Any]) -> None:
+        with self.changed:
+            self.messages.append(message)
+            self.changed.notify_all()
+
+    def end(self, ending: Ending) -> None:
+        with self.changed:
+            self.endings.append(ending)
+            self.changed.notify_all()
+
+    def until(self, condition: Callable[[], bool], seconds: float = 15.0) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, seconds), (self.messages, self.endings)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+def program(heard: Heard, code: str, **rest: Any) -> Program:
+    return Program("p", python(code), on_message=heard.message, on_end=heard.end, **rest)
+
+
+def test_arguments_go_in_messages_come_out(children: Children, heard: Heard) -> None:
+    code = (
+        "import sys,json\n"
+        "print(json.dumps({'got': json.loads(sys.stdin.readline())})); print('nonsense'); sys.stderr.write('bye')"
+    )
+    children.start(program(heard, code, arguments={"x": 1}))
+    heard.until(lambda: bool(heard.endings))
+    assert heard.messages[0] == {"got": {"x": 1}}
+    assert heard.messages[1]["type"] == "unparsable"
+    assert (heard.endings[0].status, heard.endings[0].stderr, heard.endings[0].silent) == (0, "bye", False)
+
+
+def test_a_silent_child_is_killed_with_all_its_own(children: Children, heard: Heard) -> None:
+    code = (
+        "import subprocess,sys,json,time,signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "p=subprocess.Popen(['sleep','77'])\n"
+        "print(json.dumps({'pid':p.pid}),flush=True)\n"
+        "time.sleep(77)\n"
+    )
+    children.start(program(heard, code, silent_s=1.0))
+    heard.until(lambda: bool(heard.endings))
+    assert heard.endings[0].silent
+    assert heard.endings[0].where.startswith("S")
+    grandchild = heard.messages[0]["pid"]
+    for _ in range(100):
+        state = module.standing(grandchild)
+        if not state or state.startswith("Z"):
+            break
+        time.sleep(0.05)
+    assert not state or state.startswith("Z"), state
+
+
+def test_words_keep_a_child_alive(children: Children, heard: Heard) -> None:
+    code = "import time\nfor n in range(8): print('{\"n\":%d}'%n, flush=True); time.sleep(0.25)"
+    children.start(program(heard, code, silent_s=1.5))
+    heard.until(lambda: bool(heard.endings))
+    assert not heard.endings[0].silent
+    assert len(heard.messages) == 8
+
+
+def test_words_do_not_lengthen_the_deadline_of_all(children: Children, heard: Heard) -> None:
+    code = "import time\nwhile True: print('{\"n\":1}', flush=True); time.sleep(0.1)"
+    children.start(program(heard, code, silent_s=5, total_s=1.0))
+    heard.until(lambda: bool(heard.endings))
+    assert heard.endings[0].silent
+
+
+def test_one_of_a_name_at_a_time(children: Children, heard: Heard) -> None:
+    assert children.start(program(heard, "import time; time.sleep(60)", silent_s=60))
+    assert not children.start(program(heard, "pass"))
+    children.stop("p")
+    assert children.start(program(heard, "print('{\"ok\":1}')"))
+    heard.until(lambda: heard.messages == [{"ok": 1}])
+
+
+def test_a_crashed_child_comes_back_with_pauses(children: Children, heard: Heard) -> None:
+    children.start(program(heard, "raise SystemExit(3)", restart=True))
+    heard.until(lambda: len(heard.endings) >= 2)
+    assert {ending.status for ending in heard.endings} == {3}
+    assert children.running("p")
+
+
+def test_a_command_that_is_not_there_is_an_ending(children: Children, heard: Heard) -> None:
+    children.start(Program("p", ["/nowhere/program"], on_end=heard.end))
+    heard.until(lambda: bool(heard.endings))
+    assert heard.endings[0].status == 127
+
+
+def test_a_grandchild_that_holds_the_pipe_does_not_hold_us(children: Children, heard: Heard) -> None:
+    code = "import subprocess; subprocess.Popen(['sleep','20']); print('{\"n\":1}', flush=True)"
+    children.start(program(heard, code, silent_s=19))
+    heard.until(lambda: bool(heard.endings), 18)
+    assert heard.endings[0].status == 0
+
+
+def test_a_child_that_does_not_die_is_left_behind_and_reported(
+    children: Children, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process in state D ignores SIGKILL; here the kill is kept from it, which looks the same from outside."""
+    told: list[tuple[str, int, str]] = []
+    children.on_unkillable = lambda *what: told.append(what)
+    monkeypatch.setattr(module, "STUCK_AFTER_S", 0.2)
+    kill = os.killpg
+    monkeypatch.setattr(module.os, "killpg", lambda *_: None)
+    stuck: list[int] = []
+    for number in range(module.STUCK_LIMIT):
+        assert children.start(program(heard, "import time; time.sleep(60)", silent_s=0.3))
+        heard.until(lambda wanted=number + 1: len(heard.endings) == wanted)  # type: ignore[misc]
+    assert children.stuck("p") == module.STUCK_LIMIT
+    assert not children.start(program(heard, "pass")), "no fourth one on top"
+    for _ in range(100):
+        if len(told) == module.STUCK_LIMIT:
+            break
+        time.sleep(0.05)
+    stuck = [pid for _, pid, _ in told]
+    assert len(set(stuck)) == module.STUCK_LIMIT
+    for pid in stuck:
+        kill(pid, signal.SIGKILL)
+    for _ in range(100):
+        if not children.stuck("p"):
+            break
+        time.sleep(0.05)
+        children.wake()
+    assert children.start(program(heard, "pass")), "and again when they are gone"
+
+
+def test_nothing_is_left_over(children: Children, heard: Heard) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        children.start(program(heard, "print('{\"n\":1}')"))
+        heard.until(lambda wanted=number + 1: len(heard.endings) == wanted)  # type: ignore[misc]
+    assert len(os.listdir("/proc/self/fd")) <= before
+    left = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "stat="], capture_output=True, text=True, check=False
+    )
+    assert "Z" not in left.stdout
