@@ -76,6 +76,10 @@ class Tree:
     def newest_s(self) -> float:
         return max((entry.mtime_s for entry in self.files.values()), default=0.0)
 
+    @property
+    def oldest_s(self) -> float:
+        return min((entry.mtime_s for entry in self.files.values()), default=0.0)
+
     def path(self, name: str) -> Path:
         return self.root if self.single else self.root / name
 

@@ -94,6 +94,7 @@ class Part:
     coverage: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     marked: bool = False
     newest_mtime_s: float = 0.0
+    oldest_mtime_s: float = 0.0
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -116,6 +117,7 @@ class Part:
             "coverage": {name: list(pair) for name, pair in self.coverage.items()},
             "marked": self.marked,
             "newest_mtime_s": self.newest_mtime_s,
+            "oldest_mtime_s": self.oldest_mtime_s,
         }
 
     @classmethod
@@ -141,6 +143,7 @@ class Part:
             coverage={name: _pair(pair) for name, pair in _mapping(data, "coverage").items()},
             marked=_tristate(data, "marked") is True,
             newest_mtime_s=_number(data, "newest_mtime_s"),
+            oldest_mtime_s=_number(data, "oldest_mtime_s"),
         )
 
 

@@ -51,6 +51,7 @@ class _Judged:
     owners: frozenset[int] = frozenset()  # by the names alone, where the check ended before it knew better
     finding: Finding | None = None
     newest_s: float = 0.0
+    oldest_s: float = 0.0
 
 
 def validate(path: Path, level: Level, *, now_s: float | None = None, settings: Settings = DEFAULTS) -> Validity:
@@ -97,6 +98,7 @@ def validate_part(
         coverage=finding.coverage,
         marked=finding.marked,
         newest_mtime_s=judged.newest_s,
+        oldest_mtime_s=judged.oldest_s,
     )
 
 
@@ -104,7 +106,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
     judged = _Judged(step=step_of(path.name))
     try:
         tree = scan(path)
-        judged.bytes, judged.newest_s = tree.bytes, tree.newest_s
+        judged.bytes, judged.newest_s, judged.oldest_s = tree.bytes, tree.newest_s, tree.oldest_s
         found = formats.recognise(tree)
         if found is None:
             raise _unrecognised(tree, ask)
