@@ -15,7 +15,7 @@ from sentinel.actions.means import Task
 from sentinel.adapters.store import Store
 from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.inventory import join
-from sentinel.checkpoints.records import Candidate, Costs, Part, parse_level
+from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, parse_level
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.live import Live
 from sentinel.errors import ProtocolError, Unavailable
@@ -26,6 +26,7 @@ from sentinel.ports import Orders
 from sentinel.protocol import OrderKind
 from sentinel.settings import Recovery
 
+_ATTEMPTS = 3  # the failed attempt and those before it whose allocations may be asked for again
 _LISTERS = 3  # nodes tried, one after the other, for the shared folders
 
 
@@ -35,6 +36,7 @@ class Seen:
 
     parts: tuple[Part, ...]
     candidates: tuple[Candidate, ...]
+    world: int | None
     problems: tuple[str, ...]
 
 
@@ -56,26 +58,11 @@ class FleetCheckpoints:
         intent = intent_of(job.comment)
         if not intent.global_roots and not intent.local_roots:
             return {"explanation": "the job named no checkpoint folders in its comment; it resumes as its script does"}
-        nodes = self._live.nodes_of(task.job, task.attempt)
         bad = frozenset((*task.verdict.drain, *task.verdict.suspect))
-        seen = await self._look(task, job, intent, [node for node in nodes if node not in bad])
+        homes = await self._homes(task, job, bad)
+        seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
         reached = self._live.last_step(task.job, task.attempt)
-        attempt = self._live.attempts.get((task.job, task.attempt))
-        step_time_s = (attempt.step_time_s if attempt else None) or self._recovery.step_time_s
-        onset = task.verdict.onset_step
-        decision = choose(
-            seen.candidates,
-            step_last=reached,
-            step_time_s=step_time_s,
-            next_nodes=frozenset(nodes) - bad,
-            lost_nodes=bad,
-            world_size=None,
-            costs=Costs(read_bytes_per_s={"local": 20e9, "peer": 10e9, "global": self._recovery.restore_bytes_per_s}),
-            onset_step=onset,
-            rejected=self._rejected(task),
-            level=None if onset is not None else parse_level(self._recovery.checkpoint_level),
-            local_survives=self._recovery.local_survives,
-        )
+        decision, nodes = self._decide(task, seen, homes, bad, reached)
         self._log.info(
             "checkpoint-choice",
             incident=task.incident.id,
@@ -88,26 +75,73 @@ class FleetCheckpoints:
         if decision.chosen is None:
             return {"explanation": explanation, "last_step": reached}
         chosen = decision.chosen
-        hosts = sorted({host for held in chosen.shards.values() for host in held} & set(nodes))
         return {
             "path": _pattern(chosen, intent),
             "step": chosen.step,
             "tier": chosen.tier,
             "format": chosen.format,
             "level": chosen.level,
-            "hosts": ",".join(hosts) if chosen.tier == "local" else "",
+            "hosts": ",".join(nodes) if chosen.tier == "local" else "",
             "last_step": reached,
             "lost_steps": decision.lost_steps,
             "explanation": explanation,
         }
+
+    def _decide(
+        self, task: Task, seen: Seen, homes: Sequence[tuple[str, ...]], bad: frozenset[str], reached: int | None
+    ) -> tuple[Decision, tuple[str, ...]]:
+        """The cheapest choice over the allocations that the job could be given again, and that allocation."""
+        attempt = self._live.attempts.get((task.job, task.attempt))
+        step_time_s = (attempt.step_time_s if attempt else None) or self._recovery.step_time_s
+        onset = task.verdict.onset_step
+        survivors = tuple(node for node in self._live.nodes_of(task.job, task.attempt) if node not in bad)
+        options: list[tuple[Decision, tuple[str, ...]]] = []
+        for nodes in homes or [survivors]:
+            decision = choose(
+                seen.candidates,
+                step_last=reached,
+                step_time_s=step_time_s,
+                next_nodes=frozenset(nodes),
+                lost_nodes=bad,
+                world_size=None,
+                costs=Costs(
+                    read_bytes_per_s={"local": 20e9, "peer": 10e9, "global": self._recovery.restore_bytes_per_s}
+                ),
+                onset_step=onset,
+                rank_hosts=_rank_hosts(seen.world, nodes) if homes else None,
+                rejected=self._rejected(task),
+                level=None if onset is not None else parse_level(self._recovery.checkpoint_level),
+                local_survives=self._recovery.local_survives,
+            )
+            options.append((decision, nodes))
+        return min(options, key=lambda option: option[0].cost_s if option[0].cost_s is not None else float("inf"))
+
+    async def _homes(self, task: Task, job: JobView, bad: frozenset[str]) -> list[tuple[str, ...]]:
+        """Allocations of the last attempts whose nodes are all free and well: there the ranks find their own shards."""
+        fleet = await self._fleets.take(2.0)
+        found: list[tuple[str, ...]] = []
+        for attempt in range(task.attempt, max(-1, task.attempt - _ATTEMPTS), -1):
+            nodes = self._live.nodes_of(task.job, attempt)
+            views = [fleet.nodes[name] for name in nodes if name in fleet.nodes]
+            free = all(view.usable and (view.state == "idle" or view.name in job.nodes) for view in views)
+            if nodes and len(views) == len(nodes) and free and not bad & set(nodes) and nodes not in found:
+                found.append(nodes)
+        return found
+
+    def _lookers(self, task: Task, bad: frozenset[str], homes: Sequence[tuple[str, ...]]) -> list[str]:
+        """Nodes whose local folders are looked at: the failed attempt's, then those of the attempts before."""
+        nodes = [*self._live.nodes_of(task.job, task.attempt), *(name for home in homes for name in home)]
+        return [name for name in dict.fromkeys(nodes) if name not in bad]
 
     async def quarantine(self, task: Task, job: JobView, chosen: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         intent = intent_of(job.comment)
         if not intent.global_roots and not intent.local_roots:
             return {"moved": 0}
         bad = frozenset((*task.verdict.drain, *task.verdict.suspect))
-        nodes = [node for node in self._live.nodes_of(task.job, task.attempt) if node not in bad]
-        seen = self._seen.get(task.incident.id) or await self._look(task, job, intent, nodes)
+        seen = self._seen.get(task.incident.id)
+        if seen is None:
+            homes = await self._homes(task, job, bad)
+            seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
         invalid = {(c.tier, c.key or c.path) for c in seen.candidates if c.valid is False}
         step = chosen.get("step")
         moves: dict[tuple[str, str], list[str]] = {}
@@ -171,7 +205,7 @@ class FleetCheckpoints:
             for group in by_root.values()
             for candidate in join([group], world_size=world if group[0].tier == "local" else None)
         ]
-        seen = Seen(tuple(parts), tuple(candidates), tuple(problems))
+        seen = Seen(tuple(parts), tuple(candidates), world, tuple(problems))
         self._seen[task.incident.id] = seen
         return seen
 
@@ -222,6 +256,14 @@ def _world_size(parts: Sequence[Part], nodes: int) -> int | None:
     per_node = max((len(part.owners) for part in parts if part.tier == "local"), default=0)
     written = max((part.world_size or 0 for part in parts if part.tier == "global"), default=0)
     return max(per_node * nodes, written) or None
+
+
+def _rank_hosts(world: int | None, nodes: Sequence[str]) -> dict[int, str] | None:
+    """Which node each rank runs on: Slurm fills nodes in their order, the same number of ranks on each."""
+    if not world or not nodes or world % len(nodes):
+        return None
+    each = world // len(nodes)
+    return {rank: nodes[rank // each] for rank in range(world)}
 
 
 def _gid(uid: int | None) -> int | None:

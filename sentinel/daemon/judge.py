@@ -295,6 +295,11 @@ class Judge:
         self._store.save_incident(incident, user=job.user if job else None)
         self._store.save_verdict(incident.id, verdict, now)
         self._store.save_plan(plan)
+        seen = self._live.attempts.get((incident.job or -1, incident.attempt or 0))
+        if seen is not None:  # where it ran and how far it got must outlive us: the recovery needs it
+            self._store.save_attempt(
+                seen.view, first_step=seen.first_step, last_step=seen.last_step, step_time_s=seen.step_time_s
+            )
 
     def close(self, incident_id: str, state: IncidentState, outcome: str) -> None:
         """Change the state of an incident; closed ones are kept a while for their late consequences."""

@@ -6,14 +6,15 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from sentinel.adapters.store import Store
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.judge import job_ended
 from sentinel.daemon.live import Live
 from sentinel.errors import Unavailable
-from sentinel.evidence.progress import stalled
+from sentinel.evidence.progress import observe, stalled
 from sentinel.log import Log
 from sentinel.model import OURS, Evidence, Fleet, JobView, Kind, NodeView, Source, Where, stable_id
 from sentinel.ports import Clock
@@ -21,6 +22,7 @@ from sentinel.settings import Settings
 from sentinel.telemetry import Telemetry
 
 _LOOK_S = 0.25
+_REMEMBERED = 10  # lines that stand for a job's rhythm after a start
 _NEWS_S = 1.0  # between looks at Slurm that nodes' news of unknown jobs may cause
 _ALONE = 3  # all of at least this many nodes silent together: more likely it is we who are cut off
 _ENDED = frozenset(
@@ -204,23 +206,26 @@ class Watch:
         return view is not None and view.restarts == attempt and view.state == "running"
 
     def remember(self) -> None:
-        """After a start: the rhythm that running jobs had, so that a hang which began meanwhile is noticed too."""
+        """After a start: who ran where, and the rhythm of what runs, so that a hang which began meanwhile is noticed."""
         now = self._clock.now()
-        for row in self._store.attempts(since=now - timedelta(days=30)):
-            if row["ended_at"] is not None or row["last_step"] is None:
-                continue
-            item = Evidence(
-                id=stable_id("remembered", row["job"], row["attempt"], now.isoformat()),
-                at=now,
-                seen_at=now,
-                source=Source.PROGRESS,
-                kind=Kind.STEP,
-                where=Where(job=row["job"], attempt=row["attempt"]),
-                data={"step": row["last_step"], "step_time_s": row["step_time_s"]},
+        for row in self._store.attempts(since=now - timedelta(days=7)):
+            view = JobView(
+                id=row["job"],
+                state=row["state"] or "unknown",
+                user=row["user"] or "",
+                name=row["name"] or "",
+                partition=row["partition"] or "",
+                restarts=row["attempt"],
+                nodes=tuple(row["nodes"]),
+                started_at=row["started_at"],
+                ended_at=row["ended_at"],
             )
-            self._live.note(item)
-            seen = self._live.attempts[row["job"], row["attempt"]]
-            seen.first_step = row["first_step"]
+            seen = self._live.see_attempt(view)
+            seen.first_step, seen.last_step, seen.step_time_s = row["first_step"], row["last_step"], row["step_time_s"]
+            seen.ended = row["ended_at"] is not None
+            if not seen.ended and seen.last_step is not None:
+                for item in _remembered(row, now):
+                    seen.rhythm = observe(seen.rhythm, item)
 
     # --- reconciliation -----------------------------------------------------------------------------------------------
 
@@ -277,6 +282,24 @@ class Watch:
                 self._store.save_attempt(
                     seen.view, first_step=seen.first_step, last_step=seen.last_step, step_time_s=seen.step_time_s
                 )
+
+
+def _remembered(row: dict[str, Any], now: datetime) -> list[Evidence]:
+    """Step lines as the job printed them before we went away, the last one as if now: what came since is not known."""
+    gap_s = max(row["step_time_s"] or 1.0, 1.0)  # agents pass at most one line a second
+    return [
+        Evidence(
+            id=stable_id("remembered", row["job"], row["attempt"], step, now.isoformat()),
+            at=now - timedelta(seconds=gap_s * back),
+            seen_at=now,
+            source=Source.PROGRESS,
+            kind=Kind.STEP,
+            where=Where(job=row["job"], attempt=row["attempt"]),
+            data={"step": step, "step_time_s": row["step_time_s"]},
+        )
+        for back in range(_REMEMBERED, -1, -1)
+        if (step := row["last_step"] - back) >= 0
+    ]
 
 
 async def _slurmd_answers(view: NodeView, deadline_s: float) -> str | None:
