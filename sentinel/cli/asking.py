@@ -14,6 +14,7 @@ import click
 from sentinel.errors import Unavailable
 from sentinel.settings import Settings, load
 
+WIDE = 110  # terminal columns from which tables show everything
 CONFIG = "/etc/sentinel/sentinel.toml"
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,19 +78,34 @@ def print_json(rows: Iterable[object]) -> None:
         click.echo(json.dumps(row, sort_keys=False))
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table that fits the terminal; cell texts are data, never markup."""
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    wide: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> None:
+    """A table that fits the terminal; cell texts are data, never markup.
+
+    Args:
+        wide: columns shown only where the terminal has WIDE columns or more.
+        whole: columns whose cells are not broken.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
-    for column in columns:
-        made.add_column(column, overflow="fold")
+    console = Console(highlight=False)
+    kept = [n for n, column in enumerate(columns) if column not in wide or console.width >= WIDE]
+    made = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number in kept:
+        made.add_column(columns[number], overflow="fold", no_wrap=columns[number] in whole)
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
-    Console(highlight=False).print(made)
+        cells = [row[number] for number in kept]
+        made.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in cells))
+    console.print(made)
 
 
 def shown(value: object) -> str:

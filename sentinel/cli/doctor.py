@@ -39,7 +39,7 @@ def doctor(config: Path, as_json: bool) -> None:
 
         colours = {"good": "green", "bad": "red", "not known": "yellow"}
         rows = [(f.what, Text(f.answer, style=colours[f.answer]), f.seen, f.fix) for f in findings]
-        table("", ("what", "answer", "seen", "what to do"), rows)
+        table("", ("what", "answer", "seen", "what to do"), rows, whole=("what", "answer"))
     if any(finding.answer == "bad" for finding in findings):
         raise SystemExit(1)
 

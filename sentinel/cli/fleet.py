@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,11 @@ def status(config: Path, as_json: bool) -> None:
     if seen["drained_by_us"]:
         click.echo(f"Drained by Sentinel: {shown(seen['drained_by_us'])}")
     if seen["open_incidents"]:
-        table("Open incidents", INCIDENT_COLUMNS, map(incident_row, seen["open_incidents"]))
+        incident_table("Open incidents", seen["open_incidents"])
     else:
         click.echo("No open incident.")
     if seen["recent_incidents"]:
-        table("Latest", INCIDENT_COLUMNS, map(incident_row, seen["recent_incidents"]))
+        incident_table("Latest", seen["recent_incidents"])
 
 
 @click.command()
@@ -58,9 +59,10 @@ def nodes(node: str | None, config: Path, as_json: bool) -> None:
         print_json(seen["nodes"])
         return
     columns = ("node", "state", "agent", "GPUs", "job", "failures 30 d", "verdict of the agent", "reason")
-    table("", columns, [_node_row(row) for row in seen["nodes"]])
+    rows = [_node_row(row) for row in seen["nodes"]]
+    table("", columns, rows, wide=("verdict of the agent", "failures 30 d"), whole=("node", "state", "agent"))
     if node is not None and seen["incidents"]:
-        table(f"Incidents of {shown(node)}", INCIDENT_COLUMNS, map(incident_row, seen["incidents"]))
+        incident_table(f"Incidents of {shown(node)}", seen["incidents"])
 
 
 @click.command()
@@ -98,10 +100,17 @@ def jobs(job: int | None, config: Path, as_json: bool) -> None:
             )
             for row in seen["attempts"]
         ],
+        wide=("name", "first step", "step time s"),
+        whole=("job", "state", "started"),
     )
 
 
 INCIDENT_COLUMNS = ("incident", "when", "state", "cause", "scope", "sure", "culprit", "job", "outcome")
+
+
+def incident_table(title: str, rows: Iterable[dict[str, Any]]) -> None:
+    whole = ("incident", "when", "state", "cause", "job")
+    table(title, INCIDENT_COLUMNS, map(incident_row, rows), wide=("scope", "sure", "outcome"), whole=whole)
 
 
 def incident_row(row: dict[str, Any]) -> tuple[object, ...]:

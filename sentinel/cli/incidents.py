@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sentinel.cli.asking import config_option, json_option, print_json, shown, table, view
-from sentinel.cli.fleet import INCIDENT_COLUMNS, incident_row
+from sentinel.cli.fleet import incident_table
 
 
 @click.command()
@@ -25,7 +25,7 @@ def incidents(incident: str | None, job: int | None, config: Path, as_json: bool
     if as_json:
         print_json(seen["incidents"])
         return
-    table("", INCIDENT_COLUMNS, map(incident_row, seen["incidents"]))
+    incident_table("", seen["incidents"])
 
 
 @click.command()
@@ -58,7 +58,7 @@ def history(days: float, by: str | None, config: Path, as_json: bool) -> None:
             most = max(row["failures"] for row in groups[name])
             rows = [(row["key"], row["failures"], _bar(row["failures"], most)) for row in groups[name][:15]]
             table(f"By {name}", (name, "failures", ""), rows)
-    table("Latest", INCIDENT_COLUMNS, map(incident_row, seen["incidents"][:15]))
+    incident_table("Latest", seen["incidents"][:15])
 
 
 def _bar(value: int, most: int, width: int = 30) -> str:
@@ -80,10 +80,10 @@ def _explain(seen: dict[str, Any], as_json: bool) -> None:
     if seen["steps"]:
         columns = ("began", "step", "target", "result", "why")
         steps = [
-            (str(s["intended_at"])[11:23], s["kind"], s["node"] or s["job"], s["result"] or "not known", s["reason"])
+            (str(s["intended_at"])[11:22], s["kind"], s["node"] or s["job"], s["result"] or "not known", s["reason"])
             for s in seen["steps"]
         ]
-        table("Done", columns, steps)
+        table("Done", columns, steps, whole=("began", "step", "result"))
 
 
 def _verdict(verdict: dict[str, Any]) -> None:
@@ -101,7 +101,9 @@ def _verdict(verdict: dict[str, Any]) -> None:
         click.echo(f"Advice: {shown(verdict['advice'])}")
     for title, key in (("What decided", "grounds"), ("What spoke against", "against")):
         if verdict[key]:
-            table(title, ("when", "source", "where", "weight", "seen"), map(_ground, verdict[key][:12]))
+            table(
+                title, ("when", "source", "where", "weight", "seen"), map(_ground, verdict[key][:12]), whole=("when",)
+            )
     for sentence in verdict["would_change"]:
         click.echo(f"Would change it: {shown(sentence)}")
 
@@ -114,7 +116,7 @@ def _ground(ground: dict[str, Any]) -> tuple[object, ...]:
         place = f"{place or ''}:{where['gpu']}"
     text = shown(item["text"] or item["kind"])
     note = f" ({shown(ground['note'])})" if ground["note"] else ""
-    return str(item["at"])[11:23], item["source"], place, f"{ground['weight']:+.1f}", text[:200] + note
+    return str(item["at"])[11:22].rstrip("Z"), item["source"], place, f"{ground['weight']:+.1f}", text[:200] + note
 
 
 def _plan(plan: dict[str, Any]) -> None:
