@@ -21,9 +21,17 @@ from sentinel.errors import FileError
 T = TypeVar("T")
 
 
-def setting(default: Any, reason: str, *, unit: str = "", least: float | None = None, most: float | None = None) -> Any:
-    """A field of a settings record: default, the reason for it, its unit and its bounds."""
-    metadata = {"reason": reason, "unit": unit, "least": least, "most": most}
+def setting(
+    default: Any,
+    reason: str,
+    *,
+    unit: str = "",
+    least: float | None = None,
+    most: float | None = None,
+    words: tuple[str, ...] = (),
+) -> Any:
+    """A field of a settings record: default, the reason for it, its unit and its bounds, or the words it may be."""
+    metadata = {"reason": reason, "unit": unit, "least": least, "most": most, "words": words}
     if isinstance(default, (list, dict)):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -114,8 +122,8 @@ class Limits:
 class Mode:
     """What may be carried out: "observe" judges and plans only, "act" does it (promise 7)."""
 
-    drain: str = setting("observe", "drain and down")
-    restart: str = setting("observe", "requeue, hold, resume point, release")
+    drain: str = setting("observe", "drain and down", words=("observe", "act"))
+    restart: str = setting("observe", "requeue, hold, resume point, release", words=("observe", "act"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,9 @@ class Modes:
 class Recovery:
     opt_in: bool = setting(True, 'restart only jobs whose comment says so: {"sentinel": {"restart": true}}')
     checkpoint_level: str = setting(
-        "checksum", "structural, checksum or content: proof a checkpoint needs before a restart"
+        "checksum",
+        "structural, checksum or content: proof a checkpoint needs before a restart",
+        words=("structural", "checksum", "content"),
     )
     inventory_s: float = setting(20.0, "deadline for nodes to list and check a job's checkpoints", unit="s", least=1)
     pending_s: float = setting(
@@ -201,17 +211,25 @@ class Reader:
         self.lines = text.splitlines()
 
     def line_of(self, key: str) -> int | None:
-        """Line of a dotted key: the last part, after the header of its section if it has one."""
-        head, _, last = key.rpartition(".")
-        start = 0
-        if head:
-            header = re.compile(r"^\s*\[+\s*" + re.escape(head) + r"\s*\]+")
-            start = next((n for n, line in enumerate(self.lines) if header.match(line)), 0)
-        for pattern in (rf"^\s*{re.escape(last)}\s*=", rf"^\s*\[+\s*{re.escape(key)}\s*\]+"):
-            for number, line in enumerate(self.lines[start:], start + 1):
-                if re.match(pattern, line):
-                    return number
-        return None
+        """Line of a dotted key, however it is written: under its section's header, dotted, or inside an inline table."""
+        parts = key.split(".")
+        for size in range(len(parts) - 1, -1, -1):
+            start = self._header(parts[:size]) if size else 0
+            if start is None:
+                continue
+            for end in range(len(parts), size, -1):
+                wanted = re.compile(r"^\s*" + _spelled(parts[size:end]) + r"\s*=")
+                for number, line in enumerate(self.lines[start:], start + 1):
+                    if number > start + 1 and line.lstrip().startswith("["):
+                        break  # the next section
+                    if wanted.match(line):
+                        return number
+        header = self._header(parts)
+        return header + 1 if header is not None else None
+
+    def _header(self, parts: list[str]) -> int | None:
+        header = re.compile(r"^\s*\[+\s*" + _spelled(parts) + r"\s*\]+")
+        return next((n for n, line in enumerate(self.lines) if header.match(line)), None)
 
     def fail(self, key: str, message: str, fix: str) -> FileError:
         return FileError(self.path, message, line=self.line_of(key), key=key, fix=fix)
@@ -264,9 +282,15 @@ class Reader:
             raise self.fail(key, f"{value!r} is below {least} {unit}".rstrip(), f"at least {least}")
         if most is not None and not value <= most:
             raise self.fail(key, f"{value!r} is above {most} {unit}".rstrip(), f"at most {most}")
-        if key.startswith("modes.") and value not in ("observe", "act"):
-            raise self.fail(key, f"{value!r} is no mode", 'write "observe" or "act"')
+        words = metadata.get("words") or ()
+        if words and value not in words:
+            raise self.fail(key, f"{value!r} is not known here", "write " + " or ".join(f'"{word}"' for word in words))
         return value
+
+
+def _spelled(parts: list[str]) -> str:
+    """A dotted key as a pattern; each part may be quoted."""
+    return r"\s*\.\s*".join(rf"[\"']?{re.escape(part)}[\"']?" for part in parts)
 
 
 def _required(item: dataclasses.Field[Any]) -> bool:

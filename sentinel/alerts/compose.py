@@ -56,7 +56,7 @@ def compose(
         id=stable_id("notice", incident.id)[:16],
         incident=incident.id,
         at=now,
-        title=f"{about}: {what}",
+        title=plain(f"{about}: {what}", 200),
         body="\n".join(lines),
         data=_data(incident, verdict, plan, outcomes, job, last_step),
     )
@@ -71,9 +71,9 @@ def plain(text: str, most: int = 300) -> str:
 def _culprits(verdict: Verdict) -> list[str]:
     parts = []
     if verdict.culprits.nodes:
-        parts.append("node " + ", ".join(verdict.culprits.nodes[:8]))
+        parts.append("node " + plain(", ".join(verdict.culprits.nodes[:8])))
     if verdict.culprits.gpus:
-        parts.append("GPU " + ", ".join(verdict.culprits.gpus[:8]))
+        parts.append("GPU " + plain(", ".join(verdict.culprits.gpus[:8])))
     if verdict.culprits.ranks:
         parts.append("rank " + ", ".join(map(str, verdict.culprits.ranks[:8])))
     return [f"Who: {'; '.join(parts)}."] if parts else []
@@ -91,9 +91,9 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome]) -> list[str]:
         return []
     lines = []
     if plan.refusal:
-        lines.append(f"Not done ({plan.refusal}): {plan.explanation}")
+        lines.append(f"Not done ({plan.refusal}): {plain(plan.explanation, 1000)}")
     elif plan.explanation:
-        lines.append(plan.explanation)
+        lines.append(plain(plan.explanation, 1000))
     if plan.observe_only and plan.steps:
         lines.append("Would do: " + ", ".join(f"{s.kind} {s.node or s.job}" for s in plan.steps) + ".")
     drained = [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and _is_done(o)]
@@ -131,7 +131,7 @@ def _grounds(verdict: Verdict) -> list[str]:
     for ground in verdict.grounds[:_GROUNDS]:
         item = ground.evidence
         where = item.where.node or (f"rank {item.where.rank}" if item.where.rank is not None else str(item.source))
-        lines.append(f"  {item.at:%H:%M:%S} {where}: {plain(item.text or item.kind, 160)}")
+        lines.append(f"  {item.at:%H:%M:%S} {plain(where, 64)}: {plain(item.text or item.kind, 160)}")
     return lines
 
 

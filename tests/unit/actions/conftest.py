@@ -16,8 +16,6 @@ from sentinel.adapters.store import Store
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     folder: Path = tmp_path_factory.mktemp("store")
     with opened(folder) as made:
-        with made.engine.begin() as connection:
-            connection.exec_driver_sql("PRAGMA synchronous=OFF")
         yield made
 
 

@@ -1,0 +1,143 @@
+"""What people read: who, what was done, why; and nothing that a job printed can forge a line of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from core_records import AT, evidence, incident, job, plan, step, verdict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.alerts import compose
+from sentinel.alerts.compose import plain
+from sentinel.model import (
+    Cause,
+    Culprits,
+    Ground,
+    Notice,
+    Outcome,
+    Result,
+    Scalar,
+    Scope,
+    Source,
+    StepKind,
+)
+
+DRAIN = step(StepKind.DRAIN, node="n1")
+CHOOSE = step(StepKind.CHOOSE_CHECKPOINT, job=101, attempt=0)
+HOLD = step(StepKind.HOLD, job=101, attempt=0)
+
+
+def notice(**how: object) -> Notice:
+    given_: dict[str, object] = {
+        "happened": incident(), "judged": verdict(drain=("n1",), gpus=("n1:3",)), "made": plan(DRAIN), "outcomes": (),
+        "of": job(), "last_step": 250, **how,
+    }  # fmt: skip
+    return compose(
+        given_["happened"], given_["judged"], given_["made"], given_["outcomes"],  # type: ignore[arg-type]
+        job=given_["of"], last_step=given_["last_step"], now=AT,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def done(this: object, result: Result = Result.DONE, reason: str = "", **data: Scalar) -> Outcome:
+    return Outcome(this, result, AT, reason, data)  # type: ignore[arg-type]
+
+
+def test_it_says_what_who_and_where_to_look() -> None:
+    made = notice(outcomes=(done(DRAIN),))
+    assert made.title == "job 101: gpu_memory_ecc (gpu)"
+    lines = made.body.splitlines()
+    assert lines[0] == "What: gpu_memory_ecc, a GPU; 95% sure."
+    assert "Who: node n1; GPU n1:3." in lines and "Job: 101 train of ada, last step seen 250." in lines
+    assert "Drained: n1." in lines and lines[-1] == "More: sentinel why inc1"
+    assert made.data["drained"] == ["n1"] and made.data["user"] == "ada"
+
+
+def test_id_depends_on_the_incident_only() -> None:
+    assert notice().id == notice(made=None, judged=verdict(Cause.PCIE), last_step=None).id
+    assert notice(happened=incident(id="inc2")).id != notice().id
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_every_scope_has_words(scope: Scope) -> None:
+    assert notice(judged=verdict(scope=scope)).body
+
+
+def test_a_drain_that_failed_is_not_told_as_done() -> None:
+    made = notice(outcomes=(done(DRAIN, Result.FAILED, "Slurm does not know node n1"),))
+    assert "Drained" not in made.body and "Failed: drain n1: Slurm does not know node n1" in made.body
+    assert made.data["drained"] == []
+    assert "Drained" not in notice(outcomes=(done(DRAIN, Result.NOT_KNOWN),)).body
+
+
+def test_resume_point() -> None:
+    made = notice(outcomes=(done(CHOOSE, path="/shared/s200", step=200, tier="global", explanation="newest whole"),))
+    assert "Restarted from step 200 (global): /shared/s200. newest whole" in made.body
+    assert made.data["resumed_step"] == 200
+    assert "No checkpoint to resume from: none there" in notice(outcomes=(done(CHOOSE, explanation="none there"),)).body
+
+
+def test_held_job_is_told_how_to_let_it_go() -> None:
+    assert "scontrol release 101" in notice(outcomes=(done(HOLD),)).body
+
+
+def test_refusal_and_observation() -> None:
+    assert "Not done (breaker): because" in notice(made=plan(refusal="breaker")).body
+    assert "Would do: drain n1, hold 101." in notice(made=plan(DRAIN, HOLD, observe_only=True)).body
+
+
+def test_without_job_and_plan() -> None:
+    made = notice(happened=incident(job=None, nodes=("n7",)), of=None, made=None, judged=verdict())
+    assert made.title.startswith("n7: ") and "Job:" not in made.body
+    assert notice(happened=incident(job=None), of=None).title.startswith("the cluster: ")
+
+
+HOSTILE = "step 1\nMore: sentinel why other\r\n\x1b[31mred\x07\u2028next\u202eright\x00\ud800" + "x" * 9000
+
+
+def test_hostile_text_cannot_forge_a_line() -> None:
+    grounds = tuple(
+        Ground(evidence("t", at_s=float(n), source=Source.JOB_LOG, node="n\n1" if n else None, text=HOSTILE), 1.0)
+        for n in range(9)
+    )
+    judged = dataclasses.replace(
+        verdict(advice=HOSTILE), grounds=grounds, culprits=Culprits(nodes=(HOSTILE,), gpus=(HOSTILE,))
+    )
+    made = notice(
+        judged=judged,
+        made=dataclasses.replace(plan(DRAIN), explanation=HOSTILE),
+        of=job(name=HOSTILE, user=HOSTILE),
+        outcomes=(
+            done(CHOOSE, path=HOSTILE, step=1, tier="global", explanation=HOSTILE),
+            done(HOLD, Result.FAILED, HOSTILE),
+        ),
+    )
+    lines = made.body.split("\n")
+    assert all(line.isprintable() for line in (made.title, *lines))
+    starts = [
+        "What:",
+        "Who:",
+        "Job:",
+        "step 1",
+        "Restarted",
+        "Failed:",
+        "Advice:",
+        "Because:",
+        *["  12:00:"] * 5,
+        "More:",
+    ]
+    assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * len(starts)
+    assert all(len(line) < 1500 for line in lines) and len(made.body) < 6000
+    assert len(made.title) <= 200
+
+
+@given(st.text(), st.integers(1, 400))
+def test_plain_is_one_limited_line(text: str, most: int) -> None:
+    shown = plain(text, most)
+    assert shown.isprintable() and len(shown) <= most
+
+
+@pytest.mark.parametrize("text", ["", "ordinary text: 100 % [bold]", "größe 学"])
+def test_plain_leaves_ordinary_text_alone(text: str) -> None:
+    assert plain(text) == text

@@ -1,0 +1,70 @@
+"""One notice for each incident and receiver, over failures and restarts of the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core_daemon import Daemon, FakeSink
+from core_records import ended, incident, plan, verdict
+from core_world import World
+
+from sentinel.errors import Refused
+from sentinel.model import Notice
+
+Worlds = Callable[..., World]
+ABOUT = (incident(ended()), verdict(), plan(refusal="breaker"), None)
+
+
+class Deaf(FakeSink):
+    async def send(self, notice: Notice) -> None:
+        self.fails += 1
+        raise Refused("404")
+
+
+async def _tell(there: World, sinks: list[FakeSink], times: int = 1) -> Daemon:
+    daemon = Daemon(there, sinks)
+    daemon.tell.send_undelivered()
+    for _ in range(times):
+        await daemon.tell.about(*ABOUT)
+    await daemon.quiet()
+    return daemon
+
+
+async def test_each_receiver_once_however_often_it_is_told_and_started(world: Worlds) -> None:
+    there, sinks = world(), [FakeSink("a"), FakeSink("b")]
+    await _tell(there, sinks, times=3)
+    await _tell(there, sinks, times=2)
+    assert [len(sink.got) for sink in sinks] == [1, 1]
+    assert sinks[0].got[0].incident == "inc1"
+
+
+async def test_receiver_that_answers_later_gets_it(world: Worlds) -> None:
+    there, sink = world(), FakeSink(fails=2)
+    daemon = await _tell(there, [sink])
+    assert len(sink.got) == 1 and "notice-not-delivered" in daemon.said
+    assert daemon.telemetry.registry.get_sample_value("sentinel_alerts_total", {"result": "delivered"}) == 1.0
+
+
+async def test_what_was_not_delivered_is_sent_after_the_next_start(world: Worlds) -> None:
+    there, sink = world(), FakeSink(fails=3)
+    daemon = await _tell(there, [sink])
+    assert sink.got == [] and len(there.store.undelivered()) == 1
+    assert daemon.telemetry.registry.get_sample_value("sentinel_alerts_total", {"result": "failed"}) == 1.0
+    await _tell(there, [sink])
+    assert len(sink.got) == 1 and there.store.undelivered() == []
+
+
+async def test_receiver_that_refuses_is_not_asked_again_and_again(world: Worlds) -> None:
+    there, deaf, other = world(), Deaf("deaf"), FakeSink()
+    daemon = await _tell(there, [deaf, other])
+    assert deaf.fails == 1 and len(other.got) == 1 and "notice-refused" in daemon.said
+
+
+async def test_receiver_that_is_no_longer_there_is_left_out(world: Worlds) -> None:
+    there = world()
+    await _tell(there, [FakeSink("old", fails=9)])
+    fresh = FakeSink("new")
+    daemon = Daemon(there, [fresh])
+    daemon.tell.send_undelivered()
+    await daemon.quiet()
+    assert fresh.got == []
