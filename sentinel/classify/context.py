@@ -123,7 +123,8 @@ def _many_nodes(
     nodes, _ = _units(sleeping)
     if len(nodes) >= 2:
         note = f"tasks on {len(nodes)} nodes sleep in the kernel: shared storage, not one node"
-        added.append(_ground(sleeping[0].evidence, "many-D", {C.FILESYSTEM_STORAGE: 3.5}, note, Scope.CLUSTER))
+        weights = {C.FILESYSTEM_STORAGE: 4.0}
+        added.append(Reading(sleeping[0].evidence, "many-D", weights, Role.CAUSE, Scope.CLUSTER, note=note))
     return added
 
 

@@ -39,7 +39,8 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     by_id = rules.by_id()
     readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
     added = context(incident, readings, history, rules, now)
-    weighed = weigh(readings, rules) + [Weighed(reading, 1.0) for reading in added]
+    leading = order([*readings, *(reading for reading in added if reading.role is Role.CAUSE)])
+    weighed = weigh(leading, rules) + [Weighed(reading, 1.0) for reading in added if reading.role is not Role.CAUSE]
     ranked = shares(odds(weighed, rules), rules.judgement.temperature)
     if not ranked:
         return Verdict(C.UNKNOWN, Scope.UNKNOWN, 0.0, restart=Restart.RESUME)

@@ -38,6 +38,11 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
     roles = {id(r): _role(r, xids, rules) for r in readings}
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
+    for reading in readings:
+        if roles[id(reading)] is Role.SYMPTOM:
+            follows = bool(causes) and not _before(reading, causes[0])
+            roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
+    causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     known = bool(causes)
     echoes = _echoes(readings)
     seen: set[str] = set()
@@ -50,9 +55,6 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
         seen.add(reading.key)
         role = roles[id(reading)]
         factor = 1.0
-        if role is Role.SYMPTOM:
-            before = bool(causes) and not _before(reading, causes[0])
-            role = Role.CONSEQUENCE if before else Role.CAUSE
         if role is Role.CONSEQUENCE and known:
             factor = SHADOW
         elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):

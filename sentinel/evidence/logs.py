@@ -20,8 +20,10 @@ from sentinel.rules import Form, Role, Rule, Rules
 
 LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
 WINDOW = 2048  # bytes around a hit that are looked at
-LIMIT = 24  # evidences kept per rule and unit; further ones are counted
-UNIT_LIMIT = 512  # units kept per rule
+LIMIT = 6  # evidences kept per rule and unit; further ones are counted
+UNIT_LIMIT = 2048  # rules times units kept
+FORGET_S = 600.0  # while following a live log, the limits above hold for so long
+ENOUGH = 4096  # hits of one rule after which its lines are only counted; Xids, which differ by number, are all read
 STEPS_PER_BLOCK = 96  # a block with more step lines yields the first and last of them, evenly thinned
 
 # A machine's own log is read with the rules of its form; a job's log may quote any of them.
@@ -75,6 +77,7 @@ class LogReader:
         self._pending = b""
         self._line = first_line
         self._kept: dict[tuple[str, object], int] = {}
+        self._kept_since: datetime | None = None
         self.counts: dict[str, int] = {}  # hits per rule, also of those not kept
         self.bytes_read = 0
         self.lines_read = 0
@@ -98,12 +101,20 @@ class LogReader:
 
     def _read(self, block: bytes, now: datetime, *, whole: bool) -> list[Evidence]:
         block = clean(block)
+        self._forget(now)
         hits = self._signatures.screen.scan(block)
         found = self._confirm(block, hits, now) if hits else []
         count = block.count(b"\n") + (whole and not block.endswith(b"\n"))
         self._line += count
         self.lines_read += count
         return found
+
+    def _forget(self, now: datetime) -> None:
+        """What was kept long ago does not silence what a job that runs for weeks says now."""
+        if self._kept_since is None or (now - self._kept_since).total_seconds() > FORGET_S:
+            self._kept.clear()
+            self.counts.clear()
+            self._kept_since = now
 
     def _confirm(self, block: bytes, hits: list[tuple[int, int]], now: datetime) -> list[Evidence]:
         hits = self._thin(hits)
@@ -148,7 +159,9 @@ class LogReader:
             compiled = self._signatures.compiled[index]
             if self._forms is not None and compiled.rule.form not in self._forms:
                 continue
-            self.counts[compiled.rule.id] = self.counts.get(compiled.rule.id, 0) + 1
+            count = self.counts[compiled.rule.id] = self.counts.get(compiled.rule.id, 0) + 1
+            if count > ENOUGH and compiled.rule.role is not Role.PROGRESS and compiled.rule.kind != Kind.XID:
+                continue
             low, high = max(start, at - WINDOW), min(end, at + WINDOW)
             window = block[low:high]
             hit = compiled.pattern.search(window)
@@ -180,7 +193,7 @@ class LogReader:
         if rule.role is not Role.PROGRESS:
             unit = (rule.id, (where.node, where.rank, where.gpu, data.get("pci"), data.get("xid"), data.get("peer")))
             seen = self._kept.get(unit, 0)
-            if seen >= LIMIT or (not seen and len(self._kept) >= UNIT_LIMIT * 8):
+            if seen >= LIMIT or (not seen and len(self._kept) >= UNIT_LIMIT):
                 return None
             self._kept[unit] = seen + 1
         if (uptime := uptime_of(text)) is not None:

@@ -11,7 +11,7 @@ from sentinel.adapters.hyperscan import HyperscanScreen
 from sentinel.adapters.rules_files import load_rules
 from sentinel.errors import Unavailable
 from sentinel.evidence.lines import clean, prefix_of, time_of, visible
-from sentinel.evidence.logs import LIMIT, LINE_LIMIT, LogReader, Signatures
+from sentinel.evidence.logs import LIMIT, LINE_LIMIT, UNIT_LIMIT, LogReader, Signatures
 from sentinel.evidence.screen import PlainScreen, literals
 from sentinel.model import Evidence, Kind, Source, Trust, Where
 
@@ -120,13 +120,14 @@ def test_invalid_utf8_long_lines_and_null_bytes_survive() -> None:
 def test_what_a_hostile_log_makes_it_keep_is_bounded() -> None:
     reader = LogReader(PLAIN)
     kept = []
-    for _ in range(40):
+    for _ in range(10):
         kept.extend(reader.feed(b"NVRM: Xid (PCI:0000:1a:00): 79, pid=1\n" * 1000, NOW))
     assert len(kept) <= 4 * LIMIT
-    assert reader.counts["xid"] == 40_000
-    forged = b"".join(b"[rank%d]: NVRM: Xid (PCI:0000:%02x:00): 79\n" % (i, i % 256) for i in range(20_000))
-    assert len(reader.feed(forged, NOW)) <= 20_000
-    assert len(reader._kept) <= 4200
+    assert reader.counts["xid"] == 10_000
+    forged = b"".join(b"[rank%d]: NVRM: Xid (PCI:0000:%02x:00): 79\n" % (i, i % 256) for i in range(8_000))
+    kept = reader.feed(forged, NOW)
+    assert 1000 < len(kept) <= LIMIT * UNIT_LIMIT
+    assert len(kept) < 8_000
 
 
 def test_text_is_made_harmless() -> None:
