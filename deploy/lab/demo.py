@@ -7,6 +7,7 @@ and Slurm's own commands and the job's log are the witnesses.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -293,31 +294,32 @@ def _seconds(iso: str) -> float:
 
 
 def _cells(row: Row) -> list[str]:
-    def number(value: float | None, unit: str = "") -> str:
-        return "…" if value is None else f"{value:g}{unit}"
+    def number(value: float | None) -> str:
+        return "…" if value is None else f"{value:.1f} s"
 
-    verdict = f"{row.cause} ({row.scope})\n{_culprit(row)}" if row.cause else "…"
-    action = "; ".join(filter(None, [f"drained {', '.join(row.drained)}" if row.drained else "", row.action])) or "…"
-    resumed = f"{row.resumed_step} ({row.tier})" if row.resumed_step is not None else "…"
     held = row.action.startswith("held")
+    action = "; ".join(filter(None, [f"drained {', '.join(row.drained)}" if row.drained else "", row.action]))
+    verdict = "\n".join(filter(None, [row.cause, f"{row.scope}: {_culprit(row)}", action])) if row.cause else "…"
+    resumed = "…"
+    if row.resumed_step is not None:
+        resumed = f"{row.resumed_step} ({row.tier})\n{'…' if row.lost_steps is None else row.lost_steps} steps lost"
     return [
         row.fault,
-        number(row.detected_s, " s"),
+        number(row.detected_s),
         verdict,
-        action,
-        "-" if held else number(row.restarted_s, " s"),
+        "-" if held else number(row.restarted_s),
         "-" if held else resumed,
-        "-" if held else number(row.lost_steps),
         "ok" if row.ok else f"WRONG: {row.wrong}" if row.wrong else "…",
     ]
 
 
-COLUMNS = ("fault", "detected", "verdict", "action", "running again", "resumed at", "steps lost", "")
+COLUMNS = ("fault", "detected\nafter", "verdict, culprit, action", "running\nagain after", "resumed at step", "")
 
 
 @contextmanager
-def table() -> Iterator[Callable[[list[Row]], None]]:
-    """A live table on a terminal; plain lines, one for each finished row, elsewhere."""
+def table(picture: Path | None = None) -> Iterator[Callable[[list[Row]], None]]:
+    """A live table on a terminal, the final one elsewhere; ``picture`` gets the final one as SVG."""
+    from rich import box
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
@@ -326,7 +328,7 @@ def table() -> Iterator[Callable[[list[Row]], None]]:
     console = Console()
 
     def draw(rows: list[Row]) -> Table:
-        made = Table(title="Sentinel: five faults under a training job", title_justify="left")
+        made = Table(title="Sentinel: five faults under a training job", title_justify="left", box=box.SIMPLE_HEAD)
         for column in COLUMNS:
             made.add_column(column, overflow="fold")
         for row in rows:
@@ -335,8 +337,19 @@ def table() -> Iterator[Callable[[list[Row]], None]]:
             made.add_row(*cells)
         return made
 
-    with Live(draw([]), console=console, refresh_per_second=4) as live:
-        yield lambda rows: live.update(draw(rows))
+    shown = [draw([])]
+
+    def update(rows: list[Row]) -> None:
+        shown[0] = draw(rows)
+        live.update(shown[0])
+
+    with Live(shown[0], console=console, refresh_per_second=4) as live:
+        yield update
+    print()
+    if picture is not None:
+        page = Console(record=True, width=92, file=io.StringIO())
+        page.print(shown[0])
+        page.save_svg(str(picture), title="bash deploy/demo")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -358,7 +371,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         demo = Demo(lab, lambda text: print(text, flush=True))
         demo.train()
-        with table() as draw:
+        with table(options.svg) as draw:
             for scene in SCENES:
                 rows.append(Row(fault=scene.name))
                 if len(rows) > 1:
@@ -408,6 +421,7 @@ The lab is still up. Look around:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bash deploy/demo", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON object for each fault")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the final table as a picture")
     parser.add_argument("--keep", action="store_true", help="leave the lab up afterwards")
     parser.add_argument("--dir", type=Path, help="folder of the lab")
     options = parser.parse_args()
