@@ -29,6 +29,7 @@ from sentinel.agent.jobs import Jobs
 from sentinel.agent.keeping import node_name, write_atomically
 from sentinel.agent.kernel import KernelWatch, rules_reader
 from sentinel.agent.orders import Orders
+from sentinel.agent.rounds import Rounds
 from sentinel.agent.sending import Sender
 from sentinel.agent.settings import AgentSettings
 from sentinel.agent.verdict import VerdictKeeper
@@ -74,6 +75,7 @@ class Agent:
             rules_reader(self.node, self.boot, signatures),
             lambda item: self.keep(self.gpus.placed(item)),
         )
+        self.rounds = Rounds(self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs))
         self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble)
         self.sender = Sender(
             self.node,
@@ -102,6 +104,10 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stopped.set())
         scheduler = self._scheduler()
+        if self.settings.metrics.listen:
+            from sentinel.agent.metrics import serve
+
+            serve(self, self.settings.metrics.listen)
         if self.settings.resume:
             write_atomically(Path(self.settings.run_dir) / "resume_dir", self.settings.resume + "\n")
         self.verdict.write()
@@ -143,6 +149,15 @@ class Agent:
         scheduler.add_job(self.verdict.write, "interval", seconds=self.settings.verdict_s)
         scheduler.add_job(self.jobs.scan, "interval", seconds=1.0)
         scheduler.add_job(self.kernel.panics, next_run_time=datetime.now(UTC))
+        host = self.settings.host
+        scheduler.add_job(self.rounds.host, "interval", seconds=host.period_s, jitter=host.period_s / 10)
+        scheduler.add_job(lambda: self.rounds.clock(self.sender.clock_offset_s), "interval", seconds=host.period_s)
+        if host.mounts:
+            scheduler.add_job(self.rounds.mounts, "interval", seconds=host.period_s, jitter=host.period_s / 10)
+        for name, check in self.settings.checks.items():
+            scheduler.add_job(
+                self.rounds.check, "interval", args=[name], seconds=check.period_s, jitter=check.period_s / 10
+            )
         return scheduler
 
     # ------------------------------------------------------------------------------------------------ wiring

@@ -141,7 +141,7 @@ def feed(follower: Follower, file: LogFile, now_s: float) -> list[Evidence]:
 
 
 def test_errors_pass_and_floods_are_counted(tmp_path: Path, follow: Any, follower: Follower) -> None:
-    (tmp_path / "job.out").write_bytes(ERROR * 12)
+    (tmp_path / "job.out").write_bytes(b"".join(b"[rank%d]: %s" % (rank, ERROR) for rank in range(12)))
     file = follow()
     assert len(feed(follower, file, 0.0)) == 5
     found = follower.due(NOW, 0.1, last=True)

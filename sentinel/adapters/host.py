@@ -1,0 +1,125 @@
+"""Host and fabric as /sys and /proc show them. Nothing is judged; what cannot be read is left out.
+
+Runs in a probe's process: a broken adapter or process can block a read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+_VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
+_COUNTERS = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
+
+
+def ports(sysfs: Path) -> list[dict[str, Any]]:
+    """Every port of every InfiniBand or RoCE adapter with its state and its error counters."""
+    made = []
+    for folder in sorted(sysfs.glob("class/infiniband/*/ports/*")):
+        state = _text(folder / "state")  # "4: ACTIVE"
+        counters = {name: number for name in _COUNTERS if (number := _number(folder / "counters" / name)) is not None}
+        made.append(
+            {
+                "name": f"{folder.parents[1].name}:{folder.name}",
+                "state": state.rpartition(":")[2].strip() if state else None,
+                "counters": counters,
+            }
+        )
+    return made
+
+
+def uncorrected(sysfs: Path) -> dict[str, int]:
+    """Uncorrected errors by memory controller (EDAC)."""
+    counts = (
+        (folder.name, _number(folder / "ue_count")) for folder in sorted(sysfs.glob("devices/system/edac/mc/mc*"))
+    )
+    return {name: count for name, count in counts if count is not None}
+
+
+def memory_available(proc: Path) -> float | None:
+    """Share of host memory that is available."""
+    text = _text(proc / "meminfo") or ""
+    values = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", text, re.M)}
+    total = values.get("MemTotal")
+    return values["MemAvailable"] / total if total and "MemAvailable" in values else None
+
+
+def used_fraction(path: str) -> float | None:
+    """Share of a file system that ordinary users cannot fill any more, in bytes or in inodes, whichever is worse."""
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return None
+    shares = []
+    if status.f_blocks:
+        used = status.f_blocks - status.f_bfree
+        shares.append(used / (used + status.f_bavail) if used + status.f_bavail else 1.0)
+    if status.f_files:
+        shares.append(1 - status.f_favail / status.f_files)
+    return max(shares) if shares else None
+
+
+def driver_version(proc: Path) -> str | None:
+    """Version of the loaded NVIDIA kernel module; None when there is none."""
+    text = _text(proc / "driver" / "nvidia" / "version")
+    match = _VERSION.search(text.splitlines()[0]) if text else None
+    return match[1] if match else None
+
+
+def library_version(folders: Collection[str] = _LIBRARIES) -> str | None:
+    """Version of libnvidia-ml on disk, from the file that its link points to."""
+    for folder in folders:
+        link = Path(folder) / "libnvidia-ml.so.1"
+        if link.is_symlink():
+            match = re.search(r"\.so\.(\d+(?:\.\d+)+)$", str(link.resolve()))
+            if match:
+                return match[1]
+    return None
+
+
+def strays(proc: Path, jobs: Collection[int]) -> list[tuple[int, str]]:
+    """Processes of ordinary users that hold a GPU's device file and belong to none of these jobs."""
+    found = []
+    for pid, folder in _processes(proc):
+        try:
+            if folder.stat().st_uid == 0 or not _holds_gpu(folder):
+                continue
+            environment = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # gone, or not ours to look at
+        ids = {item.partition(b"=")[2] for item in environment if item.startswith(b"SLURM_JOB_ID=")}
+        if not ids & {str(job).encode() for job in jobs}:
+            found.append((pid, (_text(folder / "comm") or "").strip()))
+    return found
+
+
+def _processes(proc: Path) -> Iterator[tuple[int, Path]]:
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            yield int(entry.name), entry
+
+
+def _holds_gpu(folder: Path) -> bool:
+    for entry in (folder / "fd").iterdir():
+        try:
+            if re.fullmatch(r"/dev/nvidia\d+", str(entry.readlink())):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text and text.lstrip("-").isdigit() else None

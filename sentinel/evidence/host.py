@@ -1,0 +1,228 @@
+"""Readings of host and fabric → evidence. Pure: readings in, edges out.
+
+What cannot be read is absent from a reading and changes nothing. The first reading of a counter is a base, not a growth.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sentinel.model import Evidence, Kind, Scalar, Source, Where, stable_id
+
+ACTIVE = "ACTIVE"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One port of an InfiniBand or RoCE adapter."""
+
+    name: str  # device:port
+    state: str | None = None  # ACTIVE, DOWN, INIT, ...
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostReading:
+    at: datetime
+    ports: tuple[Port, ...] = ()
+    uncorrected: Mapping[str, int] = field(default_factory=dict)  # EDAC memory controller → uncorrected errors
+    disks: Mapping[str, float] = field(default_factory=dict)  # path → share of it that is used
+    memory_available: float | None = None  # share
+    driver: str | None = None  # loaded kernel module
+    library: str | None = None  # libnvidia-ml on disk
+    strays: tuple[tuple[int, str], ...] = ()  # processes that hold a GPU and belong to no job here: pid, name
+
+
+def reading_from(message: Mapping[str, Any], at: datetime) -> HostReading:
+    """A reading from the JSON of the probe."""
+    return HostReading(
+        at=at,
+        ports=tuple(
+            Port(port["name"], port.get("state"), port.get("counters", {})) for port in message.get("ports", ())
+        ),
+        uncorrected=message.get("uncorrected", {}),
+        disks=message.get("disks", {}),
+        memory_available=message.get("memory_available"),
+        driver=message.get("driver"),
+        library=message.get("library"),
+        strays=tuple((int(pid), str(name)) for pid, name in message.get("strays", ())),
+    )
+
+
+class HostReader:
+    """Turns readings of one node into evidence.
+
+    Args:
+        full_fraction: a disk this full is said.
+        flaps: link losses of one port within ``flap_window_s`` that are said.
+    """
+
+    def __init__(self, node: str, *, full_fraction: float = 0.97, flaps: int = 3, flap_window_s: float = 600.0) -> None:
+        self.node = node
+        self._full = full_fraction
+        self._flaps = flaps
+        self._window_s = flap_window_s
+        self._edges: dict[str, Scalar] = {}
+        self._counters: dict[tuple[str, str], int] = {}
+        self._downs: dict[str, deque[tuple[float, int]]] = {}
+        self._was_active: set[str] = set()
+
+    def read(self, reading: HostReading) -> list[Evidence]:
+        return [
+            *self._ports(reading),
+            *self._memory(reading),
+            *self._disks(reading),
+            *self._driver(reading),
+            *self._strays(reading),
+        ]
+
+    def _ports(self, reading: HostReading) -> Iterator[Evidence]:
+        for port in reading.ports:
+            if port.state == ACTIVE:
+                self._was_active.add(port.name)
+            # A port that was never up is not wired; one that was up and is not any more has lost its link.
+            down = None if port.state is None else port.state != ACTIVE and port.name in self._was_active
+            yield from self._edge(
+                reading, f"port/{port.name}", down, "link_down", Source.FABRIC, f"port {port.name} is {port.state}",
+                {"state": port.state}, nic=port.name,
+            )  # fmt: skip
+            yield from self._flapping(reading, port)
+            for name, kind, sentence in _PORT_COUNTERS:
+                grown = self._growth(port.name, name, port.counters.get(name))
+                if grown:
+                    yield self._evidence(
+                        reading, kind, Source.FABRIC, f"{sentence} on port {port.name}: {grown} more",
+                        {"counter": name, "grown": grown}, nic=port.name, identity=(name, port.name, reading.at),
+                    )  # fmt: skip
+
+    def _flapping(self, reading: HostReading, port: Port) -> Iterator[Evidence]:
+        now_s = reading.at.timestamp()
+        downs = self._downs.setdefault(port.name, deque())
+        grown = self._growth(port.name, "link_downed", port.counters.get("link_downed"))
+        if grown:
+            downs.append((now_s, grown))
+        while downs and downs[0][0] < now_s - self._window_s:
+            downs.popleft()
+        count = sum(number for _, number in downs)
+        yield from self._edge(
+            reading, f"flap/{port.name}", count >= self._flaps, "link_flap", Source.FABRIC,
+            f"port {port.name} lost its link {count} times in {self._window_s:g} s",
+            {"losses": count, "window_s": self._window_s}, nic=port.name,
+        )  # fmt: skip
+
+    def _memory(self, reading: HostReading) -> Iterator[Evidence]:
+        for controller, count in reading.uncorrected.items():
+            grown = self._growth(controller, "ue", count)
+            if grown:
+                yield self._evidence(
+                    reading, "host_memory_ecc", Source.HOST, f"uncorrected errors of host memory at {controller}: {grown}",
+                    {"controller": controller, "grown": grown}, identity=("ue", controller, count),
+                )  # fmt: skip
+        available = reading.memory_available
+        low = None if available is None else available < 0.01
+        yield from self._edge(
+            reading, "memory", low, "host_memory_low", Source.HOST,
+            f"only {(available or 0):.2%} of host memory is available", {"available_fraction": available},
+        )  # fmt: skip
+
+    def _disks(self, reading: HostReading) -> Iterator[Evidence]:
+        for path, used in reading.disks.items():
+            yield from self._edge(
+                reading, f"disk/{path}", used >= self._full, "disk_full", Source.HOST, f"{path} is {used:.1%} full",
+                {"used_fraction": round(used, 4)}, path=path,
+            )  # fmt: skip
+
+    def _driver(self, reading: HostReading) -> Iterator[Evidence]:
+        known = reading.driver is not None and reading.library is not None
+        yield from self._edge(
+            reading, "driver", (reading.driver != reading.library) if known else None, "driver_mismatch", Source.HOST,
+            f"the loaded driver is {reading.driver}, its library on disk is {reading.library}",
+            {"driver": reading.driver, "library": reading.library},
+        )  # fmt: skip
+
+    def _strays(self, reading: HostReading) -> Iterator[Evidence]:
+        now = {f"stray/{pid}" for pid, _ in reading.strays}
+        for pid, name in reading.strays:
+            yield from self._edge(
+                reading, f"stray/{pid}", True, "stray_gpu_process", Source.HOST,
+                f"process {pid} ({name}) holds a GPU and belongs to no job on this node", {"pid": pid, "command": name[:64]},
+            )  # fmt: skip
+        for key in [key for key in self._edges if key.startswith("stray/") and key not in now]:
+            del self._edges[key]
+
+    def _growth(self, unit: str, name: str, value: int | None) -> int:
+        """How much a counter grew since the last reading; 0 at first, after a reset, and when it is not known."""
+        if value is None:
+            return 0
+        before = self._counters.get((unit, name))
+        self._counters[(unit, name)] = value
+        return value - before if before is not None and value > before else 0
+
+    def _edge(
+        self, reading: HostReading, key: str, value: bool | None, kind: str, source: Source, text: str,
+        data: Mapping[str, Scalar], *, nic: str | None = None, path: str | None = None,
+    ) -> Iterator[Evidence]:  # fmt: skip
+        if value is None or value == self._edges.get(key, False):
+            return
+        if value:
+            self._edges[key] = True
+            yield self._evidence(
+                reading, kind, source, text, data, nic=nic, path=path, identity=(key, reading.at.isoformat())
+            )
+        else:
+            del self._edges[key]
+
+    def _evidence(
+        self, reading: HostReading, kind: str, source: Source, text: str, data: Mapping[str, Scalar], *,
+        identity: tuple[object, ...], nic: str | None = None, path: str | None = None,
+    ) -> Evidence:  # fmt: skip
+        return Evidence(
+            id=stable_id("host", self.node, *identity),
+            at=reading.at,
+            seen_at=reading.at,
+            source=source,
+            kind=kind,
+            where=Where(node=self.node, nic=nic, path=path),
+            text=text,
+            data=dict(data),
+        )
+
+
+# Counters whose growth is said: name, kind, sentence. Congestion counters are left to Prometheus.
+_PORT_COUNTERS = (
+    ("local_link_integrity_errors", "link_errors", "link integrity errors"),
+    ("excessive_buffer_overrun_errors", "link_errors", "buffer overruns"),
+    ("link_error_recovery", "link_errors", "link error recoveries"),
+)
+
+
+def check_meaning(convention: str, status: int | None) -> str:
+    """What a site check's exit status says: ok, warning, critical or unknown.
+
+    ``nagios``: 0, 1, 2, 3. ``nhc``: 0 is ok and anything a shell reserves for itself is unknown. A check that was killed,
+    or could not be started, found out nothing.
+    """
+    if status is None or status < 0 or status in (126, 127) or status > 128:
+        return "unknown"
+    if convention == "nhc":
+        return "ok" if status == 0 else "critical"
+    return {0: "ok", 1: "warning", 2: "critical"}.get(status, "unknown")
+
+
+def check_evidence(node: str, name: str, meaning: str, text: str, at: datetime) -> Evidence:
+    """Evidence of a site check that did not say ok; unknown is *unreadable*."""
+    kind = Kind.UNREADABLE if meaning == "unknown" else "site_check"
+    return Evidence(
+        id=stable_id("check", node, name, meaning, at.isoformat()),
+        at=at,
+        seen_at=at,
+        source=Source.SITE_CHECK,
+        kind=kind,
+        where=Where(node=node),
+        text=f"{name}: {text}"[:1000],
+        data={"check": name, "meaning": meaning},
+    )
