@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sentinel.evidence.progress import Rhythm, observe
@@ -83,6 +83,12 @@ class Live:
     def see_fleet(self, fleet: Fleet) -> None:
         """Remember who runs where; an attempt keeps its nodes after it ended."""
         self.fleet = fleet
+        for (job_id, attempt), seen in self.attempts.items():
+            now = fleet.jobs.get(job_id)
+            if now is not None and now.restarts > attempt and seen.view.ended_at is None:
+                # Requeued: Slurm keeps no record of the attempt before, so that this is the closest time we know.
+                seen.view = replace(seen.view, state="requeued", ended_at=fleet.at)
+                seen.ended = True
         for job in fleet.jobs.values():
             if job.state in ("running", "completing") and job.nodes:
                 self.see_attempt(job)
