@@ -23,6 +23,8 @@ async def confirm(task: Task, means: Means) -> Outcome:
             return means.failed(task, f"Slurm no longer knows job {task.job}")
         if job.restarts >= following and job.state == "running" and job.started_at is not None:
             running_at = job.started_at.isoformat()
+        elif job.restarts == following and job.state == "completed":
+            return means.done(task, "ran to its end; no step line was seen", {"running_at": running_at})
         elif job.restarts > following or job.state not in ("pending", "running", "completing", "configuring"):
             return means.failed(task, f"attempt {following} ended as {job.state} before it gained a step")
         if (means.clock.now() - began).total_seconds() > means.confirm_s:

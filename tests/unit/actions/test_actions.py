@@ -1,0 +1,332 @@
+"""Each action over Slurm: what is ours and what is not, what is there already, and what cannot be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from core_records import AT, ended, incident, plan
+from core_world import ECC, FakeCheckpoints, FakeProgress, Fate, World
+
+from sentinel.actions import ACTIONS, Means, Task
+from sentinel.actions.carry_out import carry_out, next_step
+from sentinel.errors import Unavailable
+from sentinel.model import Outcome, Result, Scalar, Step, StepKind
+
+Worlds = Callable[..., World]
+
+
+def means(world: World) -> Means:
+    return world.means(Fate())
+
+
+def task(world: World, kind: StepKind, *, node: str | None = None, attempt: int = 0, **data: Scalar) -> Task:
+    job = None if node else world.job
+    step = Step(kind, node=node, job=job, attempt=None if node else attempt, data=data)
+    return Task(incident(ended(world.job), job=world.job), ECC, plan(step), step)
+
+
+async def do(world: World, kind: StepKind, **how: Any) -> Outcome:
+    return await ACTIONS[kind](task(world, kind, **how), means(world))
+
+
+def chosen(world: World, **data: Scalar) -> None:
+    step = Step(StepKind.CHOOSE_CHECKPOINT, job=world.job, attempt=0)
+    world.store.intend(plan(step), step, AT)
+    world.store.record(plan(step), Outcome(step, Result.DONE, AT, data=data))
+
+
+async def held_by_us(world: World) -> None:
+    await do(world, StepKind.REQUEUE_HOLD)
+    await do(world, StepKind.EXCLUDE, nodes="n1")
+
+
+def test_every_step_a_plan_can_hold_has_an_action() -> None:
+    assert set(ACTIONS) == set(StepKind) - {StepKind.CANCEL_RESTART}
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------------
+
+
+async def test_drain_carries_our_name_and_the_incident(world: Worlds) -> None:
+    there = world()
+    assert (await do(there, StepKind.DRAIN, node="n1")).result is Result.DONE
+    assert there.slurm.nodes["n1"].drained
+    assert there.slurm.nodes["n1"].reason == "sentinel:inc1 gpu_memory_ecc n1:3"
+
+
+@pytest.mark.parametrize("reason", ["a person: fan", "NHC: check failed", ""])
+async def test_somebody_elses_drain_is_left_as_it_is(world: Worlds, reason: str) -> None:
+    there = world()
+    there.slurm.person_drains("n1", reason)
+    found = await do(there, StepKind.DRAIN, node="n1")
+    assert found.result is Result.DONE and "somebody else" in found.reason
+    assert there.slurm.calls == [] and there.slurm.nodes["n1"].reason == reason
+
+
+async def test_person_who_drains_between_look_and_request_keeps_the_node(world: Worlds) -> None:
+    there = world()
+    real = there.slurm.node
+    looks = 0
+
+    async def node(name: str) -> Any:
+        nonlocal looks
+        looks += 1
+        seen = await real(name)
+        if looks == 1:
+            there.slurm.person_drains("n1", "a person")
+        return seen
+
+    there.slurm.node = node  # type: ignore[method-assign]
+    found = await do(there, StepKind.DRAIN, node="n1")
+    assert found.result is Result.DONE and there.slurm.nodes["n1"].reason == "a person" and there.slurm.calls == []
+
+
+async def test_drained_node_of_ours_needs_nothing(world: Worlds) -> None:
+    there = world()
+    await do(there, StepKind.DRAIN, node="n1")
+    calls = list(there.slurm.calls)
+    assert (await do(there, StepKind.DRAIN, node="n1")).reason == ""
+    assert there.slurm.calls == calls
+
+
+@pytest.mark.parametrize("kind", [StepKind.DRAIN, StepKind.DOWN])
+async def test_unknown_node_fails(world: Worlds, kind: StepKind) -> None:
+    assert (await do(world(), kind, node="ghost")).result is Result.FAILED
+
+
+async def test_lost_node_is_down_and_stays_drained_when_it_answers_again(world: Worlds) -> None:
+    there = world()
+    there.slurm.lose("n1")
+    assert (await do(there, StepKind.DOWN, node="n1")).result is Result.DONE
+    assert there.slurm.nodes["n1"].down and there.slurm.nodes["n1"].drained
+    there.slurm.revive("n1")
+    assert there.slurm.nodes["n1"].drained
+
+
+async def test_lost_node_that_a_person_drained_keeps_their_reason(world: Worlds) -> None:
+    there = world()
+    there.slurm.person_drains("n1", "a person")
+    there.slurm.lose("n1")
+    assert (await do(there, StepKind.DOWN, node="n1")).result is Result.DONE
+    assert there.slurm.nodes["n1"].reason == "a person" and there.slurm.nodes["n1"].down
+
+
+# --- stopping the job --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["running", "failed", "completed", "requeued"])
+async def test_job_is_held_from_whatever_state(world: Worlds, how: str) -> None:
+    there = world()
+    if how in ("failed", "completed"):
+        there.slurm.end(there.job, exit_code=int(how == "failed"))
+    if how == "requeued":
+        there.slurm.lose("n1")
+        there.slurm.notice("n1")
+    assert (await do(there, StepKind.REQUEUE_HOLD)).result is Result.DONE
+    job = there.slurm.jobs[there.job]
+    assert (job.state, job.held, job.restarts, job.on) == ("PENDING", True, 1, ())
+
+
+async def test_job_that_somebody_restarted_is_not_stopped(world: Worlds) -> None:
+    there = world()
+    there.slurm.jobs[there.job].restarts = 1
+    found = await do(there, StepKind.REQUEUE_HOLD)
+    assert found.result is Result.FAILED and "meanwhile" in found.reason
+    assert there.slurm.jobs[there.job].state == "RUNNING" and there.slurm.calls == []
+
+
+@pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD])
+async def test_cancelled_job_stays_cancelled(world: Worlds, kind: StepKind) -> None:
+    there = world()
+    there.slurm.cancel(there.job)
+    found = await do(there, kind)
+    assert "cancelled" in found.reason and there.slurm.calls == []
+    assert found.result is (Result.DONE if kind is StepKind.HOLD else Result.FAILED)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        StepKind.REQUEUE_HOLD,
+        StepKind.HOLD,
+        StepKind.CHOOSE_CHECKPOINT,
+        StepKind.QUARANTINE,
+        StepKind.EXCLUDE,
+        StepKind.RELEASE,
+        StepKind.CONFIRM,
+    ],
+)
+async def test_purged_job_fails(world: Worlds, kind: StepKind) -> None:
+    there = world()
+    there.slurm.end(there.job, exit_code=1)
+    there.slurm.purge(there.job)
+    assert (await do(there, kind)).result is Result.FAILED
+
+
+async def test_job_whose_epilogs_hang_is_not_called_held(world: Worlds) -> None:
+    there = world()
+    await do(there, StepKind.REQUEUE_HOLD)
+    there.slurm.jobs[there.job].on = ("n1",)  # still on its node
+    with pytest.raises(Unavailable, match="still pending after 90 s"):
+        await do(there, StepKind.REQUEUE_HOLD)
+
+
+# --- letting it go -----------------------------------------------------------------------------------------------------
+
+
+async def test_exclusions_are_a_union_with_the_users_own(world: Worlds) -> None:
+    there = world()
+    there.slurm.jobs[there.job].excluded = ("n4",)
+    await do(there, StepKind.REQUEUE_HOLD)
+    found = await do(there, StepKind.EXCLUDE, nodes="n1,n2")
+    job = there.slurm.jobs[there.job]
+    assert job.excluded == ("n1", "n2", "n4") and found.data["excluded"] == "n1,n2,n4"
+    assert job.admin_comment == "sentinel:inc1 gpu_memory_ecc n1:3 attempt=1"
+    assert job.required == ()
+
+
+async def test_local_checkpoint_needs_its_own_nodes(world: Worlds) -> None:
+    there = world()
+    chosen(there, path="/nvme/s2", step=2, tier="local", hosts="n1,n2")
+    await do(there, StepKind.REQUEUE_HOLD)
+    await do(there, StepKind.EXCLUDE, nodes="n3")
+    job = there.slurm.jobs[there.job]
+    assert job.required == ("n1", "n2") and job.admin_comment.endswith("required=local")
+
+
+async def test_requirement_of_ours_goes_and_one_of_the_user_stays(world: Worlds) -> None:
+    there = world()
+    await do(there, StepKind.REQUEUE_HOLD)
+    job = there.slurm.jobs[there.job]
+    job.required = ("n1",)
+    await do(there, StepKind.EXCLUDE, nodes="n3")
+    assert job.required == ("n1",)
+    job.admin_comment += " required=local"
+    await do(there, StepKind.EXCLUDE, nodes="n3")
+    assert job.required == ()
+
+
+async def test_only_what_this_incident_held_is_released(world: Worlds) -> None:
+    there = world()
+    await held_by_us(there)
+    assert (await do(there, StepKind.RELEASE)).result is Result.DONE
+    assert there.slurm.jobs[there.job].state == "RUNNING"
+
+
+@pytest.mark.parametrize("comment", ["", "sentinel:other gpu", "mine"])
+async def test_job_held_by_somebody_else_is_never_released(world: Worlds, comment: str) -> None:
+    there = world()
+    await held_by_us(there)
+    there.slurm.jobs[there.job].admin_comment = comment
+    found = await do(there, StepKind.RELEASE)
+    assert found.result is Result.FAILED and "held by somebody else" in found.reason
+    assert there.slurm.jobs[there.job].held
+
+
+async def test_resume_point(world: Worlds) -> None:
+    there = world()
+    await do(there, StepKind.WRITE_RESUME)
+    assert there.resume.files[there.job] == {
+        "SENTINEL_JOB": str(there.job),
+        "SENTINEL_ATTEMPT": "1",
+        "SENTINEL_INCIDENT": "inc1",
+    }
+    chosen(there, path="/s/200", step=200, tier="global")
+    await do(there, StepKind.WRITE_RESUME)
+    assert there.resume.files[there.job]["SENTINEL_RESUME_PATH"] == "/s/200"
+    assert there.resume.files[there.job]["SENTINEL_RESUME_STEP"] == "200"
+
+
+# --- proof -------------------------------------------------------------------------------------------------------------
+
+
+async def _released(world: World) -> None:
+    await held_by_us(world)
+    await do(world, StepKind.RELEASE)
+
+
+async def test_confirmed_by_the_first_step(world: Worlds) -> None:
+    there = world()
+    await _released(there)
+    found = await do(there, StepKind.CONFIRM)
+    assert found.result is Result.DONE and found.data["first_step"] == 201 and found.data["running_at"]
+
+
+async def test_job_without_step_lines_is_believed_after_the_deadline(world: Worlds) -> None:
+    there = world()
+    there.progress = FakeProgress(there.slurm, steps=False)
+    await _released(there)
+    found = await do(there, StepKind.CONFIRM)
+    assert found.result is Result.DONE and "no step line" in found.reason
+
+
+@pytest.mark.parametrize(("exit_code", "result"), [(0, Result.DONE), (1, Result.FAILED)])
+async def test_job_that_ended_before_a_step(world: Worlds, exit_code: int, result: Result) -> None:
+    there = world()
+    there.progress = FakeProgress(there.slurm, steps=False)
+    await _released(there)
+    there.slurm.end(there.job, exit_code=exit_code)
+    assert (await do(there, StepKind.CONFIRM)).result is result
+
+
+async def test_job_that_keeps_waiting_is_not_confirmed(world: Worlds) -> None:
+    there = world()
+    await held_by_us(there)
+    found = await do(there, StepKind.CONFIRM)
+    assert found.result is Result.FAILED and "still pending" in found.reason
+
+
+async def test_attempt_that_was_replaced_is_not_confirmed(world: Worlds) -> None:
+    there = world()
+    await _released(there)
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
+    assert (await do(there, StepKind.CONFIRM)).result is Result.FAILED
+
+
+# --- carrying out ------------------------------------------------------------------------------------------------------
+
+
+async def _carry(world: World, made: Any) -> tuple[Outcome | None, list[tuple[StepKind, Result]]]:
+    seen: list[tuple[StepKind, Result]] = []
+
+    def current() -> Task | None:
+        step = next_step(made, lambda s: world.store.outcome(made.incident, s))
+        return Task(incident(ended(world.job), job=world.job), ECC, made, step) if step is not None else None
+
+    last = await carry_out(
+        current, means(world), lambda _, outcome, __: seen.append((outcome.step.kind, outcome.result))
+    )
+    return last, seen
+
+
+async def test_failed_drain_does_not_keep_the_job_waiting(world: Worlds) -> None:
+    there = world()
+    made = plan(Step(StepKind.DRAIN, node="ghost"), Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0))
+    _, seen = await _carry(there, made)
+    assert seen == [(StepKind.DRAIN, Result.FAILED), (StepKind.REQUEUE_HOLD, Result.DONE)]
+
+
+async def test_failed_stop_ends_the_plan_before_anything_else(world: Worlds) -> None:
+    there = world()
+    there.slurm.cancel(there.job)
+    made = plan(*(Step(kind, job=there.job, attempt=0) for kind in (StepKind.REQUEUE_HOLD, StepKind.RELEASE)))
+    last, seen = await _carry(there, made)
+    assert seen == [(StepKind.REQUEUE_HOLD, Result.FAILED)] and last is not None
+    assert await _carry(there, made) == (None, [])  # nor after a start
+
+
+async def test_refusal_of_slurm_is_a_failure_and_not_tried_again(world: Worlds) -> None:
+    there = world()
+    there.slurm.jobs[there.job].requeue = False
+    there.slurm.end(there.job, exit_code=1)
+    last, seen = await _carry(there, plan(Step(StepKind.HOLD, job=there.job, attempt=0)))
+    assert seen == [(StepKind.HOLD, Result.FAILED)] and last is not None and "Requeue=0" in last.reason
+
+
+async def test_choice_that_names_no_checkpoint_is_done(world: Worlds) -> None:
+    there = world()
+    there.checkpoints = FakeCheckpoints({})
+    found = await do(there, StepKind.CHOOSE_CHECKPOINT)
+    assert found.result is Result.DONE and "path" not in found.data
