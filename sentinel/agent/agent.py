@@ -24,6 +24,7 @@ from sentinel.adapters.kmsg import boot_id
 from sentinel.adapters.rules_files import load_rules
 from sentinel.adapters.spool import Spool, Value
 from sentinel.agent.children import Children, Program
+from sentinel.agent.diagnosing import Diagnosing
 from sentinel.agent.gpus import GpuWatch
 from sentinel.agent.jobs import Jobs
 from sentinel.agent.keeping import node_name, write_atomically
@@ -77,6 +78,17 @@ class Agent:
         )
         self.rounds = Rounds(self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs))
         self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble)
+        self.diagnosing = Diagnosing(
+            self.node,
+            settings,
+            self.children,
+            self.program,
+            lambda: self._order_settings(OrderKind.DIAGNOSE),
+            lambda: list(self.jobs.jobs),
+            lambda: self.gpus.last,
+            self._diagnosed,
+        )
+        self.jobs.on_came = self.diagnosing.job_came
         self.sender = Sender(
             self.node,
             self.spool,
@@ -152,6 +164,14 @@ class Agent:
         host = self.settings.host
         scheduler.add_job(self.rounds.host, "interval", seconds=host.period_s, jitter=host.period_s / 10)
         scheduler.add_job(lambda: self.rounds.clock(self.sender.clock_offset_s), "interval", seconds=host.period_s)
+        diagnostics = self.settings.diagnostics
+        scheduler.add_job(self.diagnosing.requests, "interval", seconds=1.0)
+        if diagnostics.level1_s:
+            scheduler.add_job(
+                self.diagnosing.level1, "interval", seconds=diagnostics.level1_s, jitter=diagnostics.level1_s / 10
+            )
+        if diagnostics.idle_level:
+            scheduler.add_job(self.diagnosing.idle, "interval", seconds=30.0, jitter=5)
         if host.mounts:
             scheduler.add_job(self.rounds.mounts, "interval", seconds=host.period_s, jitter=host.period_s / 10)
         for name, check in self.settings.checks.items():
@@ -210,9 +230,12 @@ class Agent:
 
     def _order_done(self, kind: OrderKind, _arguments: Mapping[str, Any], result: Any) -> None:
         if kind is OrderKind.DIAGNOSE and isinstance(result, dict):
-            self.verdict.diagnosed(result)
-            for item in result.get("evidence", []):
-                self.keep(evidence_from(item))
+            self._diagnosed(result)
+
+    def _diagnosed(self, result: dict[str, Any]) -> None:
+        self.verdict.diagnosed(result)
+        for item in result.get("evidence", []):
+            self.keep(evidence_from(item))
 
     def _unkillable(self, name: str, pid: int, where: str) -> None:
         now = datetime.now(UTC)

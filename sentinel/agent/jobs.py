@@ -93,6 +93,7 @@ class Jobs:
         self.node = node
         self.jobs: dict[int, JobOnNode] = {}
         self.lines = 0
+        self.on_came: Callable[[], None] = lambda: None
         self._settings = settings
         self._folder = Path(settings.run_dir) / "jobs"
         self._ended = Path(settings.run_dir) / "ended"
@@ -135,6 +136,7 @@ class Jobs:
             (self._ended / f"{before.job}.{before.attempt}").touch()
         self.jobs[job.job] = job
         log.info("job-came", job=job.job, attempt=job.attempt)
+        self.on_came()
         (self._ended / f"{job.job}.{job.attempt}").unlink(missing_ok=True)
         if self._settings.jobs.follow and first_node(job.nodelist) == self.node:
             self._follow(job, began_s)

@@ -80,7 +80,13 @@ def _run(
 def main() -> None:
     arguments = begin()
     try:
+        if arguments.get("stop"):
+            dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
+            say({"result": {"stopped": dcgmi.stop_diagnostic(float(arguments["stop_s"]))}})
+            return
         say({"result": diagnose(arguments)})
+    except SentinelError as error:
+        say({"error": str(error)})
     except (ValueError, KeyError, TypeError) as error:
         say({"error": f"the order cannot be understood: {error!r}"})
 
