@@ -1,0 +1,445 @@
+"""Telemetry of a large cluster into one daemon on one core: heartbeats, long polls, evidence, faults, a burst.
+
+The daemon is the real one, pinned to core 0, in observe mode, with SQLite on this machine's disk. Simulated: the agents (one
+asyncio process on core 1 that keeps two connections for each node, as an agent does: heartbeats and evidence on one, the
+long poll for orders on the other), and Slurm (its answers for this many nodes and jobs, made from what a real slurmctld said
+at the start of the run, printed by scripts in place of the commands, so that parsing costs what it costs).
+``--credentials munge`` (the default) takes a real munged, which shares core 1; the nodes' checks of the daemon's answers are
+left out, since they happen elsewhere. ``--credentials hmac`` takes a keyed digest on both sides: what the daemon does
+without the cost of MUNGE.
+
+Phases: beating only; then progress of the jobs, harmless evidence, and a fatal Xid every --fault-every seconds; then a burst
+(--burst nodes send 20 items each within a second) while faults go on. A decision counts from before the evidence is sent to
+the verdict in the store. Baseline: --nodes 64 in the same run.
+
+Run: PYTHONPATH=.:deploy python tests/bench/loop/ingest.py [--nodes 2048] [--phase-s 40] [--credentials hmac]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lab import slurm
+from lab.layout import Lab
+from lab.submit import Request, submit
+from measure import lab_up, line, load, quantile, seconds, until
+
+from sentinel.adapters.munge import Munge
+from sentinel.errors import Denied
+from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
+from sentinel.ports import Credentials
+from sentinel.protocol import EVIDENCE, HEADER, HEARTBEAT, ORDERS, digest_of
+from sentinel.wire import to_json
+
+BEAT_S = 2.0
+FATAL = (48, 79, 95, 119)
+
+
+class Keyed:
+    """``ports.Credentials`` by a keyed digest: stands in for MUNGE, for what the daemon costs without it."""
+
+    def __init__(self, _socket: str = "") -> None:
+        self._key = b"bench"
+
+    def encode(self, payload: bytes) -> str:
+        body = b"%d:%s" % (os.getuid(), base64.b64encode(payload))
+        return f"{body.decode()}:{hmac.new(self._key, body, hashlib.blake2b).hexdigest()}"
+
+    def decode(self, credential: str) -> tuple[bytes, int, int]:
+        body, _, digest = credential.rpartition(":")
+        if not hmac.compare_digest(hmac.new(self._key, body.encode(), hashlib.blake2b).hexdigest(), digest):
+            raise Denied("not a credential of this bench")
+        uid, _, payload = body.partition(":")
+        return base64.b64decode(payload), int(uid), int(uid)
+
+
+# --- the daemon's process ---------------------------------------------------------------------------------------------
+
+
+def serve(folder: Path, credentials: str) -> None:
+    os.sched_setaffinity(0, {0})
+    from sentinel.daemon import run
+    from sentinel.settings import Settings, load
+
+    if credentials == "hmac":
+        setattr(run, "Munge", Keyed)  # noqa: B010
+    run.main(load(folder / "sentinel.toml", Settings))
+
+
+# --- what stands in for Slurm -----------------------------------------------------------------------------------------
+
+
+def recorded(folder: Path, lab: Lab, nodes: int, job_nodes: int) -> list[tuple[int, list[str]]]:
+    """Scripts that print what this Slurm says, for more nodes and jobs. Gives the jobs with their nodes."""
+    submit(lab, Request(nodes=2, run="sample", standin=True, steps=100_000))
+    new = slurm.release() >= (23, 2)
+    show_nodes = ["scontrol", "--json", "--all", "show", "nodes"] if new else ["sinfo", "--json", "--all"]
+    show_jobs = (
+        ["scontrol", "--json", "--all", "show", "jobs"] if new else ["squeue", "--json", "--all", "--states=all"]
+    )
+
+    def asked(command: list[str]) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(slurm.client(lab, command))
+        return found
+
+    def running() -> bool:
+        return slurm.client(lab, ["squeue", "-h", "-o", "%T"]).strip() == "RUNNING"
+
+    until("the sample job", running, 60.0)
+    said_nodes, said_jobs = asked(show_nodes), asked(show_jobs)
+    names = [f"n{number}" for number in range(1, nodes + 1)]
+    record = json.dumps(said_nodes["nodes"][0]).replace(f'"{said_nodes["nodes"][0]["name"]}"', '"@"')
+    said_nodes["nodes"] = [json.loads(record.replace('"@"', json.dumps(name))) for name in names]
+    jobs = [(100 + at // job_nodes, names[at : at + job_nodes]) for at in range(0, nodes - job_nodes // 2, job_nodes)]
+    sample = json.dumps(said_jobs["jobs"][0])
+    made = []
+    for job, on in jobs:
+        one = json.loads(sample)
+        one["job_id"] = job
+        one["nodes"] = f"n[{on[0][1:]}-{on[-1][1:]}]"
+        made.append(one)
+    said_jobs["jobs"] = made
+    (folder / "nodes.json").write_text(json.dumps(said_nodes))
+    (folder / "jobs.json").write_text(json.dumps(said_jobs))
+    version = slurm.client(lab, ["scontrol", "--version"]).strip()
+    script = f"""#!/bin/sh
+case "$*" in
+    *--version*) echo '{version}' ;;
+    *nodes*) exec cat {folder}/nodes.json ;;
+    *jobs*|*states*) exec cat {folder}/jobs.json ;;
+    *) exec cat {folder}/nodes.json ;;
+esac
+"""
+    (folder / "bin").mkdir()
+    for name in ("sinfo", "squeue", "scontrol"):
+        (folder / "bin" / name).write_text(script)
+        (folder / "bin" / name).chmod(0o755)
+    return jobs
+
+
+def settings_text(folder: Path, port: int, munge_socket: Path) -> str:
+    return f"""\
+[slurm]
+bin = "{folder}/bin:/usr/bin:/bin"
+[daemon]
+listen = "127.0.0.1:{port}"
+state = "{folder}/state"
+munge_socket = "{munge_socket}"
+[limits]
+breaker_nodes = 100000
+drain_per_hour = 100000
+drain_count = 100000
+drain_fraction = 1.0
+"""
+
+
+# --- the nodes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Counts:
+    beats: list[float] = field(default_factory=list)  # seconds until the answer
+    late: int = 0  # heartbeats answered after a whole period
+    failed: int = 0
+    items: int = 0
+    said: str = ""
+
+
+class Line:
+    """One kept connection: plain HTTP/1.1, as cheap as Python allows, so that the daemon is what is measured."""
+
+    def __init__(self, port: int, credentials: Credentials) -> None:
+        self._port = port
+        self._credentials = credentials
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._lock = asyncio.Lock()
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        raw = json.dumps(body, separators=(",", ":")).encode()
+        async with self._lock:
+            if self._streams is None:
+                self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+            reader, writer = self._streams
+            credential = self._credentials.encode(digest_of(path, raw))
+            head = (
+                f"POST {path} HTTP/1.1\r\nHost: daemon\r\n{HEADER}: {credential}\r\nContent-Length: {len(raw)}\r\n\r\n"
+            )
+            try:
+                writer.write(head.encode() + raw)
+                answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+                length = next(
+                    int(x.split(":")[1]) for x in answer.split("\r\n") if x.lower().startswith("content-length")
+                )
+                content = await reader.readexactly(length)
+            except (OSError, asyncio.IncompleteReadError):
+                self._streams = None
+                raise
+        if not answer.startswith("HTTP/1.1 200"):
+            raise ConnectionError(f"{answer[:40]!r} {content[:200]!r}")
+        found: dict[str, Any] = json.loads(content)
+        return found
+
+
+class Nodes:
+    """All simulated agents."""
+
+    def __init__(self, port: int, credentials: Credentials, jobs: list[tuple[int, list[str]]], nodes: int) -> None:
+        self.names = [f"n{number}" for number in range(1, nodes + 1)]
+        self.jobs = jobs
+        self.counts = Counts()
+        self.faults: dict[str, float] = {}  # node -> when its fatal Xid was sent
+        self._lines = {name: Line(port, credentials) for name in self.names}
+        self._polls = {name: Line(port, credentials) for name in self.names}
+        self._job_of = {name: job for job, on in jobs for name in on}
+        self._number = dict.fromkeys(self.names, 1)
+        self._rng = random.Random(7)
+
+    async def beat(self, name: str) -> None:
+        await asyncio.sleep(self._rng.random() * BEAT_S)
+        due = time.monotonic()
+        while True:
+            began = time.monotonic()
+            body = {
+                "node": name, "boot_id": "b", "at": datetime.now(UTC).isoformat(), "version": "bench",
+                "spool": {"pending": 0, "dropped": 0}, "jobs": self._runs(name),
+                "verdict": {"word": "ok", "at_s": time.time(), "code": "", "sentence": "no trouble known"},
+                "clock_offset_s": 0.0, "kernel_readable": True,
+            }  # fmt: skip
+            try:
+                await self._lines[name].post(HEARTBEAT, body)
+            except (OSError, asyncio.IncompleteReadError) as error:
+                self.counts.failed += 1
+                self.counts.said = str(error)
+            took = time.monotonic() - began
+            self.counts.beats.append(took)
+            self.counts.late += took > BEAT_S
+            due += BEAT_S
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    def _runs(self, name: str) -> list[dict[str, int]]:
+        return [{"job": self._job_of[name], "attempt": 0}] if name in self._job_of else []
+
+    async def poll(self, name: str) -> None:
+        await asyncio.sleep(self._rng.random() * 5)
+        while True:
+            try:
+                await self._polls[name].post(ORDERS, {"node": name})
+            except (OSError, asyncio.IncompleteReadError) as error:
+                self.counts.failed += 1
+                self.counts.said = str(error)
+                await asyncio.sleep(1.0)
+
+    async def send(self, name: str, items: list[Evidence]) -> None:
+        first = self._number[name]
+        self._number[name] += len(items)
+        self.counts.items += len(items)
+        body = {"node": name, "epoch": "bench", "first": first, "items": [to_json(item) for item in items]}
+        await self._lines[name].post(EVIDENCE, body)
+
+    def item(self, name: str, kind: str, source: Source, trust: Trust, **data: Any) -> Evidence:
+        now = datetime.now(UTC)
+        job = self._job_of.get(name) if source is Source.JOB_LOG else None
+        return Evidence(
+            id=stable_id(name, kind, now.isoformat(), self._rng.random()), at=now, seen_at=now, source=source, kind=kind,
+            where=Where(node=name, gpu=data.pop("gpu", None), job=job, attempt=0 if job else None),
+            text=f"{kind} of {name} {data}", data=data, trust=trust,
+        )  # fmt: skip
+
+    async def progress(self) -> None:
+        """One line of progress a second from the batch host of each job."""
+        step = 0
+        while True:
+            step += 1
+            for _, on in self.jobs:
+                item = self.item(on[0], Kind.STEP, Source.JOB_LOG, Trust.USER, step=step, step_time_s=1.0)
+                await self.send(on[0], [item])
+            await asyncio.sleep(1.0)
+
+    async def noise(self, per_s: float) -> None:
+        """Evidence that convicts nobody: application Xids, thermal slowdowns."""
+        while True:
+            name = self._rng.choice(self.names)
+            kind, data = self._rng.choice([("clocks_slowdown", {}), (Kind.XID, {"xid": 43}), (Kind.XID, {"xid": 31})])
+            await self.send(name, [self.item(name, kind, Source.DCGM, Trust.SYSTEM, gpu=1, **data)])
+            await asyncio.sleep(1 / per_s)
+
+    async def fault(self) -> None:
+        fresh = [name for name in self.names if name not in self.faults]
+        name, xid = self._rng.choice(fresh), self._rng.choice(FATAL)
+        self.faults[name] = time.time()
+        await self.send(
+            name,
+            [
+                self.item(name, Kind.XID, Source.KERNEL, Trust.SYSTEM, gpu=3, xid=xid, pci="0000:3b:00"),
+                self.item(name, Kind.XID, Source.DCGM, Trust.SYSTEM, gpu=3, xid=xid),
+            ],
+        )
+
+    async def burst(self, nodes: int) -> float:
+        """``nodes`` nodes tell of 20 things each at once; seconds until the last was acknowledged."""
+        began = time.monotonic()
+        chosen = self._rng.sample(self.names, min(nodes, len(self.names)))
+        kinds = [
+            ("nvlink_errors", {"count": 3}),
+            ("clocks_slowdown", {}),
+            (Kind.XID, {"xid": 43}),
+            (Kind.XID, {"xid": 13}),
+        ]
+
+        async def tell(name: str) -> None:
+            kinds_of = (self._rng.choice(kinds) for _ in range(20))
+            items = [
+                self.item(name, kind, Source.DCGM, Trust.SYSTEM, gpu=at % 8, **data)
+                for at, (kind, data) in enumerate(kinds_of)
+            ]
+            await self.send(name, items)
+
+        await asyncio.gather(*(tell(name) for name in chosen))
+        return time.monotonic() - began
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def cpu_s(pid: int) -> float:
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(x for x in status.splitlines() if x.startswith("VmHWM")).split()[1]) / 1024
+
+
+def decisions(folder: Path, faults: dict[str, float]) -> list[float]:
+    """Seconds from sending to the verdict, for each fault; one not judged counts as endless."""
+    import sqlite3
+    from contextlib import closing
+
+    with closing(sqlite3.connect(f"file:{folder}/state/sentinel.db?mode=ro", uri=True, timeout=20)) as store:
+        found = store.execute("SELECT at, json_extract(record, '$.culprits.nodes') FROM verdict ORDER BY id").fetchall()
+    first: dict[str, float] = {}
+    for at, nodes in found:
+        for name in json.loads(nodes or "[]"):
+            if name in faults and seconds(at) >= faults[name]:
+                first.setdefault(name, seconds(at))
+    return [first[name] - sent if name in first else float("inf") for name, sent in faults.items()]
+
+
+async def phase(
+    what: str, nodes: Nodes, pid: int, for_s: float, options: argparse.Namespace, burst: bool = False
+) -> None:
+    nodes.counts = Counts()
+    began, cpu = time.monotonic(), cpu_s(pid)
+    faults_before = set(nodes.faults)
+    burst_s = None
+    if burst:
+        burst_s = await nodes.burst(options.burst)
+    while time.monotonic() - began < for_s:
+        if what != "beating":
+            await nodes.fault()
+        await asyncio.sleep(options.fault_every)
+    took, counts = time.monotonic() - began, nodes.counts
+    share = 100 * (cpu_s(pid) - cpu) / took
+    beats = counts.beats
+    print(
+        f"  {what:<9} {len(beats) / took:6.0f} beats/s  answered p50 {1000 * quantile(beats, 0.5):.0f} p99 "
+        f"{1000 * quantile(beats, 0.99):.0f} ms  late {counts.late}  failed {counts.failed} {counts.said:.80}  "
+        f"{counts.items / took:.0f} items/s  daemon {share:.0f} % of its core, peak {peak_mib(pid):.0f} MiB  load {load()}",
+        flush=True,
+    )
+    await asyncio.sleep(8)
+    if set(nodes.faults) - faults_before:
+        took_s = decisions(options.folder, {n: at for n, at in nodes.faults.items() if n not in faults_before})
+        print("  " + line(f"{what}: fault sent to decision", took_s, {0.5: 1.0, 0.99: 3.0}), flush=True)
+    if burst_s is not None:
+        print(f"  burst of {options.burst} x 20 items acknowledged within {burst_s:.2f} s", flush=True)
+
+
+async def drive(
+    port: int, pid: int, jobs: list[tuple[int, list[str]]], count: int, options: argparse.Namespace
+) -> None:
+    credentials: Credentials = Keyed() if options.credentials == "hmac" else Munge(str(options.munge_socket))
+    nodes = Nodes(port, credentials, jobs, count)
+    tasks = [asyncio.create_task(nodes.beat(name)) for name in nodes.names]
+    tasks += [asyncio.create_task(nodes.poll(name)) for name in nodes.names]
+    await asyncio.sleep(8)
+    await phase("beating", nodes, pid, options.phase_s, options)
+    tasks += [asyncio.create_task(nodes.progress()), asyncio.create_task(nodes.noise(2.0))]
+    await phase("working", nodes, pid, options.phase_s, options)
+    await phase("burst", nodes, pid, options.phase_s, options, burst=True)
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            print(f"  a simulated agent ended: {result!r}")
+
+
+def one(count: int, lab: Lab, options: argparse.Namespace) -> None:
+    options.folder = Path(tempfile.mkdtemp(prefix="bl-ingest-"))
+    folder: Path = options.folder
+    options.munge_socket = lab.munge_socket
+    jobs = recorded(folder, lab, count, job_nodes=32)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "sentinel.toml").write_text(settings_text(folder, port, lab.munge_socket))
+    log = folder / "daemon.log"
+    with log.open("w") as out:
+        command = [sys.executable, __file__, "--serve", str(folder), "--credentials", options.credentials]
+        daemon = subprocess.Popen(command, stderr=out, stdout=out)
+    try:
+        until("the daemon", lambda: " started" in log.read_text(), 30.0)
+        print(
+            f"{count} nodes x 8 GPUs, {len(jobs)} jobs, credentials: {options.credentials}; daemon pid {daemon.pid}",
+            flush=True,
+        )
+        asyncio.run(drive(port, daemon.pid, jobs, count, options))
+        said = log.read_text()
+        print(f"  called silent: {said.count(' node-silent ')}; bugs and errors: {said.count(' ERROR ')}; log {log}")
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--nodes", type=int, default=2048)
+    parser.add_argument("--baseline", type=int, default=64, help="nodes of the run before; 0: none")
+    parser.add_argument("--phase-s", type=float, default=40.0)
+    parser.add_argument("--fault-every", type=float, default=0.5)
+    parser.add_argument("--burst", type=int, default=512)
+    parser.add_argument("--credentials", choices=("munge", "hmac"), default="munge")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.credentials)
+        return
+    with lab_up(2, sentinel=False) as lab:
+        os.sched_setaffinity(0, {1})
+        for pid in (os.getpid(), int((lab.dir / "pids" / "munged").read_text().split()[0])):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(task.name), {1})
+        for count in filter(None, (options.baseline, options.nodes)):
+            one(count, lab, options)
+
+
+if __name__ == "__main__":
+    main()
