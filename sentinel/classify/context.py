@@ -24,7 +24,17 @@ def context(
     incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
 ) -> list[Reading]:
     added: list[Reading] = []
-    for judge in (_spread, _startup_oom, _many_nodes, _many_jobs, _stopped_task, _past_of_node, _past_of_job, _rates):
+    for judge in (
+        _spread,
+        _startup_oom,
+        _many_nodes,
+        _many_links,
+        _many_jobs,
+        _stopped_task,
+        _past_of_node,
+        _past_of_job,
+        _rates,
+    ):
         added.extend(judge(incident, readings, history, rules, now))
     return added
 
@@ -126,6 +136,18 @@ def _many_nodes(
         weights = {C.FILESYSTEM_STORAGE: 4.0}
         added.append(Reading(sleeping[0].evidence, "many-D", weights, Role.CAUSE, Scope.CLUSTER, note=note))
     return added
+
+
+def _many_links(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """NVLink5 faults on several GPUs at once are in the switch they share, which serves a rack."""
+    links = [r for r in readings if r.evidence.kind == Kind.XID and r.evidence.data.get("xid") in range(144, 151)]
+    ends = {(r.evidence.where.node, r.evidence.data.get("pci")) for r in links if r.evidence.data.get("pci")}
+    if len(ends) < 2:
+        return []
+    note = f"NVLink faults on {len(ends)} GPUs at once: the switch between them"
+    return [_ground(links[0].evidence, "many-links", {C.GPU_NVLINK: 1.2}, note, Scope.CLUSTER)]
 
 
 def _many_jobs(

@@ -123,7 +123,7 @@ def _scope(cause: Cause, usual: Scope, support: Sequence[Weighed], every: Sequen
 
 def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, ...]:
     """Nodes that trusted evidence convicts: one line that is enough, or two that agree."""
-    if cause in NEVER_DRAIN or scope in {Scope.APPLICATION, Scope.CLUSTER}:
+    if cause in NEVER_DRAIN or _shared(cause, scope):
         return ()
     nodes: list[str] = []
     advised: dict[str, set[str]] = {}
@@ -139,9 +139,14 @@ def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, .
     return tuple(nodes)
 
 
+def _shared(cause: Cause, scope: Scope) -> bool:
+    """A fault that no drain of a node helps. A rack's NVLink switch takes its nodes out of service until it is repaired."""
+    return scope is Scope.APPLICATION or (scope is Scope.CLUSTER and cause is not C.GPU_NVLINK)
+
+
 def _recommended(cause: Cause, scope: Scope, support: Sequence[Weighed]) -> bool:
     """Whether these lines, from trusted sources, speak for draining; says nothing about which node."""
-    if cause in NEVER_DRAIN or scope in {Scope.APPLICATION, Scope.CLUSTER}:
+    if cause in NEVER_DRAIN or _shared(cause, scope):
         return False
     return any(item.reading.drain is not Drain.NO for item in support)
 
