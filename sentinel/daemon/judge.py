@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from sentinel import incidents as room
 from sentinel import pipeline
@@ -14,6 +15,7 @@ from sentinel.classify import History, PastFailure
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.live import Live
+from sentinel.daemon.under_way import with_plans
 from sentinel.errors import Unavailable
 from sentinel.intent import intent_of
 from sentinel.log import Log
@@ -98,9 +100,8 @@ class Judge:
     def _remembered(self, since: datetime) -> list[Incident]:
         """Takes up incidents that are open or were closed lately; returns those that a dead daemon left half done."""
         rows = self._store.incident_rows(limit=1000)
-        lately = [r["id"] for r in rows if r["closed_at"] is None or r["closed_at"] >= since]
         unsettled = []
-        for name in lately:
+        for name in [r["id"] for r in rows if r["closed_at"] is None or r["closed_at"] >= since]:
             incident = self._store.incident(name)
             if incident is None or name in self.incidents:
                 continue
@@ -207,11 +208,13 @@ class Judge:
             incident = room.attach(self.incidents[incident_id], stored, self._clock.now())
         self.incidents[incident_id] = incident
         now = self._clock.now()
+        history = await asyncio.to_thread(self._history, now)
         situation = await self._situation(incident, fleet, now)
+        # From here to the plan in self.plans nothing waits: of incidents judged together each sees what the others took.
         decision = pipeline.decide(
             incident,
             situation,
-            history=await asyncio.to_thread(self._history, now),
+            history=history,
             rules=self._rules,
             settings=self._settings,
             now=now,
@@ -328,7 +331,8 @@ class Judge:
 
     async def _situation(self, incident: Incident, fleet: Fleet, now: datetime) -> Situation:
         job = fleet.jobs.get(incident.job) if incident.job is not None else None
-        hour, restarts, paused = await asyncio.to_thread(self._recall, incident.job, now)
+        drains, restarts, paused = await asyncio.to_thread(self._recall, incident.job, now)
+        fleet, hour = with_plans(fleet, self.plans.values(), drains, now)
         window = timedelta(seconds=self._settings.limits.breaker_window_s)
         failing = {
             name
@@ -351,7 +355,7 @@ class Judge:
             opt_in=self._settings.recovery.opt_in,
         )
 
-    def _recall(self, job: int | None, now: datetime) -> tuple[list[datetime], list[PastRestart], bool]:
+    def _recall(self, job: int | None, now: datetime) -> tuple[list[dict[str, Any]], list[PastRestart], bool]:
         drains = self._store.steps_done([StepKind.DRAIN, StepKind.DOWN], since=now - timedelta(hours=1))
         restarts = []
         if job is not None:
@@ -365,7 +369,7 @@ class Judge:
                 cause = Cause(causes.get(row["incident"]) or Cause.UNKNOWN)
                 step = chosen.get(row["attempt"])
                 restarts.append(PastRestart(row["intended_at"], cause, reached.get(row["attempt"]), step))
-        return [row["intended_at"] for row in drains], restarts, bool(self._store.get("paused", False))
+        return drains, restarts, bool(self._store.get("paused", False))
 
     def _history(self, now: datetime) -> History:
         rows = self._store.incident_rows(since=now - _HISTORY, limit=2000)

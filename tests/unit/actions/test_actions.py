@@ -126,7 +126,8 @@ async def test_job_is_held_from_whatever_state(world: Worlds, how: str) -> None:
         there.slurm.notice("n1")
     assert (await do(there, StepKind.REQUEUE_HOLD)).result is Result.DONE
     job = there.slurm.jobs[there.job]
-    assert (job.state, job.held, job.restarts, job.on) == ("PENDING", True, 1, ())
+    found: list[object] = [job.state, job.held, job.restarts, list(job.on)]
+    assert found == ["PENDING", True, 1, []]
 
 
 async def test_job_that_somebody_restarted_is_not_stopped(world: Worlds) -> None:
@@ -202,10 +203,10 @@ async def test_requirement_of_ours_goes_and_one_of_the_user_stays(world: Worlds)
     job = there.slurm.jobs[there.job]
     job.required = ("n1",)
     await do(there, StepKind.EXCLUDE, nodes="n3")
-    assert job.required == ("n1",)
+    assert list(job.required) == ["n1"]
     job.admin_comment += " required=local"
     await do(there, StepKind.EXCLUDE, nodes="n3")
-    assert job.required == ()
+    assert list(job.required) == []
 
 
 async def test_only_what_this_incident_held_is_released(world: Worlds) -> None:

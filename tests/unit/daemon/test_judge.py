@@ -1,0 +1,174 @@
+"""Evidence in, plans out: one incident for one failure, and limits that hold when many fail at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from core_daemon import SETTINGS, Daemon, FakeOrders, FakeSink, incidents_of
+from core_records import ended, evidence, later
+from core_world import Fate, World
+
+from sentinel.daemon.judge import job_ended
+from sentinel.model import Evidence, Kind, Source
+from sentinel.settings import Limits, Settings
+
+Worlds = Callable[..., World]
+
+
+def bus(node: str, at_s: float = 0.0) -> Evidence:
+    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
+
+
+def drained(there: World) -> set[str]:
+    return {name for name, node in there.slurm.nodes.items() if node.drained}
+
+
+def limited(**how: float) -> Settings:
+    limits = {"drain_fraction": 1.0, "drain_count": 99, "drain_per_hour": 99, **how}
+    return dataclasses.replace(SETTINGS, limits=Limits(**limits))  # type: ignore[arg-type]
+
+
+async def test_same_evidence_twice_is_one_incident_and_one_notice(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    for _ in range(3):
+        assert await daemon.observe([bus("n1")])
+        await daemon.quiet()
+    assert len(incidents_of(there.store)) == 1 and len(sink.got) == 1 and daemon.bugs() == 0
+
+
+async def test_job_that_ends_by_the_fault_is_the_same_incident(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    there.slurm.end(there.job, exit_code=1)
+    await daemon.observe([bus("n1"), ended(there.job)])
+    await daemon.quiet()
+    assert [row[1] for row in incidents_of(there.store).values()] == [there.job]
+    assert drained(there) == {"n1"} and len(sink.got) == 1
+
+
+async def test_evidence_that_means_nothing_is_kept_and_nobody_is_told(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    noise = evidence(Kind.XID, node="n1", data={"xid": 43}, text="NVRM: Xid 43")
+    await daemon.observe([noise])
+    await daemon.quiet()
+    assert incidents_of(there.store) == {} and sink.got == [] and drained(there) == set()
+    assert there.store.evidence_since(later(-1)) == [noise]
+
+
+async def test_unreadable_source_is_neither_good_nor_bad(world: Worlds) -> None:
+    there = world()
+    daemon = Daemon(there)
+    await daemon.observe([evidence(Kind.UNREADABLE, source=Source.AGENT, node="n1")])
+    await daemon.quiet()
+    assert daemon.judge.incidents == {} and drained(there) == set()
+    assert daemon.telemetry.registry.get_sample_value("sentinel_evidence_unreadable_total") == 1.0
+
+
+async def test_nodes_failing_together_stay_within_the_budget(world: Worlds) -> None:
+    """Each incident is judged by itself; what the others are about to drain counts as drained."""
+    there = world(nodes=10, wide=1)
+    daemon = Daemon(there, settings=limited(drain_count=2))
+    await daemon.observe([bus(f"n{i}") for i in range(2, 6)])
+    await daemon.quiet()
+    assert len(drained(there)) == 2, daemon.said
+    assert sorted(state for state, _, _ in incidents_of(there.store).values()) == ["closed"] * 2 + ["held"] * 2
+
+
+async def test_nodes_failing_together_leave_healthy_ones(world: Worlds) -> None:
+    there = world(nodes=4, wide=1)
+    daemon = Daemon(there, settings=limited(keep_healthy=2))
+    await daemon.observe([bus(f"n{i}") for i in range(1, 5)])
+    await daemon.quiet()
+    assert len(drained(there)) == 2, daemon.said
+
+
+async def test_hourly_budget_counts_drains_under_way(world: Worlds) -> None:
+    there = world(nodes=10, wide=1)
+    daemon = Daemon(there, settings=limited(drain_per_hour=3))
+    await daemon.observe([bus(f"n{i}") for i in range(2, 6)])
+    await daemon.quiet()
+    assert len(drained(there)) == 3
+    later_daemon = Daemon(there, settings=limited(drain_per_hour=3))  # the budget outlives the daemon
+    await later_daemon.observe([bus("n9", at_s=300.0)])
+    await later_daemon.quiet()
+    assert len(drained(there)) == 3
+
+
+async def test_breaker_freezes_what_comes_after(world: Worlds) -> None:
+    there, sink = world(nodes=20, wide=1), FakeSink()
+    daemon = Daemon(there, [sink], settings=limited(breaker_nodes=5))
+    await daemon.observe([bus(f"n{i}") for i in range(2, 14)])
+    await daemon.quiet()
+    assert len(drained(there)) <= 4
+    assert sum("breaker" in notice.body for notice in sink.got) >= 8
+
+
+async def test_paused_daemon_does_nothing_and_goes_on_when_resumed(world: Worlds) -> None:
+    there = world()
+    there.store.put("paused", True)
+    daemon = Daemon(there)
+    await daemon.observe([bus("n1")])
+    await daemon.quiet()
+    assert there.slurm.calls == []
+
+
+async def test_slurm_that_does_not_answer_delays_and_does_not_decide(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    fate = Fate(fail_at=0, fails=0)
+    daemon = Daemon(there, [sink], fate=fate)
+    there.slurm.answers = False
+    assert await daemon.observe([bus("n1")])  # acknowledged: it is in the store
+    real = daemon.fleets._reader.fleet
+    asked = 0
+
+    async def fleet() -> object:
+        nonlocal asked
+        asked += 1
+        there.slurm.answers = asked > 5
+        return await real()
+
+    daemon.fleets._reader = type("Reader", (), {"fleet": staticmethod(fleet)})()
+    await daemon.quiet()
+    assert asked > 5 and drained(there) == {"n1"} and len(sink.got) == 1
+    assert "slurm-unavailable" in daemon.said and "slurm-answers-again" in daemon.said
+
+
+async def test_hang_is_asked_about_before_it_is_judged(world: Worlds) -> None:
+    there = world()
+    tasks = {"tasks": [{"rank": 0, "state": "T", "pid": 4, "cpu_s": 1.0}]}
+    orders = FakeOrders({("n1", "task_states"): tasks, ("n2", "task_states"): {"tasks": "torn"}})
+    daemon = Daemon(there, orders=orders)
+    await daemon.fleets.take()
+    stall = evidence(Kind.STALL, source=Source.PROGRESS, job=there.job, attempt=0, data={"step": 7, "silent_s": 40.0})
+    await daemon.observe([stall])
+    await daemon.quiet()
+    assert {node for node, kind, _ in orders.asked if kind == "task_states"} == {"n1", "n2"}
+    kinds = {(item.kind, item.where.node) for item in there.store.evidence_since(later(-1))}
+    assert {(Kind.TASK_STATE, "n1"), (Kind.UNREADABLE, "n2")} <= kinds
+    assert drained(there) == set() and daemon.bugs() == 0
+
+
+async def test_candidates_and_closed_incidents_are_forgotten_in_time(world: Worlds) -> None:
+    there = world()
+    daemon = Daemon(there)
+    await daemon.observe([bus("n1")])
+    await daemon.quiet()
+    assert daemon.judge.incidents
+    daemon.judge.forget()
+    assert daemon.judge.incidents  # late consequences still find it
+    there.slurm.clock.advance(SETTINGS.judgement.group_s + 1)
+    daemon.judge.forget()
+    assert not daemon.judge.incidents and not daemon.judge.plans and not daemon.judge.verdicts
+
+
+async def test_end_of_a_job_is_the_same_evidence_from_event_and_reconciliation(world: Worlds) -> None:
+    there = world()
+    there.slurm.end(there.job, exit_code=3)
+    view = (await there.slurm.fleet()).jobs[there.job]
+    assert job_ended(view, later(1), nodes=()) == job_ended(view, later(1), nodes=())
+    assert job_ended(view, later(1), nodes=()).id == job_ended(view, later(9), nodes=("n1",)).id
+    assert job_ended(view, later(1), nodes=()).data["exit_code"] == 3
