@@ -70,7 +70,7 @@ def nodes(node: str | None, config: Path, as_json: bool) -> None:
 @config_option
 @json_option
 def jobs(job: int | None, config: Path, as_json: bool) -> None:
-    """Jobs: attempts, steps gained, time lost.
+    """Jobs: attempts, steps gained, and how often a running one saves beside how often it should.
 
     \b
     Examples:
@@ -81,7 +81,20 @@ def jobs(job: int | None, config: Path, as_json: bool) -> None:
     if as_json:
         print_json(seen["attempts"])
         return
-    columns = ("job", "name", "user", "attempt", "state", "nodes", "started", "first step", "last step", "step time s")
+    columns = (
+        "job",
+        "name",
+        "user",
+        "attempt",
+        "state",
+        "nodes",
+        "started",
+        "first step",
+        "last step",
+        "step time s",
+        "saves every s",
+        "should be s",
+    )
     table(
         "",
         columns,
@@ -97,10 +110,12 @@ def jobs(job: int | None, config: Path, as_json: bool) -> None:
                 row["first_step"],
                 row["last_step"],
                 row["step_time_s"],
+                row.get("save_interval_s"),
+                row.get("recommended_interval_s") or row.get("interval_verdict"),
             )
             for row in seen["attempts"]
         ],
-        wide=("name", "first step", "step time s"),
+        wide=("name", "first step", "step time s", "saves every s", "should be s"),
         whole=("job", "state", "started"),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Inputs:
         self.rows: dict[str, Row] = {}
         self.warnings: list[str] = []
         path = options.get("history")
-        self.history = None if path is None else read_history(Path(path))
+        self.history = None if path is None else _history(str(path))
         if self.history is not None:
             self._judge_history(self.history)
 
@@ -111,6 +112,21 @@ class Inputs:
             }
             for row in self.rows.values()
         }
+
+
+def _history(given: str) -> history.FleetHistory:
+    """``daemon`` asks the running daemon for the cluster's own history; anything else is a file."""
+    if given != "daemon":
+        return read_history(Path(given))
+    from sentinel.cli.asking import CONFIG, view
+
+    document = view(Path(os.environ.get("SENTINEL_CONFIG", CONFIG)), "past")
+    if not document.get("gpu_s"):
+        raise UserError("the daemon has no history yet: no job ran under its eyes", fix="give the inputs themselves")
+    try:
+        return history.history_from(document)
+    except PlanningError as error:
+        raise UserError(f"the daemon's history cannot be used: {error.message}", fix=error.fix) from error
 
 
 def read_history(path: Path) -> history.FleetHistory:

@@ -6,6 +6,8 @@ Memory only; what must survive a restart is in the store (incidents, plans, atte
 from __future__ import annotations
 
 import asyncio
+import itertools
+import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +16,7 @@ from datetime import datetime, timedelta
 from sentinel.evidence.progress import Rhythm, observe
 from sentinel.model import Evidence, Fleet, JobView, Kind
 
+_SAVES = 50  # newest saves of an attempt that its interval is taken from
 _POOL = 400  # recent evidence kept for each attempt and node, until an incident asks for it
 
 
@@ -43,6 +46,18 @@ class AttemptSeen:
     ended: bool = False
     stalled: bool = False
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
+    saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
+
+    def save_interval_s(self) -> float | None:
+        """Median time between the saves that the log told of; None before the third."""
+        times = sorted(item.at for item in self.saves)
+        gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(times)]
+        return statistics.median(gaps) if len(gaps) >= 2 else None
+
+    def save_s(self) -> float | None:
+        """Median time that a save took, where the log prints it."""
+        took = [float(s) for item in self.saves if isinstance(s := item.data.get("time_s"), (int, float)) and s > 0]
+        return statistics.median(took) if took else None
 
 
 class Live:
@@ -120,6 +135,9 @@ class Live:
             self._step(seen, item)
         else:
             seen.pool.append(item)
+        if item.kind == Kind.CHECKPOINT_SAVED:
+            seen.saves.append(item)
+            seen.rhythm = observe(seen.rhythm, item)
         if item.kind == Kind.JOB_ENDED:
             seen.ended = True
         self._news.set()

@@ -16,10 +16,13 @@ from sentinel import __version__
 from sentinel.adapters.store import Store
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.judge import Judge
-from sentinel.daemon.live import Live
+from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.orders import OrderBook
+from sentinel.daemon.past import fleet_history
 from sentinel.errors import UserError
 from sentinel.model import OURS, IncidentState, NodeView
+from sentinel.planning.advice import recommend
+from sentinel.planning.history import MtbfEstimate, history_from, job_mtbf
 from sentinel.ports import Clock
 from sentinel.settings import Settings
 from sentinel.wire import to_json
@@ -56,6 +59,7 @@ class Views:
             "why": self._why,
             "history": self._history,
             "doctor": self._doctor,
+            "past": self._past,
         }
 
     async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
@@ -124,6 +128,7 @@ class Views:
         since = None if wanted is not None else self._clock.now() - timedelta(days=_HISTORY_DAYS)
         attempts = await asyncio.to_thread(self._store.attempts, job=wanted, since=since)
         live = {(job, attempt): seen for (job, attempt), seen in self._live.attempts.items() if wanted in (None, job)}
+        mtbf = await asyncio.to_thread(self._job_mtbf)
         rows = []
         for row in attempts:
             seen = live.get((row["job"], row["attempt"]))
@@ -131,8 +136,39 @@ class Views:
                 {"last_step": seen.last_step, "state": seen.view.state, "step_time_s": seen.step_time_s} if seen else {}
             )
             if user is None or row["user"] == user:
-                rows.append(to_json({**row, **now}))
+                rows.append(to_json({**row, **now, **(self._saving(seen, mtbf) if seen and not seen.ended else {})}))
         return {"attempts": rows}
+
+    def _job_mtbf(self) -> Callable[[int], MtbfEstimate] | None:
+        """MTBF of a job of so many GPUs, from our own history; None while there is none."""
+        now = self._clock.now()
+        document = fleet_history(self._store, self._live.fleet, now - timedelta(days=_HISTORY_DAYS), now)
+        if document["gpu_s"] <= 0:
+            return None
+        past = history_from(document)
+        return lambda gpus: job_mtbf(past, gpus)
+
+    def _saving(self, seen: AttemptSeen, mtbf: Callable[[int], MtbfEstimate] | None) -> dict[str, Any]:
+        """How often a running job saves, beside how often it should."""
+        fleet = self._live.fleet
+        gpus = sum((fleet.nodes[name].gpus or 0) for name in seen.nodes if name in fleet.nodes) if fleet else 0
+        estimate = mtbf(gpus) if mtbf is not None and gpus > 0 else None
+        advice = recommend(
+            save_s=seen.save_s(),
+            mtbf_s=estimate.mtbf_s if estimate else None,
+            mtbf_low_s=estimate.mtbf_low_s if estimate else None,
+            mtbf_high_s=estimate.mtbf_high_s if estimate else None,
+            interval_s=seen.save_interval_s(),
+        )
+        return {
+            "save_interval_s": seen.save_interval_s(),
+            "save_s": seen.save_s(),
+            "recommended_interval_s": advice.interval_s,
+            "interval_verdict": advice.verdict,
+            "interval_reason": advice.reason,
+            "overlap_fraction": advice.overlap.overlap_fraction if advice.overlap else None,
+            "lost_per_failure_s": advice.lost_per_failure_s,
+        }
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         rows = await asyncio.to_thread(self._store.incident_rows, job=arguments.get("job"), limit=200)
@@ -195,6 +231,11 @@ class Views:
                 for name, counter in groups.items()
             },
         }
+
+    async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
+        now = self._clock.now()
+        since = now - timedelta(days=float(arguments.get("days") or _HISTORY_DAYS))
+        return await asyncio.to_thread(fleet_history, self._store, self._live.fleet, since, now)
 
     async def _doctor(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         fleet = self._live.fleet

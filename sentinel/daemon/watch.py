@@ -230,7 +230,7 @@ class Watch:
     # --- reconciliation -----------------------------------------------------------------------------------------------
 
     async def reconcile(self) -> None:
-        """Two requests: who runs where, and what ended or went down without our hearing of it."""
+        """One snapshot: who runs where, and what ended or went down without our hearing of it."""
         try:
             fleet = await self._fleets.take()
         except Unavailable:
