@@ -407,6 +407,6 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "memory": ("2TiB", "Host memory of a node."),
     "detection": ("30s", "From the failure to its detection."),
     "load": ("1min", "Loading the checkpoint."),
-    "history": ("FILE", "Failures, saves and repairs of this cluster (JSON)."),
+    "history": ("FILE", "Failures, saves and repairs of this cluster (JSON); the word daemon asks the running daemon."),
     "plot": ("FILE", "Write the curve as PNG or SVG."),
 }
