@@ -116,8 +116,7 @@ class Judge:
     # --- evidence in --------------------------------------------------------------------------------------------------
 
     async def observe(self, items: Sequence[Evidence]) -> None:
-        """Store what is new, remember it, and put it to the incident it belongs to. Returns when it is safe to
-        acknowledge."""
+        """Store what is new and put it to the incident it belongs to. Returns when it is safe to acknowledge."""
         steps = [item for item in items if item.kind == Kind.STEP]
         others = [item for item in items if item.kind != Kind.STEP]  # progress is telemetry: memory only
         fresh = await asyncio.to_thread(self._store.append, others)
@@ -209,8 +208,7 @@ class Judge:
         self.incidents[incident_id] = incident
         now = self._clock.now()
         history = await asyncio.to_thread(self._history, now)
-        situation = await self._situation(incident, fleet, now)
-        # From here to the plan in self.plans nothing waits: of incidents judged together each sees what the others took.
+        situation = await self._situation(incident, fleet, now)  # no await from its end to the plan in self.plans
         decision = pipeline.decide(
             incident,
             situation,
