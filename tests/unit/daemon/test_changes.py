@@ -1,0 +1,64 @@
+"""What operators change: one action each, and nothing that is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from core_daemon import Daemon
+from core_world import World
+
+from sentinel.daemon.changes import Changes
+from sentinel.errors import Refused, UserError
+from sentinel.log import Log
+
+Worlds = Callable[..., World]
+
+
+async def change(there: World, name: str, **arguments: Any) -> dict[str, Any]:
+    daemon = Daemon(there)
+    made = Changes(
+        store=there.store, reader=there.slurm, writer=there.slurm, recover=daemon.recover, log=Log(daemon.stream)
+    )
+    answer = await made.make(name, arguments, 0)
+    await daemon.quiet()
+    return answer
+
+
+async def test_drain_and_release(world: Worlds) -> None:
+    there = world()
+    assert (await change(there, "drain", node="n1", reason="loose\ncable"))["drained"]
+    assert there.slurm.nodes["n1"].reason == "sentinel:root: loosecable"
+    assert not (await change(there, "release", node="n1"))["drained"]
+    assert not there.slurm.nodes["n1"].drained
+
+
+async def test_somebody_elses_drain_is_never_returned(world: Worlds) -> None:
+    there = world()
+    there.slurm.person_drains("n1", "a person")
+    with pytest.raises(Refused, match="drained by somebody else") as caught:
+        await change(there, "release", node="n1")
+    assert "State=RESUME" in caught.value.fix and there.slurm.nodes["n1"].drained
+    with pytest.raises(Refused):
+        await change(there, "drain", node="n1")
+
+
+async def test_node_that_is_not_drained_is_not_released(world: Worlds) -> None:
+    with pytest.raises(Refused, match="not drained"):
+        await change(world(), "release", node="n1")
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("drain", {"node": "ghost"}), ("release", {}), ("explode", {})])
+async def test_what_is_not_known_is_told(world: Worlds, name: str, arguments: dict[str, str]) -> None:
+    with pytest.raises(UserError) as caught:
+        await change(world(), name, **arguments)
+    assert caught.value.fix
+
+
+async def test_pause_outlives_the_daemon(world: Worlds) -> None:
+    there = world()
+    await change(there, "pause")
+    assert there.store.get("paused") is True
+    await change(there, "resume")
+    assert there.store.get("paused") is False

@@ -1,0 +1,82 @@
+"""What the daemon remembers of nodes and attempts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from core_records import evidence, fleet, job, later, node
+
+from sentinel.daemon.live import Live
+from sentinel.model import Evidence, Kind, Source
+
+
+def stepped(step: int, at_s: float, attempt: int | None = 0, **data: float) -> Evidence:
+    return evidence(Kind.STEP, at_s=at_s, source=Source.PROGRESS, job=101, attempt=attempt, data={"step": step, **data})
+
+
+def test_progress_of_an_attempt() -> None:
+    live = Live()
+    live.see_fleet(fleet(2, [job()]))
+    for number, at_s in ((10, 0.0), (30, 2.0), (20, 1.0)):
+        live.note(stepped(number, at_s, step_time_s=0.5))
+    assert (live.first_step(101, 0), live.last_step(101, 0), live.attempts[101, 0].step_time_s) == (10, 30, 0.5)
+    assert live.last_step(101, 1) is None and live.first_step(7, 0) is None
+
+
+def test_evidence_without_an_attempt_is_of_the_newest() -> None:
+    live = Live()
+    live.see_fleet(fleet(2, [job()]))
+    live.see_fleet(fleet(2, [job(restarts=1)]))
+    live.note(stepped(5, 0.0, attempt=None))
+    assert live.last_step(101, 1) == 5 and live.last_step(101, 0) is None
+    live.note(evidence(Kind.STEP, source=Source.PROGRESS, job=9, data={"step": 1}))  # of a job never heard of
+    assert live.newest_attempt(9) is None
+
+
+def test_attempt_keeps_its_nodes_after_it_ended() -> None:
+    live = Live()
+    live.see_fleet(fleet(2, [job(nodes=("n1", "n2"))]))
+    live.see_fleet(fleet(2, [job(state="failed", nodes=())]))
+    assert live.nodes_of(101, 0) == ("n1", "n2")
+    assert live.nodes_of(101, None) == live.nodes_of(None, 0) == live.nodes_of(101, 1) == ()
+
+
+def test_job_on_a_node_is_the_largest_that_runs() -> None:
+    live = Live()
+    assert live.job_on("n1") is None  # nothing is known yet
+    small, large = job(1, nodes=("n1",)), job(2, nodes=("n1", "n2"))
+    live.see_fleet(fleet([node("n1"), node("n2")], [small, large, job(3, state="failed", nodes=("n1", "n2", "n3"))]))
+    assert live.job_on("n1") == large and live.job_on("n3") is None
+
+
+def test_recent_evidence_of_attempt_and_nodes_once_and_in_order() -> None:
+    live = Live()
+    live.see_fleet(fleet(2, [job()]))
+    late, early = evidence(node="n1", at_s=5.0), evidence("x", source=Source.JOB_LOG, job=101, attempt=0, at_s=1.0)
+    old, other = evidence(node="n1", at_s=-99.0), evidence(node="n2", at_s=2.0)
+    for item in (late, late, early, old, other):
+        live.note(item)
+    assert live.recent(101, 0, ["n1"], later(0.0)) == [early, late]
+    assert live.recent(None, None, ["n2", "n9"], later(0.0)) == [other]
+
+
+async def test_whoever_waits_for_a_job_hears_of_news() -> None:
+    live = Live()
+    live.see_fleet(fleet(2, [job()]))
+    waiting = asyncio.create_task(live.changed(101, 600.0))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    live.note(stepped(1, 0.0))
+    await asyncio.wait_for(waiting, 30.0)
+    await live.changed(101, 0)  # or the time is over
+
+
+def test_ended_attempts_are_forgotten_after_an_hour_and_running_ones_never() -> None:
+    live = Live()
+    live.see_fleet(fleet(2, [job(), job(102)]))
+    live.note(evidence(Kind.JOB_ENDED, source=Source.SLURM, job=101, attempt=0))
+    assert live.ended(101, 0) and not live.ended(102, 0)
+    live.forget(later(3600.0))
+    assert (101, 0) in live.attempts
+    live.forget(later(3601.0))
+    assert list(live.attempts) == [(102, 0)]
