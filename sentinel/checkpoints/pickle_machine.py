@@ -48,6 +48,7 @@ class Machine:
         self.marks: list[list[object]] = []
         self.position = 0
         self.names: dict[tuple[str, str], Global] = {}
+        self.tensors: list[Inert] = []  # calls that make a tensor
         self.fields: dict[tuple[str, tuple[object, ...]], tuple[object, ...]] = {}
 
     def global_(self, module: object, name: object) -> Global:
@@ -188,7 +189,9 @@ def _reduce(m: Machine) -> None:
     if isinstance(maker, Global) and maker.name == "Size" and len(args) == 1 and isinstance(args[0], tuple):
         m.stack[-1] = args[0]  # torch.Size is a tuple
     else:
-        m.stack[-1] = Inert(maker, args)
+        made = m.stack[-1] = Inert(maker, args)
+        if made.name.startswith("_rebuild_tensor"):
+            m.tensors.append(made)
 
 
 def _newobj_ex(m: Machine) -> None:
@@ -348,7 +351,7 @@ _ACTIONS: dict[int, Callable[[Machine], None]] = {
     0x49: _int_line,
     0x4C: lambda m: m.stack.append(number(m.line())),
     0x53: _string_line,
-    0x56: lambda m: m.stack.append(m.line().decode("latin-1")),
+    0x56: lambda m: m.stack.append(str(m.line(), "raw-unicode-escape")),
     0x67: lambda m: m.stack.append(m.memo[number(m.line())]),
     0x70: _put_line,
     0x50: lambda m: _persistent(m, m.line().decode("latin-1")),

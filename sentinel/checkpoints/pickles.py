@@ -137,17 +137,23 @@ class Census:
     """The names that a pickle would import, and of its objects the class and fields, each once."""
 
     names: list[Global]
+    tensors: list[Inert]  # calls that make a tensor
     fields: list[tuple[str, tuple[object, ...]]]
 
 
-def load_counted(data: bytes, *, budget_bytes: int = MEMORY_BYTES) -> tuple[object, Census]:
+def load_counted(
+    data: bytes,
+    *,
+    persistent: Callable[[object], object] | None = None,
+    budget_bytes: int = MEMORY_BYTES,
+) -> tuple[object, Census]:
     """`load`, and what the pickle names."""
     wanted, end = _survey(data, 0, budget_bytes)
     if end != len(data):
         raise PickleError("bytes after its end mark")
-    machine = Machine(data, wanted, None)
+    machine = Machine(data, wanted, persistent)
     value = machine.read()
-    return value, Census(list(machine.names.values()), list(machine.fields))
+    return value, Census(list(machine.names.values()), machine.tensors, list(machine.fields))
 
 
 def load_from(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sentinel.checkpoints import pickles
@@ -66,12 +65,12 @@ def read_pickle(data: bytes, what: str) -> Pickled:
         return storages.setdefault(storage.key, storage)
 
     try:
-        value = pickles.load(data, persistent=persistent)
+        value, census = pickles.load_counted(data, persistent=persistent)
     except pickles.PickleTooLarge:
         raise
     except pickles.PickleError as error:
         raise Broken(f"{what}: data.pkl: {error}") from None
-    tensors = [tensor for item in walk(value) if isinstance(item, Inert) and (tensor := _tensor(item, what))]
+    tensors = [tensor for item in census.tensors if (tensor := _tensor(item, what))]
     return Pickled(value, storages, tensors)
 
 
@@ -94,7 +93,7 @@ def read_storage_reference(reference: object, what: str) -> Storage:
 
 def _tensor(item: Inert, what: str) -> Tensor | None:
     args = item.args
-    if not item.name.startswith("_rebuild_tensor") or not isinstance(args, tuple) or len(args) < 4:
+    if not isinstance(args, tuple) or len(args) < 4:
         return None
     storage, offset, size, stride = args[:4]
     if not isinstance(storage, Storage) or not isinstance(offset, int):
@@ -119,29 +118,6 @@ def integers(value: object) -> tuple[int, ...] | None:
     if isinstance(value, (tuple, list)) and all(type(number) is int for number in value):
         return tuple(number for number in value if type(number) is int)
     return None
-
-
-def walk(value: object) -> Iterator[object]:
-    """Every object below, each once, without recursion."""
-    seen: set[int] = set()
-    pending: list[object] = [value]
-    while pending:
-        item = pending.pop()
-        if not isinstance(item, (dict, list, tuple, Inert)):
-            continue
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        yield item
-        if isinstance(item, dict):
-            pending.extend(item)
-            pending.extend(item.values())
-        elif isinstance(item, Inert):
-            pending.extend((item.args, item.state))
-            if item.items is not None:
-                pending.append(item.items)
-        else:
-            pending.extend(item)
 
 
 # dtype -> (bytes of one element, values of its high byte that hint at NaN or infinity, index of that byte)

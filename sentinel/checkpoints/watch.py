@@ -5,6 +5,7 @@ What a listing shows is enough: the oldest file of a checkpoint says when its sa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -87,7 +88,7 @@ def rhythm(saves: Sequence[Save], limits: Limits | None = None) -> Rhythm:
     """Medians over the saves that are not invalid, in the order of their steps."""
     limits = limits or Limits()
     sound = [save for save in saves if save.valid is not False]
-    gaps = [b.ended_s - a.ended_s for a, b in zip(sound, sound[1:], strict=False) if b.ended_s > a.ended_s]
+    gaps = [b.ended_s - a.ended_s for a, b in itertools.pairwise(sound) if b.ended_s > a.ended_s]
     if len(sound) < limits.least or not gaps:
         return Rhythm(None, None, None, None)
     interval, size = median(gaps), median(save.bytes for save in sound)

@@ -96,7 +96,7 @@ def main():
             width=16,
             names=[f"model.layers.{i}.w" for i in range(asked.names)],
         )
-        for per_rank, path in ((False, wide),):
+        for path in (wide,):
             seconds, answer = timed(lambda path=path: validate(path, "structural"))
             assert answer.valid is True, answer
             print(

@@ -1,0 +1,243 @@
+"""Bad input of every kind: an answer, quickly, in bounded memory, and nothing is run."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sentinel.checkpoints import pickles
+from sentinel.checkpoints.inventory import listing
+from sentinel.checkpoints.validate import validate
+
+
+def values(leaves):
+    return st.recursive(
+        leaves,
+        lambda inner: (
+            st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(-9, 9), inner)
+        ),
+        max_leaves=12,
+    )
+
+
+# Before protocol 3 pickle has no bytes: it writes a call of codecs.encode, which is not made.
+texts = values(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text())
+plain = values(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary())
+
+
+@given(texts, st.integers(0, 5))
+def test_reads_what_pickle_reads(value, protocol):
+    assert pickles.load(pickle.dumps(value, protocol)) == value
+
+
+@given(plain, st.integers(3, 5))
+def test_reads_bytes_as_pickle_does(value, protocol):
+    assert pickles.load(pickle.dumps(value, protocol)) == value
+
+
+@given(plain, st.integers(2, 5), st.data())
+@settings(max_examples=200)
+def test_a_damaged_pickle_is_an_error_or_a_value(value, protocol, data):
+    """Never any other exception, whatever byte is changed and wherever it is cut."""
+    raw = bytearray(pickle.dumps(value, protocol))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] = data.draw(st.integers(0, 255))
+    for piece in (bytes(raw), bytes(raw[:at])):
+        try:
+            pickles.load(piece)
+        except pickles.PickleError:
+            pass
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes(data):
+    try:
+        pickles.load(data)
+    except pickles.PickleError:
+        pass
+
+
+class Bomb:
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.place}",)
+
+
+def test_nothing_is_run(make):
+    path = make.dcp("step-10")
+    make.write(path / ".metadata", pickle.dumps(Bomb(make.root / "pwned")), 1)
+    assert validate(path, "content", now_s=make.now_s).valid is not True
+    file = make.root / "iter_5.pt"
+    bomb = pickle.dumps({"w": Bomb(make.root / "pwned")}, 2)
+    make.write(file, make.torch_zip([("data.pkl", bomb), ("version", b"3\n")]))
+    validate(file, "content", now_s=make.now_s)
+    assert not (make.root / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".",
+        b"\x80\x02B\xff\xff\xff\x7f.",
+        b"\x80\x02K\x01r\xff\xff\xff\xffh\x00.",
+        b"\x80\x02(" + b"}" * 3_000_000 + b"l.",
+        b"\x80\x02})" + b"\x85" * 300_000 + b"K\x01s.",
+        b"\x80\x02)q\x00" + b"".join(b"h%ch%c\x86q%c" % (i, i, i + 1) for i in range(60)) + b"}h\x3cK\x01s.",
+        b"\x80\x02}(\x8a\x09" + b"\xff" * 8 + b"\x01K\x01u.",
+        b"\x80\x02cos\nsystem\n" + b"(" * 100_000 + b"t" * 99_999 + b"R.",
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",
+        b"I" + b"9" * 100_000 + b"\n.",
+        b"\x80\x02\x82\x01.",
+        b"",
+        b".",
+    ],
+)
+def test_pickles_made_to_exhaust(data):
+    with pytest.raises(pickles.PickleError):
+        pickles.load(data)
+
+
+def test_a_zip_bomb_is_not_inflated(make):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(200 << 20))
+    make.write(make.root / "iter_5.pt", buffer.getvalue())
+    answer = validate(make.root / "iter_5.pt", "content", now_s=make.now_s)
+    assert answer.valid is None and "not inflated" in answer.reason
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 200_000,
+        b'{"a":' * 100_000,
+        b'{"a":1,"a":2}',
+        b'{"__metadata__":{"a":1}}',
+        b"{}" * 9,
+        b'{"w":{"dtype":"F32"}}',
+    ],
+)
+def test_headers_made_to_exhaust(make, header):
+    file = make.root / "step-5.safetensors"
+    make.write(file, len(header).to_bytes(8, "little") + header)
+    assert validate(file, "structural", now_s=make.now_s).valid is False
+
+
+def test_names_that_lead_elsewhere(make):
+    """Metadata that names files outside of the checkpoint reads none of them."""
+    for place in ("/etc/passwd", "../../etc/passwd", "a/../../b", "nul\0l"):
+        path = make.dcp("step-10", ranks=1)
+        stored = [("w", (0, 0), place, 0, 100)]
+        make.write(path / ".metadata", make.metadata({"w": ("float32", (1, 1), [((0, 0), (1, 1))])}, [], stored), 1)
+        answer = validate(path, "checksum", now_s=make.now_s)
+        assert answer.valid is False and "impossible place" in answer.reason
+
+
+def test_a_link_to_elsewhere(make):
+    (make.root / "step-5").symlink_to("/etc")
+    assert validate(make.root / "step-5", "content").valid is None
+    path = make.hf("checkpoint-6")
+    (path / "model.safetensors").unlink()
+    (path / "model.safetensors").symlink_to("/etc/passwd")
+    assert validate(path, "content", now_s=make.now_s).valid is None
+
+
+def test_folders_without_end(make):
+    path = make.dcp("step-5", step=5)
+    deep = path
+    for _ in range(20):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is None and "deep" in answer.reason
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_permission_denied(make):
+    make.dcp("run/step-5", step=5)
+    locked = make.dcp("run/step-6", step=6)
+    locked.chmod(0)
+    try:
+        parts = {p.step: p for p in listing(make.root, "global", None, now_s=make.now_s)}
+    finally:
+        locked.chmod(0o700)
+    assert parts[5].valid is True and parts[6].valid is None and "cannot be read" in parts[6].reason
+
+
+def test_a_folder_that_cannot_be_listed(make, monkeypatch):
+    make.dcp("run/step-5", step=5)
+    locked = make.dcp("run/step-6", step=6)
+    real = os.scandir
+
+    def refuse(path):
+        if Path(path) == locked:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    parts = {p.step: p for p in listing(make.root, "global", None, now_s=make.now_s)}
+    assert parts[5].valid is True and parts[6].valid is None and "cannot be read" in parts[6].reason
+
+
+def test_a_file_that_shrinks_while_it_is_read(make, monkeypatch):
+    path = make.dcp("step-5", step=5)
+    real = os.preadv
+
+    def shrink(fd, buffers, offset):
+        return 0 if offset > 100 else real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", shrink)
+    from sentinel.checkpoints import work
+
+    monkeypatch.setattr(work, "_WHOLE_BYTES", 0)
+    answer = validate(path, "checksum", now_s=make.now_s)
+    assert answer.valid is None and "shorter" in answer.reason
+
+
+def test_a_purge_while_it_is_read(make, monkeypatch):
+    path = make.dcp("step-5", step=5)
+    from sentinel.checkpoints import validate as module
+
+    real = module.run_all
+
+    def purge(works, *rest):
+        (path / "__3_0.distcp").unlink()
+        real(works, *rest)
+
+    monkeypatch.setattr(module, "run_all", purge)
+    answer = validate(path, "checksum", now_s=make.now_s)
+    assert answer.valid is None and "deleted" in answer.reason
+
+
+def test_memory_stays_small(make, tmp_path):
+    """Half a gigabyte of holes in one file, and a pickle that asks for much: both in a process of its own."""
+    sparse = make.root / "step-5.safetensors"
+    header = b'{"w":{"dtype":"F32","shape":[134217728],"data_offsets":[0,536870912]}}'
+    sparse.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(sparse, 8 + len(header) + (512 << 20))
+    greedy = make.root / "iter_6.pt"
+    data = b"\x80\x02(" + b"}" * 1_400_000 + b"l."
+    make.write(greedy, make.torch_zip([("data.pkl", data), ("version", b"3\n")]))
+    script = (
+        "import sys, resource; from pathlib import Path; from sentinel.checkpoints.validate import validate\n"
+        "for name in sys.argv[1:]: validate(Path(name), 'content')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", script, sparse, greedy], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert int(done.stdout) < 200 * 1024
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
