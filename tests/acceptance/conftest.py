@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import slurm_cluster
+import watched_logs
+from timeline import Story
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "deploy" / "lab" / "lab"
@@ -25,6 +27,8 @@ class LabUnderTest:
 
     def __init__(self, directory: Path) -> None:
         self.dir = directory
+        self._environment: dict[str, str] | None = None
+        self.broken = False  # a story in it ended badly: nothing can be counted there any more
 
     def run(self, *arguments: str, check: bool = True, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """``lab COMMAND ... --dir DIR``."""
@@ -49,9 +53,12 @@ class LabUnderTest:
         return dict(json.loads(self.run("status", "--json").stdout))
 
     def environment(self) -> dict[str, str]:
-        exports = self.run("env").stdout.splitlines()
-        pairs = (line.removeprefix("export ").partition("=") for line in exports)
-        return {**os.environ, **{name: shlex.split(value)[0] for name, _, value in pairs}}
+        """What ``lab env`` exports; asked once, since it stays the same while the lab is up."""
+        if self._environment is None:
+            exports = self.run("env").stdout.splitlines()
+            pairs = (line.removeprefix("export ").partition("=") for line in exports)
+            self._environment = {**os.environ, **{name: shlex.split(value)[0] for name, _, value in pairs}}
+        return self._environment
 
     def slurm(self, *command: str) -> str:
         """One of Slurm's own commands against this lab."""
@@ -66,7 +73,7 @@ class LabUnderTest:
         found = list((self.dir / "shared").glob(f"*-{job}.out"))
         return found[0].read_text(encoding="utf-8") if found else ""
 
-    def wait_log(self, job: int, text: str, timeout_s: float = 90) -> str:
+    def wait_log(self, job: int, text: str, timeout_s: float = 180) -> str:
         until(lambda: text in self.log(job), timeout_s, lambda: f"{text!r} in the job's log:\n{self.log(job)[-3000:]}")
         return self.log(job)
 
@@ -91,10 +98,15 @@ def need_slurm() -> None:
 
 
 @pytest.fixture(scope="session")
-def new_lab() -> Iterator[Callable[..., LabUnderTest]]:
+def made() -> list[LabUnderTest]:
+    """Every lab that was brought up."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def new_lab(made: list[LabUnderTest]) -> Iterator[Callable[..., LabUnderTest]]:
     """Bring up a further lab: ``new_lab("--nodes", "2", ...)``; all are taken down at the end."""
     need_slurm()
-    made: list[LabUnderTest] = []
 
     def bring_up(*arguments: str) -> LabUnderTest:
         base = Path(tempfile.mkdtemp(prefix="lab-"))  # short, for the socket path; pytest's own folders are too deep
@@ -105,8 +117,13 @@ def new_lab() -> Iterator[Callable[..., LabUnderTest]]:
 
     yield bring_up
     for lab in made:
-        if lab.dir.exists():
-            lab.run("down")
+        take_down(lab)
+
+
+def take_down(lab: LabUnderTest) -> None:
+    if lab.dir.exists():
+        lab.run("down")
+    if lab.dir.parent.exists():
         lab.dir.parent.rmdir()
 
 
@@ -114,3 +131,65 @@ def new_lab() -> Iterator[Callable[..., LabUnderTest]]:
 def lab(new_lab: Callable[..., LabUnderTest]) -> LabUnderTest:
     """Slurm alone, three nodes of eight GPUs; tests leave no job behind."""
     return new_lab("--nodes", "3", "--gpus", "8", "--no-sentinel")
+
+
+class Stages:
+    """Labs with Sentinel that stories share: one for each way of bringing it up, and a new one after a story went wrong."""
+
+    def __init__(self, new_lab: Callable[..., LabUnderTest]) -> None:
+        self._new_lab = new_lab
+        self._labs: dict[tuple[str, ...], LabUnderTest] = {}
+
+    def lab(self, *arguments: str) -> LabUnderTest:
+        found = self._labs.get(arguments)
+        if found is not None and found.broken:
+            take_down(found)
+            found = None
+        if found is None:
+            found = self._labs[arguments] = self._new_lab(*arguments)
+            # Stories follow one another faster than failures on a real cluster do: only those about the breaker have it.
+            Story(found).restart_daemon({"drain_count = 100": "drain_count = 100\nbreaker_nodes = 1000"})
+            found.broken = False
+        return found
+
+    def drop(self, *arguments: str) -> None:
+        """No story needs it any more."""
+        found = self._labs.pop(arguments, None)
+        if found is not None:
+            take_down(found)
+
+
+@pytest.fixture(scope="session")
+def stages(new_lab: Callable[..., LabUnderTest]) -> Stages:
+    return Stages(new_lab)
+
+
+@pytest.fixture
+def story(stages: Stages) -> Iterator[Story]:
+    """A story in the lab that most share: eight nodes of four GPUs, Sentinel acting."""
+    with Story(stages.lab("--nodes", "8", "--gpus", "4")) as story:
+        yield story
+
+
+OUTCOME = pytest.StashKey[pytest.TestReport]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and "made" in getattr(item, "funcargs", {}):
+        kept = watched_logs.keep(item.nodeid, [lab.dir for lab in item.funcargs["made"]])
+        report.sections.append(("logs", f"kept in {kept}"))
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_wrong_in_the_logs(made: list[LabUnderTest]) -> Iterator[None]:
+    """After every test: no ERROR line and no traceback in what daemons and agents wrote during it."""
+    before = watched_logs.lengths([lab.dir for lab in made])
+    yield
+    found = watched_logs.wrong_lines([lab.dir for lab in made], before)
+    if found:
+        for lab in made:
+            lab.broken = True
+        pytest.fail("in the logs of Sentinel:\n" + "\n".join(found[:60]))
