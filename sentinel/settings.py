@@ -51,7 +51,7 @@ class Slurm:
         10.0, "a healthy slurmctld answers in under a second; longer is *not known*", unit="s", least=0.1
     )
     reconcile_s: float = setting(
-        10.0, "events bring news; this catches what they missed with two requests a period", unit="s", least=1.0
+        20.0, "events bring news; this catches what they missed, with three requests a period", unit="s", least=1.0
     )
 
 
