@@ -197,6 +197,47 @@ def listing(
     return parts
 
 
+def deepen(parts: Iterable[Part], candidate: Candidate, level: Level, *, settings: Settings = DEFAULTS) -> list[Part]:
+    """The same parts, those of this candidate checked again at that level.
+
+    For large tiers: list everything by structure, choose, and read only what was chosen; if it does not hold, the next.
+    """
+    return [
+        replace(
+            validate_part(
+                Path(part.path),
+                level,
+                tier=part.tier,
+                host=part.host,
+                root=Path(part.root),
+                step=part.step if part.format == nvrx.NAME else None,
+                settings=settings,
+            ),
+            key=part.key,
+        )
+        if part.key == candidate.key and part.tier == candidate.tier and _is_of(part, candidate)
+        else part
+        for part in parts
+    ]
+
+
+def _is_of(part: Part, candidate: Candidate) -> bool:
+    return part.path == candidate.path if part.tier == "global" else part.host in candidate.paths
+
+
+def place_in_blocks(candidate: Candidate, nodes: Sequence[str], unknown: str) -> Candidate:
+    """Shards that lie in one folder of unknown host, given to the nodes as Slurm does by default: in blocks, in order.
+
+    Unchanged where the ranks do not divide evenly, or the hosts are known.
+    """
+    hosts = {host for held in candidate.shards.values() for host in held}
+    world = candidate.world_size
+    if hosts != {unknown} or not nodes or not world or world % len(nodes) or len(candidate.shards) != world:
+        return candidate
+    share = world // len(nodes)
+    return replace(candidate, shards={rank: frozenset({nodes[rank // share]}) for rank in candidate.shards})
+
+
 def _unseen(root: Path, path: Path, tier: Tier, host: str, reason: str) -> Part:
     return Part(
         host=host,

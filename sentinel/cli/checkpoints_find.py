@@ -9,19 +9,32 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from sentinel.checkpoints import inventory as stock
 from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.files import visible
-from sentinel.checkpoints.records import Candidate, Costs, Decision, Level, Part, Tier, Validity, parse_level
+from sentinel.checkpoints.records import (
+    Candidate,
+    Costs,
+    Decision,
+    Level,
+    Part,
+    Tier,
+    Validity,
+    level_at_least,
+    parse_level,
+)
 from sentinel.checkpoints.remembered import Memory, default_folder
 from sentinel.checkpoints.share import parse_share
 from sentinel.checkpoints.validate import Settings
 from sentinel.checkpoints.validate import validate as check
 from sentinel.errors import Refused, UserError
 
+# Up to so much every candidate is read at the level asked for; beyond it only those that would be chosen.
+EAGER_BYTES = 8 << 30
 _LEVELS = click.Choice(["structural", "checksum", "content"])
 
 
@@ -102,7 +115,7 @@ def local_folders(texts: Sequence[str], nodes: Sequence[str]) -> list[tuple[str,
             pairs.extend((name, path / name) for name in inside)
             continue
         named = next((part for part in reversed(path.absolute().parts) if part in known), None)
-        pairs.append((named or socket.gethostname().partition(".")[0], path))
+        pairs.append((named or _this_host(), path))
     return pairs
 
 
@@ -126,11 +139,12 @@ def _listings(
 @click.option("--lost", multiple=True, metavar="NODE", help="A node that the next attempt will not have.")
 @click.option("--onset-step", type=int, help="The first step whose numbers were bad: only earlier ones count.")
 @click.option("--step-last", type=int, help="The last step that was completed (default: the newest checkpoint's).")
-@click.option("--step-time", "step_time_s", type=float, default=1.0, show_default=True, help="Seconds per step.")
+@click.option("--step-time", "step_time_s", type=float, default=10.0, show_default=True, help="Seconds per step.")
 @click.option("--world-size", type=int, help="Ranks of the next attempt.")
 @click.option("--level", type=_LEVELS, help="How closely to check (default structural; content with --onset-step).")
 @click.option("--rejected", multiple=True, metavar="PATH", help="A checkpoint that failed to load already.")
 @click.option("--limit", type=int, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
+@click.option("--all", "everything", is_flag=True, help="Read all candidates at that level, not only the best ones.")
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def find(
@@ -145,6 +159,7 @@ def find(
     level: str | None,
     rejected: tuple[str, ...],
     limit: int,
+    everything: bool,
     no_cache: bool,
     as_json: bool,
 ) -> None:
@@ -164,26 +179,57 @@ def find(
     wanted: Level = parse_level(level) if level else ("content" if onset_step is not None else "structural")
     roots: list[tuple[Tier, str, Path]] = [("global", "", Path(text)) for text in global_]
     roots += [("local", host, path) for host, path in local_folders(local, [*names, *sorted(gone - set(names))])]
-    parts = _listings(roots, wanted, _settings(no_cache), limit)
-    candidates = stock.join(parts, world_size=world_size)
-    decision = choose(
-        candidates,
-        step_last=step_last,
-        onset_step=onset_step,
-        step_time_s=step_time_s,
-        next_nodes=frozenset(names) - gone if names else None,
-        lost_nodes=gone,
-        world_size=world_size,
-        costs=Costs(),
-        rejected=frozenset(rejected),
-        level=wanted,
-    )
+    question: dict[str, Any] = {
+        "step_last": step_last,
+        "onset_step": onset_step,
+        "step_time_s": step_time_s,
+        "next_nodes": frozenset(names) - gone if names else None,
+        "lost_nodes": gone,
+        "world_size": world_size,
+        "costs": Costs(),
+        "rejected": frozenset(rejected),
+    }
+    candidates, decision = _search(roots, wanted, names, limit, everything, _settings(no_cache), question)
     if as_json:
         click.echo(json.dumps(decision.to_json()))
     else:
         _show_decision(decision)
     if decision.chosen is None:
         raise Refused(f"no checkpoint was chosen: {decision.explanation}", fix=_advice(candidates))
+
+
+def _search(
+    roots: Sequence[tuple[Tier, str, Path]],
+    level: Level,
+    names: Sequence[str],
+    limit: int,
+    everything: bool,
+    settings: Settings,
+    question: dict[str, Any],
+) -> tuple[list[Candidate], Decision]:
+    """List, choose, and read what was chosen; while it does not hold, the next. Little data is read at once."""
+    here = _this_host()
+    spread = names if here not in names else ()
+    parts = [part for listed in _listings(roots, "structural", settings, limit) for part in listed]
+    if level != "structural" and (everything or sum(part.bytes for part in parts) <= EAGER_BYTES):
+        parts = [part for listed in _listings(roots, level, settings, limit) for part in listed]
+    read: set[tuple[str, int | None]] = set()
+    while True:
+        candidates = [
+            stock.place_in_blocks(c, spread, here) for c in stock.join([parts], world_size=question["world_size"])
+        ]
+        decision = choose(candidates, level="structural", **question)
+        chosen = decision.chosen
+        if chosen is None or level_at_least(chosen.level, level):
+            return candidates, decision
+        if (chosen.path, chosen.step) in read:
+            raise AssertionError(f"{chosen.path} was read at level {level} and says {chosen.level}")
+        read.add((chosen.path, chosen.step))
+        parts = stock.deepen(parts, chosen, level, settings=settings)
+
+
+def _this_host() -> str:
+    return socket.gethostname().partition(".")[0]
 
 
 def _advice(candidates: Sequence[Candidate]) -> str:

@@ -45,6 +45,7 @@ from sentinel.checkpoints.zips import archive_start
 NAME = "dcp"
 METADATA_LIMIT_BYTES = 256 << 20
 _SHARD = re.compile(r"__(\d+)_(\d+)\.distcp")
+_TEMPORARY = re.compile(r"(\.|__\d+\.)metadata\.tmp")
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
 _ENDS_CHECKED = 50_000  # pieces whose two ends are looked at by a structural check; beyond, the ends of each file
 _COVERAGE_NAMES = 64  # tensors whose coverage a part reports for the join
@@ -61,6 +62,9 @@ def recognise(tree: Tree) -> bool:
 
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
+    left = next((name for name in tree.files if _TEMPORARY.fullmatch(name)), None)
+    if left and left.removesuffix(".tmp") in tree.files:
+        raise unfinished(tree, ask, f"{left} beside {left.removesuffix('.tmp')}: a save over it did not finish")
     if ".metadata" in tree.files:
         return _check_plain(tree, ask)
     ranks = {int(m.group(1)) for name in tree.files if (m := _RANK_METADATA.fullmatch(name))}

@@ -196,3 +196,48 @@ def test_rates_and_peers():
     for me, hosts, domain in (("z", ["a"], ()), ("a", ["a", "b"], ("a,b=r",)), ("a", ["a", "b"], ("a",))):
         with pytest.raises(UserError):
             peer_of(me, hosts, domain)
+
+
+def flip(make, path):
+    shard = path / "__1_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[data.index(b"archive/data/0") + 100] ^= 1
+    shard.write_bytes(data)
+    make.age(shard, 3600)
+
+
+def test_large_tiers_are_read_only_where_it_counts(make, monkeypatch):
+    """By structure first; then the best is read; it does not hold; then the next, and no more."""
+    from sentinel.cli import checkpoints_find as module
+
+    monkeypatch.setattr(module, "EAGER_BYTES", 0)
+    for step in (10, 20, 30):
+        path = make.dcp(f"run/step-{step}", step=step)
+    flip(make, path)
+    words = ("find", "--global", make.root / "run", "--level", "checksum", "--json")
+    (answer,) = rows(run(*words))
+    found = {c["step"]: (c["valid"], c["level"]) for c in answer["candidates"]}
+    assert answer["chosen"]["step"] == 20
+    assert found == {20: (True, "checksum"), 10: (True, "structural"), 30: (False, "checksum")}
+    (answer,) = rows(run(*words, "--all"))
+    assert {c["level"] for c in answer["candidates"]} == {"checksum"}
+
+
+def test_large_local_tiers_too(make, monkeypatch):
+    from sentinel.cli import checkpoints_find as module
+
+    monkeypatch.setattr(module, "EAGER_BYTES", 0)
+    nodes(make, 140)
+    nodes(make, 160)
+    flip_at = make.root / "nvme/n1/run/step-160"
+    flip(make, flip_at)
+    where = ("--local", make.root / "nvme/%N", "--nodes", "n[0-3]")
+    (answer,) = rows(run("find", *where, "--level", "checksum", "--json"))
+    assert answer["chosen"]["step"] == 140 and "n1" in answer["candidates"][1]["reason"]
+
+
+def test_one_folder_for_all_nodes_is_placed_in_blocks(make):
+    make.nvrx("local/session", 200)
+    where = ("find", "--local", make.root / "local", "--nodes", "n[0-1]", "--json")
+    assert rows(run(*where))[0]["chosen"]["shards"] == {"0": ["n0"], "1": ["n0"], "2": ["n1"], "3": ["n1"]}
+    assert rows(run(*where, "--lost", "n1"))[0]["chosen"] is None

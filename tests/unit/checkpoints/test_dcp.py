@@ -151,3 +151,27 @@ def test_a_part_knows_its_ranks(make):
         (path / f"__{rank}.metadata").unlink()
     part = validate_part(path, "checksum", tier="local", host="n4", root=make.root, now_s=make.now_s)
     assert (part.valid, part.owners, part.key, part.whole) == (True, {3}, "run/step-10", False)
+
+
+@pytest.mark.parametrize("name", [".metadata", "__2.metadata"])
+def test_a_save_over_it_that_broke_off(make, name):
+    path = make.dcp("step-10", per_rank=name != ".metadata")
+    make.write(path / f"{name}.tmp", b"x")
+    answer = ask(make, path)
+    assert answer.valid is False and "did not finish" in answer.reason
+
+
+def test_a_shard_of_the_step_beside_it(make):
+    """Whole, with right checksums, and of another save."""
+    path, other = make.dcp("run/step-20", step=20), make.dcp("run/step-10", step=10)
+    shutil.copy2(other / "__3_0.distcp", path / "__3_0.distcp")
+    assert ask(make, path).valid is True
+    answer = ask(make, path, "checksum")
+    assert answer.valid is None and "two saves mixed" in answer.reason
+
+
+def test_a_copy_of_another_step_is_no_mix(make):
+    """The same bytes in all shards: someone copied the folder. Nothing is mixed."""
+    path = make.dcp("run/step-20", step=20)
+    shutil.copytree(path, path.with_name("step-21"))
+    assert ask(make, path.with_name("step-21"), "checksum").valid is True
