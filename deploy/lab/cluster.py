@@ -166,10 +166,11 @@ def _running(process: processes.Process | None) -> str:
 
 
 def faults_now(lab: Lab) -> list[dict[str, Any]]:
-    """Faults that were injected and not undone, oldest first."""
+    """Faults that were injected and not undone, oldest first; one of a process ends with that process."""
     path = lab.dir / "faults.jsonl"
     if not path.exists():
         return []
     records = [json.loads(line) for line in lines(path.read_text(encoding="utf-8"))]
     undone = {record["undoes"] for record in records if record.get("undoes")}
-    return [r for r in records if r.get("id") not in undone and not r.get("undoes") and r.get("lasting")]
+    lasting = [r for r in records if r.get("lasting") and not r.get("undoes") and r.get("id") not in undone]
+    return [r for r in lasting if "start" not in r or processes.Process(r["pid"], r["start"]).alive]

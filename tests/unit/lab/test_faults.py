@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 
 import pytest
-from lab import cluster, gpus, inject
+from lab import cluster, gpus, inject, processes
 from lab.faults import ALL
 from lab.faults.base import book
 from lab.layout import LabError
@@ -120,3 +121,11 @@ def test_faults_that_end_by_themselves_are_not_in_force(lab):
     book(lab, ALL["crash"].record(job=7))
     book(lab, ALL["hang"].record(job=7))
     assert [fault["fault"] for fault in cluster.faults_now(lab)] == ["hang"]
+
+
+def test_a_hang_ends_with_its_process(lab):
+    own = processes.start_of(os.getpid())
+    assert own is not None
+    book(lab, ALL["hang"].record(job=7, pid=os.getpid(), start=own))
+    book(lab, ALL["hang"].record(job=7, pid=os.getpid(), start=own - 1))
+    assert [fault["start"] for fault in cluster.faults_now(lab)] == [own]

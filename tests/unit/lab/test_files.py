@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import threading
 import tomllib
@@ -9,7 +10,9 @@ import urllib.request
 
 import pytest
 from lab import hooks, sentinel_config, slurm
-from lab.layout import LabError
+from lab.__main__ import parser
+from lab.faults import ALL
+from lab.layout import HERE, LabError
 from lab.receiver import Receiver
 from lab.submit import Request, command, comment
 
@@ -123,3 +126,11 @@ def test_a_missing_daemon_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LabError, match="apt-get install"):
         slurm.binary("slurm-program-that-is-not-there")
+
+
+def test_every_command_and_every_fault_is_explained():
+    explained = (HERE / "README.md").read_text()
+    top = parser()
+    (commands,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    for name in [*commands.choices, *ALL]:
+        assert f"`{name}" in explained, f"README.md of the lab does not explain {name}"
