@@ -159,13 +159,12 @@ class Agent:
             timezone=UTC,
         )
         scheduler.add_job(self.verdict.write, "interval", seconds=self.settings.verdict_s)
-        scheduler.add_job(self.jobs.scan, "interval", seconds=1.0)
+        scheduler.add_job(self._look, "interval", seconds=1.0)
         scheduler.add_job(self.kernel.panics, next_run_time=datetime.now(UTC))
         host = self.settings.host
         scheduler.add_job(self.rounds.host, "interval", seconds=host.period_s, jitter=host.period_s / 10)
         scheduler.add_job(lambda: self.rounds.clock(self.sender.clock_offset_s), "interval", seconds=host.period_s)
         diagnostics = self.settings.diagnostics
-        scheduler.add_job(self.diagnosing.requests, "interval", seconds=1.0)
         if diagnostics.level1_s:
             scheduler.add_job(
                 self.diagnosing.level1, "interval", seconds=diagnostics.level1_s, jitter=diagnostics.level1_s / 10
@@ -179,6 +178,11 @@ class Agent:
                 self.rounds.check, "interval", args=[name], seconds=check.period_s, jitter=check.period_s / 10
             )
         return scheduler
+
+    def _look(self) -> None:
+        """What hooks left for us."""
+        self.jobs.scan()
+        self.diagnosing.requests()
 
     # ------------------------------------------------------------------------------------------------ wiring
 

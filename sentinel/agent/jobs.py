@@ -102,6 +102,7 @@ class Jobs:
         self._program = program
         self._keep = keep
         self._seen: dict[str, int] = {}
+        self._broken: dict[str, int] = {}
         self._following: dict[str, JobOnNode] = {}
         self._last: dict[str, dict[str, Any]] = {}
         for folder in (self._folder, self._ended, self._cursors):
@@ -126,7 +127,10 @@ class Jobs:
                 self._seen[name] = changed
                 job = job_from(json.loads(path.read_bytes()))
             except (OSError, ValueError, ProtocolError) as error:
-                log.warning("job-file-unreadable", path=path, error=error)
+                self._seen.pop(name, None)  # it may be half written: look again
+                if self._broken.get(name) != changed:
+                    self._broken[name] = changed
+                    log.warning("job-file-unreadable", path=path, error=error)
                 continue
             self._began(job, changed / 1e9)
 

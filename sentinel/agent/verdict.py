@@ -1,4 +1,5 @@
-"""The node's dated verdict, which the hooks read: one line, ``OK|BAD|UNKNOWN <unix seconds> <code> <sentence>``.
+"""The node's dated verdict, which the hooks read: ``OK|BAD|UNKNOWN <unix seconds> <code> <sentence>``, and on a second line
+the host's uptime in seconds, by which a hook tells its age without starting a process.
 
 BAD only on positive proof that holds now: a GPU that is lost or missing, an action that the driver itself asks for, memory
 that cannot be repaired, a diagnostic that found a fault, or one of the few Xids that convict alone. Nothing readable is
@@ -92,7 +93,8 @@ class VerdictKeeper:
 
     def write(self) -> NodeVerdict:
         verdict = self.now()
-        write_atomically(self._path, verdict.line)
+        uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+        write_atomically(self._path, f"{verdict.line}{uptime_s}\n")
         return verdict
 
     def _convict(self, code: str, sentence: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -35,7 +36,8 @@ class Hooks:
         }
 
     def verdict(self, word: str, age_s: int = 0, rest: str = "code some words") -> None:
-        (self.run / "verdict").write_text(f"{word} {int(time.time()) - age_s} {rest}\n")
+        uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME)) - age_s
+        (self.run / "verdict").write_text(f"{word} {int(time.time()) - age_s} {rest}\n{uptime_s}\n")
 
     def __call__(self, file: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -79,6 +81,47 @@ def test_a_fresh_bad_refuses_the_node_and_says_why(hooks: Hooks) -> None:
     assert done.returncode == 1
     assert "gpu_lost: a GPU is lost" in done.stderr
     assert not (hooks.run / "jobs" / "31.json").exists()
+
+
+def test_the_age_goes_by_the_uptime_not_by_a_clock_that_jumped(hooks: Hooks) -> None:
+    uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+    (hooks.run / "verdict").write_text(f"BAD {int(time.time()) - 86400} gpu_lost lost\n{uptime_s - 2}\n")
+    assert hooks("prolog/10-sentinel").returncode == 1
+    (hooks.run / "verdict").write_text(f"BAD {int(time.time())} gpu_lost lost\n{uptime_s - 900}\n")
+    assert hooks("prolog/10-sentinel").returncode == 0
+
+
+def test_a_verdict_of_one_line_goes_by_the_time_of_day(hooks: Hooks) -> None:
+    (hooks.run / "verdict").write_text(f"BAD {int(time.time()) - 2} gpu_lost lost\n")
+    assert hooks("prolog/10-sentinel").returncode == 1
+
+
+def test_an_epilog_of_a_failed_job_waits_for_its_test(hooks: Hooks) -> None:
+    checks = hooks.run / "checks"
+    checks.mkdir()
+    asked: list[str] = []
+
+    def agent() -> None:
+        for _ in range(400):
+            if (checks / "31").exists():
+                asked.append((checks / "31").read_text())
+                (checks / "31.done").write_text("pass\n")
+                return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=agent)
+    thread.start()
+    done = hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE="256", SENTINEL_EPILOG_LEVEL="2", SENTINEL_EPILOG_S="15")
+    thread.join()
+    assert (done.returncode, asked) == (0, ["2 0,1\n"])
+    assert list(checks.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", ["0", "", "x"])
+def test_an_epilog_of_a_good_job_waits_for_nothing(hooks: Hooks, code: str) -> None:
+    (hooks.run / "checks").mkdir()
+    hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE=code, SENTINEL_EPILOG_LEVEL="2")
+    assert list((hooks.run / "checks").iterdir()) == []
 
 
 @pytest.mark.parametrize("verdict", ["stale OK", "stale BAD", "future", "none", "torn", "empty", "rubbish", "words"])

@@ -151,6 +151,9 @@ def test_a_broken_job_file_is_passed_over(site: Site) -> None:
     site.jobs.scan()
     site.came(5)
     assert list(site.jobs.jobs) == [5]
+    (site.run / "jobs" / "9.json").write_text('{"job": "9", "nodelist": "n7"}')
+    site.jobs.scan()
+    assert list(site.jobs.jobs) == [5, 9], "it was only half written"
 
 
 def test_pci_addresses_are_one() -> None:
