@@ -29,6 +29,8 @@ class Answer(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
+# A fault's severity by what it asks for: in the evidence our reading stands beside DCGM's own.
+_SEVERITY = {Remedy.REPLACE: 2, Remedy.RESET: 6, Remedy.INVESTIGATE: 4}
 _FAULTS = frozenset({Remedy.REPLACE, Remedy.RESET, Remedy.INVESTIGATE})
 
 # Tests that must be there, by level, for version 4 (one plugin that is missing is silently left out) and 3.
@@ -58,6 +60,7 @@ class Finding:
     entity_group: str = ""
     code: int | None = None
     severity: int | None = None
+    category: int | None = None
 
     @property
     def convicts(self) -> bool:
@@ -193,6 +196,7 @@ class _Report:
 
     def _find(self, name: str, gpu: int | None, group: str, warning: object) -> None:
         code, severity, text = _warning(warning)
+        low = _lower(warning) if isinstance(warning, dict) else {}
         self.findings.append(
             Finding(
                 test=name,
@@ -202,6 +206,7 @@ class _Report:
                 entity_group=group,
                 code=code,
                 severity=severity,
+                category=_whole(low.get("error_category")),
             )
         )
 
@@ -222,7 +227,8 @@ def evidence_of(diagnosis: Diagnosis, node: str, level: int, at: datetime, uuids
     if diagnosis.answer is Answer.INCONCLUSIVE:
         return [made(Kind.UNREADABLE, f"diagnostic level {level}: {diagnosis.reason}", None)]
     return [
-        made(Kind.DIAG_FAILED, finding.text, finding.gpu, code=finding.code, severity=finding.severity,
+        made(Kind.DIAG_FAILED, finding.text, finding.gpu, code=finding.code, severity=_SEVERITY[finding.remedy],
+             dcgm_severity=finding.severity, category=finding.category,
              remedy=str(finding.remedy), test=finding.test, convicts=finding.convicts)
         for finding in diagnosis.findings
         if finding.remedy in _FAULTS and finding.gpu is not None

@@ -224,6 +224,8 @@ def test_evidence_of_the_three_answers() -> None:
     assert passed.kind == Kind.DIAG_PASSED
     (failed,) = evidence_of(read(new_form(2, blame={("memory", 3): warning(52, 2)}), 205, 2), "n1", 2, at, uuids)
     assert (failed.kind, failed.where.gpu_uuid, failed.data["convicts"]) == (Kind.DIAG_FAILED, "GPU-three", True)
+    (width,) = evidence_of(read(new_form(2, blame={("pcie", 3): warning(46, 5)}), 226, 2), "n1", 2, at, uuids)
+    assert (width.data["severity"], width.data["dcgm_severity"], width.data["category"]) == (2, 5, 10)
     (unknown,) = evidence_of(read(b""), "n1", 1, at, uuids)
     assert unknown.kind == Kind.UNREADABLE
 
