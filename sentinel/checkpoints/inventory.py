@@ -286,6 +286,9 @@ def _join(parts: list[Part], world_size: int | None) -> Candidate:
                 valid, reason = None, lacking
     if len(steps) > 1:
         valid, reason = False, f"the hosts' parts are of different steps: {sorted(steps)[:4]}"
+    saved = {part.saved_step for part in parts if part.saved_step is not None}
+    if len(saved) > 1:
+        valid, reason = False, f"the hosts' shards were saved as different steps: {sorted(saved)[:4]}"
     if len(formats) > 1:
         valid, reason = None, f"the hosts' parts are of different formats: {', '.join(sorted(formats))}"
     return Candidate(

@@ -72,7 +72,7 @@ class Part:
     the checkpoint needs is here. Otherwise ``owners`` are the ranks whose shards are here, ``has`` and ``needs`` are
     shard files with their lengths (``needs`` where this part holds the metadata of all), and ``coverage`` says for
     tensors spread over ranks (``rank:tensor``) how many elements that rank holds, of how many. ``marked``: the end
-    marker of what is here is here too.
+    marker of what is here is here too. ``saved_step``: the step that the shards themselves were saved as.
     """
 
     host: str
@@ -93,6 +93,7 @@ class Part:
     needs: Mapping[str, int] = field(default_factory=dict)
     coverage: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     marked: bool = False
+    saved_step: int | None = None
     newest_mtime_s: float = 0.0
     oldest_mtime_s: float = 0.0
 
@@ -116,6 +117,7 @@ class Part:
             "needs": dict(self.needs),
             "coverage": {name: list(pair) for name, pair in self.coverage.items()},
             "marked": self.marked,
+            "saved_step": self.saved_step,
             "newest_mtime_s": self.newest_mtime_s,
             "oldest_mtime_s": self.oldest_mtime_s,
         }
@@ -142,6 +144,7 @@ class Part:
             needs={name: _int(size, "needs") for name, size in _mapping(data, "needs").items()},
             coverage={name: _pair(pair) for name, pair in _mapping(data, "coverage").items()},
             marked=_tristate(data, "marked") is True,
+            saved_step=_whole_or_none(data, "saved_step"),
             newest_mtime_s=_number(data, "newest_mtime_s"),
             oldest_mtime_s=_number(data, "oldest_mtime_s"),
         )

@@ -97,6 +97,7 @@ def validate_part(
         needs=finding.needs,
         coverage=finding.coverage,
         marked=finding.marked,
+        saved_step=finding.saved_step,
         newest_mtime_s=judged.newest_s,
         oldest_mtime_s=judged.oldest_s,
     )

@@ -189,7 +189,8 @@ def _local(read: Reader, entry: _Central, directory: int, what: str) -> tuple[in
     if len(extra) < extras:
         extra = read(header + 30 + names, extras)
     if extra[:2] == b"FB":  # torch's padding, up to the alignment of the payload
-        if len(extra) != 4 + int.from_bytes(extra[2:4], "little") or extra[4:].strip(b"Z\0"):
+        count = int.from_bytes(extra[2:4], "little")
+        if extra[4:] not in (b"Z" * count, bytes(count)):
             raise Broken(f"{what}: damaged padding before record {visible(name)}")
     elif extra and extra[:2] != b"\x01\0":
         raise NotKnown(f"{what}: record {visible(name)} has an extra field that torch does not write")

@@ -44,6 +44,7 @@ class Finding:
     """
 
     step: int | None = None
+    saved_step: int | None = None  # that the shards here were saved as, to compare with other hosts'
     owners: frozenset[int] = frozenset()
     world_size: int | None = None
     whole: bool = True

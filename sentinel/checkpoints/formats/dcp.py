@@ -210,6 +210,7 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     totals: dict[str, tuple[str, tuple[int, ...]]] = {}
     layouts: dict[str, list[Item]] = {}
     steps: dict[int, int] = {}
+    folders: dict[int, int] = {}
     for rank in sorted(ranks):
         metadata = _check_rank(tree, rank, shards, layouts)
         for name, tensor in metadata.tensors.items():
@@ -221,8 +222,12 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
         inner = _inner_step(tree, metadata)
         if inner is not None:
             steps[rank] = inner
-    if len(set(steps.values())) > 1:
-        raise Broken(f"the ranks' shards are of different steps: {sorted(set(steps.values()))[:4]}")
+        if metadata.saved_step is not None:
+            folders[rank] = metadata.saved_step
+    for seen in (steps, folders):
+        if len(set(seen.values())) > 1:
+            raise Broken(f"the ranks' shards are of different steps: {sorted(set(seen.values()))[:4]}")
+    finding.saved_step = next(iter([*steps.values(), *folders.values()]), None)
     finding.step = next(iter(steps.values()), None)
     for name, chunks in union.items():
         have, need = sum(volume(sizes) for sizes in chunks.values()), volume(totals[name][1])

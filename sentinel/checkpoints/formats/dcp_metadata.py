@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from sentinel.checkpoints import pickles
 from sentinel.checkpoints.files import Broken, NotKnown, visible
 from sentinel.checkpoints.pickles import Global, Inert
+from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.tensors import ITEM_BYTES, integers
 
 _META = "torch.distributed.checkpoint.metadata"
@@ -88,6 +89,7 @@ class Metadata:
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
     blobs: set[str] = field(default_factory=set)
     items: list[Item] = field(default_factory=list)
+    saved_step: int | None = None  # in the name of the folder that it was saved to
 
     def files(self) -> dict[str, list[Item]]:
         """The items of every file, in the order of the file."""
@@ -114,6 +116,7 @@ def read_metadata(data: bytes, what: str) -> Metadata:
         if stored is None:
             raise Broken(f"{what}: says nothing about where the pieces are")
         _stored(_dict(stored, what), metadata, what)
+        metadata.saved_step = _saved_step(value.find("storage_meta"))
         planner = value.find("planner_data")
         if isinstance(planner, dict):
             _planned(planner, metadata, what)
@@ -122,6 +125,14 @@ def read_metadata(data: bytes, what: str) -> Metadata:
     except pickles.PickleError as error:
         raise Broken(f"{what}: {error}") from None
     return metadata
+
+
+def _saved_step(meta: object) -> int | None:
+    """The step of the folder that this was saved to, which may have been renamed or copied since."""
+    place = meta.find("checkpoint_id") if isinstance(meta, Inert) else None
+    if isinstance(place, Inert) and isinstance(place.args, tuple) and place.args:
+        place = place.args[-1]  # a path, in parts
+    return step_of(place.rstrip("/").rpartition("/")[2]) if isinstance(place, str) else None
 
 
 def _known(census: pickles.Census, what: str) -> None:
@@ -197,9 +208,9 @@ def _dtype(properties: object) -> str:
     if len(fields) != 5 or type(fields[2]) is not bool or type(fields[4]) is not bool:
         return ""
     dtype, layout, memory = fields[0], fields[1], fields[3]
-    if isinstance(layout, Inert) and (layout.name != "_get_layout" or layout.args not in _LAYOUTS):
+    if not isinstance(layout, Inert) or layout.name != "_get_layout" or layout.args not in _LAYOUTS:
         return ""
-    if isinstance(memory, Inert) and memory.args not in ((0,), (1,), (2,), (3,)):
+    if not isinstance(memory, Inert) or memory.args not in ((0,), (1,), (2,), (3,)):
         return ""
     known = isinstance(dtype, Global) and dtype.module == "torch" and dtype.name in ITEM_BYTES
     return dtype.name if known and isinstance(dtype, Global) else ""

@@ -114,3 +114,14 @@ def test_different_steps_under_one_key():
     part = Part("a", "/r", "/r/x", "x", 1, "local", "dcp", 1, True, "structural", "")
     (one,) = join([[part], [replace(part, host="b", step=2)]])
     assert one.valid is False and one.step is None
+
+
+def test_a_host_whose_shards_are_of_another_step(make):
+    roots = spread(make, make.dcp("step-20", step=20, per_rank=True))
+    other = make.dcp("step-19", step=19, per_rank=True)
+    for name in ("__2.metadata", "__2_0.distcp"):
+        shutil.copy2(other / name, roots[2] / "run/step-20" / name)
+    parts = listed(make, roots)
+    assert all(part.valid for part in parts[2])  # off by one is a matter of counting, on one host
+    (one,) = join(parts)
+    assert one.valid is False and "different steps" in one.reason
