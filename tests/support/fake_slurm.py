@@ -382,6 +382,8 @@ class _FakeVerbs:
 
     def _job(self, verb: str, spec: str, *data: str) -> FakeJob:
         self._called(verb, spec, *data)
+        siblings = [job for job in self._slurm.jobs.values() if f"{job.record.get('array_job_id')}" == spec]
+        assert verb == "notify" or len(siblings) < 2, f"{verb} {spec}: that is the whole array, not its last task"
         for job in self._slurm.jobs.values():
             array, task = job.record.get("array_job_id"), job.record.get("array_task_id")
             if spec in {f"{job.id}", f"{array}_{task}"}:

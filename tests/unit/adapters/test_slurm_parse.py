@@ -180,6 +180,17 @@ def test_log_paths(pattern: str, change: dict[str, Any], path: str) -> None:
     assert job_view(OLD_JOB | {"standard_output": pattern} | change).stdout == path
 
 
+def test_a_forecast_is_no_start() -> None:
+    waiting = job_view(OLD_JOB | {"job_state": "PENDING", "nodes": "", "start_time": 1772370000})
+    assert (waiting.started_at, waiting.ended_at) == (None, None)
+    ended = job_view(OLD_JOB | {"job_state": "FAILED", "exit_code": 256, "end_time": 1772370000})
+    assert (ended.ended_at, ended.exit_code) == (datetime(2026, 3, 1, 13, 0, tzinfo=UTC), 1)
+    never = job_view(
+        OLD_JOB | {"job_state": "CANCELLED", "start_time": 0, "end_time": 6090219370, "eligible_time": None}
+    )
+    assert (never.started_at, never.ended_at, never.eligible_at) == (None, None, None)
+
+
 def test_one_task_of_an_array_is_named_by_its_task() -> None:
     assert array_spec({"job_id": 7, "array_job_id": 7, "array_task_id": 2}) == "7_2"
     assert array_spec({"job_id": 7, "array_job_id": boxed(7), "array_task_id": boxed(0)}) == "7_0"
