@@ -2,7 +2,8 @@
 
 Jobs of two nodes (the stand-in: the ranks meet in every step, it saves every 10 and 50 steps) make steps of --steps
 seconds; at a random moment a random rank is stopped. The clock runs from SIGSTOP to the daemon's evidence of the stall.
-Baseline: what waiting for NCCL's own timeout takes, 600 s by default. Everything but GPUs and NCCL is real: log, follower, agent, daemon.
+Baseline: what waiting for NCCL's own timeout takes, 600 s by default. Everything but GPUs and NCCL is real: log, follower,
+agent, daemon.
 
 Run: PYTHONPATH=.:deploy python tests/bench/loop/hangs.py [--hangs 10] [--steps 0.2 1 5] [--parallel 2]
 """
