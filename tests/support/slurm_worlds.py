@@ -102,8 +102,8 @@ class FakeWorld:
         return job
 
     def submit_array(self, tasks: int) -> list[int]:
-        first = max(self.slurm.jobs, default=100) + 1  # Slurm gives the array's own id to its last task
-        return [self.slurm.submit(array=(first, task)) for task in range(1, tasks + 1)]
+        array = max(self.slurm.jobs, default=100) + tasks  # Slurm gives the array's own id to its last task
+        return [self.slurm.submit(array=(array, task)) for task in range(1, tasks + 1)]
 
     def submit_interactive(self) -> int:
         return self.slurm.submit(batch=False)
