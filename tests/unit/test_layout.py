@@ -26,7 +26,7 @@ ROOTS = {"daemon", "agent", "cli", "hook", "__main__"}
 # What everybody may import: words, records, protocols and the arithmetic of files that are data. Not a place for code that
 # acts, waits or reads; each module here is checked for that like a pure room (READS names the exceptions and why).
 VOCABULARY = {
-    "", "model", "errors", "ports", "wire", "protocol", "rules", "collectives", "collectives_live", "intent", "inert_pickle",
+    "", "model", "vocabulary", "errors", "ports", "wire", "protocol", "rules", "collectives", "collectives_live", "intent", "inert_pickle",
     "inert_pickle_machine",
 }  # fmt: skip
 # Beside the rooms: for the roots and adapters, never for a room.
@@ -62,7 +62,7 @@ PLACES = {
     "alembic": ("adapters/store.py", "adapters/migrations/"),
     "psycopg": ("adapters/store.py",),
     "apscheduler": ("daemon/run.py", "agent/agent.py"),
-    "prometheus_client": ("telemetry.py", "daemon/run.py", "daemon/server.py"),
+    "prometheus_client": ("telemetry.py", "daemon/run.py", "daemon/server.py", "agent/metrics.py"),
     "click": ("cli/",),
     "rich": ("cli/",),
     "matplotlib": ("cli/chart.py",),
