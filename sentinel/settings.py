@@ -141,6 +141,15 @@ class Recovery:
         words=("structural", "checksum", "content"),
     )
     inventory_s: float = setting(20.0, "deadline for nodes to list and check a job's checkpoints", unit="s", least=1)
+    storage_s: float = setting(
+        600.0,
+        "a frozen file system is waited for this long; then the job resumes as its script does",
+        unit="s",
+        least=1,
+    )
+    quarantine_s: float = setting(
+        60.0, "moving checkpoints aside is tried this long; the restart goes on without it", unit="s", least=1
+    )
     pending_s: float = setting(
         90.0, "Slurm's KillWait of 30 s, epilogs and reserve until the job is pending", unit="s", least=1
     )

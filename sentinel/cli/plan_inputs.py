@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 
-from sentinel.errors import FileError, Refused, UserError
+from sentinel.cli.plan_history import history_of
+from sentinel.errors import Refused, UserError
 from sentinel.planning import bandwidth, fleet, history, quantities
 from sentinel.planning.limits import OutOfRange, PlanningError
 from sentinel.planning.quantities import Quantity
 
 Reader = Callable[[str, str], Quantity]
 MOST_PARAMETERS = 1e14
-MOST_HISTORY_BYTES = 256 * 2**20
 
 
 @contextmanager
@@ -51,7 +48,7 @@ class Inputs:
         self.rows: dict[str, Row] = {}
         self.warnings: list[str] = []
         path = options.get("history")
-        self.history = None if path is None else _history(str(path))
+        self.history = None if path is None else history_of(str(path))
         if self.history is not None:
             self._judge_history(self.history)
 
@@ -112,49 +109,6 @@ class Inputs:
             }
             for row in self.rows.values()
         }
-
-
-def _history(given: str) -> history.FleetHistory:
-    """``daemon`` asks the running daemon for the cluster's own history; anything else is a file."""
-    if given != "daemon":
-        return read_history(Path(given))
-    from sentinel.cli.asking import CONFIG, view
-
-    document = view(Path(os.environ.get("SENTINEL_CONFIG", CONFIG)), "past")
-    if not document.get("gpu_s"):
-        raise UserError("the daemon has no history yet: no job ran under its eyes", fix="give the inputs themselves")
-    try:
-        return history.history_from(document)
-    except PlanningError as error:
-        raise UserError(f"the daemon's history cannot be used: {error.message}", fix=error.fix) from error
-
-
-def read_history(path: Path) -> history.FleetHistory:
-    """The history file, strictly: errors name file, line or key."""
-    try:
-        if path.stat().st_size > MOST_HISTORY_BYTES:
-            raise FileError(
-                path, f"is larger than {MOST_HISTORY_BYTES // 2**20} MiB", fix="Give a shorter span of time."
-            )
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror}", fix="Check the path.") from error
-    except UnicodeDecodeError as error:
-        raise FileError(path, f"is not UTF-8 text (byte {error.start})") from error
-    except json.JSONDecodeError as error:
-        raise FileError(path, f"is not JSON: {error.msg}", line=error.lineno) from error
-    except (RecursionError, ValueError) as error:
-        raise FileError(path, f"is not JSON of ours: {error}") from error
-    try:
-        return history.history_from(document)
-    except history.HistoryError as error:
-        raise FileError(path, error.message, key=error.key, fix=error.fix) from error
-    except PlanningError as error:
-        raise FileError(path, error.message, fix=error.fix) from error
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
 
 
 def gpus_input(inputs: Inputs) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pwd
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from sentinel.checkpoints.inventory import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, parse_level
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.live import Live
-from sentinel.errors import ProtocolError, Unavailable
+from sentinel.errors import ProtocolError, Refused, Unavailable
 from sentinel.intent import Intent, intent_of
 from sentinel.log import Log
 from sentinel.model import Cause, JobView, Scalar, StepKind
@@ -53,8 +54,23 @@ class FleetCheckpoints:
         self._recovery = recovery
         self._log = log
         self._seen: dict[str, Seen] = {}
+        self._tried_s: dict[tuple[str, str], float] = {}
 
     async def choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
+        try:
+            return await self._choose(task, job)
+        except Unavailable as error:
+            if self._waited_s(task) < self._recovery.storage_s:
+                raise
+            # The nodes cannot tell, and the job has waited long enough: better its own resume than none.
+            return {"explanation": f"not checked, the job resumes as its script does: {error.message}"}
+
+    def _waited_s(self, task: Task) -> float:
+        """How long this step of this incident has been tried."""
+        now_s = time.monotonic()
+        return now_s - self._tried_s.setdefault((task.incident.id, task.step.kind), now_s)
+
+    async def _choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
         intent = intent_of(job.comment)
         if not intent.global_roots and not intent.local_roots:
             return {"explanation": "the job named no checkpoint folders in its comment; it resumes as its script does"}
@@ -155,8 +171,10 @@ class FleetCheckpoints:
         asked = [self._move(task, job, host, root, paths) for (host, root), paths in moves.items()]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         problems = [str(answer) for answer in answers if isinstance(answer, BaseException)]
-        if problems:
+        if problems and self._waited_s(task) < self._recovery.quarantine_s:
             raise Unavailable(f"not moved: {'; '.join(problems)[:500]}")
+        if problems:
+            raise Refused(f"not moved after {self._recovery.quarantine_s:g} s: {'; '.join(problems)[:500]}")
         moved = sorted({path for paths in moves.values() for path in paths})
         words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
         return {"moved": len(moved), "explanation": words}

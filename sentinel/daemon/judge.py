@@ -153,7 +153,7 @@ class Judge:
         plan = self.plans.get(incident.id)
         if plan is None or all(step.job is None for step in plan.steps) or item.seen_at < plan.at:
             return False
-        return item.source in USER_SOURCES or item.source in (Source.SLURM, Source.PROCESS)
+        return item.source in USER_SOURCES or item.source is Source.PROCESS or item.kind == Kind.JOB_ENDED
 
     def _open(self, item: Evidence, now: datetime) -> Incident:
         job, attempt = item.where.job, item.where.attempt

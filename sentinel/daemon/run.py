@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from sentinel.daemon.views import Views
 from sentinel.daemon.watch import Watch
 from sentinel.errors import FileError, Unavailable
 from sentinel.log import Log
+from sentinel.ports import Clock, SlurmReader, SlurmWriter
 from sentinel.rules import Rules
 from sentinel.settings import Settings
 from sentinel.telemetry import Telemetry
@@ -47,92 +49,44 @@ class SystemClock:
         return datetime.now(UTC)
 
 
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What everything else is wired from."""
+
+    settings: Settings
+    store: Store
+    live: Live
+    orders: OrderBook
+    reader: SlurmReader
+    writer: SlurmWriter
+    fleets: Fleets
+    clock: Clock
+    telemetry: Telemetry
+    log: Log
+
+
 async def run(settings: Settings, log: Log) -> None:
     """Until SIGTERM or SIGINT."""
     store = _store(settings)
     holder = f"{socket.gethostname()}:{os.getpid()}"
     await _become_active(store, holder, log)
-    clock = SystemClock()
-    telemetry = Telemetry(CollectorRegistry())
-    live = Live()
-    orders = OrderBook()
-    credentials = Munge(settings.daemon.munge_socket)
+    live, telemetry = Live(), Telemetry(CollectorRegistry())
     reader, writer, description = connect(settings.slurm)
     log.info("starting", slurm=description, store=store.engine.dialect.name, listen=settings.daemon.listen)
     fleets = Fleets(reader, live, telemetry, log)
-    sinks = [Webhook(url, deadline_s=settings.alerts.deadline_s) for url in settings.alerts.webhooks]
-    tell = Tell(
-        store=store,
-        live=live,
-        sinks=sinks,
-        attempts=settings.alerts.attempts,
-        clock=clock,
-        telemetry=telemetry,
-        log=log,
-    )
-    means = Means(
-        clock=clock,
-        reader=reader,
-        writer=writer,
-        ledger=store,
-        checkpoints=FleetCheckpoints(
-            orders=orders, live=live, fleets=fleets, store=store, recovery=settings.recovery, log=log
-        ),
-        resume=ResumeFiles(Path(settings.daemon.resume) if settings.daemon.resume else None),
-        progress=live,
-        pending_s=settings.recovery.pending_s,
-        confirm_s=settings.recovery.confirm_s,
-    )
-    recover = Recover(
-        store=store, means=means, tell=tell, telemetry=telemetry, log=log, tell_within_s=settings.alerts.within_s
-    )
-    judge = Judge(
-        store=store,
-        live=live,
-        fleets=fleets,
-        inquiry=Inquiry(orders, live, clock),
-        rules=_rules(settings),
-        settings=settings,
-        telemetry=telemetry,
-        clock=clock,
-        log=log,
-        decided=recover.decided,
-    )
-    recover.judge = judge
+    base = Base(settings, store, live, OrderBook(), reader, writer, fleets, SystemClock(), telemetry, log)
+    tell, recover, judge = _judging(base)
     watch = Watch(
         live=live,
         fleets=fleets,
         store=store,
         settings=settings,
-        clock=clock,
+        clock=base.clock,
         telemetry=telemetry,
         log=log,
         observe=judge.observe,
     )
-    operators = {0, os.getuid(), *settings.daemon.operators}
-    server = Server(
-        settings=settings.daemon,
-        credentials=credentials,
-        live=live,
-        watch=watch,
-        judge=judge,
-        orders=orders,
-        events=Events(live=live, fleets=fleets, judge=judge, watch=watch, clock=clock, log=log),
-        views=Views(
-            store=store,
-            live=live,
-            fleets=fleets,
-            judge=judge,
-            orders=orders,
-            settings=settings,
-            operators=operators,
-            clock=clock,
-        ),
-        changes=Changes(store=store, reader=reader, writer=writer, recover=recover, log=log),
-        telemetry=telemetry,
-        clock=clock,
-        log=log,
-    )
+    server = _server(base, judge, watch, recover)
     watch.remember()
     recover.carry_on()
     await judge.carry_on()
@@ -143,6 +97,89 @@ async def run(settings: Settings, log: Log) -> None:
     await server.stop()
     store.drop_lease(_LEASE)
     store.close()
+
+
+def _judging(base: Base) -> tuple[Tell, Recover, Judge]:
+    """The way from evidence to a plan carried out and people told."""
+    settings = base.settings
+    tell = Tell(
+        store=base.store,
+        live=base.live,
+        sinks=[Webhook(url, deadline_s=settings.alerts.deadline_s) for url in settings.alerts.webhooks],
+        attempts=settings.alerts.attempts,
+        clock=base.clock,
+        telemetry=base.telemetry,
+        log=base.log,
+    )
+    means = Means(
+        clock=base.clock,
+        reader=base.reader,
+        writer=base.writer,
+        ledger=base.store,
+        checkpoints=FleetCheckpoints(
+            orders=base.orders,
+            live=base.live,
+            fleets=base.fleets,
+            store=base.store,
+            recovery=settings.recovery,
+            log=base.log,
+        ),
+        resume=ResumeFiles(Path(settings.daemon.resume) if settings.daemon.resume else None),
+        progress=base.live,
+        pending_s=settings.recovery.pending_s,
+        confirm_s=settings.recovery.confirm_s,
+    )
+    recover = Recover(
+        store=base.store,
+        means=means,
+        tell=tell,
+        telemetry=base.telemetry,
+        log=base.log,
+        tell_within_s=settings.alerts.within_s,
+    )
+    judge = Judge(
+        store=base.store,
+        live=base.live,
+        fleets=base.fleets,
+        inquiry=Inquiry(base.orders, base.live, base.clock),
+        rules=_rules(settings),
+        settings=settings,
+        telemetry=base.telemetry,
+        clock=base.clock,
+        log=base.log,
+        decided=recover.decided,
+    )
+    recover.judge = judge
+    return tell, recover, judge
+
+
+def _server(base: Base, judge: Judge, watch: Watch, recover: Recover) -> Server:
+    """What answers nodes, hooks and people."""
+    events = Events(live=base.live, fleets=base.fleets, judge=judge, watch=watch, clock=base.clock, log=base.log)
+    views = Views(
+        store=base.store,
+        live=base.live,
+        fleets=base.fleets,
+        judge=judge,
+        orders=base.orders,
+        settings=base.settings,
+        operators={0, os.getuid(), *base.settings.daemon.operators},
+        clock=base.clock,
+    )
+    return Server(
+        settings=base.settings.daemon,
+        credentials=Munge(base.settings.daemon.munge_socket),
+        live=base.live,
+        watch=watch,
+        judge=judge,
+        orders=base.orders,
+        events=events,
+        views=views,
+        changes=Changes(store=base.store, reader=base.reader, writer=base.writer, recover=recover, log=base.log),
+        telemetry=base.telemetry,
+        clock=base.clock,
+        log=base.log,
+    )
 
 
 async def _serve(settings: Settings, store: Store, holder: str, watch: Watch, judge: Judge, log: Log) -> None:

@@ -43,7 +43,6 @@ class Tell:
         """Tell every receiver of ``incident``, each once, whatever happens later."""
         if incident.id in self._told:
             return
-        self._told.add(incident.id)
         outcomes = [found for step in plan.steps if (found := self._store.outcome(incident.id, step)) is not None]
         notice = self._compose(incident, verdict, plan, outcomes, job)
         for name in self._sinks:
@@ -51,6 +50,7 @@ class Tell:
                 continue
             self._store.record_notice(notice, name, delivered=False)
             self._send(notice, name)
+        self._told.add(incident.id)  # only now: a store that failed above must not silence the incident
 
     def send_undelivered(self) -> None:
         """After a start: what was composed and not delivered."""

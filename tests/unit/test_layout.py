@@ -26,8 +26,8 @@ ROOTS = {"daemon", "agent", "cli", "hook", "__main__"}
 # What everybody may import: words, records, protocols and the arithmetic of files that are data. Not a place for code that
 # acts, waits or reads; each module here is checked for that like a pure room (READS names the exceptions and why).
 VOCABULARY = {
-    "", "model", "vocabulary", "errors", "ports", "wire", "protocol", "rules", "collectives", "collectives_live", "intent", "inert_pickle",
-    "inert_pickle_machine",
+    "", "model", "vocabulary", "errors", "ports", "wire", "protocol", "rules", "collectives", "collectives_live", "intent",
+    "inert_pickle", "inert_pickle_machine",
 }  # fmt: skip
 # Beside the rooms: for the roots and adapters, never for a room.
 BESIDE = {"settings", "rules_toml", "telemetry", "log", "pipeline"}
