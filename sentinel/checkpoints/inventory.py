@@ -19,7 +19,7 @@ from sentinel.checkpoints.records import LEVELS, Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
 
-MAX_CANDIDATES = 500  # of one root that are validated; the newest steps first
+MAX_CANDIDATES = 500  # of one root that are listed; the newest steps first
 MAX_FOLDERS = 200_000  # that are looked at under one root
 _DEPTH = 3  # root/run/step, and one to spare
 _SKIPPED = frozenset({".quarantine", "lost+found", "tb", "tensorboard", "wandb", "__pycache__", ".git"})
@@ -48,7 +48,6 @@ class Found:
 
     spots: list[Spot]
     notes: list[tuple[Path, str]]
-    cut: int = 0  # checkpoints left out because there were too many
 
 
 @dataclass(slots=True)
@@ -58,19 +57,19 @@ class _Search:
     pending: list[tuple[Path, int]] = field(default_factory=list)
 
 
-def find(root: Path, *, limit: int = MAX_CANDIDATES) -> Found:
+def find(root: Path) -> Found:
     """Look for checkpoints under a root without reading them. Links are not followed."""
     search = _Search(pending=[(root, 0)])
     _explore(root, search)
     search.spots.sort(key=lambda spot: spot.order)
     # A run may itself be named like a step ("sft-step2"): then its folder holds others, and they are meant.
-    runs = [spot for spot in search.spots[:limit] if spot.step is None and _holds_steps(spot.path)]
+    runs = [spot for spot in search.spots[:MAX_CANDIDATES] if spot.step is None and _holds_steps(spot.path)]
     if runs:
         search.spots = [spot for spot in search.spots if spot not in runs]
         search.pending = [(spot.path, 1) for spot in runs]
         _explore(root, search)
         search.spots.sort(key=lambda spot: spot.order)
-    return Found(search.spots[:limit], search.notes, max(0, len(search.spots) - limit))
+    return Found(search.spots, search.notes)
 
 
 def _explore(root: Path, search: _Search) -> None:
@@ -168,32 +167,36 @@ def listing(
 ) -> list[Part]:
     """What this host sees under this root, every checkpoint checked at that level; never raises for what lies there.
 
-    What could not be looked at is a part of its own: valid None, with the reason.
+    The newest steps first, until ``limit`` of them are listed and one of those is valid: a thousand empty or broken
+    folders do not hide a good one below them. What could not be looked at is a part of its own: valid None, with the
+    reason.
     """
     now = time.time() if now_s is None else now_s
     name = host or ""
-    found = find(root, limit=limit)
-    parts = [
-        replace(
-            validate_part(
-                spot.path,
-                level,
-                tier=tier,
-                host=name,
-                root=root,
-                step=spot.step,
-                now_s=now,
-                settings=settings,
-            ),
-            key=spot.key(root),
+    found = find(root)
+    parts: list[Part] = []
+    sound = False
+    passed = left = 0
+    for index, spot in enumerate(found.spots):
+        if len(parts) >= limit and sound:
+            left = len(found.spots) - index
+            break
+        part = validate_part(
+            spot.path, level, tier=tier, host=name, root=root, step=spot.step, now_s=now, settings=settings
         )
-        for spot in found.spots
-    ]
-    for path, reason in found.notes:
-        parts.append(_unseen(root, path, tier, name, reason))
-    if found.cut:
-        reason = f"{found.cut} older checkpoints under this root were not looked at (limit {limit})"
-        parts.append(_unseen(root, root, tier, name, reason))
+        sound = sound or part.valid is True
+        if len(parts) < limit or part.valid is True:
+            parts.append(replace(part, key=spot.key(root)))
+        else:
+            passed += 1
+    parts += [_unseen(root, path, tier, name, reason) for path, reason in found.notes[:limit]]
+    for count, what in (
+        (passed, "more were looked at, none of them valid"),
+        (left, f"older checkpoints under this root were not looked at (limit {limit})"),
+        (len(found.notes[limit:]), "more could not be looked at"),
+    ):
+        if count:
+            parts.append(_unseen(root, root, tier, name, f"{count} {what}"))
     return parts
 
 

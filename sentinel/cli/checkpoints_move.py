@@ -109,7 +109,7 @@ def _newer(root: Path, step: int | None) -> list[Path]:
     if step is None:
         return []
     found: list[Path] = []
-    for spot in find(root, limit=100_000).spots:
+    for spot in find(root).spots:
         own = spot.step if spot.step is not None else step_of(spot.path.name)
         if own is not None and own > step:
             found += aside.paths_of(spot.path, spot.step)

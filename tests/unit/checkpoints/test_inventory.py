@@ -97,12 +97,21 @@ def test_hostile_names_links_and_walls(make, tmp_path):
 
 
 def test_too_many_are_cut_and_said(make):
+    make.dcp("step-30", step=30, ranks=1)
     for step in range(30):
         (make.root / f"step-{step}").mkdir()
-    found = find(make.root, limit=10)
-    assert [spot.path.name for spot in found.spots][:2] == ["step-29", "step-28"] and found.cut == 20
+    assert [spot.path.name for spot in find(make.root).spots][:2] == ["step-30", "step-29"]
     parts = listing(make.root, "global", None, limit=10, now_s=make.now_s)
-    assert len(parts) == 11 and "20 older" in parts[-1].reason
+    assert len(parts) == 11 and "21 older" in parts[-1].reason
+
+
+def test_a_good_one_below_many_bad_ones_is_found(make):
+    make.dcp("step-3", step=3, ranks=1)
+    for step in range(4, 60):
+        (make.root / f"step-{step}").mkdir()
+    parts = listing(make.root, "global", None, limit=10, now_s=make.now_s)
+    assert [part.step for part in parts if part.valid] == [3]
+    assert len(parts) == 12 and "46 more were looked at" in parts[-1].reason
 
 
 def test_a_root_that_is_not_there(make):
