@@ -52,9 +52,13 @@ def by_hand(lab: Lab, node: str) -> float:
     return took
 
 
-def job_node(lab: Lab, rng: random.Random) -> tuple[int, str]:
-    """A job of two nodes that makes steps, and one of them."""
-    job = submit(lab, Request(nodes=2, run="bench", standin=True, step_time_s=0.5, steps=100_000, restart=False))
+def job_node(lab: Lab, rng: random.Random, hit: set[str]) -> tuple[int, str]:
+    """A job of two nodes that makes steps, and one of them. Nodes that were hit are left out: their agents refuse jobs until
+    a diagnostic passes or the node boots."""
+    spared = (f"--exclude={','.join(sorted(hit))}",) if hit else ()
+    job = submit(
+        lab, Request(nodes=2, run="bench", standin=True, step_time_s=0.5, steps=100_000, restart=False, sbatch=spared)
+    )
     log = lab.shared / f"bench-{job}.out"
     until("the job's steps", lambda: log.exists() and log.read_text().count("| loss") >= 3, 120.0)
     shown = slurm.client(lab, ["squeue", "-h", "-j", str(job), "-o", "%N"]).strip()
@@ -65,9 +69,11 @@ def one_by_one(lab: Lab, faults: int, rng: random.Random) -> None:
     asked = client(lab)
     decided: list[float] = []
     shown: list[float] = []
+    hit: set[str] = set()
     hand = [by_hand(lab, rng.choice(lab.names)) for _ in range(10)]
     for number in range(faults):
-        job, node = job_node(lab, rng) if number % 5 == 4 else (0, rng.choice(lab.names))
+        job, node = job_node(lab, rng, hit) if number % 5 == 4 else (0, rng.choice(lab.names))
+        hit.add(node)
         xid = rng.choice(XIDS)
         began = time.time()
         inject(lab, node, rng.randrange(lab.spec.gpus), xid)
