@@ -56,7 +56,15 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-COLUMNS = ("fault", "detected\nafter", "verdict, culprit, action", "running\nagain after", "resumed at step", "")
+# heading -> (least width, greatest width): 79 columns in all
+COLUMNS = {
+    "fault": (14, 14),
+    "detected\nafter": (8, 8),
+    "verdict, culprit, action": (30, None),
+    "again\nafter": (7, 7),
+    "resumed\nat step": (13, 14),
+    "": (2, None),
+}
 
 
 @contextmanager
@@ -71,9 +79,15 @@ def table(picture: Path | None = None) -> Iterator[Callable[[list[Row]], None]]:
     console = Console()
 
     def draw(rows: list[Row]) -> Table:
-        made = Table(title="Sentinel: five faults under a training job", title_justify="left", box=box.SIMPLE_HEAD)
-        for column in COLUMNS:
-            made.add_column(column, overflow="fold")
+        made = Table(
+            title="Sentinel: five faults under a training job",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )
+        for column, (least, most) in COLUMNS.items():
+            made.add_column(column, overflow="fold", min_width=least, max_width=most)
         for row in rows:
             cells = [Text(cell) for cell in _cells(row)]
             cells[-1].stylize("green" if row.ok else "red" if row.wrong else "")
@@ -90,6 +104,6 @@ def table(picture: Path | None = None) -> Iterator[Callable[[list[Row]], None]]:
         yield update
     print()
     if picture is not None:
-        page = Console(record=True, width=92, file=io.StringIO())
+        page = Console(record=True, width=84, file=io.StringIO())
         page.print(shown[0])
         page.save_svg(str(picture), title="bash deploy/demo")
