@@ -45,7 +45,7 @@ def _cells(row: Row) -> list[str]:
     verdict = "\n".join(filter(None, [row.cause, f"{row.scope}: {_culprit(row)}", action])) if row.cause else "…"
     resumed = "…"
     if row.resumed_step is not None:
-        resumed = f"{row.resumed_step} ({row.tier})\n{'…' if row.lost_steps is None else row.lost_steps} steps lost"
+        resumed = f"{row.resumed_step} {row.tier}\n{'…' if row.lost_steps is None else row.lost_steps} steps lost"
     return [
         row.fault,
         number(row.detected_s),
@@ -58,11 +58,11 @@ def _cells(row: Row) -> list[str]:
 
 # heading -> (least width, greatest width): 79 columns in all
 COLUMNS = {
-    "fault": (14, 14),
+    "fault": (13, 14),
     "detected\nafter": (8, 8),
-    "verdict, culprit, action": (30, None),
+    "verdict, culprit, action": (25, None),
     "again\nafter": (7, 7),
-    "resumed\nat step": (13, 14),
+    "resumed\nat step": (13, 13),
     "": (2, None),
 }
 
