@@ -15,8 +15,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small, scan, visible
 from sentinel.checkpoints.formats.base import Ask, Finding
-from sentinel.checkpoints.work import Work, threads_for
-from sentinel.checkpoints.zips import crc_of
+from sentinel.checkpoints.work import Work, span_crc, threads_for
 from sentinel.errors import Denied, Refused, Unavailable
 
 NAME = ".sentinel-manifest.json"
@@ -66,7 +65,7 @@ def _blocks(tree: Tree, name: str) -> list[str]:
     buffer = bytearray(1 << 20)
     with opened(tree.path(name), name) as handle:
         return [
-            f"{crc_of(handle, offset, min(BLOCK_BYTES, handle.size - offset), buffer):08x}"
+            f"{span_crc(handle, offset, min(BLOCK_BYTES, handle.size - offset), buffer):08x}"
             for offset in range(0, handle.size, BLOCK_BYTES)
         ]
 
@@ -113,7 +112,7 @@ def _work(tree: Tree, name: str, index: int, crc: int) -> Work:
 
     def run(buffer: bytearray) -> None:
         with opened(tree.path(name), name) as handle:
-            if crc_of(handle, offset, size, buffer) != crc:
+            if span_crc(handle, offset, size, buffer) != crc:
                 raise Broken(f"{visible(name)}: CRC-32 differs from the manifest", "checksum")
 
     return Work(size, run)

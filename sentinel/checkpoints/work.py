@@ -12,7 +12,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from sentinel.checkpoints import pickles, zips
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, opened, visible
@@ -20,7 +22,7 @@ from sentinel.checkpoints.records import Level
 from sentinel.checkpoints.tensors import FloatScan, Pickled, read_pickle
 
 _BUFFER_BYTES = 1 << 20
-_WHOLE_BYTES = 1 << 20  # archives up to this size are read with one read
+_END_BYTES = 4 << 10  # of an archive: its headers are in the first, its directory in the last
 BATCH_BYTES = 32 << 20  # what one piece of work takes on
 PICKLE_LIMIT_BYTES = 48 << 20
 
@@ -101,7 +103,10 @@ def open_archive(read: zips.Reader, length: int, what: str) -> Opened:
     if zlib.crc32(data) != record.crc and archive.has_checksums:
         raise Broken(f"{what}: data.pkl: CRC-32 differs", "structural")
     try:
-        pickled = read_pickle(data, what)
+        pickled = _read_again(data) if len(data) <= _END_BYTES else read_pickle(data, what)
+    except Broken:
+        read_pickle(data, what)  # the same, with the name of the file in its reason
+        raise
     except pickles.PickleTooLarge as error:
         raise NotKnown(f"{what}: data.pkl: {error}") from None
     for key, storage in pickled.storages.items():
@@ -111,6 +116,12 @@ def open_archive(read: zips.Reader, length: int, what: str) -> Opened:
         if held.size != storage.bytes:
             raise Broken(f"{what}: data/{visible(key)} has {held.size} bytes, {storage.bytes} are needed")
     return Opened(archive, pickled)
+
+
+@lru_cache(maxsize=256)
+def _read_again(data: bytes) -> Pickled:
+    """Pieces of one shape have one data.pkl, byte for byte: it is read once."""
+    return read_pickle(data, "")
 
 
 def check_slice(
@@ -124,35 +135,49 @@ def check_slice(
     agree: Callable[[Pickled], None] | None = None,
 ) -> None:
     """Check one archive inside a file: all records' CRC-32, and at level content the floats."""
-    if length <= _WHOLE_BYTES:
-        whole = handle.read(offset, length)
-
-        def read(at: int, count: int) -> bytes:
-            return whole[at : at + count]
-    else:
-
-        def read(at: int, count: int) -> bytes:
-            return handle.read(offset + at, count)
-
-    found = open_archive(read, length, what)
+    piece = Slice(handle, offset, length)
+    found = open_archive(piece.read, length, what)
     if agree:
         agree(found.pickled)
     if not found.archive.has_checksums:
         raise NotKnown(f"{what}: no checksum recorded (the job switched CRC-32 off)")
-    check_records(
-        handle,
-        offset,
-        found,
-        records=list(found.archive.records.values()),
-        level=level,
-        buffer=buffer,
-        what=what,
-    )
+    records = list(found.archive.records.values())
+    check_records(piece, found, records=records, level=level, buffer=buffer, what=what)
+
+
+class Source(Protocol):
+    """Something that is read at offsets: a file, or a slice of one."""
+
+    def read(self, offset: int, length: int) -> bytes: ...
+
+    def into(self, view: memoryview, offset: int) -> None: ...
+
+
+class Slice:
+    """A span of an open file whose two ends, where an archive keeps all but its payload, are read once."""
+
+    __slots__ = ("_handle", "_head", "_offset", "_tail", "_tail_at")
+
+    def __init__(self, handle: Handle, offset: int, length: int) -> None:
+        self._handle = handle
+        self._offset = offset
+        self._head = handle.read(offset, min(length, _END_BYTES))
+        self._tail_at = max(len(self._head), length - _END_BYTES)
+        self._tail = handle.read(offset + self._tail_at, length - self._tail_at)
+
+    def read(self, offset: int, length: int) -> bytes:
+        if offset + length <= len(self._head):
+            return self._head[offset : offset + length]
+        if offset >= self._tail_at:
+            return self._tail[offset - self._tail_at : offset - self._tail_at + length]
+        return self._handle.read(self._offset + offset, length)
+
+    def into(self, view: memoryview, offset: int) -> None:
+        self._handle.into(view, self._offset + offset)
 
 
 def check_records(
-    handle: Handle,
-    base: int,
+    source: Source,
     found: Opened,
     *,
     records: list[zips.Record],
@@ -167,24 +192,28 @@ def check_records(
         if level == "content" and record.name.startswith(prefix):
             storage = found.pickled.storages.get(record.name[len(prefix) :])
             scan = FloatScan(storage.dtype) if storage else None
-        crc = span_crc(handle, base + record.data, record.size, buffer, scan)
+        crc = span_crc(source, record.data, record.size, buffer, scan)
         if crc != record.crc:
             raise Broken(f"{what}: {visible(record.name)}: CRC-32 differs", "checksum")
         if scan and scan.finding:
             raise Broken(f"{what}: {visible(record.name)}: {scan.finding} in a {scan.dtype} tensor", "content")
 
 
-def span_crc(handle: Handle, offset: int, length: int, buffer: bytearray, scan: FloatScan | None = None) -> int:
-    """CRC-32 of a span, the floats looked at on the way."""
-    if scan is None:
-        return zips.crc_of(handle, offset, length, buffer)
+def span_crc(source: Source, offset: int, length: int, buffer: bytearray, scan: FloatScan | None = None) -> int:
+    """CRC-32 of a span, the floats looked at on the way. zlib and the reads let other threads run."""
+    if length <= _END_BYTES:
+        small = source.read(offset, length)
+        if scan:
+            scan.feed(memoryview(small))
+        return zlib.crc32(small)
     crc = 0
     view = memoryview(buffer)
     while length > 0:
         piece = view[: min(length, len(buffer))]
-        handle.into(piece, offset)
+        source.into(piece, offset)
         crc = zlib.crc32(piece, crc)
-        scan.feed(piece)
+        if scan:
+            scan.feed(piece)
         offset += len(piece)
         length -= len(piece)
     return crc
@@ -207,6 +236,6 @@ def archive_works(path: Path, name: str, found: Opened, level: Level) -> Iterato
 def _records_work(path: Path, name: str, found: Opened, records: list[zips.Record], level: Level) -> Work:
     def run(buffer: bytearray) -> None:
         with opened(path, name) as handle:
-            check_records(handle, 0, found, records=records, level=level, buffer=buffer, what=visible(name))
+            check_records(handle, found, records=records, level=level, buffer=buffer, what=visible(name))
 
     return Work(sum(record.size for record in records), run)

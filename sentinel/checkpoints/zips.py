@@ -9,11 +9,10 @@ ever inflated, so a zip bomb has nothing to go off with.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, visible
+from sentinel.checkpoints.files import Broken, NotKnown, visible
 
 _DIRECTORY_LIMIT_BYTES = 48 << 20
 _END = struct.Struct("<4s4H2LH")
@@ -207,16 +206,3 @@ def _local(read: Reader, entry: _Central, directory: int, what: str) -> tuple[in
         if len(note) >= width and struct.unpack_from(layout, note) == (b"PK\x07\x08", crc, size, size):
             return data, end + width
     raise Broken(f"{what}: no matching note after record {visible(name)}")
-
-
-def crc_of(handle: Handle, offset: int, length: int, buffer: bytearray) -> int:
-    """CRC-32 of a span of an open file, through a buffer that stays in the cache. zlib lets other threads run."""
-    crc = 0
-    view = memoryview(buffer)
-    while length > 0:
-        piece = view[: min(length, len(buffer))]
-        handle.into(piece, offset)
-        crc = zlib.crc32(piece, crc)
-        offset += len(piece)
-        length -= len(piece)
-    return crc

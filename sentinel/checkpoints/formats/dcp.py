@@ -100,7 +100,8 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
         _layout(tree, name, items)
     newer_than(tree, shards, ".metadata")
     newer_than(tree, here, ".metadata")
-    run_all(_ends(tree, here), threads_for("structural"))
+    if ask.level == "structural":  # the others read every byte
+        run_all(_ends(tree, here), threads_for("structural"))
     step = _inner_step(tree, metadata)
     owners = frozenset(shards[name] for name in here if name in shards)
     writers = {int(m.group(1)) for name in files if (m := _SHARD.fullmatch(name))}
@@ -233,7 +234,8 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
         have, need = sum(volume(sizes) for sizes in chunks.values()), volume(totals[name][1])
         if have > need or (have < need and not ask.part):
             raise Broken(f"the pieces of {visible(name)} on all ranks cover {have} of {need} elements")
-    run_all(_ends(tree, layouts), threads_for("structural"))
+    if ask.level == "structural":
+        run_all(_ends(tree, layouts), threads_for("structural"))
     finding.has = {name: tree.files[name].size for name in layouts}
     finding.works = _item_works(tree, layouts, ask)
     return finding
