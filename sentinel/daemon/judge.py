@@ -157,15 +157,14 @@ class Judge:
 
     def _open(self, item: Evidence, now: datetime) -> Incident:
         job, attempt = item.where.job, item.where.attempt
-        if job is None and item.where.node is not None:
-            view = self._live.job_on(item.where.node)
-            if view is not None:
-                job, attempt = view.id, view.restarts
+        if job is None and item.where.node is not None and (view := self._live.job_on(item.where.node)) is not None:
+            job, attempt = view.id, view.restarts
         if job is not None and attempt is None:
             attempt = self._live.newest_attempt(job)
         incident = room.new(item, job=job, attempt=attempt, now=now)
         nodes = (*incident.nodes, *self._live.nodes_of(job, attempt))
-        return room.attach(incident, self._live.recent(job, attempt, nodes, now - self._window), now)
+        told = {e.id for i in self.incidents.values() if i.id in self.plans for e in i.evidence}  # another failure's
+        return room.attach(incident, self._live.recent(job, attempt, nodes, now - self._window, told), now)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import statistics
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -174,15 +174,22 @@ class Live:
         ]
         return max(on, key=lambda job: len(job.nodes), default=None)
 
-    def recent(self, job: int | None, attempt: int | None, nodes: Iterable[str], since: datetime) -> Sequence[Evidence]:
-        """Evidence since ``since`` about this attempt and about these nodes."""
+    def recent(
+        self,
+        job: int | None,
+        attempt: int | None,
+        nodes: Iterable[str],
+        since: datetime,
+        without: Collection[str] = (),
+    ) -> Sequence[Evidence]:
+        """Evidence since ``since`` about this attempt and about these nodes; without what has these ids."""
         found: dict[str, Evidence] = {}
         seen = self.attempts.get((job, attempt)) if job is not None and attempt is not None else None
         pools = [seen.pool] if seen else []
         pools.extend(self.nodes[name].pool for name in nodes if name in self.nodes)
         for pool in pools:
             for item in pool:
-                if item.at >= since:
+                if item.at >= since and item.id not in without:
                     found[item.id] = item
         return sorted(found.values(), key=lambda item: item.at)
 

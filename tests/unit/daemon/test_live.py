@@ -58,6 +58,7 @@ def test_recent_evidence_of_attempt_and_nodes_once_and_in_order() -> None:
         live.note(item)
     assert live.recent(101, 0, ["n1"], later(0.0)) == [early, late]
     assert live.recent(None, None, ["n2", "n9"], later(0.0)) == [other]
+    assert live.recent(101, 0, ["n1", "n2"], later(0.0), {early.id, other.id}) == [late]
 
 
 async def test_whoever_waits_for_a_job_hears_of_news() -> None:
