@@ -78,6 +78,7 @@ class Agent:
         )
         self.rounds = Rounds(self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs))
         self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble)
+        self.gpus.on_change = self.verdict.write
         self.diagnosing = Diagnosing(
             self.node,
             settings,

@@ -39,6 +39,7 @@ class GpuWatch:
         self.node = node
         self.last: Sample | None = None
         self.samples = 0
+        self.on_change: Callable[[], None] = lambda: None  # the verdict may be another one
         self._settings = settings
         self._children = children
         self._program = program
@@ -72,7 +73,7 @@ class GpuWatch:
                 NAME,
                 "sentinel.agent.probes.dcgm",
                 arguments,
-                silent_s=max(dcgm.silent_s, dcgm.connect_s + 5.0 if self._heard_s is None else dcgm.silent_s),
+                silent_s=dcgm.silent_s,
                 restart=True,
                 on_message=self.heard,
                 on_end=self.ended,
@@ -88,8 +89,11 @@ class GpuWatch:
                 self._unreadable(str(error))
                 return
             with self._lock:
+                news = not self._fresh()
                 found = self._reader.read(sample)
-                self._heard_s, self._said = time.monotonic(), ""
+                self._heard_s = time.monotonic()
+                if sample.via == "dcgm":
+                    self._said = ""  # what is said of a worse source stays said
                 self.samples += 1
                 if sample.full:
                     self.last = sample
@@ -98,6 +102,11 @@ class GpuWatch:
             if found or self._reader.state != self._saved:
                 self._saved = self._reader.state
                 save(self._state, self._saved)  # behind the evidence: at least once
+                news = True
+            if news:
+                self.on_change()
+        elif kind == "alive":
+            return  # it is connecting, which may take a while
         else:
             self._unreadable(str(message.get("reason") or message.get("text") or message))
 

@@ -91,11 +91,10 @@ class VerdictKeeper:
             return NodeVerdict("UNKNOWN", at_s, "telemetry", reason)
         return NodeVerdict("OK", at_s, "ok", "nothing speaks against this node")
 
-    def write(self) -> NodeVerdict:
+    def write(self) -> None:
         verdict = self.now()
         uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
         write_atomically(self._path, f"{verdict.line}{uptime_s}\n")
-        return verdict
 
     def _convict(self, code: str, sentence: str) -> None:
         if code not in self._convictions:

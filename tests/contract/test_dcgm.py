@@ -380,20 +380,33 @@ def probe(state: State, seconds: float, **changes: Any) -> list[dict[str, Any]]:
 def test_the_probe_streams_samples(state: State) -> None:
     state.xid(1, 79)
     said = probe(state, 3.0)
-    assert {message["type"] for message in said} == {"sample"}
+    assert {message["type"] for message in said} <= {"sample", "alive"}
+    said = [message for message in said if message["type"] == "sample"]
     assert [event[:2] for message in said for event in message["events"]] == [[1, 79]]
     assert any(message.get("health") == [] for message in said)
     assert len(said) > 3
 
 
 def test_the_probe_without_anything_says_so_and_ends(state: State) -> None:
-    (said,) = probe(state, 15.0, bindings="/nowhere")
-    assert said["type"] == "unreadable"
-    assert "bindings" in said["reason"]
-    assert "NVML" in said["reason"] or "nvidia-ml-py" in said["reason"]
+    said = [message for message in probe(state, 15.0, bindings="/nowhere") if message["type"] != "alive"]
+    assert {message["type"] for message in said} == {"unreadable"}
+    reason = said[-1]["reason"]
+    assert "bindings" in reason
+    assert "NVML" in reason or "nvidia-ml-py" in reason
+
+
+def test_a_source_that_broke_is_tried_again_before_a_worse_one(state: State, listener: str) -> None:
+    import threading
+
+    threading.Timer(1.5, lambda: state.write(engine="another")).start()
+    said = probe(state, 20.0, dcgmi=str(DOUBLE / "dcgmi"), host=listener)
+    assert {message.get("via") for message in said if message["type"] == "sample"} == {"dcgm"}
+    assert said[-1]["type"] == "unreadable"
 
 
 def test_the_probe_falls_back_to_dcgmi(state: State, listener: str) -> None:
     said = probe(state, 4.0, bindings="/nowhere", dcgmi=str(DOUBLE / "dcgmi"), host=listener)
-    assert said[0]["via"] == "dcgmi"
-    assert len(said[0]["gpus"]) == 4
+    assert "bindings" in said[0]["reason"], "that DCGM's bindings are not there is said"
+    sample = next(message for message in said if message["type"] == "sample")
+    assert sample["via"] == "dcgmi"
+    assert len(sample["gpus"]) == 4

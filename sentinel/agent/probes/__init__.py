@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
+_LOCK = threading.Lock()
 _STREAM = [1]  # where messages go
 
 
@@ -25,8 +27,9 @@ def say(message: Mapping[str, object]) -> None:
     """One message to the agent. When the agent is gone, so are we."""
     content = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     try:
-        while content:
-            content = content[os.write(_STREAM[0], content) :]
+        with _LOCK:  # a long line is written in pieces
+            while content:
+                content = content[os.write(_STREAM[0], content) :]
     except BrokenPipeError:
         os._exit(0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,21 +15,52 @@ from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, PCI_BUS_ID, WATCHED
 STALE_S = 10.0  # a value whose reading is older than this is not known any more
 
 
+RETRY_S = 300.0  # how long a worse source is used before the better ones are tried again
+
+
 def main() -> None:
     arguments = begin()
+    connecting = threading.Event()
+    threading.Thread(target=_say_alive, args=(connecting, arguments["connect_s"] + 5.0), daemon=True).start()
     reasons = []
     for source in (_by_bindings, _by_dcgmi, _by_nvml):
+        streamed = Streamed(connecting)
         try:
-            source(arguments)
-        except Unavailable as error:
+            source(arguments, streamed)
+            return  # the agent starts us again, with growing pauses
+        except (Unavailable, ProtocolError) as error:
             reasons.append(str(error))
-        except ProtocolError as error:
-            reasons.append(str(error))
-    # The agent starts us again, with growing pauses.
+        if streamed.once:
+            break  # it worked and broke: begin again with the best source
+        say(
+            {"type": "unreadable", "reason": "; ".join(reasons)}
+        )  # before a worse source, which will not have everything
+    else:
+        return
     say({"type": "unreadable", "reason": "; ".join(reasons)})
 
 
-def _by_bindings(arguments: dict[str, Any]) -> None:
+class Streamed:
+    """Says samples, and remembers that there was one."""
+
+    def __init__(self, connecting: threading.Event) -> None:
+        self.once = False
+        self._connecting = connecting
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        self.once = True
+        self._connecting.set()
+        say(message)
+
+
+def _say_alive(over: threading.Event, seconds: float) -> None:
+    """A connection may take longer than we may be silent; a sample that hangs later may not."""
+    end_s = time.monotonic() + seconds
+    while not over.wait(1.0) and time.monotonic() < end_s:
+        say({"type": "alive"})
+
+
+def _by_bindings(arguments: dict[str, Any], told: Streamed) -> None:
     engine = HostEngine(
         Bindings(arguments.get("bindings", "")),
         host=arguments["host"],
@@ -37,12 +69,12 @@ def _by_bindings(arguments: dict[str, Any]) -> None:
         interval_s=arguments["interval_s"],
     )
     try:
-        _stream(engine, arguments)
+        _stream(engine, arguments, told)
     finally:
         engine.close()
 
 
-def _stream(engine: HostEngine, arguments: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> None:
     """Samples until the connection ends. Twice an interval for Xids and what is as grave, once for everything."""
     version = engine.version()
     gpus = engine.gpus()
@@ -53,7 +85,7 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], clock: Callable[[], f
     engine.set_health("fields")
     engine.refresh()
     interval_s, health_s = arguments["interval_s"], arguments["health_s"]
-    began_s = clock()
+    began_s = time.monotonic()
     next_s, next_health_s, turn = began_s, began_s, 0
     while True:
         full = turn % 2 == 0
@@ -74,14 +106,14 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], clock: Callable[[], f
             "gpus": [_gpu(gpu, latest.get(gpu["id"], {})) for gpu in gpus],
             "events": engine.events("events"),
         }
-        if full and clock() >= next_health_s:
-            next_health_s = clock() + health_s
+        if full and time.monotonic() >= next_health_s:
+            next_health_s = time.monotonic() + health_s
             message["health"] = engine.health("fields")
-        say(message)
+        told(message)
         turn += 1
         next_s += interval_s / 2
-        time.sleep(max(0.0, next_s - clock()))
-        next_s = max(next_s, clock() - interval_s)  # after a stop (SIGSTOP, suspend) do not catch up
+        time.sleep(max(0.0, next_s - time.monotonic()))
+        next_s = max(next_s, time.monotonic() - interval_s)  # after a stop (SIGSTOP, suspend) do not catch up
 
 
 def _gpu(gpu: dict[str, Any], readings: dict[int, tuple[Any, int]]) -> dict[str, Any]:
@@ -99,7 +131,7 @@ def _gpu(gpu: dict[str, Any], readings: dict[int, tuple[Any, int]]) -> dict[str,
     return made
 
 
-def _by_dcgmi(arguments: dict[str, Any]) -> None:
+def _by_dcgmi(arguments: dict[str, Any], told: Streamed) -> None:
     from sentinel.adapters.dcgmi import Dcgmi
 
     dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
@@ -116,19 +148,20 @@ def _by_dcgmi(arguments: dict[str, Any]) -> None:
         known = last
         return {**made, "events": [(gpu, xid, now_us) for gpu, xid in changed]}
 
-    _poll(sample, "dcgmi", max(arguments["interval_s"], 1.0))
+    _poll(sample, "dcgmi", max(arguments["interval_s"], 1.0), told)
 
 
-def _by_nvml(arguments: dict[str, Any]) -> None:
+def _by_nvml(arguments: dict[str, Any], told: Streamed) -> None:
     from sentinel.adapters.nvml import Nvml
 
     with Nvml() as nvml:
-        _poll(nvml.sample, "nvml", max(arguments["interval_s"], 1.0))
+        _poll(nvml.sample, "nvml", max(arguments["interval_s"], 1.0), told)
 
 
-def _poll(sample: Callable[[], dict[str, Any]], via: str, interval_s: float) -> None:
-    while True:
-        say({"type": "sample", "via": via, "full": True, **sample()})
+def _poll(sample: Callable[[], dict[str, Any]], via: str, interval_s: float, told: Streamed) -> None:
+    end_s = time.monotonic() + RETRY_S
+    while time.monotonic() < end_s:
+        told({"type": "sample", "via": via, "full": True, **sample()})
         time.sleep(interval_s)
 
 

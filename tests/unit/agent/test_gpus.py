@@ -1,0 +1,134 @@
+"""What the agent makes of the GPU probe: facts while they are fresh, hangs, trouble said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.agent import gpus as module
+from sentinel.agent.children import Ending, Program
+from sentinel.agent.gpus import GpuWatch
+from sentinel.agent.settings import AgentSettings, Dcgm
+from sentinel.model import Evidence, Kind, Source, Where, utc
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+
+    def start(self, program: Program) -> bool:
+        self.programs.append(program)
+        return True
+
+
+class Node:
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.kept: list[Evidence] = []
+        self.changes = 0
+        self.bench = Bench()
+
+        def program(name: str, module: str, arguments: Any, **rest: Any) -> Program:
+            return Program(name, [module], arguments, **rest)
+
+        made = AgentSettings(node="n1", state=str(folder), gpus=2, **settings)
+        self.watch = GpuWatch("n1", made, self.bench, program, self.kept.append)  # type: ignore[arg-type]
+        self.watch.on_change = self.changed
+        self.watch.start()
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def sample(self, *statuses: int, via: str = "dcgm", **fields: Any) -> None:
+        gpus = [
+            {
+                "id": n,
+                "uuid": f"GPU-{n}",
+                "pci": f"00000000:{0x1B + n:02X}:00.0",
+                "status": status,
+                "fields": {"150": 40, **fields},
+            }
+            for n, status in enumerate(statuses or (1, 1))
+        ]
+        self.watch.heard({"type": "sample", "via": via, "gpus": gpus, "events": []})
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def kinds(node: Node) -> list[str]:
+    return [str(item.kind) for item in node.kept]
+
+
+def test_fresh_telemetry_has_no_trouble(node: Node) -> None:
+    assert node.watch.trouble() == "no telemetry yet"
+    node.sample()
+    assert node.watch.trouble() is None
+    assert node.changes == 1, "the verdict is written at once"
+    node.sample()
+    assert node.changes == 1
+
+
+def test_old_telemetry_says_nothing_about_now(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.sample(1, 4)
+    assert node.watch.facts()
+    monkeypatch.setattr(module, "FRESH_S", -1.0)
+    assert node.watch.facts() == []
+    assert node.watch.trouble() is not None
+
+
+def test_a_change_is_told_at_once(node: Node) -> None:
+    node.sample()
+    node.sample(1, 4)
+    assert (kinds(node), node.changes) == ([Kind.GPU_LOST], 2)
+
+
+def test_what_was_said_is_known_after_a_restart(node: Node, tmp_path: Path) -> None:
+    node.sample(1, 4)
+    again = Node(tmp_path)
+    again.sample(1, 4)
+    assert again.kept == []
+    assert again.watch.facts()[0].code == "gpu_lost"
+
+
+def test_a_probe_that_hangs(node: Node) -> None:
+    node.watch.ended(Ending("dcgm", None, True, "", "D in nvidia_ioctl"))
+    assert kinds(node) == [Kind.PROBE_HUNG]
+    assert "nvidia_ioctl" in node.kept[0].text
+    assert node.watch.trouble() == "GPU telemetry hangs"
+
+
+def test_trouble_is_said_once(node: Node) -> None:
+    for _ in range(3):
+        node.watch.heard({"type": "unreadable", "reason": "no bindings"})
+    assert kinds(node) == [Kind.UNREADABLE]
+    node.sample(via="nvml")
+    node.watch.heard({"type": "unreadable", "reason": "no bindings"})
+    assert len(node.kept) == 1, "NVML in its place does not unsay it"
+    node.sample()
+    node.watch.heard({"type": "unreadable", "reason": "no bindings"})
+    assert len(node.kept) == 2
+
+
+def test_a_message_of_another_shape_is_unreadable(node: Node) -> None:
+    node.watch.heard({"type": "sample", "via": "dcgm", "gpus": "many"})
+    node.watch.heard({"type": "unparsable", "text": "garbage"})
+    assert kinds(node) == [Kind.UNREADABLE] * 2
+    assert node.watch.trouble() is not None
+
+
+def test_a_pci_address_finds_its_gpu(node: Node) -> None:
+    at = utc(1_900_000_000)
+    evidence = Evidence("x", at, at, Source.KERNEL, Kind.XID, Where("n1"), data={"pci": "0000:1c:00"})
+    assert node.watch.placed(evidence) is evidence, "not known yet"
+    node.sample()
+    assert node.watch.placed(evidence).where == Where("n1", gpu=1, gpu_uuid="GPU-1")
+
+
+def test_switched_off_is_not_known(tmp_path: Path) -> None:
+    node = Node(tmp_path, dcgm=Dcgm(off=True))
+    assert node.bench.programs == []
+    assert "switched off" in (node.watch.trouble() or "")
