@@ -223,7 +223,19 @@ def _checkpoint(evidence: Evidence) -> Reading:
     )
 
 
+def _flight(evidence: Evidence) -> Reading | None:
+    """Dumps of all ranks: who never arrived, or whose call differs."""
+    kind = evidence.data.get("kind")
+    if kind == "mismatch":
+        return Reading(evidence, "flight", {C.COLLECTIVE_MISMATCH: 4.5}, note="ranks call different collectives")
+    if kind in {"missing", "stuck"}:
+        note = "a rank never arrived" if kind == "missing" else "all ranks called, none completes"
+        return Reading(evidence, "flight", {C.NCCL_HANG_UNKNOWN: 4.0}, Role.CONSEQUENCE, note=note)
+    return None
+
+
 _KINDS: dict[str, Maker] = {
+    "hang": _flight,
     Kind.GPU_LOST: _simple("gpu-lost", {C.GPU_FALLEN_OFF_BUS: 5.5}, "fewer GPUs than promised", drain=Drain.YES),
     Kind.RECOVERY_ACTION: _recovery,
     Kind.DIAG_FAILED: _diag,

@@ -168,8 +168,11 @@ def _who(
         gpu = where.gpu if where.gpu is not None else data.get("pci")
         if gpu is not None and cause not in APPLICATION:
             _add(gpus, f"{where.node}:{gpu}" if where.node else str(gpu))
-        if where.rank is not None and where.rank not in ranks and reading.evidence.kind != Kind.STALL:
-            ranks.append(where.rank)
+        told = str(data.get("ranks") or "").split(",") if reading.key == "flight" else []
+        named: list[int | None] = [int(rank) for rank in told if rank.isdigit()]
+        named = named or [where.rank]
+        if reading.evidence.kind != Kind.STALL:
+            ranks.extend(rank for rank in named if rank is not None and rank not in ranks)
     machine = cause not in APPLICATION
     suspect = (
         tuple(node for node in nodes if node not in drain)[:8] if machine and cause is not C.FILESYSTEM_STORAGE else ()

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.errors import UserError
-
 if TYPE_CHECKING:
     from sentinel.evidence.logs import Signatures
-    from sentinel.model import Evidence, Incident, Source, Verdict
-
-BLOCK = 1 << 20  # bytes read at a time
-FILES_IN_FOLDER = 4096  # of one failure; more is not one failure's folder
-READ_DEADLINE_S = 30.0  # for a FIFO that nobody writes to
-KEEP_STEPS = 64  # last step lines kept for the verdict
-_PROGRESS = frozenset({"pause", "resumed"})
-
-# Names that a machine gives its own logs. Content never makes a file trusted: a program can print anything.
-_KERNEL_NAME = re.compile(r"(?i)^(?:dmesg|kern(?:el)?[._-]?log|kmsg|messages|syslog|journal(?:ctl)?)\b")
-_SLURM_NAME = re.compile(r"(?i)^slurm(?:ctld|d|dbd)\b")
-_DCGM_NAME = re.compile(r"(?i)^(?:dcgm|nv-hostengine|fabricmanager)")
-_DUMP_NAME = re.compile(r"(?i)(?:nccl_trace|comm_lib_trace|fr_trace|trace_rank)_?(?:rank_?)?\d+")
+    from sentinel.model import Incident, Verdict
 
 
 @click.command()
@@ -79,17 +60,10 @@ def judge_path(
 ) -> dict[str, Any]:
     """The JSON answer for one path; what cannot be read is answered as unknown, with ``error``."""
     from sentinel.classify import classify as judge
+    from sentinel.cli.classify_read import read_path
     from sentinel.model import Incident
 
-    evidence: list[Evidence] = []
-    problems: list[str] = []
-    for file in _files(path, problems):
-        try:
-            evidence.extend(_read(file, signatures, now, source, node))
-        except OSError as error:
-            problems.append(f"{file}: {error.strerror or error}")
-        except UserError as error:
-            problems.append(error.message)
+    evidence, problems = read_path(path, signatures, now, source=source, node=node)
     nodes = tuple(dict.fromkeys(e.where.node for e in evidence if e.where.node))
     incident = Incident("offline", now, now, nodes=nodes, evidence=tuple(evidence))
     answer = answer_of(str(path), judge(incident, rules=signatures.rules, now=now), incident)
@@ -135,109 +109,6 @@ def _ground(ground: Any) -> dict[str, Any]:
         "note": ground.note,
         "file": evidence.where.path,
     }
-
-
-def _files(path: Path, problems: list[str]) -> Iterator[Path]:
-    """The files of a path in a stable order, without following links out of it."""
-    if str(path) == "-":
-        yield path
-        return
-    if not path.exists():
-        problems.append(f"{path}: no such file or folder")
-        return
-    if not path.is_dir():
-        yield path
-        return
-    count = 0
-    for folder, names, files in os.walk(path):
-        names.sort()
-        for name in sorted(files):
-            file = Path(folder) / name
-            if not file.is_symlink() and file.is_file() and not _DUMP_NAME.search(name):
-                count += 1
-                if count > FILES_IN_FOLDER:
-                    problems.append(f"{path}: more than {FILES_IN_FOLDER} files; the rest was not read")
-                    return
-                yield file
-    if not count:
-        problems.append(f"{path}: a folder without a readable file")
-
-
-def _source(file: Path, told: str) -> Source:
-    from sentinel.model import Source
-
-    named = {"job": Source.JOB_LOG, "kernel": Source.KERNEL, "slurm": Source.SLURM, "dcgm": Source.DCGM}
-    if told in named:
-        return named[told]
-    for pattern, source in ((_KERNEL_NAME, Source.KERNEL), (_SLURM_NAME, Source.SLURM), (_DCGM_NAME, Source.DCGM)):
-        if pattern.search(file.name):
-            return source
-    return Source.JOB_LOG
-
-
-def _read(file: Path, signatures: Signatures, now: datetime, told: str, node: str | None) -> list[Evidence]:
-    """Evidence of one file in constant memory: step lines beyond the first and last few are dropped as they come."""
-    from collections import deque
-
-    from sentinel.evidence.logs import LogReader
-    from sentinel.model import Kind, Where
-
-    reader = LogReader(signatures, source=_source(file, told), where=Where(node=node, path=str(file)))
-    kept: list[Evidence] = []
-    steps: deque[Evidence] = deque(maxlen=KEEP_STEPS)
-    blocks = _blocks(file)
-    for found in _feed(reader, blocks, now):
-        for item in found:
-            if item.kind == Kind.STEP:
-                steps.append(item)
-            elif item.kind not in _PROGRESS:
-                kept.append(item)
-    return [replace(item, at=now) if not file.name else item for item in [*kept, *steps]]
-
-
-def _feed(reader: Any, blocks: Iterable[bytes], now: datetime) -> Iterator[list[Evidence]]:
-    for block in blocks:
-        yield reader.feed(block, now)
-    yield reader.finish(now)
-
-
-def _blocks(file: Path) -> Iterator[bytes]:
-    """Blocks of a file, a FIFO or standard input; a FIFO that stays silent past its deadline ends.
-
-    Raises:
-        UserError: a device or socket; binary data.
-    """
-    import select
-
-    if str(file) == "-":
-        while block := os.read(0, BLOCK):
-            yield block
-        return
-    mode = file.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise UserError(f"{file}: neither a file nor a pipe", fix="give a log file or a folder")
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if stat.S_ISFIFO(mode) else 0))
-    try:
-        first = True
-        while True:
-            if stat.S_ISFIFO(mode) and not select.select([descriptor], [], [], READ_DEADLINE_S)[0]:
-                raise UserError(f"{file}: nobody wrote into this pipe for {READ_DEADLINE_S:g} s", fix="give a file")
-            block = os.read(descriptor, BLOCK)
-            if not block:
-                return
-            if first and _binary(block):
-                raise UserError(f"{file}: binary, not a log", fix="give text; for dumps use `sentinel hang`")
-            first = False
-            yield block
-    finally:
-        os.close(descriptor)
-
-
-def _binary(block: bytes) -> bool:
-    """Mostly control bytes: a dump, an archive, a checkpoint. Invalid UTF-8 alone is still a log."""
-    sample = block[:8192]
-    control = sum(sample.count(bytes([byte])) for byte in (*range(0, 9), *range(14, 27), *range(28, 32)))
-    return control > max(8, len(sample) // 20)
 
 
 def _text(answer: dict[str, Any]) -> str:

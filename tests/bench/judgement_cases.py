@@ -29,8 +29,6 @@ def words(world: World, *choices: str) -> str:
     return world.rng.choice(choices)
 
 
-# -- a fault of the program, or of the GPU below it --------------------------------------------------------------------
-
 ILLEGAL = ("CUDA error: an illegal memory access was encountered", "CUDA_ERROR_ILLEGAL_ADDRESS in kernel launch")
 UNSPECIFIED = ("CUDA error: unspecified launch failure", "CUDA error: misaligned address")
 
@@ -124,9 +122,6 @@ family(
 )
 
 
-# -- a silence, and who is behind it -----------------------------------------------------------------------------------
-
-
 GSP = "NVRM: Xid (PCI:0000:3b:00): 119, pid=9, Timeout after 45s of waiting for RPC response"
 MISMATCH = "[rank1]: Detected mismatch between collectives on ranks. Rank 1 is running ALLGATHER"
 OOM_KILL = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed."
@@ -187,9 +182,6 @@ family(
         _stall_with(lambda w: w.log(MISMATCH, at=2)),
     ),
 )  # fmt: skip
-
-
-# -- the same words with another world around --------------------------------------------------------------------------
 
 
 def _oom_at_barrier(world: World) -> None:

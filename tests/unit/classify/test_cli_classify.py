@@ -71,11 +71,36 @@ def test_what_is_not_there_or_holds_nothing_is_said(tmp_path: Path) -> None:
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    writer = threading.Thread(target=lambda: path.write_text("OSError: [Errno 28] No space left on device\n"))
+    writer = threading.Thread(
+        target=lambda: path.write_text("OSError: [Errno 28] No space left on device\n"), daemon=True
+    )
     writer.start()
     answer = ask(path)[0]
     writer.join(5)
     assert answer["cause"] == "disk_full"
+
+
+def test_dumps_in_a_folder_name_the_rank_that_never_arrived(tmp_path: Path) -> None:
+    for rank in range(3):
+        calls = range(1, 8 if rank == 2 else 9)
+        entries = [
+            {
+                "record_id": n, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": n, "p2p_seq_id": 0,
+                "op_id": n, "profiling_name": "nccl:all_reduce", "input_sizes": [[8]], "input_dtypes": ["Float"],
+                "output_sizes": [[8]], "output_dtypes": ["Float"], "state": "completed" if n < 8 else "scheduled",
+                "time_created_ns": 1000 * n, "retired": n < 8, "timeout_ms": 600000, "is_p2p": False,
+            }
+            for n in calls
+        ]  # fmt: skip
+        status = {"last_enqueued_collective": max(calls), "last_started_collective": -1, "last_completed_collective": 7}
+        dump = {
+            "version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}},
+            "pg_status": {"0": status}, "entries": entries,
+        }  # fmt: skip
+        (tmp_path / f"nccl_trace_rank_{rank}").write_text(json.dumps(dump))
+    (tmp_path / "job.out").write_text("[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8)\n")
+    answer = ask(tmp_path)[0]
+    assert (answer["cause"], answer["culprits"]["ranks"][0], answer["drain"]) == ("nccl_hang_unknown", 2, [])
 
 
 def test_for_people_the_text_is_harmless(tmp_path: Path) -> None:
