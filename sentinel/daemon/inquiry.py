@@ -24,38 +24,42 @@ class Inquiry:
         kinds = {item.kind for item in incident.evidence}
         if Kind.STALL not in kinds or Kind.TASK_STATE in kinds or incident.job is None or incident.attempt is None:
             return []
-        nodes = self._live.nodes_of(incident.job, incident.attempt)
-        answers = await asyncio.gather(*(self._tasks(incident, node) for node in nodes))
+        return await self.tasks(incident.job, incident.attempt)
+
+    async def tasks(self, job: int, attempt: int) -> list[Evidence]:
+        """State of every task of the job, from the nodes it runs on; what does not answer is *unreadable*."""
+        nodes = self._live.nodes_of(job, attempt)
+        answers = await asyncio.gather(*(self._tasks(job, attempt, node) for node in nodes))
         return [item for answer in answers for item in answer]
 
-    async def _tasks(self, incident: Incident, node: str) -> list[Evidence]:
+    async def _tasks(self, job: int, attempt: int, node: str) -> list[Evidence]:
         try:
-            answer = await self._orders.ask(node, OrderKind.TASK_STATES, {"job": incident.job}, deadline_s=_ANSWER_S)
+            answer = await self._orders.ask(node, OrderKind.TASK_STATES, {"job": job}, deadline_s=_ANSWER_S)
         except Unavailable as error:
-            return [self._unreadable(incident, node, error.message)]
+            return [self._unreadable(job, attempt, node, error.message)]
         tasks = answer.get("tasks") if isinstance(answer, dict) else None
         if not isinstance(tasks, list):
-            return [self._unreadable(incident, node, "the agent's answer has no list of tasks")]
+            return [self._unreadable(job, attempt, node, "the agent's answer has no list of tasks")]
         if not tasks:
-            return [self._unreadable(incident, node, "no process of the job was found")]
+            return [self._unreadable(job, attempt, node, "no process of the job was found")]
         found = (
-            self._task(incident, node, task) for task in tasks if isinstance(task, dict) and task.get("leaf", True)
+            self._task(job, attempt, node, task) for task in tasks if isinstance(task, dict) and task.get("leaf", True)
         )
         return [item for item in found if item is not None]
 
-    def _task(self, incident: Incident, node: str, task: dict[str, object]) -> Evidence | None:
+    def _task(self, job: int, attempt: int, node: str, task: dict[str, object]) -> Evidence | None:
         rank, state, pid = task.get("rank"), task.get("state"), task.get("pid")
         if not isinstance(rank, int) or not isinstance(state, str):
             return None
         now = self._clock.now()
         cpu = task.get("cpu_s")
         return Evidence(
-            id=stable_id("task", incident.id, node, rank, pid),
+            id=stable_id("task", job, attempt, node, rank, pid, now.isoformat()),
             at=now,
             seen_at=now,
             source=Source.PROCESS,
             kind=Kind.TASK_STATE,
-            where=Where(node=node, rank=rank, job=incident.job, attempt=incident.attempt),
+            where=Where(node=node, rank=rank, job=job, attempt=attempt),
             text=f"rank {rank} on {node}: process {pid} is in state {state[:1]}",
             data={
                 "state": state[:1],
@@ -64,14 +68,14 @@ class Inquiry:
             },
         )
 
-    def _unreadable(self, incident: Incident, node: str, why: str) -> Evidence:
+    def _unreadable(self, job: int, attempt: int, node: str, why: str) -> Evidence:
         now = self._clock.now()
         return Evidence(
-            id=stable_id("task-unreadable", incident.id, node),
+            id=stable_id("task-unreadable", job, attempt, node, now.isoformat()),
             at=now,
             seen_at=now,
             source=Source.PROCESS,
             kind=Kind.UNREADABLE,
-            where=Where(node=node, job=incident.job, attempt=incident.attempt),
+            where=Where(node=node, job=job, attempt=attempt),
             text=f"tasks on {node} are not known: {why}",
         )

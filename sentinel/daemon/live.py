@@ -45,6 +45,7 @@ class AttemptSeen:
     rhythm: Rhythm = field(default_factory=Rhythm)
     ended: bool = False
     stalled: bool = False
+    asked_at: datetime | None = None  # when the nodes were last asked what its tasks do
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
     saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
 

@@ -85,6 +85,7 @@ async def run(settings: Settings, log: Log) -> None:
         telemetry=telemetry,
         log=log,
         observe=judge.observe,
+        inquiry=Inquiry(base.orders, live, base.clock),
     )
     server = _server(base, judge, watch, recover)
     watch.remember()

@@ -11,8 +11,9 @@ from typing import Any
 
 from sentinel.adapters.store import Store
 from sentinel.daemon.fleets import Fleets
+from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.judge import job_ended
-from sentinel.daemon.live import Live
+from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.errors import Unavailable
 from sentinel.evidence.progress import observe, stalled
 from sentinel.log import Log
@@ -22,6 +23,7 @@ from sentinel.settings import Settings
 from sentinel.telemetry import Telemetry
 
 _LOOK_S = 0.25
+_ASK_TASKS_S = 5.0  # between questions to the nodes of a job that may only pause
 _REMEMBERED = 10  # lines that stand for a job's rhythm after a start
 _NEWS_S = 1.0  # between looks at Slurm that nodes' news of unknown jobs may cause
 _ALONE = 3  # all of at least this many nodes silent together: more likely it is we who are cut off
@@ -44,6 +46,7 @@ class Watch:
         telemetry: Telemetry,
         log: Log,
         observe: Observe,
+        inquiry: Inquiry,
     ) -> None:
         self._live = live
         self._fleets = fleets
@@ -53,6 +56,7 @@ class Watch:
         self._telemetry = telemetry
         self._log = log
         self._observe = observe
+        self._inquiry = inquiry
         self._started_s = time.monotonic()
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
@@ -184,17 +188,51 @@ class Watch:
 
     async def _look_at_jobs(self) -> None:
         now = self._clock.now()
-        for (job, attempt), seen in list(self._live.attempts.items()):
-            if seen.ended or seen.stalled or seen.view.state != "running":
-                continue
-            item = stalled(seen.rhythm, now, self._settings.judgement)
-            if item is None:
-                continue
-            if not await self._still_runs(job, attempt):
-                continue
-            seen.stalled = True
-            self._log.warning("job-stalled", job=job, attempt=attempt, step=seen.last_step)
-            await self._observe([item])
+        running = [
+            (job, attempt, seen)
+            for (job, attempt), seen in self._live.attempts.items()
+            if not seen.ended and not seen.stalled and seen.view.state == "running"
+        ]
+        await asyncio.gather(*(self._look_at_job(job, attempt, seen, now) for job, attempt, seen in running))
+
+    async def _look_at_job(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> None:
+        item = stalled(seen.rhythm, now, self._settings.judgement)
+        item = item or await self._stands_still(job, attempt, seen, now)
+        if item is None or not await self._still_runs(job, attempt):
+            return
+        seen.stalled = True
+        self._log.warning("job-stalled", job=job, attempt=attempt, step=seen.last_step)
+        await self._observe([item])
+
+    async def _stands_still(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> Evidence | None:
+        """Silence that may be a pause (an evaluation, compilation): the tasks tell. One that is stopped is no pause, and
+        start-up does not last for ever."""
+        limits = self._settings.judgement
+        since = seen.rhythm.last_at
+        silent_s = (now - since).total_seconds() if since is not None else 0.0
+        if since is None or silent_s <= max(limits.stall_floor_s, limits.stall_steps * (seen.rhythm.gap_s or 0.0)):
+            return None
+        if seen.rhythm.gap_s is None and silent_s > limits.stall_startup_s:
+            return self._stall(job, attempt, seen, now, f"no step for {silent_s:.0f} s since the first ones")
+        if seen.asked_at is not None and (now - seen.asked_at).total_seconds() < _ASK_TASKS_S:
+            return None
+        seen.asked_at = now
+        stopped = [item for item in await self._inquiry.tasks(job, attempt) if item.data.get("state") == "T"]
+        if not stopped:
+            return None
+        return self._stall(job, attempt, seen, now, f"no step for {silent_s:.0f} s, and {stopped[0].text}")
+
+    def _stall(self, job: int, attempt: int, seen: AttemptSeen, now: datetime, text: str) -> Evidence:
+        return Evidence(
+            id=stable_id("stall", job, attempt, seen.last_step),
+            at=seen.rhythm.last_at or now,
+            seen_at=now,
+            source=Source.PROGRESS,
+            kind=Kind.STALL,
+            where=Where(job=job, attempt=attempt),
+            text=text,
+            data={"step": seen.last_step},
+        )
 
     async def _still_runs(self, job: int, attempt: int) -> bool:
         """Before a job is called hung: does Slurm say that it still runs?"""
