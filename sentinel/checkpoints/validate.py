@@ -54,9 +54,20 @@ class _Judged:
     oldest_s: float = 0.0
 
 
-def validate(path: Path, level: Level, *, now_s: float | None = None, settings: Settings = DEFAULTS) -> Validity:
-    """Check one checkpoint that should be complete at this path. Never raises for what lies there."""
-    judged = _judge(path, Ask(level, time.time() if now_s is None else now_s, fresh_s=settings.fresh_s), settings)
+def validate(
+    path: Path,
+    level: Level,
+    *,
+    step: int | None = None,
+    now_s: float | None = None,
+    settings: Settings = DEFAULTS,
+) -> Validity:
+    """Check one checkpoint that should be complete at this path. Never raises for what lies there.
+
+    ``step``: which one is meant, where several lie in one folder (NVRx local); the newest otherwise.
+    """
+    now = time.time() if now_s is None else now_s
+    judged = _judge(path, Ask(level, now, step=step, fresh_s=settings.fresh_s), settings)
     return Validity(str(path), judged.format, judged.step, judged.valid, judged.level, judged.reason, judged.bytes)
 
 

@@ -19,8 +19,8 @@ from sentinel.checkpoints.formats.base import Format
 
 FORMATS: tuple[Format, ...] = (
     nvrx,
-    tracked,
     hf_trainer,
+    tracked,
     megatron,
     deepspeed,
     nemo,
