@@ -8,6 +8,7 @@ import select
 import stat
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -123,13 +124,27 @@ def _source(file: Path, told: str) -> Source:
 
 def _read(file: Path, signatures: Signatures, now: datetime, told: str, node: str | None) -> list[Evidence]:
     """Evidence of one file in constant memory: step lines beyond the first and last few are dropped as they come."""
-    reader = LogReader(signatures, source=_source(file, told), where=Where(node=node, path=str(file)))
+    reader = LogReader(signatures, source=_source(file, told), where=Where(node=node, path=str(file)), own_times=True)
     kept: list[Evidence] = []
     steps: deque[Evidence] = deque(maxlen=KEEP_STEPS)
     for block in _blocks(file):
         _keep(reader.feed(block, now), kept, steps)
     _keep(reader.finish(now), kept, steps)
-    return [*kept, *steps]
+    return _in_order([*kept, *steps], now)
+
+
+def _in_order(items: list[Evidence], now: datetime) -> list[Evidence]:
+    """Times that do not contradict the order of the lines; a line without a time has that of the line before it."""
+    items.sort(key=lambda item: item.line or 0)
+    stamped = [item.at for item in items if item.at != now]
+    if not stamped:
+        return items
+    current = stamped[0]
+    timed = []
+    for item in items:
+        current = max(current, item.at) if item.at != now else current
+        timed.append(replace(item, at=current))
+    return timed
 
 
 def _keep(found: list[Evidence], kept: list[Evidence], steps: deque[Evidence]) -> None:

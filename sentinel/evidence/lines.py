@@ -52,10 +52,10 @@ def prefix_of(line: str) -> Prefix:
     return Prefix(rank, node)
 
 
-def time_of(line: str, *, zone: timezone = UTC) -> datetime | None:
-    """The line's own time where it holds a full date; without a zone it is read as ``zone``."""
+def time_of(line: str, *, zone: timezone = UTC, zoned: bool = False) -> datetime | None:
+    """The line's own time where it holds a full date; without a zone it is read as ``zone``, or not at all if ``zoned``."""
     found = _ISO.search(line[:120])
-    if not found:
+    if not found or (zoned and not found[8]):
         return None
     year, month, day, hour, minute, second = (int(found[i]) for i in range(1, 7))
     fraction = int((found[7] or "0")[:6].ljust(6, "0"))

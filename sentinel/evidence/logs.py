@@ -68,11 +68,14 @@ class LogReader:
         *,
         trust: Trust = Trust.SYSTEM,
         first_line: int = 1,
+        own_times: bool = False,
     ) -> None:
+        """``own_times``: trust a line's own time even without a zone (an old file); a live log is timed as it is read."""
         self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
         self._source = source
         self._forms = FORMS.get(source)
         self._trust = trust
+        self._own_times = own_times
         self._where = where or Where()
         self._pending = b""
         self._line = first_line
@@ -198,7 +201,7 @@ class LogReader:
             self._kept[unit] = seen + 1
         if (uptime := uptime_of(text)) is not None:
             data["uptime_s"] = uptime
-        at = time_of(text)
+        at = time_of(text, zoned=not self._own_times)
         return Evidence(
             id=stable_id(
                 self._source, self._where.path, self._where.job, self._where.attempt, line, rule.id, text[:200]

@@ -43,6 +43,16 @@ def test_a_file_of_the_kernel_convicts_its_node_and_a_job_log_does_not(tmp_path:
     assert told["drain"] == ["gpu7"]
 
 
+def test_lines_without_a_time_stay_between_those_that_have_one(tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_text(
+        "[rank1]: KeyError: 'labels'\n"
+        "[2026-01-16T14:02:17.857] error: *** JOB 7 ON n1 CANCELLED AT 2026-01-16T14:02:17 ***\n"
+        "[rank1]: OSError: [Errno 116] Stale file handle\n"
+    )
+    answer = ask(tmp_path / "a.out")[0]
+    assert answer["cause"] == "user_code"  # the first line, although only the second one has a time
+
+
 def test_a_folder_is_one_failure(tmp_path: Path) -> None:
     (tmp_path / "rank0.err").write_text("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\n")
     (tmp_path / "kern.log").write_text("Mar  4 05:06:07 gpu9 kernel: " + XID)

@@ -150,6 +150,14 @@ def test_times_with_and_without_zone() -> None:
     assert time_of("2026-13-44 05:06:07") is None
 
 
+def test_a_live_log_is_timed_as_it_is_read_unless_its_lines_name_their_zone() -> None:
+    local = "2026-03-04 01:00:00 step 5 | loss 2.0\n"  # a clock hours away, without a zone
+    zoned = "2026-03-04T05:05:58+00:00 step 6 | loss 2.0\n"
+    assert [item.at for item in read(local)] == [NOW]
+    assert [item.at for item in read(zoned)] == [datetime(2026, 3, 4, 5, 5, 58, tzinfo=UTC)]
+    assert read(local, own_times=True)[0].at == datetime(2026, 3, 4, 1, tzinfo=UTC)
+
+
 def test_a_machine_log_is_read_with_the_rules_of_its_form() -> None:
     python = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)\n"
     assert read(python)
