@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from sentinel.model import Evidence, Kind, Source, Where, stable_id
 from sentinel.wire import evidence_from
 
 log = Log()
+MARK_S = 86400.0
 
 _FIRST = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _RANGE = re.compile(r"\[(\w+)[^\]]*\]")
@@ -116,9 +118,7 @@ class Jobs:
             ended = self.jobs.pop(int(name.partition(".")[0]), None)
             if ended is not None:
                 log.info("job-left", job=ended.job, attempt=ended.attempt)
-                (
-                    self._ended / f"{ended.job}.{ended.attempt}"
-                ).touch()  # tells its follower; the epilog may have been first
+                self._mark_ended(ended)
         for name, path in present.items():
             try:
                 changed = path.stat().st_mtime_ns
@@ -134,10 +134,18 @@ class Jobs:
                 continue
             self._began(job, changed / 1e9)
 
+    def _mark_ended(self, job: JobOnNode) -> None:
+        """Tell the job's follower; the epilog may have been first. Without a follower nobody needs the mark."""
+        mark = self._ended / f"{job.job}.{job.attempt}"
+        if job.name in self._following:
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
+
     def _began(self, job: JobOnNode, began_s: float) -> None:
         before = self.jobs.get(job.job)
         if before is not None and before.attempt != job.attempt:
-            (self._ended / f"{before.job}.{before.attempt}").touch()
+            self._mark_ended(before)
         self.jobs[job.job] = job
         log.info("job-came", job=job.job, attempt=job.attempt)
         self.on_came()
@@ -175,6 +183,9 @@ class Jobs:
     def resume(self) -> None:
         """Once, at the start: read to their end the logs of jobs that ended while we were not there."""
         self.scan()
+        for mark in self._ended.iterdir():
+            if time.time() - mark.stat().st_mtime > MARK_S:
+                mark.unlink(missing_ok=True)  # of a job that nobody followed to its end
         for path in self._cursors.glob("*.json"):
             kept = restore(path)
             if (
@@ -210,12 +221,13 @@ class Jobs:
                 self._keep(evidence_from(item))
         elif kind == "trouble":
             self._unreadable(job, str(message.get("reason", "")))
-        if isinstance(message.get("cursor"), dict):
+        if isinstance(message.get("cursor"), dict) and message["cursor"] != self._last[job.name].get("cursor"):
             # Behind the evidence: after a crash in between, it is read again and has the same ids.
             self._last[job.name]["cursor"] = message["cursor"]
             save(self._cursors / f"{job.job}.{job.attempt}.json", self._last[job.name])
         if kind == "done":
             self._following.pop(job.name, None)
+            self._last.pop(job.name, None)
             self._children.stop(job.name)
             (self._ended / f"{job.job}.{job.attempt}").unlink(missing_ok=True)
             (self._cursors / f"{job.job}.{job.attempt}.json").unlink(missing_ok=True)

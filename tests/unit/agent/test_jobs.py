@@ -110,6 +110,19 @@ def test_the_end_is_told_to_the_follower(site: Site) -> None:
     assert Path(str(site.bench.programs[0].arguments["ended"])).exists()
 
 
+def test_the_mark_of_a_job_that_nobody_follows_goes(site: Site) -> None:
+    site.came(5, nodelist="n[0-2]")
+    (site.run / "ended" / "5.0").write_text("256\n")
+    (site.run / "jobs" / "5.json").unlink()
+    site.jobs.scan()
+    assert list((site.run / "ended").iterdir()) == []
+    old = site.run / "ended" / "4.0"
+    old.touch()
+    os.utime(old, (1, 1))
+    site.restart().resume()
+    assert not old.exists()
+
+
 def test_a_second_attempt_ends_the_first(site: Site) -> None:
     site.came(5, 0)
     site.came(5, 1)
