@@ -162,13 +162,17 @@ def listing(
     *,
     level: Level = "structural",
     limit: int = MAX_CANDIDATES,
+    enough: int | None = None,
+    before_step: int | None = None,
     now_s: float | None = None,
     settings: Settings = DEFAULTS,
 ) -> list[Part]:
     """What this host sees under this root, every checkpoint checked at that level; never raises for what lies there.
 
     The newest steps first, until ``limit`` of them are listed and one of those is valid: a thousand empty or broken
-    folders do not hide a good one below them. What could not be looked at is a part of its own: valid None, with the
+    folders do not hide a good one below them. Reading terabytes takes long, so once ``enough`` of them are valid at the
+    level asked for, the older ones are checked by structure only; so are those that are not before ``before_step``
+    (their numbers are bad anyway). What could not be looked at is a part of its own: valid None, with the
     reason.
     """
     now = time.time() if now_s is None else now_s
@@ -176,14 +180,17 @@ def listing(
     found = find(root)
     parts: list[Part] = []
     sound = False
-    passed = left = 0
+    passed = left = read = 0
     for index, spot in enumerate(found.spots):
         if len(parts) >= limit and sound:
             left = len(found.spots) - index
             break
+        late = before_step is not None and spot.order[0] <= -before_step
+        closely: Level = "structural" if late or (enough is not None and read >= enough) else level
         part = validate_part(
-            spot.path, level, tier=tier, host=name, root=root, step=spot.step, now_s=now, settings=settings
+            spot.path, closely, tier=tier, host=name, root=root, step=spot.step, now_s=now, settings=settings
         )
+        read += part.valid is True and part.level == level
         sound = sound or part.valid is True
         if len(parts) < limit or part.valid is True:
             parts.append(replace(part, key=spot.key(root)))

@@ -31,6 +31,7 @@ from sentinel.checkpoints.remembered import Memory, default_folder
 from sentinel.checkpoints.share import parse_share
 from sentinel.checkpoints.validate import Settings
 from sentinel.checkpoints.validate import validate as check
+from sentinel.cli.checkpoints_bar import bar
 from sentinel.errors import Refused, UserError
 
 # Up to so much every candidate is read at the level asked for; beyond it only those that would be chosen.
@@ -294,9 +295,11 @@ def validate(
     if nodes is not None:
         from sentinel.cli.checkpoints_slurm import validate_shared
 
-        answers: Iterable[Validity] = validate_shared(paths, wanted, nodes, extra=extra)
+        answers = validate_shared(paths, wanted, nodes, extra=extra)
     else:
-        answers = (check(path, wanted, settings=settings) for path in paths)
+        with bar("reading", paths, not as_json and wanted != "structural") as advance:
+            settings = replace(settings, progress=advance)
+            answers = [check(path, wanted, settings=settings) for path in paths]
     for answer in answers:
         bad += answer.valid is not True
         _show_validity(answer, as_json)

@@ -6,8 +6,6 @@ import json
 import re
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -18,6 +16,7 @@ from sentinel.checkpoints import quarantine as aside
 from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.steps import step_of
+from sentinel.cli.checkpoints_bar import bar
 from sentinel.cli.checkpoints_find import expand_nodes
 from sentinel.errors import UserError
 
@@ -33,21 +32,6 @@ def parse_rate(text: str | None) -> float | None:
     if rate <= 0:
         raise UserError(f"{visible(text)} is no rate", fix="Write it like 200MB/s or 1.5GiB/s.")
     return rate
-
-
-@contextmanager
-def _bar(total: int, shown: bool) -> Iterator[object]:
-    """A progress bar on a terminal; nothing otherwise."""
-    if not shown or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("copying", total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 @click.command()
@@ -229,9 +213,7 @@ def _copy_all(
 ) -> None:
     pace = copying.Pace(parse_rate(rate))
     for path in [path.absolute() for path in paths]:
-        total = sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else 0
-        with _bar(total, not as_json) as advance:
-            assert callable(advance)
+        with bar("copying", [path], not as_json) as advance:
             copied = copying.copy(path, target, Path(path.name), pace=pace, progress=advance, in_place=not whole)
         line = copied.to_json()
         if interval_s is not None:

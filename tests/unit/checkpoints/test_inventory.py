@@ -134,3 +134,17 @@ def test_a_host_whose_shards_are_of_another_step(make):
     assert all(part.valid for part in parts[2])  # off by one is a matter of counting, on one host
     (one,) = join(parts)
     assert one.valid is False and "different steps" in one.reason
+
+
+def test_no_more_is_read_than_is_enough(make):
+    for step in (10, 20, 30, 40, 50):
+        make.dcp(f"run/step-{step}", step=step, ranks=1)
+    (make.root / "run/step-30/.metadata").write_bytes(b"")
+    parts = listing(make.root, "global", None, level="checksum", enough=2, before_step=50, now_s=make.now_s)
+    assert {p.step: (p.valid, p.level) for p in parts} == {
+        50: (True, "structural"),
+        40: (True, "checksum"),
+        30: (False, "structural"),
+        20: (True, "checksum"),
+        10: (True, "structural"),
+    }

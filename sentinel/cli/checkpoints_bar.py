@@ -1,0 +1,32 @@
+"""A progress bar for reading and copying checkpoints, on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sentinel.checkpoints.files import NotKnown, scan
+
+
+@contextmanager
+def bar(what: str, paths: Sequence[Path], wanted: bool) -> Iterator[Callable[[int], None]]:
+    """Yields what is told the bytes that were done. Nothing is drawn where ``wanted`` is false or nobody watches."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=sum(_size(path) for path in paths))
+        yield lambda count: progress.advance(task, count)
+
+
+def _size(path: Path) -> int:
+    try:
+        return scan(path).bytes
+    except NotKnown:
+        return 0
