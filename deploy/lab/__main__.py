@@ -189,7 +189,8 @@ def cmd_messages(options: argparse.Namespace, directory: Path) -> None:
             continue
         record = json.loads(line)
         message = record["message"]
-        body = message if isinstance(message, str) else json.dumps(message, indent=2)
+        text = message.get("text") if isinstance(message, dict) else message
+        body = text if isinstance(text, str) else json.dumps(message, indent=2)
         print(f"{record['at']}  {ascii_only(body)}")
 
 
