@@ -9,6 +9,7 @@ One small process with a few threads; whatever may hang runs in a killable child
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ from sentinel.agent.rounds import Rounds
 from sentinel.agent.sending import Sender
 from sentinel.agent.settings import AgentSettings
 from sentinel.agent.verdict import VerdictKeeper
+from sentinel.errors import Refused, UserError
 from sentinel.evidence.logs import Signatures
 from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
@@ -273,5 +275,21 @@ def probe_environment() -> dict[str, str]:
 
 
 def run(settings: AgentSettings, make_credentials: Callable[[str], Credentials]) -> None:
-    """The service, until it is told to stop."""
+    """The service, until it is told to stop.
+
+    Raises:
+        Refused: another agent has this state folder. UserError: the folder cannot be written.
+    """
+    state = Path(settings.state)
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UserError(f"state: {state}: {error.strerror}", fix="name a folder that this user may write") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Refused(
+            f"another agent is running with {state}", fix="stop it, or give this one a state folder"
+        ) from error
     Agent(settings, make_credentials(settings.munge_socket)).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sentinel.errors import UserError
 from sentinel.settings import section, setting
 
 
@@ -128,7 +129,7 @@ class AgentSettings:
         3.0, "period of the dated verdict; hooks take it for fresh for 15 s", unit="s", least=0.2
     )
     request_s: float = setting(5.0, "deadline of one request to the daemon", unit="s", least=0.1)
-    backoff_s: float = setting(10.0, "longest pause between attempts to reach the daemon", unit="s", least=0.1)
+    backoff_s: float = setting(5.0, "longest pause between attempts to reach the daemon", unit="s", least=0.1)
     rules: str = setting("", "folder of the site's rules; empty: /etc/sentinel/rules.d if it is there", unit="path")
     dcgm_bindings: str = setting("", "the same as [dcgm] bindings", unit="path")
     dcgm: Dcgm = section(Dcgm)
@@ -139,3 +140,25 @@ class AgentSettings:
     checks: dict[str, Check] = setting({}, "site checks by name")
     diagnostics: Diagnostics = section(Diagnostics)
     metrics: Metrics = section(Metrics)
+
+
+def require_sound(settings: AgentSettings) -> None:
+    """What types and bounds of single keys cannot say.
+
+    Raises:
+        UserError: names the key and the fix.
+    """
+    for name, check in settings.checks.items():
+        if not check.command:
+            raise UserError(f"checks.{name}.command: is missing", fix='write command = ["/path/to/check"]')
+        if check.convention not in ("nagios", "nhc"):
+            raise UserError(
+                f"checks.{name}.convention: {check.convention!r} is not known", fix='write "nagios" or "nhc"'
+            )
+        if check.deadline_s > check.period_s:
+            raise UserError(f"checks.{name}.deadline_s: is longer than its period", fix="make it shorter")
+    if len(settings.diagnostics.deadline_s) != 4 or min(settings.diagnostics.deadline_s) <= 0:
+        raise UserError("diagnostics.deadline_s: needs four positive numbers", fix="one for each level")
+    for path in settings.host.mounts:
+        if not path.startswith("/"):
+            raise UserError(f"host.mounts: {path!r} is not absolute", fix="write the path from /")

@@ -30,10 +30,12 @@ def agent(config: Path) -> None:
     """
     from sentinel.adapters.munge import Munge
     from sentinel.agent.agent import run
-    from sentinel.agent.settings import AgentSettings
+    from sentinel.agent.settings import AgentSettings, require_sound
     from sentinel.settings import load
 
-    run(load(config, AgentSettings), Munge)
+    settings = load(config, AgentSettings)
+    require_sound(settings)
+    run(settings, Munge)
 
 
 @click.command()

@@ -225,6 +225,25 @@ def test_a_host_engine_that_restarts_is_watched_again(node: Node) -> None:
     assert (found["source"], found["data"]["xid"]) == ("dcgm", 95)
 
 
+def test_a_kernel_log_that_is_not_there_is_said_and_read_when_it_comes(node: Node) -> None:
+    node.kill()
+    (node.folder / "kmsg").unlink()
+    node.start()
+    found = node.heard("unreadable")
+    assert (found["source"], "kmsg" in found["text"]) == ("agent", True)
+    node.kernel(XID)
+    node.heard("xid")
+
+
+def test_only_one_agent_for_a_state_folder(node: Node) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "sentinel", "agent", "--config", str(node.folder / "agent.toml")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert second.returncode == 4
+    assert "another agent" in second.stderr
+
+
 def test_the_log_of_a_job(node: Node) -> None:
     log = node.job()
     time.sleep(0.5)
