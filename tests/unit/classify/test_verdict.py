@@ -148,6 +148,18 @@ def test_the_first_cause_wins_over_what_follows() -> None:
     assert 3 in verdict.culprits.ranks
 
 
+def test_many_echoes_do_not_outweigh_one_cause() -> None:
+    text = "\n".join(
+        [
+            "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+            "[rank0]: ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress",
+            "[rank1]: RuntimeError: Connection reset by peer",
+            "[rank7]: KeyError: 'labels'",
+        ]
+    )
+    assert judge(log(text)).cause is Cause.USER_CODE
+
+
 def test_a_watchdog_alone_names_a_victim_and_no_cause() -> None:
     verdict = judge(log("[rank5]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"))
     assert verdict.cause in {Cause.NCCL_HANG_UNKNOWN, Cause.UNKNOWN}
