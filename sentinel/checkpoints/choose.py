@@ -87,7 +87,11 @@ def choose(
         local_survives=local_survives,
         fetch_peers=fetch_peers,
     )
-    ranked = sorted((_rank(c, question) for c in items), key=_order)
+    return _decide(sorted((_rank(c, question) for c in items), key=_order))
+
+
+def _decide(ranked: list[Ranked]) -> Decision:
+    """The decision over candidates that are in order, best first."""
     if not ranked:
         return Decision(None, (), "there is no checkpoint to choose from")
     best = ranked[0]
