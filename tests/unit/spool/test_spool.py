@@ -134,7 +134,9 @@ def test_what_is_in_flight_is_never_dropped(tmp_path: Path) -> None:
     (sent,) = spool.batch(1)
     for number in range(100):
         spool.append({"n": number, "pad": "x" * 30}, Value.LOW)
+    assert spool.dropped > 0
     assert spool.batch(1) == [sent]
+    assert contents(Spool(tmp_path))[0] == "first", "also on disk, for a restart before the acknowledgement"
 
 
 def test_a_disk_that_refuses_keeps_evidence_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
