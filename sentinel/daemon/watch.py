@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -61,6 +62,8 @@ class Watch:
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
         self._probing: dict[str, asyncio.Task[None]] = {}
+        self._probed_s: dict[str, float] = {}
+        self._told_cut_off = False  # said once for each time that all fall silent
         self._down: frozenset[str] | None = None
 
     # --- nodes --------------------------------------------------------------------------------------------------------
@@ -80,15 +83,18 @@ class Watch:
             self._log.info("node-heard", node=node, before=seen.state)
         seen.heard_s = time.monotonic()
         seen.state = "heard"
+        self._told_cut_off = False
 
     def runs(self, node: str, jobs: object) -> None:
         """What a node says it runs: an attempt not heard of yet is worth a look at Slurm, once a second at most."""
         if not isinstance(jobs, list):
             return
         for item in jobs:
-            key = (item.get("job"), item.get("attempt")) if isinstance(item, dict) else None
-            seen = self._live.attempts.get(key) if key is not None else None  # type: ignore[arg-type]
-            if key is not None and (seen is None or node not in seen.nodes):
+            job, attempt = (item.get("job"), item.get("attempt")) if isinstance(item, dict) else (None, None)
+            if not isinstance(job, int) or not isinstance(attempt, int):
+                continue
+            seen = self._live.attempts.get((job, attempt))
+            if seen is None or node not in seen.nodes:
                 self._look_soon()
                 return
 
@@ -116,6 +122,8 @@ class Watch:
                 self._live.node(name).state = "silent"
                 self._log.warning("node-silent", node=name, silent_s=f"{now_s - since_s:.1f}")
                 self._probe_soon(name)
+            elif self._live.node(name).state == "silent" and now_s - self._probed_s.get(name, 0.0) > patience_s:
+                self._probe_soon(name)  # an agent may have died first and its node later; or we were cut off
         self._telemetry.agents.set(heard)
 
     def _expected(self) -> dict[str, float | None]:
@@ -131,6 +139,7 @@ class Watch:
     def _probe_soon(self, node: str) -> None:
         running = self._probing.get(node)
         if running is None or running.done():
+            self._probed_s[node] = time.monotonic()
             self._probing[node] = asyncio.create_task(self._probe(node))
 
     async def _probe(self, node: str) -> None:
@@ -139,6 +148,7 @@ class Watch:
         if view is None or view.port is None:
             return
         refusals = []
+        cut_off = self._cut_off()  # who was asked in the dark is not convicted when the first light comes back
         for _ in range(self._settings.daemon.probe_attempts):
             before_s = self._live.node(node).heard_s
             answer = await _slurmd_answers(view, self._settings.daemon.probe_s)
@@ -146,18 +156,28 @@ class Watch:
                 return  # it answers, or its agent was heard meanwhile
             refusals.append(answer)
             await asyncio.sleep(self._settings.daemon.probe_s / 4)
-        await self._unreachable(view, refusals)
+        await self._unreachable(view, refusals, cut_off)
 
-    async def _unreachable(self, view: NodeView, refusals: list[str]) -> None:
+    def _silent(self) -> tuple[int, int]:
+        """How many of the nodes that should be heard are not; and how many should be."""
+        expected = self._expected()
+        return sum(1 for name in expected if self._live.node(name).state in ("silent", "unreachable")), len(expected)
+
+    def _cut_off(self) -> bool:
+        silent, expected = self._silent()
+        return expected >= _ALONE and silent == expected
+
+    async def _unreachable(self, view: NodeView, refusals: list[str], cut_off: bool) -> None:
         seen = self._live.node(view.name)
         if seen.state == "unreachable" or view.drained:
             seen.state = "unreachable"
             return
-        expected = self._expected()
-        silent = sum(1 for name in expected if self._live.node(name).state in ("silent", "unreachable"))
         seen.state = "unreachable"
-        if len(expected) >= _ALONE and silent == len(expected):
-            self._log.warning("all-nodes-silent", nodes=silent, reading="our own network may be cut: not known")
+        silent, _ = self._silent()
+        if cut_off or self._cut_off():
+            if not self._told_cut_off:
+                self._told_cut_off = True
+                self._log.warning("all-nodes-silent", nodes=silent, reading="our own network may be cut: not known")
             seen.state = "silent"
             return
         now = self._clock.now()
@@ -347,6 +367,7 @@ async def _slurmd_answers(view: NodeView, deadline_s: float) -> str | None:
     except TimeoutError:
         return "no answer"
     except (ConnectionError, socket.gaierror, OSError) as error:
-        return error.strerror or type(error).__name__
+        number = error.errno or 0  # asyncio's own words for it repeat the address
+        return os.strerror(number) if number > 0 else error.strerror or type(error).__name__
     writer.close()
     return None
