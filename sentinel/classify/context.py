@@ -27,6 +27,7 @@ def context(
     for judge in (
         _spread,
         _startup_oom,
+        _explained,
         _many_nodes,
         _many_links,
         _many_jobs,
@@ -116,6 +117,19 @@ def _startup_oom(
             added.append(_ground(reading.evidence, "oom-asked", {C.APP_OOM_GPU: 0.8}, "it says how much it asked for"))
         break
     return added
+
+
+def _explained(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """An unknown CUDA error beside an error that names the program's own fault is explained by it."""
+    unknown = [r for r in readings if r.key == "cuda-unknown"]
+    rest = [r for r in readings if r.key != "cuda-unknown"]
+    own = [r for r in rest if r.weights.get(C.USER_CODE, 0.0) >= 2.0 and r.drain is Drain.NO]
+    if not unknown or not own or any(r.drain is not Drain.NO for r in rest):
+        return []
+    weights = {C.USER_CODE: 1.5, C.GPU_GSP_OR_DRIVER: -1.0, C.GPU_FALLEN_OFF_BUS: -1.0}
+    return [_ground(unknown[0].evidence, "explained", weights, f"explained by: {own[0].note}")]
 
 
 def _many_nodes(

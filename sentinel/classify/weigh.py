@@ -11,7 +11,7 @@ from sentinel.model import Cause, Ground, Kind
 from sentinel.rules import Drain, Role, Rules
 
 LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
-LATER_HARD = 0.9  # a line that convicts a machine may be written late
+LATER_HARD = 0.9  # the first line that convicts a machine may be written late
 SHADOW = 0.08  # weight of a consequence while its cause is known
 SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
 LEADS = 1.2  # strength from which a cause counts as known
@@ -47,6 +47,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     echoes = _echoes(readings)
     seen: set[str] = set()
     lines: list[object] = []  # causes in order of time, by the line that said them
+    hard_line: object = None  # the first line that convicts a machine
     weighed = []
     for reading in readings:
         if reading.key in seen:
@@ -64,7 +65,9 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             if place not in lines:
                 lines.append(place)
             rank = min(lines.index(place), len(LATER) - 1)
-            factor = max(LATER[rank], LATER_HARD if reading.drain is not Drain.NO else 0.0)
+            hard, gone = reading.drain is not Drain.NO, Cause.NODE_FAILURE in reading.weights
+            factor = max(LATER[rank], LATER_HARD if hard and (gone or hard_line in {None, place}) else 0.0)
+            hard_line = place if hard and hard_line is None else hard_line
         weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
     return weighed
 
