@@ -94,7 +94,10 @@ class Live:
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> NodeSeen:
-        return self.nodes.setdefault(name, NodeSeen())
+        seen = self.nodes.get(name)  # asked several times for each heartbeat: nothing is made in vain
+        if seen is None:
+            seen = self.nodes[name] = NodeSeen()
+        return seen
 
     def see_fleet(self, fleet: Fleet) -> None:
         """Remember who runs where; an attempt keeps its nodes after it ended."""
