@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from sentinel.model import Evidence, Kind, Source, Where, stable_id, utc
 
 log = Log()
 
+_STAMP = re.compile(r"^<\d+>(?:\[ *\d+\.\d+\] ?)?")
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]*\d[0-9a-fA-F]*")
 
 
@@ -47,7 +50,8 @@ class Flood:
         return False
 
 
-Reader = Callable[[Record, datetime], list[Evidence]]
+Reader = Callable[[Sequence[Record], datetime], list[Evidence]]
+BATCH = 500  # records looked at together
 
 
 class KernelWatch:
@@ -105,11 +109,11 @@ class KernelWatch:
     def turn(self, source: KernelLog) -> int:
         """Everything there is now; returns how many records that was."""
         count = 0
-        for record in source.read():
-            count += 1
-            now = datetime.now(UTC)
-            for evidence in self._reader(record, now):
-                if self.flood.passes(evidence.text, record.at_s):
+        records = source.read()
+        while batch := list(itertools.islice(records, BATCH)):
+            count += len(batch)
+            for evidence in self._reader(batch, datetime.now(UTC)):
+                if self.flood.passes(evidence.text, evidence.at.timestamp()):
                     self._keep(evidence)
         self.records += count
         return count
@@ -126,10 +130,10 @@ class KernelWatch:
         for name, changed_s, text in words:
             seen[name] = changed_s
             at = utc(changed_s)
-            for number, line in enumerate(text.splitlines()[-400:]):
-                record = Record(number, changed_s, 0, 0, re.sub(r"^<\d+>(?:\[ *\d+\.\d+\] ?)?", "", line))
-                for evidence in self._reader(record, at):
-                    self._keep(evidence)
+            lines = [_STAMP.sub("", line) for line in text.splitlines()[-400:]]
+            records = [Record(number, changed_s, 0, 0, line) for number, line in enumerate(lines)]
+            for evidence in self._reader(records, at):
+                self._keep(evidence)
             self._keep(
                 Evidence(
                     id=stable_id("pstore", self.node, name, changed_s),
@@ -163,10 +167,19 @@ class KernelWatch:
 
 
 def rules_reader(node: str, boot: str, signatures: Signatures) -> Reader:
-    """Evidence of kernel lines by the same rules as everywhere."""
+    """Evidence of kernel lines by the same rules as everywhere. One screen over all of a batch; few lines need a look."""
 
-    def read(record: Record, now: datetime) -> list[Evidence]:
-        line = KernelLine(record.text, node, record.sequence, record.since_boot_s, record.facility)
-        return read_message(signatures, line, at=utc(record.at_s), now=now, where=Where(node=node), boot=boot)
+    def read(records: Sequence[Record], now: datetime) -> list[Evidence]:
+        texts = [record.text.replace("\n", " ").encode("utf-8", "surrogateescape") for record in records]
+        ends = list(itertools.accumulate(len(text) + 1 for text in texts))
+        hits = {bisect.bisect_right(ends, max(place - 1, 0)) for _, place in signatures.screen.scan(b"\n".join(texts))}
+        found = []
+        for index in sorted(hits):
+            record = records[min(index, len(records) - 1)]
+            line = KernelLine(record.text, node, record.sequence, record.since_boot_s, record.facility)
+            found.extend(
+                read_message(signatures, line, at=utc(record.at_s), now=now, where=Where(node=node), boot=boot)
+            )
+        return found
 
     return read

@@ -89,7 +89,7 @@ def second_of(agent: Agent, children: NoChildren, reader: Any, second: int) -> N
         children.programs["host"].on_end(Ending("host", 0, False, "", ""))
         now_s = time.time()
         text = f"NVRM: Xid (PCI:0000:{second % 8:02x}:00): 31, pid={second}, name=python, Ch 0000001e, intr 00000000"
-        for evidence in reader(Record(second, now_s, 4, 0, text, float(second)), datetime.now(UTC)):
+        for evidence in reader([Record(second, now_s, 4, 0, text, float(second))], datetime.now(UTC)):
             agent.keep(evidence)
     if second % 900 == 0:
         job(agent, children, second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.kmsg import KernelLog, Record, last_words
-from sentinel.agent.kernel import Flood, KernelWatch
+from sentinel.adapters.rules_files import load_rules
+from sentinel.agent.kernel import Flood, KernelWatch, rules_reader
 from sentinel.agent.settings import AgentSettings, Kernel
 from sentinel.errors import Unavailable
+from sentinel.evidence.logs import Signatures
 from sentinel.model import Evidence, Kind, Source, stable_id, utc
 
 
@@ -126,18 +129,11 @@ def test_a_flood_never_hides_the_first_of_another_kind() -> None:
 
 
 def watch(tmp_path: Path, kept: list[Evidence]) -> KernelWatch:
-    def reader(record: Record, now: datetime) -> list[Evidence]:
-        if "Xid" not in record.text:
-            return []
+    def reader(records: Sequence[Record], now: datetime) -> list[Evidence]:
         return [
-            Evidence(
-                stable_id(record.sequence, record.text),
-                utc(record.at_s),
-                now,
-                Source.KERNEL,
-                Kind.XID,
-                text=record.text,
-            )
+            Evidence(stable_id(record.sequence), utc(record.at_s), now, Source.KERNEL, Kind.XID, text=record.text)
+            for record in records
+            if "Xid" in record.text
         ]
 
     state = tmp_path / "state"
@@ -155,6 +151,44 @@ def test_what_rules_know_becomes_evidence(tmp_path: Path, kmsg: Path, opened: An
     put(kmsg, "harmless", "NVRM: Xid 79", first=1)
     assert made.turn(log) == 2
     assert [item.text for item in kept] == ["NVRM: Xid 79"]
+
+
+@pytest.fixture(scope="module")
+def by_rules() -> Any:
+    return rules_reader("n1", "boot", Signatures(load_rules()))
+
+
+def record(number: int, text: str, facility: int = 0) -> Record:
+    return Record(number, 1_900_000_000.0 + number, 4, facility, text, float(number))
+
+
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."
+NOW = utc(1_900_001_000)
+
+
+def test_a_batch_reads_like_its_lines(by_rules: Any) -> None:
+    """The screen over many lines finds what a look at each of them finds."""
+    texts = [
+        "usb 1-1: new device",
+        XID,
+        "",
+        "eth0: link up",
+        XID.replace("79", "48"),
+        "x" * 3000,
+        "harmless\nrest",
+        XID,
+    ]
+    records = [record(number, text) for number, text in enumerate(texts * 3)]
+    together = by_rules(records, NOW)
+    one_by_one = [item for each in records for item in by_rules([each], NOW)]
+    assert [item.id for item in together] == [item.id for item in one_by_one]
+    assert sum(item.kind == Kind.XID and item.data["xid"] == 79 for item in together) >= 6
+    assert by_rules([], NOW) == []
+
+
+def test_what_user_space_wrote_into_the_kernel_log_is_no_kernel_line(by_rules: Any) -> None:
+    assert by_rules([record(1, XID, facility=1)], NOW) == []
+    assert by_rules([record(1, XID)], NOW) != []
 
 
 def test_the_kernels_last_words_are_told_once(tmp_path: Path) -> None:
