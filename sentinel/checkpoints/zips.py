@@ -123,6 +123,7 @@ def _central(data: bytes, count: int, what: str) -> list[_Central]:
     found: list[_Central] = []
     position = 0
     shape: tuple[int, ...] | None = None
+    seen: set[int] = set()
     for _ in range(count):
         if position + 46 > len(data):
             raise Broken(f"{what}: the directory ends early")
@@ -135,11 +136,12 @@ def _central(data: bytes, count: int, what: str) -> list[_Central]:
         extra = data[position + 46 + names : position + 46 + names + extras]
         if 0xFFFFFFFF in (packed, size, header):
             size, packed, header = _wide(extra, size, packed, header, what)
-        now = (made, system, need, need_hi, flags, method, internal, external)
-        if size:  # torch marks empty records differently
-            if shape is not None and now != shape:
-                raise Broken(f"{what}: directory entries that do not look alike")
-            shape = now
+        # torch flags empty records differently; in all else the entries of one writer are alike
+        now = (made, system, need, need_hi, method, internal, external)
+        if (shape is not None and now != shape) or (seen and size and flags not in seen):
+            raise Broken(f"{what}: directory entries that do not look alike")
+        shape = now
+        seen |= {flags} if size else set()
         if method != 0:
             raise NotKnown(f"{what}: compressed records, which torch does not write; not inflated")
         if flags & 1 or packed != size:
