@@ -95,7 +95,7 @@ class Judge:
             if verdict is not None and plan is not None:
                 await self._decided(incident, verdict, plan, None)
             elif incident.id not in self._judging:
-                self._judge_soon(incident.id, incident.evidence[-1])
+                self._judge_soon(incident.id)
 
     def _remembered(self, since: datetime) -> list[Incident]:
         """Takes up incidents that are open or were closed lately; returns those that a dead daemon left half done."""
@@ -137,7 +137,7 @@ class Judge:
                 return  # kept in the store; the job ended because we ended it
             self.incidents[found.id] = room.attach(found, [item], now)
             if found.state is not IncidentState.CLOSED:
-                self._judge_soon(found.id, item)
+                self._judge_soon(found.id)
             return
         if not room.opens(item):
             return
@@ -146,7 +146,7 @@ class Judge:
         self._log.info(
             "incident-candidate", incident=incident.id, kind=item.kind, node=item.where.node, job=incident.job
         )
-        self._judge_soon(incident.id, item)
+        self._judge_soon(incident.id)
 
     def _our_doing(self, incident: Incident, item: Evidence) -> bool:
         """Whether ``item`` only tells how the job ended after we had decided to end it: no ground for another verdict."""
@@ -168,24 +168,21 @@ class Judge:
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
-    def _judge_soon(self, incident: str, item: Evidence) -> None:
+    def _judge_soon(self, incident: str) -> None:
         """Judge once the burst has settled; while a judgement runs, one more is queued and no second."""
         if incident in self._judging:
             self._again.add(incident)
-            return
-        ended = item.kind == Kind.JOB_ENDED
-        settle_s = self._settings.judgement.log_settle_s if ended else self._settings.judgement.settle_s
-        self._judging[incident] = asyncio.create_task(self._judge(incident, settle_s))
+        else:
+            self._judging[incident] = asyncio.create_task(self._judge(incident))
 
-    async def _judge(self, incident: str, settle_s: float) -> None:
+    async def _judge(self, incident: str) -> None:
         try:
             while True:
-                await asyncio.sleep(settle_s)
+                await asyncio.sleep(self._settings.judgement.settle_s)
                 self._again.discard(incident)
                 await self._judge_once(incident)
                 if incident not in self._again:
                     return
-                settle_s = self._settings.judgement.settle_s
         except Exception as error:  # a loop of a root: the daemon goes on, the bug is seen
             self._telemetry.bugs.inc()
             self._log.error("bug", where="judge", incident=incident, error=repr(error))
@@ -209,17 +206,20 @@ class Judge:
         history = await asyncio.to_thread(self._history, now)
         situation = await self._situation(incident, fleet, now)  # no await from its end to the plan in self.plans
         decision = pipeline.decide(
-            incident,
-            situation,
-            history=history,
-            rules=self._rules,
-            settings=self._settings,
-            now=now,
+            incident, situation, history=history, rules=self._rules, settings=self._settings, now=now
         )
+        if incident_id not in self.plans and not decision.verdict.drain and self._words_may_come(incident, now):
+            self._again.add(incident_id)
+            return
         if incident_id not in self.plans and not pipeline.matters(incident, decision.verdict):
             self._log.info("evidence-noted", incident=incident_id, cause=decision.verdict.cause)
             return
         await self._keep(incident, decision.verdict, decision.plan, situation.job, now)
+
+    def _words_may_come(self, incident: Incident, now: datetime) -> bool:
+        """Whether the job ended just now: the last lines of its log, which say why, are still under way."""
+        early = now - timedelta(seconds=self._settings.judgement.log_settle_s)
+        return any(item.kind == Kind.JOB_ENDED and item.seen_at > early for item in incident.evidence)
 
     def _failed_resume(self, incident: Incident) -> list[Evidence]:
         """An attempt that ended before a step, and was to resume from a checkpoint we chose: that one is suspect."""
