@@ -68,7 +68,7 @@ def _xid(evidence: Evidence, rules: Rules) -> Reading | None:
     weights, drain = _xid_weights(entry, evidence)
     return Reading(
         evidence,
-        f"xid-{number}",
+        f"xid-{number}-fatal" if evidence.data.get("fatal") is True else f"xid-{number}",
         weights,
         entry.role,
         entry.scope,
