@@ -104,9 +104,14 @@ class Live:
         self.fleet = fleet
         for (job_id, attempt), seen in self.attempts.items():
             now = fleet.jobs.get(job_id)
-            if now is not None and now.restarts > attempt and seen.view.ended_at is None:
-                # Requeued: Slurm keeps no record of the attempt before, so that this is the closest time we know.
-                seen.view = replace(seen.view, state="requeued", ended_at=fleet.at)
+            if now is not None and now.restarts == attempt and now.state not in ("pending", "configuring"):
+                if seen.view.state == "suspended" and now.state == "running" and seen.rhythm.last_at is not None:
+                    seen.rhythm = replace(seen.rhythm, last_at=fleet.at)  # its silence was Slurm's doing
+                self.see_attempt(now)
+            over = seen.view.started_at is not None and seen.view.ended_at is None
+            if over and (now is None or now.restarts > attempt):
+                # Requeued or purged: Slurm keeps no record of the attempt, so that this is the closest time we know.
+                seen.view = replace(seen.view, state="requeued" if now else "unknown", ended_at=fleet.at)
                 seen.ended = True
         for job in fleet.jobs.values():
             if job.state in ("running", "completing") and job.nodes:
@@ -116,8 +121,8 @@ class Live:
         seen = self.attempts.get((job.id, job.restarts))
         if seen is None:
             seen = self.attempts[job.id, job.restarts] = AttemptSeen(view=job)
-        seen.view = job
         seen.nodes = job.nodes or seen.nodes
+        seen.view = replace(job, nodes=seen.nodes)
         return seen
 
     def note(self, item: Evidence) -> None:

@@ -1,0 +1,301 @@
+"""Jobs that stand still, and what reconciliation finds that no event told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from core_daemon import FakeOrders
+from core_records import evidence
+from core_watch import Scene
+from core_world import World
+
+from sentinel.model import OURS, Kind, Source
+
+Worlds = Callable[..., World]
+
+
+def tasks(*states: str) -> dict[str, object]:
+    return {"tasks": [{"rank": rank, "state": state, "pid": 40 + rank} for rank, state in enumerate(states)]}
+
+
+async def steps(scene: Scene, count: int, *, last: int, gap_s: float = 1.0) -> None:
+    """The job has printed ``count`` steps, the last one just now."""
+    await scene.fleets.take()
+    for back in range(count - 1, -1, -1):
+        scene.live.note(
+            evidence(
+                Kind.STEP,
+                at_s=-gap_s * back,
+                source=Source.PROGRESS,
+                job=scene.world.job,
+                attempt=0,
+                data={"step": last - back},
+            )
+        )
+
+
+async def look(scene: Scene, after_s: float) -> list[str]:
+    scene.world.slurm.clock.advance(after_s)
+    await scene.watch._look_at_jobs()
+    return scene.kinds
+
+
+# --- silence -----------------------------------------------------------------------------------------------------------
+
+
+async def test_job_that_stands_still_is_reported_once(world: Worlds) -> None:
+    scene = Scene(world())
+    await steps(scene, 30, last=37)
+    assert await look(scene, 12.0) == []
+    assert await look(scene, 0.1) == [Kind.STALL]
+    assert await look(scene, 60.0) == [Kind.STALL]
+    (item,) = scene.reported
+    assert (item.where.job, item.where.attempt, item.data["step"]) == (scene.world.job, 0, 37)
+    assert f"job-stalled job={scene.world.job} attempt=0 step=37" in scene.daemon.said
+
+
+async def test_job_that_goes_on_may_stall_again(world: Worlds) -> None:
+    scene = Scene(world())
+    await steps(scene, 30, last=37)
+    await look(scene, 13.0)
+    now_s = 13.0
+    scene.live.note(
+        evidence(Kind.STEP, at_s=now_s, source=Source.PROGRESS, job=scene.world.job, attempt=0, data={"step": 38})
+    )
+    assert await look(scene, 20.0) == [Kind.STALL, Kind.STALL]
+    assert len({item.id for item in scene.reported}) == 2
+
+
+async def test_slurm_that_does_not_answer_leaves_it_not_known(world: Worlds) -> None:
+    scene = Scene(world())
+    await steps(scene, 30, last=37)
+    scene.fleets._taken_s = float("-inf")
+    scene.world.slurm.answers = False
+    assert await look(scene, 13.0) == []
+    scene.world.slurm.answers = True
+    assert await look(scene, 1.0) == [Kind.STALL]
+
+
+@pytest.mark.parametrize("end", ["failed", "requeued", "purged"])
+async def test_job_that_runs_no_more_is_no_stall(world: Worlds, end: str) -> None:
+    scene = Scene(world())
+    await steps(scene, 30, last=37)
+    scene.world.slurm.end(scene.world.job, exit_code=1)
+    if end == "requeued":
+        scene.world.slurm.back_to_queue(scene.world.slurm.jobs[scene.world.job], held=False)
+    if end == "purged":
+        scene.world.slurm.purge(scene.world.job)
+    scene.fleets._taken_s = float("-inf")
+    assert await look(scene, 13.0) == []
+
+
+async def test_suspended_job_is_no_stall_and_gets_its_time_when_it_runs_again(world: Worlds) -> None:
+    scene = Scene(world())
+    await steps(scene, 30, last=37)
+    this = scene.world.slurm.jobs[scene.world.job]
+    this.state = "SUSPENDED"
+    scene.fleets._taken_s = float("-inf")
+    for _ in range(20):
+        assert await look(scene, 30.0) == []
+    this.state = "RUNNING"
+    await scene.watch.reconcile()
+    assert await look(scene, 5.0) == []  # nobody steps at the moment of its resumption
+    assert await look(scene, 10.0) == [Kind.STALL]
+
+
+# --- silence that may be a pause -----------------------------------------------------------------------------------------
+
+
+async def test_tasks_that_run_are_in_a_pause(world: Worlds) -> None:
+    """At step 100 a job may evaluate: its tasks are asked, at most every five seconds."""
+    orders = FakeOrders({("n1", "task_states"): tasks("R", "S"), ("n2", "task_states"): tasks("D", "S")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=100)
+    assert await look(scene, 11.0) == [] and orders.asked == []
+    for _ in range(40):
+        assert await look(scene, 0.25) == []
+    assert len(orders.asked) == 2 * 2
+
+
+async def test_stopped_task_is_no_pause(world: Worlds) -> None:
+    orders = FakeOrders({("n1", "task_states"): tasks("S", "S"), ("n2", "task_states"): tasks("S", "T")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=100)
+    assert await look(scene, 13.0) == [Kind.STALL]
+    (item,) = scene.reported
+    assert "rank 1 on n2: process 41 is in state T" in item.text and item.data == {"step": 100}
+    assert item.source is Source.PROGRESS and item.at < item.seen_at
+
+
+async def test_nodes_that_do_not_answer_are_no_stopped_tasks(world: Worlds) -> None:
+    scene = Scene(world(), orders=FakeOrders())
+    await steps(scene, 30, last=100)
+    assert await look(scene, 13.0) == []
+
+
+async def test_start_up_may_be_long_and_not_for_ever(world: Worlds) -> None:
+    scene = Scene(world())
+    await steps(scene, 2, last=37)  # too few to have a rhythm
+    assert await look(scene, 599.0) == []
+    assert await look(scene, 2.0) == [Kind.STALL]
+    assert "no step for 601 s since the first ones" in scene.reported[0].text
+
+
+async def test_job_that_never_printed_a_step_is_not_judged(world: Worlds) -> None:
+    scene = Scene(world())
+    await scene.fleets.take()
+    assert await look(scene, 100000.0) == []
+
+
+async def test_loop_survives_a_bug_and_counts_it(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(world())
+
+    async def sleep(_seconds: float) -> None:
+        raise asyncio.CancelledError
+
+    async def broken() -> None:
+        raise ZeroDivisionError("deliberate")
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(scene.watch, "_look_at_jobs", broken)
+    with pytest.raises(asyncio.CancelledError):
+        await scene.watch.jobs_forever()
+    assert scene.daemon.bugs() == 1.0 and "bug where=watch-jobs" in scene.daemon.said
+
+
+# --- after a start -------------------------------------------------------------------------------------------------------
+
+
+async def test_hang_that_began_while_nobody_watched_is_noticed(world: Worlds) -> None:
+    there = world()
+    before = Scene(there)
+    await steps(before, 30, last=37, gap_s=2.0)
+    before.live.attempts[there.job, 0].step_time_s = 2.0
+    await before.watch.reconcile()
+    scene = Scene(there)
+    scene.watch.remember()
+    seen = scene.live.attempts[there.job, 0]
+    assert (seen.first_step, seen.last_step, seen.step_time_s, seen.nodes) == (8, 37, 2.0, ("n1", "n2"))
+    assert seen.rhythm.gap_s == 2.0 and not seen.ended
+    assert await look(scene, 12.0) == []
+    assert await look(scene, 2.0) == [Kind.STALL]
+
+
+async def test_ended_attempts_are_remembered_as_ended(world: Worlds) -> None:
+    there = world()
+    before = Scene(there)
+    await steps(before, 30, last=37)
+    there.slurm.end(there.job, exit_code=1)
+    await before.watch.reconcile()
+    (row,) = there.store.attempts()
+    assert row["state"] == "failed" and row["ended_at"] is not None
+    scene = Scene(there)
+    scene.watch.remember()
+    assert scene.live.ended(there.job, 0) and scene.live.nodes_of(there.job, 0) == ("n1", "n2")
+
+
+async def test_attempt_without_steps_is_remembered_without_a_rhythm(world: Worlds) -> None:
+    there = world()
+    await Scene(there).watch.reconcile()
+    scene = Scene(there)
+    scene.watch.remember()
+    assert scene.live.attempts[there.job, 0].rhythm.lines == 0
+
+
+@pytest.mark.parametrize("last", [0, 3])
+async def test_few_steps_are_remembered_from_the_first(world: Worlds, last: int) -> None:
+    there = world()
+    before = Scene(there)
+    await steps(before, last + 1, last=last)
+    await before.watch.reconcile()
+    scene = Scene(there)
+    scene.watch.remember()
+    rhythm = scene.live.attempts[there.job, 0].rhythm
+    assert (rhythm.last_step, rhythm.lines, rhythm.last_at) == (last, last + 1, there.slurm.clock.now())
+
+
+async def test_job_that_slurm_purged_meanwhile_is_over(world: Worlds) -> None:
+    """Nobody can tell how it ended; but it must not be asked about for ever, nor count as running."""
+    there = world()
+    await Scene(there).watch.reconcile()
+    there.slurm.end(there.job)
+    there.slurm.purge(there.job)
+    scene = Scene(there)
+    scene.watch.remember()
+    await scene.watch.reconcile()
+    assert scene.live.ended(there.job, 0) and scene.reported == []
+    (row,) = there.store.attempts()
+    assert (row["state"], row["ended_at"]) == ("unknown", there.slurm.clock.now())
+
+
+# --- reconciliation ------------------------------------------------------------------------------------------------------
+
+
+async def test_end_that_no_event_told_is_found_once(world: Worlds) -> None:
+    scene = Scene(world())
+    await scene.watch.reconcile()
+    assert scene.reported == []
+    scene.world.slurm.end(scene.world.job, exit_code=9)
+    for _ in range(2):
+        await scene.watch.reconcile()
+    (item,) = scene.reported
+    assert item.kind == Kind.JOB_ENDED and item.where.job == scene.world.job and item.data["nodes"] == "n1,n2"
+    assert (item.data["state"], item.data["exit_code"]) == ("failed", 9)
+
+
+@pytest.mark.parametrize(
+    ("state", "before_s", "found"),
+    [("FAILED", 60, True), ("FAILED", 600, False), ("COMPLETED", 60, False), ("NODE_FAIL", 60, True)],
+)
+async def test_what_ended_while_the_daemon_was_away(world: Worlds, state: str, before_s: float, found: bool) -> None:
+    there = world()
+    there.slurm.end(there.job, exit_code=int(state == "FAILED"), state=state)
+    there.slurm.clock.advance(before_s)
+    scene = Scene(there)
+    await scene.watch.reconcile()
+    assert scene.kinds == [Kind.JOB_ENDED] * found
+
+
+async def test_job_that_completes_while_watched_is_told(world: Worlds) -> None:
+    scene = Scene(world())
+    await scene.watch.reconcile()
+    scene.world.slurm.end(scene.world.job)
+    await scene.watch.reconcile()
+    assert [item.data["state"] for item in scene.reported] == ["completed"]
+
+
+async def test_node_that_goes_down_is_told_once_and_one_that_was_down_never(world: Worlds) -> None:
+    there = world()
+    there.slurm.nodes["n4"].down = True
+    scene = Scene(there)
+    await scene.watch.reconcile()
+    there.slurm.lose("n3")
+    there.slurm.notice("n3")
+    for _ in range(2):
+        await scene.watch.reconcile()
+    (item,) = scene.reported
+    assert (item.kind, item.where.node, item.source) == (Kind.NODE_DOWN, "n3", Source.SLURM)
+    assert "Not responding" in item.text and item.data == {"reason": "Not responding"}
+    there.slurm.revive("n3")
+    await scene.watch.reconcile()
+    there.slurm.notice("n3")
+    await scene.watch.reconcile()
+    assert len(scene.reported) == 2  # a node may go down again
+
+
+async def test_node_that_we_set_down_is_no_news(world: Worlds) -> None:
+    scene = Scene(world())
+    await scene.watch.reconcile()
+    this = scene.world.slurm.nodes["n3"]
+    this.down, this.reason = True, f"{OURS}inc1 node_failure"
+    await scene.watch.reconcile()
+    assert scene.reported == []
+
+
+async def test_reconciliation_without_slurm_does_nothing(world: Worlds) -> None:
+    scene = Scene(world())
+    scene.world.slurm.answers = False
+    await scene.watch.reconcile()
+    assert scene.reported == [] and scene.live.fleet is None and scene.world.store.attempts() == []
