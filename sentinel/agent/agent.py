@@ -45,7 +45,7 @@ from sentinel.wire import evidence_from, to_json
 
 log = Log()
 
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SENTINEL_FAKE_GPUS", "SENTINEL_FAKE_DCGM_IMPORT", "TZ")
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "TZ")
 
 
 class Agent:
@@ -269,7 +269,7 @@ def probe_command(module: str) -> list[str]:
 
 
 def probe_environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    kept = {name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith("SENTINEL_")}
     package = Path(__file__).resolve().parents[2]
     return {**kept, "PYTHONPATH": str(package), "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
 
