@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from math import isfinite
 
@@ -31,6 +32,7 @@ NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
     C.FILESYSTEM_STORAGE,
     C.NETWORK_BOOTSTRAP,
 }
+STEPS_AFTER = 8  # so many step lines after an error show that the job survived it
 MANY_NODES = 3  # so many nodes with one shared fault are one cluster incident
 
 
@@ -38,6 +40,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     """What broke, where, and who, with grounds; *unknown* where the evidence does not carry a cause."""
     by_id = rules.by_id()
     readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
+    readings = _survived(readings, incident)
     added = context(incident, readings, history, rules, now)
     leading = order([*readings, *(reading for reading in added if reading.role is Role.CAUSE)])
     weighed = weigh(leading, rules) + [Weighed(reading, 1.0) for reading in added if reading.role is not Role.CAUSE]
@@ -49,6 +52,25 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     if support < rules.judgement.least_weight or confidence < rules.judgement.unknown_below:
         return _unknown(incident, weighed, ranked, rules)
     return _verdict(incident, weighed, cause, confidence, ranked, rules)
+
+
+def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
+    """What a program printed and went on training after did not end it. Bad numbers are not survived by going on."""
+    lines: dict[str | None, list[int]] = {}
+    for evidence in incident.evidence:
+        if evidence.kind == Kind.STEP and evidence.line is not None:
+            lines.setdefault(evidence.where.path, []).append(evidence.line)
+    kept = []
+    for reading in readings:
+        line, steps = reading.evidence.line, lines.get(reading.evidence.where.path, [])
+        printed = line is not None and reading.evidence.trust is Trust.USER and reading.evidence.kind != "nan"
+        if printed and sum(step > (line or 0) for step in steps) >= STEPS_AFTER:
+            weights = {cause: 0.2 * weight for cause, weight in reading.weights.items()}
+            note = f"{reading.note} (the job went on after it)"
+            kept.append(replace(reading, weights=weights, role=Role.CONTEXT, note=note))
+        else:
+            kept.append(reading)
+    return kept
 
 
 def _unknown(

@@ -158,8 +158,11 @@ class LogReader:
         self, block: bytes, start: int, end: int, batch: list[tuple[int, int]], line: int, now: datetime
     ) -> list[Evidence]:
         matched: list[tuple[_Compiled, re.Match[bytes], bytes]] = []
+        told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
         for index, at in batch:
             compiled = self._signatures.compiled[index]
+            if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
+                continue
             if self._forms is not None and compiled.rule.form not in self._forms:
                 continue
             count = self.counts[compiled.rule.id] = self.counts.get(compiled.rule.id, 0) + 1

@@ -274,6 +274,37 @@ def test_the_same_job_on_other_nodes_is_the_job() -> None:
     assert (verdict.cause, verdict.scope) == (Cause.USER_CODE, Scope.APPLICATION)
 
 
+HEALTHY = """
+W0304 05:00:00.000000 99 torch/distributed/run.py:792] Setting OMP_NUM_THREADS environment variable for each process to be 1
+gpu1:10:10 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
+gpu1:10:10 [0] NCCL INFO NET/Plugin : Plugin load (libnccl-net.so) returned 2 : lib.so: cannot open shared object file
+gpu1:10:10 [0] NCCL INFO NET/IB : No device found.
+gpu1:10:10 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0
+/x/site.py:12: FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated. Please use `torch.amp.autocast` instead.
+no checkpoint found, starting from step 0
+ iteration      100/    5000 | lm loss: 2.31E+00 | skipped iterations:   0 | number of nan iterations:   0 |
+step 120 | loss 2.3145 | step time 0.412 s | 1234 tokens/s
+saving checkpoint at iteration 120 to /ckpt
+validation loss at iteration 120 | lm loss value: 2.2E+00 | error rate 0.1
+wandb: Synced 5 files
+training done
+"""
+
+
+def test_an_error_that_the_job_survived_is_not_what_ended_it() -> None:
+    steps = [f"step {n} | loss 2.1 | step time 0.4 s" for n in range(20)]
+    early = "[rank0]: OSError: [Errno 116] Stale file handle, trying again"
+    late = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    verdict = judge(log("\n".join([early, *steps, late])))
+    assert verdict.cause is Cause.APP_OOM_GPU
+    assert judge(log("\n".join([*steps, early, late]))).cause is Cause.FILESYSTEM_STORAGE
+
+
+def test_a_healthy_log_has_no_cause() -> None:
+    verdict = judge(log(HEALTHY))
+    assert (verdict.cause, verdict.drain_recommended, verdict.suspect) == (Cause.UNKNOWN, False, ())
+
+
 def test_the_verdict_does_not_depend_on_the_order_of_delivery() -> None:
     items = [
         seen(Kind.XID, Source.KERNEL, at=0.2, node="n3", xid=48),
