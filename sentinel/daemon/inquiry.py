@@ -40,12 +40,11 @@ class Inquiry:
         tasks = answer.get("tasks") if isinstance(answer, dict) else None
         if not isinstance(tasks, list):
             return [self._unreadable(job, attempt, node, "the agent's answer has no list of tasks")]
-        if not tasks:
-            return [self._unreadable(job, attempt, node, "no process of the job was found")]
         found = (
             self._task(job, attempt, node, task) for task in tasks if isinstance(task, dict) and task.get("leaf", True)
         )
-        return [item for item in found if item is not None]
+        usable = [item for item in found if item is not None]
+        return usable or [self._unreadable(job, attempt, node, "no process of the job was found")]
 
     def _task(self, job: int, attempt: int, node: str, task: dict[str, object]) -> Evidence | None:
         rank, state, pid = task.get("rank"), task.get("state"), task.get("pid")
