@@ -30,9 +30,9 @@ Progress = Callable[[int], None]
 
 
 def threads_for(level: str) -> int:
-    """Structural checks wait for the file system's answers, the others use the cores."""
+    """Structural checks wait for answers of the file system; the others compute and read, in turn, on every core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 8 if level == "structural" else max(2, min(cores, 16))
+    return 8 if level == "structural" else min(max(4, 2 * cores), 32)
 
 
 @dataclass(frozen=True, slots=True)
