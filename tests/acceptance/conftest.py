@@ -171,7 +171,14 @@ def story(stages: Stages) -> Iterator[Story]:
         yield story
 
 
-OUTCOME = pytest.StashKey[pytest.TestReport]()
+@pytest.fixture
+def fresh(stages: Stages) -> Iterator[Story]:
+    """A story in a lab without a past: nodes and jobs that failed before count for judgements."""
+    small = ("--nodes", "4", "--gpus", "2")
+    stages.drop(*small)
+    with Story(stages.lab(*small)) as story:
+        yield story
+    stages.drop(*small)
 
 
 @pytest.hookimpl(wrapper=True)
