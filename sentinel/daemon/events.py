@@ -27,7 +27,7 @@ class Events:
         """Take an event; the hook must not wait for Slurm, so the rest happens after the answer."""
         job = str(environment.get("SLURM_JOB_ID", ""))
         self._log.info("event", name=event, job=job)
-        if event == "job_ended" and job.isdigit():
+        if event == "job_ended" and job.isdecimal():
             task = asyncio.create_task(self._job_ended(int(job)))
         else:
             task = asyncio.create_task(self._watch.reconcile())

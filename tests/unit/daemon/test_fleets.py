@@ -1,0 +1,116 @@
+"""Snapshots: shared by who asks at the same time, never older than asked for, and never guessed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from core_daemon import Daemon
+from core_watch import Seconds
+from core_world import World
+
+from sentinel.daemon import fleets
+from sentinel.errors import Unavailable
+from sentinel.model import Fleet
+
+Worlds = Callable[..., World]
+
+
+class Counted:
+    """How often Slurm was really asked."""
+
+    def __init__(self, world: World, seconds: Seconds, takes_s: float = 0.0) -> None:
+        self.world, self.seconds, self.takes_s, self.count = world, seconds, takes_s, 0
+
+    async def fleet(self) -> Fleet:
+        self.count += 1
+        self.seconds.now_s += self.takes_s
+        await asyncio.sleep(0)
+        return await self.world.slurm.fleet()
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    made = Seconds()
+    monkeypatch.setattr(fleets, "time", made)
+    return made
+
+
+def wired(world: World, seconds: Seconds, takes_s: float = 0.0) -> tuple[Daemon, Counted]:
+    daemon = Daemon(world)
+    counted = Counted(world, seconds, takes_s)
+    daemon.fleets._reader = counted  # type: ignore[assignment]
+    return daemon, counted
+
+
+async def test_snapshot_is_as_fresh_as_asked_for(world: Worlds, seconds: Seconds) -> None:
+    daemon, counted = wired(world(), seconds)
+    first = await daemon.fleets.take(5.0)
+    seconds.now_s += 5.0
+    assert await daemon.fleets.take(5.0) is first and counted.count == 1
+    assert await daemon.fleets.take(4.9) is not first and counted.count == 2
+    seconds.now_s += 0.1
+    await daemon.fleets.take()
+    assert counted.count == 3
+
+
+async def test_those_who_wait_together_share_one(world: Worlds, seconds: Seconds) -> None:
+    daemon, counted = wired(world(), seconds)
+    found = await asyncio.gather(*(daemon.fleets.take(1.0) for _ in range(50)))
+    assert counted.count == 1 and all(fleet is found[0] for fleet in found)
+
+
+async def test_age_counts_from_the_request_and_not_from_the_answer(world: Worlds, seconds: Seconds) -> None:
+    """What happened while slurmctld wrote its answer may not be in it."""
+    daemon, counted = wired(world(), seconds, takes_s=8.0)
+    await daemon.fleets.take()
+    await daemon.fleets.take(7.0)
+    assert counted.count == 2
+
+
+async def test_no_answer_is_told_once_and_its_end_too(world: Worlds, seconds: Seconds) -> None:
+    there = world()
+    daemon, _ = wired(there, seconds)
+    there.slurm.answers = False
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await daemon.fleets.take()
+    assert daemon.fleets.problem and daemon.live.fleet is None
+    assert daemon.said.count("slurm-unavailable") == 1
+    there.slurm.answers = True
+    for _ in range(2):
+        seconds.now_s += 1.0
+        await daemon.fleets.take()
+    assert daemon.fleets.problem == "" and daemon.said.count("slurm-answers-again") == 1
+    value = daemon.telemetry.registry.get_sample_value
+    assert value("sentinel_slurm_requests_total", {"result": "unavailable"}) == 3.0
+    assert value("sentinel_slurm_requests_total", {"result": "answered"}) == 2.0
+
+
+async def test_refusal_is_no_answer_either(world: Worlds, seconds: Seconds) -> None:
+    there = world()
+    daemon, _ = wired(there, seconds)
+    there.slurm.denies = True
+    with pytest.raises(Unavailable, match="refused"):
+        await daemon.fleets.take()
+
+
+async def test_who_insists_waits_ever_longer_and_gets_it(
+    world: Worlds, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = world()
+    daemon, _ = wired(there, seconds)
+    there.slurm.answers = False
+    slept: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(pause_s: float) -> None:
+        if pause_s:
+            slept.append(pause_s)
+        there.slurm.answers = len(slept) >= 6
+        await real(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert there.job in (await daemon.fleets.insist()).jobs
+    assert slept == [0.5, 1.0, 2.0, 5.0, 5.0, 5.0]
