@@ -51,14 +51,13 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
     where = evidence.where
     if where.job is not None and incident.job is not None:
         return where.job == incident.job and (where.attempt is None or where.attempt == incident.attempt)
-    if incident.state is IncidentState.CLOSED or abs(evidence.at - incident.updated_at) > window:
+    if where.node is None or incident.state is IncidentState.CLOSED:
         return False
-    if where.node is None:
-        return False
-    if where.node in incident.nodes:
-        return True
     # After the restart the job's other nodes may run the next attempt: their news is no longer this incident's.
-    return incident.state is IncidentState.OPEN and where.node in job_nodes
+    of_its_job = incident.state is IncidentState.OPEN and where.node in job_nodes
+    if where.node not in incident.nodes and not of_its_job:
+        return False
+    return abs(evidence.at - incident.updated_at) <= window
 
 
 def find(
@@ -69,8 +68,8 @@ def find(
     Args:
         job_nodes: by incident id.
     """
-    ranked = sorted(incidents, key=lambda i: (i.state is IncidentState.CLOSED, -i.opened_at.timestamp()))
-    return next((i for i in ranked if belongs(i, evidence, job_nodes.get(i.id, ()), window)), None)
+    fitting = [i for i in incidents if belongs(i, evidence, job_nodes.get(i.id, ()), window)]
+    return min(fitting, key=lambda i: (i.state is IncidentState.CLOSED, -i.opened_at.timestamp()), default=None)
 
 
 def attach(incident: Incident, evidence: Sequence[Evidence], now: datetime) -> Incident:

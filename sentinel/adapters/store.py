@@ -36,7 +36,6 @@ from sentinel.model import (
 )
 from sentinel.wire import record_from, to_json
 
-_BATCH = 500  # rows of one statement: SQLite binds at most 32,766 values
 _MOST_STEP = 2**31 - 1
 _FLOAT = "$float"
 
@@ -117,14 +116,11 @@ class Store:
         rows: dict[str, Evidence] = {}
         for item in evidence:
             rows.setdefault(item.id, item)
-        fresh: set[str] = set()
         with self._begin() as connection:
-            # By id, so that two senders of the same batch wait for each other and not in a ring.
-            ids = sorted(rows)
-            for start in range(0, len(ids), _BATCH):
-                values = [_evidence_row(rows[name]) for name in ids[start : start + _BATCH]]
-                insert = self._insert(t.evidence).values(values).on_conflict_do_nothing()
-                fresh.update(connection.execute(insert.returning(t.evidence.c.id)).scalars())
+            # By id, so that two senders of the same batch wait for each other and not in a ring. Many rows of one
+            # statement, not one statement of many rows: that would be compiled anew for every batch.
+            insert = self._insert(t.evidence).on_conflict_do_nothing().returning(t.evidence.c.id)
+            fresh = set(connection.execute(insert, [_evidence_row(rows[name]) for name in sorted(rows)]).scalars())
         return [item for name, item in rows.items() if name in fresh]
 
     def evidence_since(self, since: datetime, *, job: int | None = None, node: str | None = None) -> list[Evidence]:

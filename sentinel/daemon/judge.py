@@ -130,7 +130,7 @@ class Judge:
 
     def _put(self, item: Evidence) -> None:
         now = self._clock.now()
-        nodes = {i.id: self._live.nodes_of(i.job, i.attempt) for i in self.incidents.values()}
+        nodes = {i.id: self._live.nodes_of(i.job, i.attempt) for i in self.incidents.values() if i.job is not None}
         found = room.find(list(self.incidents.values()), item, nodes, self._window)
         if found is not None:
             if self._our_doing(found, item):

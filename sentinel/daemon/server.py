@@ -19,6 +19,7 @@ from prometheus_client import exposition
 from sentinel import protocol
 from sentinel.daemon.changes import Changes
 from sentinel.daemon.events import Events
+from sentinel.daemon.intake import Intake
 from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import Live
 from sentinel.daemon.orders import OrderBook
@@ -61,7 +62,7 @@ class Server:
         self._credentials = credentials
         self._live = live
         self._watch = watch
-        self._judge = judge
+        self._intake = Intake(judge.observe)
         self._orders = orders
         self._events = events
         self._views = views
@@ -169,7 +170,7 @@ class Server:
                 self._log.warning("evidence-unparsable", node=node, reason=error.message)
                 self._telemetry.unreadable.inc()
         self._watch.heard(node)
-        await self._judge.observe(evidence)
+        await self._intake.take(evidence)
         return {"acknowledged": first + len(items) - 1}
 
     async def _poll_orders(self, _uid: int, body: dict[str, Any]) -> dict[str, Any]:

@@ -49,6 +49,7 @@ from sentinel.protocol import EVIDENCE, HEADER, HEARTBEAT, ORDERS, digest_of
 from sentinel.wire import to_json
 
 BEAT_S = 2.0
+PHASES = ("beating", "working", "burst")
 FATAL = (79, 95, 119)  # each convicts its node at once
 
 
@@ -267,10 +268,10 @@ class Nodes:
         step = 0
         while True:
             step += 1
-            for _, on in self.jobs:
-                item = self.item(on[0], Kind.STEP, Source.JOB_LOG, Trust.USER, step=step, step_time_s=1.0)
-                await self.send(on[0], [item])
-            await asyncio.sleep(1.0)
+            await asyncio.gather(*(self._step(on[0], step) for _, on in self.jobs), asyncio.sleep(1.0))
+
+    async def _step(self, name: str, step: int) -> None:
+        await self.send(name, [self.item(name, Kind.STEP, Source.JOB_LOG, Trust.USER, step=step, step_time_s=1.0)])
 
     async def noise(self, per_s: float) -> None:
         """Evidence that convicts nobody: application Xids, thermal slowdowns."""
@@ -345,14 +346,12 @@ def decisions(folder: Path, faults: dict[str, float]) -> list[float]:
     return [first[name] - sent if name in first else float("inf") for name, sent in faults.items()]
 
 
-async def phase(
-    what: str, nodes: Nodes, pid: int, for_s: float, options: argparse.Namespace, burst: bool = False
-) -> None:
+async def phase(what: str, nodes: Nodes, pid: int, for_s: float, options: argparse.Namespace) -> None:
     nodes.counts = Counts()
     began, cpu = time.monotonic(), cpu_s(pid)
     faults_before = set(nodes.faults)
     burst_s = None
-    if burst:
+    if what == "burst":
         burst_s = await nodes.burst(options.burst)
     while time.monotonic() - began < for_s:
         if what != "beating":
@@ -383,10 +382,10 @@ async def drive(
     tasks = [asyncio.create_task(nodes.beat(name)) for name in nodes.names]
     tasks += [asyncio.create_task(nodes.poll(name)) for name in nodes.names]
     await asyncio.sleep(8)
-    await phase("beating", nodes, pid, options.phase_s, options)
-    tasks += [asyncio.create_task(nodes.progress()), asyncio.create_task(nodes.noise(2.0))]
-    await phase("working", nodes, pid, options.phase_s, options)
-    await phase("burst", nodes, pid, options.phase_s, options, burst=True)
+    for what in options.phases:
+        if what == "working":
+            tasks += [asyncio.create_task(nodes.progress()), asyncio.create_task(nodes.noise(2.0))]
+        await phase(what, nodes, pid, options.phase_s, options)
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -426,6 +425,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2048)
     parser.add_argument("--baseline", type=int, default=64, help="nodes of a second run; 0: none")
     parser.add_argument("--phase-s", type=float, default=40.0)
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
     parser.add_argument("--fault-every", type=float, default=0.5)
     parser.add_argument("--burst", type=int, default=512)
     parser.add_argument("--credentials", choices=("munge", "hmac"), default="munge")
