@@ -28,6 +28,10 @@ from sentinel.settings import Settings
 from sentinel.wire import to_json
 
 _HISTORY_DAYS = 30.0
+_MOST_DAYS = 36500.0
+_MOST_JOB = 2**31 - 1  # what the store's column holds; Slurm's own ids are smaller
+_SHOWN = 200
+_SEARCHED = 5000  # newest incidents among which those of one researcher, one node or one id are looked for
 
 
 class Views:
@@ -70,8 +74,8 @@ class Views:
     async def _status(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         fleet = self._live.fleet
         nodes = list(fleet.nodes.values()) if fleet else []
-        rows = await asyncio.to_thread(self._store.incident_rows, limit=200)
-        still_open = [row for row in rows if row["state"] != IncidentState.CLOSED and _may_see(row, user)]
+        rows = await self._seen_by(user)
+        still_open = [row for row in rows if row["state"] != IncidentState.CLOSED]
         return {
             "at": self._clock.now(),
             "version": __version__,
@@ -89,13 +93,19 @@ class Views:
             "jobs": dict(Counter(job.state for job in fleet.jobs.values())) if fleet else {},
             "drained_by_us": sorted(node.name for node in nodes if node.drained and node.reason.startswith(OURS)),
             "open_incidents": [_row(row) for row in still_open],
-            "recent_incidents": [_row(row) for row in rows if _may_see(row, user)][:10],
+            "recent_incidents": [_row(row) for row in rows[:10]],
         }
 
-    async def _nodes(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
+    async def _seen_by(self, user: str | None, job: int | None = None) -> list[dict[str, Any]]:
+        """The newest incidents that ``user`` may see (None: all)."""
+        most = _SHOWN if user is None else _SEARCHED
+        rows = await asyncio.to_thread(self._store.incident_rows, job=job, limit=most)
+        return [row for row in rows if _may_see(row, user)][:_SHOWN]
+
+    async def _nodes(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         fleet = await self._fleets.take(5.0)
         since = self._clock.now() - timedelta(days=_HISTORY_DAYS)
-        rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=5000)
+        rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=_SEARCHED)
         counts = Counter(name for row in rows for name in (row["culprit_nodes"] or []))
         wanted = arguments.get("node")
         shown = [n for n in fleet.nodes.values() if wanted in (None, n.name)]
@@ -103,7 +113,11 @@ class Views:
             raise UserError(f"Slurm knows no node {wanted!r}", fix="sinfo -N lists them")
         return {
             "nodes": [self._node(node, counts[node.name]) for node in sorted(shown, key=lambda n: n.name)],
-            "incidents": [_row(r) for r in rows if wanted is not None and wanted in (r["culprit_nodes"] or [])],
+            "incidents": [
+                _row(row)
+                for row in rows
+                if wanted is not None and wanted in (row["culprit_nodes"] or []) and _may_see(row, user)
+            ],
         }
 
     def _node(self, node: NodeView, failures: int) -> dict[str, Any]:
@@ -124,7 +138,7 @@ class Views:
         }
 
     async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        wanted = arguments.get("job")
+        wanted = _job(arguments)
         since = None if wanted is not None else self._clock.now() - timedelta(days=_HISTORY_DAYS)
         attempts = await asyncio.to_thread(self._store.attempts, job=wanted, since=since)
         live = {(job, attempt): seen for (job, attempt), seen in self._live.attempts.items() if wanted in (None, job)}
@@ -171,12 +185,11 @@ class Views:
         }
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        rows = await asyncio.to_thread(self._store.incident_rows, job=arguments.get("job"), limit=200)
-        return {"incidents": [_row(row) for row in rows if _may_see(row, user)]}
+        return {"incidents": [_row(row) for row in await self._seen_by(user, _job(arguments))]}
 
     async def _why(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         name = str(arguments.get("incident", ""))
-        rows = await asyncio.to_thread(self._store.incident_rows, limit=5000)
+        rows = await asyncio.to_thread(self._store.incident_rows, limit=_SEARCHED)
         found = [row for row in rows if name and row["id"].startswith(name) and _may_see(row, user)]
         if len(found) != 1:
             what = "is ambiguous" if found else "is not known"
@@ -211,9 +224,9 @@ class Views:
         }
 
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        days = float(arguments.get("days") or _HISTORY_DAYS)
+        days = _days(arguments)
         since = self._clock.now() - timedelta(days=days)
-        rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=5000)
+        rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=_SEARCHED)
         rows = [row for row in rows if _may_see(row, user)]
         groups: dict[str, Counter[str]] = {"node": Counter(), "job": Counter(), "user": Counter(), "cause": Counter()}
         for row in rows:
@@ -234,7 +247,7 @@ class Views:
 
     async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         now = self._clock.now()
-        since = now - timedelta(days=float(arguments.get("days") or _HISTORY_DAYS))
+        since = now - timedelta(days=_days(arguments))
         return await asyncio.to_thread(fleet_history, self._store, self._live.fleet, since, now)
 
     async def _doctor(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
@@ -252,6 +265,20 @@ class Views:
                 for name in sorted(fleet.nodes if fleet else {})
             },
         }
+
+
+def _days(arguments: dict[str, Any]) -> float:
+    days = arguments.get("days", _HISTORY_DAYS)
+    if not isinstance(days, (int, float)) or isinstance(days, bool) or not 0.0 < days <= _MOST_DAYS:
+        raise UserError(f"{days!r:.40} is no number of days", fix=f"more than 0 and at most {_MOST_DAYS:g}")
+    return float(days)
+
+
+def _job(arguments: dict[str, Any]) -> int | None:
+    job = arguments.get("job")
+    if job is not None and (not isinstance(job, int) or isinstance(job, bool) or not 0 <= job <= _MOST_JOB):
+        raise UserError(f"{job!r:.40} is no id of a job", fix="squeue and sacct list them")
+    return job
 
 
 def _user(uid: int) -> str:

@@ -1,0 +1,284 @@
+"""What the command line is shown: a researcher sees his own incidents and attempts, operators all, nobody a traceback."""
+
+from __future__ import annotations
+
+import json
+import pwd
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from core_daemon import SETTINGS, Daemon
+from core_records import AT, ended, evidence, incident, job, later, plan, step, verdict
+from core_world import World
+
+from sentinel.daemon.orders import OrderBook
+from sentinel.daemon.views import Views
+from sentinel.errors import SentinelError, Unavailable, UserError
+from sentinel.model import IncidentState, Kind, Outcome, Result, Source, StepKind
+from sentinel.wire import to_json
+
+Worlds = Callable[..., World]
+ADA, BOB, OPERATOR = 50001, 50002, 50003
+
+
+@pytest.fixture(autouse=True)
+def people(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {ADA: "ada", BOB: "bob"}
+
+    def getpwuid(uid: int) -> Any:
+        if uid not in names:
+            raise KeyError(uid)
+        return type("Entry", (), {"pw_name": names[uid], "pw_gid": uid})
+
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+
+
+class Shown:
+    """Views over a world in which ada's and bob's jobs failed on n1, and a node failed under no job."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.daemon = Daemon(world)
+        self.views = Views(
+            store=world.store, live=self.daemon.live, fleets=self.daemon.fleets, judge=self.daemon.judge,
+            orders=OrderBook(), settings=SETTINGS, operators={OPERATOR}, clock=world.slurm.clock,
+        )  # fmt: skip
+        for number, (name, user) in enumerate({"aaa1": "ada", "bbb1": "bob"}.items()):
+            view = job(201 + number, user=user, nodes=("n1", "n2"))
+            world.store.save_attempt(view, first_step=1, last_step=250, step_time_s=2.0)
+            self.failed(name, view.id, user)
+        self.failed("ccc1", None, None)
+
+    def failed(self, name: str, job_id: int | None, user: str | None) -> None:
+        items = [evidence(Kind.XID, node="n1", id=f"xid-{name}", text="NVRM: Xid 79")]
+        items += [ended(job_id)] if job_id is not None else []
+        self.world.store.append(items)
+        self.world.store.save_incident(incident(*items, id=name, job=job_id, nodes=("n1",)), user=user)
+        self.world.store.save_verdict(name, verdict(drain=("n1",), gpus=("n1:3",)), AT)
+
+    async def __call__(self, view: str, uid: int = OPERATOR, **arguments: Any) -> Any:
+        shown = await self.views.show(view, arguments, uid)
+        return json.loads(json.dumps(to_json(shown)))  # as the server sends it
+
+
+def ids(rows: list[dict[str, Any]]) -> set[str]:
+    return {row["id"] for row in rows}
+
+
+ALL = {"aaa1", "bbb1", "ccc1"}
+OWN = [(OPERATOR, ALL), (ADA, {"aaa1"}), (BOB, {"bbb1"}), (59999, set())]
+
+
+@pytest.mark.parametrize(("uid", "seen"), OWN)
+async def test_own_incidents_or_all(world: Worlds, uid: int, seen: set[str]) -> None:
+    shown = Shown(world())
+    assert ids((await shown("incidents", uid))["incidents"]) == seen
+    assert ids((await shown("status", uid))["open_incidents"]) == seen
+    assert ids((await shown("status", uid))["recent_incidents"]) == seen
+    assert ids((await shown("history", uid))["incidents"]) == seen
+    assert ids((await shown("nodes", uid, node="n1"))["incidents"]) == seen
+
+
+@pytest.mark.parametrize(("uid", "seen"), OWN)
+async def test_own_attempts_or_all(world: Worlds, uid: int, seen: set[str]) -> None:
+    shown = Shown(world())
+    attempts = {{"ada": "aaa1", "bob": "bbb1"}[row["user"]] for row in (await shown("jobs", uid))["attempts"]}
+    assert attempts == seen - {"ccc1"}
+
+
+@pytest.mark.parametrize("view", ["incidents", "jobs"])
+async def test_naming_anothers_job_shows_nothing(world: Worlds, view: str) -> None:
+    shown = Shown(world())
+    assert not any((await shown(view, ADA, job=202)).values()) and any((await shown(view, BOB, job=202)).values())
+
+
+async def test_history_of_others_is_in_no_group(world: Worlds) -> None:
+    by = (await Shown(world())("history", ADA))["by"]
+    assert by["user"] == [{"key": "ada", "failures": 1}] and by["job"] == [{"key": "201", "failures": 1}]
+    assert by["cause"] == [{"key": "gpu_memory_ecc", "failures": 1}]
+
+
+async def test_researcher_whose_failure_is_behind_many_of_others_still_sees_it(world: Worlds) -> None:
+    shown = Shown(world())
+    for number in range(205):
+        one = incident(id=f"zzz{number:03}", job=9000 + number, opened_s=10.0 + number)
+        shown.world.store.save_incident(one, user="bob")
+    assert ids((await shown("incidents", ADA))["incidents"]) == {"aaa1"}
+    assert ids((await shown("status", ADA))["open_incidents"]) == {"aaa1"}
+    assert len((await shown("incidents"))["incidents"]) == 200
+
+
+# --- why ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_why_shows_grounds_plan_and_what_was_done(world: Worlds) -> None:
+    shown = Shown(world())
+    drain = step(StepKind.DRAIN, node="n1")
+    made = plan(drain, incident="aaa1")
+    shown.world.store.save_plan(made)
+    shown.world.store.intend(made, drain, AT)
+    shown.world.store.record(made, Outcome(drain, Result.DONE, later(2.0), "drained"))
+    seen = await shown("why", ADA, incident="aaa1")
+    assert seen["incident"]["id"] == "aaa1" and seen["verdict"]["cause"] == "gpu_memory_ecc"
+    assert [s["kind"] for s in seen["plan"]["steps"]] == ["drain"]
+    assert [(s["kind"], s["node"], s["result"], s["reason"]) for s in seen["steps"]] == [
+        ("drain", "n1", "done", "drained")
+    ]
+    assert {item["kind"] for item in seen["evidence"]} == {"xid", "job_ended"}
+
+
+async def test_why_takes_the_beginning_of_an_id(world: Worlds) -> None:
+    assert (await Shown(world())("why", incident="aa"))["incident"]["id"] == "aaa1"
+
+
+async def test_incident_that_is_not_judged_yet_can_be_asked_about(world: Worlds) -> None:
+    shown = Shown(world())
+    shown.world.store.save_incident(incident(id="ddd1"), user="ada")
+    seen = await shown("why", ADA, incident="ddd1")
+    assert seen["verdict"] is None and seen["plan"] is None and seen["steps"] == []
+
+
+@pytest.mark.parametrize(
+    ("uid", "name", "what"),
+    [
+        (ADA, "bbb1", "is not known"),
+        (ADA, "ccc1", "is not known"),
+        (OPERATOR, "nothing", "is not known"),
+        (OPERATOR, "", "is not known"),
+        (OPERATOR, "%", "is not known"),
+        (OPERATOR, ["aaa1"], "is not known"),
+    ],
+)
+async def test_what_may_not_be_seen_is_not_known(world: Worlds, uid: int, name: object, what: str) -> None:
+    with pytest.raises(UserError, match=what) as caught:
+        await Shown(world())("why", uid, incident=name)
+    assert caught.value.fix == "sentinel incidents lists them"
+
+
+async def test_beginning_of_several_ids_is_ambiguous_only_among_those_seen(world: Worlds) -> None:
+    shown = Shown(world())
+    shown.failed("aaa2", 203, "bob")
+    with pytest.raises(UserError, match="ambiguous"):
+        await shown("why", incident="aaa")
+    assert (await shown("why", ADA, incident="aaa"))["incident"]["id"] == "aaa1"
+
+
+# --- the fleet ----------------------------------------------------------------------------------------------------------
+
+
+async def test_status_before_slurm_answered_says_so(world: Worlds) -> None:
+    seen = await Shown(world())("status")
+    assert seen["slurm"] == {"answers": False, "problem": "", "snapshot_at": None} and seen["nodes"] == {}
+
+
+async def test_status_of_a_fleet(world: Worlds) -> None:
+    shown = Shown(world())
+    slurm = shown.world.slurm
+    slurm.person_drains("n3", "a person")
+    slurm.nodes["n2"].drained, slurm.nodes["n2"].reason = True, "sentinel:inc1 ecc"
+    slurm.nodes["n4"].silent = True
+    await shown.daemon.fleets.take()
+    shown.daemon.live.node("n1").state = "heard"
+    shown.world.store.put("paused", True)
+    shown.world.store.save_incident(incident(id="ccc1", job=None, state=IncidentState.CLOSED))
+    seen = await shown("status")
+    assert seen["nodes"] == {"mixed": 1, "draining": 1, "drained": 1, "not responding": 1}
+    assert seen["agents"] == {"heard": 1, "unknown": 3} and seen["jobs"] == {"running": 1}
+    assert seen["drained_by_us"] == ["n2"] and seen["paused"] is True and seen["slurm"]["answers"] is True
+    assert ids(seen["open_incidents"]) == {"aaa1", "bbb1"} and ids(seen["recent_incidents"]) == ALL
+
+
+async def test_nodes_with_what_is_known_of_them(world: Worlds) -> None:
+    shown = Shown(world())
+    shown.daemon.live.node("n1").state = "heard"
+    shown.daemon.live.node("n1").clock_offset_s = 0.25
+    shown.world.slurm.nodes["n4"].down = True
+    rows = {row["node"]: row for row in (await shown("nodes"))["nodes"]}
+    assert list(rows) == ["n1", "n2", "n3", "n4"]
+    assert (rows["n1"]["agent"], rows["n1"]["clock_offset_s"], rows["n1"]["job"]) == ("heard", 0.25, shown.world.job)
+    assert (rows["n1"]["failures_30d"], rows["n2"]["failures_30d"], rows["n1"]["gpus"]) == (3, 0, 8)
+    assert rows["n4"]["state"] == "down" and rows["n3"]["agent"] == "unknown" and rows["n3"]["job"] is None
+
+
+async def test_one_node_and_none(world: Worlds) -> None:
+    shown = Shown(world())
+    assert [row["node"] for row in (await shown("nodes", node="n2"))["nodes"]] == ["n2"]
+    assert (await shown("nodes"))["incidents"] == []
+    for wrong in ("ghost", "", 7, ["n1"], {"n1": 1}):
+        with pytest.raises(UserError, match="knows no node"):
+            await shown("nodes", node=wrong)
+
+
+async def test_nodes_without_slurm_are_not_known(world: Worlds) -> None:
+    shown = Shown(world())
+    shown.world.slurm.answers = False
+    with pytest.raises(Unavailable):
+        await shown("nodes")
+
+
+async def test_running_job_with_how_often_it_saves(world: Worlds) -> None:
+    shown = Shown(world())
+    slurm, live = shown.world.slurm, shown.daemon.live
+    await shown.daemon.fleets.take()
+    shown.world.store.save_attempt(live.attempts[slurm.jobs[shown.world.job].id, 0].view, first_step=None,
+                                   last_step=None, step_time_s=None)  # fmt: skip
+    for number in range(4):
+        live.note(evidence(Kind.CHECKPOINT_SAVED, source=Source.JOB_LOG, job=shown.world.job, attempt=0,
+                           at_s=600.0 * number, data={"time_s": 20.0}))  # fmt: skip
+    live.note(evidence(Kind.STEP, source=Source.PROGRESS, job=shown.world.job, attempt=0, data={"step": 7}))
+    slurm.clock.advance(3600.0)
+    (row,) = (await shown("jobs", job=shown.world.job))["attempts"]
+    assert (row["last_step"], row["state"], row["save_interval_s"], row["save_s"]) == (7, "running", 600.0, 20.0)
+    assert row["recommended_interval_s"] is None or row["recommended_interval_s"] > 0.0
+    assert row["interval_verdict"]
+    (other,) = (await shown("jobs", job=201))["attempts"]
+    assert "save_interval_s" not in other and other["last_step"] == 250
+
+
+async def test_doctor_and_past(world: Worlds) -> None:
+    shown = Shown(world())
+    assert (await shown("doctor"))["nodes"] == {}
+    await shown.daemon.fleets.take()
+    shown.daemon.live.node("n2").state = "silent"
+    shown.daemon.live.node("n2").clock_offset_s = -3.0
+    nodes = (await shown("doctor", ADA))["nodes"]
+    assert nodes["n2"] == {"agent": "silent", "clock_offset_s": -3.0}
+    assert nodes["n1"] == {"agent": "unknown", "clock_offset_s": None}
+    past = await shown("past", ADA, days=2)
+    assert [failure["cause"] for failure in past["failures"]] == ["gpu_memory_ecc"] * 2
+    assert "ada" not in json.dumps(past)
+
+
+async def test_history_reaches_back_as_far_as_asked(world: Worlds) -> None:
+    shown = Shown(world())
+    shown.world.slurm.clock.at += timedelta(days=10)
+    assert ids((await shown("history", days=11))["incidents"]) == ALL
+    assert (await shown("history", days=9.5))["incidents"] == []
+    assert (await shown("history"))["days"] == 30.0
+
+
+# --- hostile arguments --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", ["history", "past"])
+@pytest.mark.parametrize("days", ["week", [], {}, float("nan"), float("inf"), -1, 0.0, 1e9, True])
+async def test_days_that_are_none(world: Worlds, view: str, days: object) -> None:
+    shown = Shown(world())
+    with pytest.raises(UserError, match="days") as caught:
+        await shown(view, days=days)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("view", ["incidents", "jobs"])
+@pytest.mark.parametrize("number", ["101", "x'; drop table", [1], {}, 2**70, -1, 1.5, True])
+async def test_job_that_is_none(world: Worlds, view: str, number: object) -> None:
+    with pytest.raises(UserError, match="job"):
+        await Shown(world())(view, job=number)
+
+
+@pytest.mark.parametrize("name", ["", "show", "_nodes", "__class__", "nodes\n"])
+async def test_unknown_view(world: Worlds, name: str) -> None:
+    with pytest.raises(SentinelError, match="no view"):
+        await Shown(world())(name)
