@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sentinel.model import Cause, Evidence, Kind, Scope
+from sentinel.classify.telemetry import TELEMETRY
+from sentinel.model import Cause, Evidence, Kind, Scope, Trust
 from sentinel.rules import Drain, Form, Role, Rule, Rules, Xid
 
 C = Cause
@@ -51,8 +52,18 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             note=rule.kind.replace("_", " ").replace("-", " "),
             advice=rule.advice,
         )
-    maker = _KINDS.get(evidence.kind)
-    return maker(evidence) if maker else None
+    if maker := _KINDS.get(evidence.kind):
+        return maker(evidence)
+    return _telemetry(evidence)
+
+
+def _telemetry(evidence: Evidence) -> Reading | None:
+    """A condition that the machine itself reports; a program's claim of the same name counts for nothing here."""
+    entry = TELEMETRY.get(evidence.kind)
+    if entry is None or evidence.trust is not Trust.SYSTEM:
+        return None
+    weights, drain, role, note = entry
+    return Reading(evidence, evidence.kind, weights, role, None, drain, Form.DCGM, note)
 
 
 def _xid(evidence: Evidence, rules: Rules) -> Reading | None:

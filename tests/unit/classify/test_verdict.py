@@ -210,6 +210,22 @@ def test_a_diagnostic_convicts_and_a_setting_of_it_does_not() -> None:
     assert (setting.cause, setting.drain) == (Cause.UNKNOWN, ())
 
 
+@pytest.mark.parametrize(
+    ("kind", "cause", "drained"),
+    [
+        ("row_remap_failure", Cause.GPU_MEMORY_ECC, True),
+        ("kernel_panic", Cause.NODE_OS_OR_HOST, True),
+        ("link_down", Cause.NETWORK_FABRIC, False),
+        ("clocks_slowdown", Cause.GPU_THERMAL_POWER, False),
+        ("mount_error", Cause.FILESYSTEM_STORAGE, False),
+    ],
+)
+def test_telemetry_of_the_machine(kind: str, cause: Cause, drained: bool) -> None:
+    verdict = judge(seen(kind, Source.DCGM, node="n5"))
+    assert (verdict.cause, bool(verdict.drain)) == (cause, drained)
+    assert judge(seen(kind, Source.JOB_LOG, node="n5")).cause is Cause.UNKNOWN
+
+
 def test_unreadable_evidence_says_nothing() -> None:
     verdict = judge(seen(Kind.UNREADABLE, Source.DCGM, node="n5"))
     assert (verdict.cause, verdict.drain) == (Cause.UNKNOWN, ())
