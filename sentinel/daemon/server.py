@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -109,8 +110,9 @@ class Server:
             credential = request.headers.get(protocol.HEADER, "")
             try:
                 raw = await request.read()
-                loop = asyncio.get_running_loop()
+                loop, asked_s = asyncio.get_running_loop(), time.monotonic()
                 uid = await loop.run_in_executor(self._signers, self._caller, path, credential, raw)
+                self._watch.waited(time.monotonic() - asked_s)
                 if allowed is not None and uid not in allowed:
                     raise Denied(f"uid {uid} may not do this", fix="see [daemon] trusted_uids and operators")
                 body = json.loads(raw)

@@ -322,3 +322,20 @@ async def test_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(asyncio, "open_connection", unknown)
     assert await watch._slurmd_answers(node("n1"), 30.0) == "Name or service not known"
+
+
+async def test_while_the_daemon_is_late_itself_silence_is_not_the_nodes(opened: Open, seconds: Seconds) -> None:
+    scene = await opened()
+    scene.watch.waited(4.0)  # a request waited so long before we knew who asked
+    await pass_s(scene, seconds, 7.0, "n1", "n2", "n3")
+    assert state(scene)["n4"] == "heard", "its heartbeat may be waiting for us"
+    await pass_s(scene, seconds, 8.0, "n1", "n2", "n3")
+    assert state(scene)["n4"] == "silent", "no excuse for ever"
+
+
+async def test_a_look_that_comes_late_excuses_as_well(opened: Open, seconds: Seconds) -> None:
+    scene = await opened()
+    await pass_s(scene, seconds, 1.0, *scene.world.slurm.nodes)
+    seconds.now_s += 20.0  # the process stood still
+    scene.watch._look_at_nodes()
+    assert set(state(scene).values()) == {"heard"}
