@@ -42,10 +42,10 @@ CHANGE = "/v1/change"
 class OrderKind(StrEnum):
     """What an agent does on the daemon's word, each in a killable child, as the job's user where files of users are read."""
 
-    # {job, uid, gid, roots: [{tier: "local"|"global", path}], level} → {listings: [listing, ...]}
+    # {job, uid, gid, roots: [{tier: "local"|"global", path}], level, before_step} → {listings: [listing, ...]}
     # (sentinel.checkpoints.listing as JSON, one per root; validated at `level`)
     INVENTORY = "inventory"
-    # {job, uid, gid, root, paths: [...], reason} → {moved: [[from, to], ...]}
+    # {job, uid, gid, root, paths: [...], steps: [...], reason} → {moved: [[from, to], ...]}
     QUARANTINE = "quarantine"
     # {job} → {tasks: [{rank, pid, state, cpu_s, command}]}: processes of the job on this node, from /proc
     TASK_STATES = "task_states"

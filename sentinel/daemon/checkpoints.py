@@ -32,6 +32,14 @@ _LISTERS = 3  # nodes tried, one after the other, for the shared folders
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """How deep nodes look; steps from ``before_step`` on hold bad numbers and are not worth reading."""
+
+    level: str
+    before_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What was found for one incident."""
 
@@ -160,22 +168,22 @@ class FleetCheckpoints:
             seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
         invalid = {(c.tier, c.key or c.path) for c in seen.candidates if c.valid is False}
         step = chosen.get("step")
-        moves: dict[tuple[str, str], list[str]] = {}
+        moves: dict[tuple[str, str], list[Part]] = {}
         for part in seen.parts:
             newer = isinstance(step, int) and part.step is not None and part.step > step
             broken = part.valid is False or (part.tier, part.key) in invalid
             if newer or (broken and part.path != chosen.get("path")):
-                moves.setdefault((part.host, part.root), []).append(part.path)
+                moves.setdefault((part.host, part.root), []).append(part)
         if not moves:
             return {"moved": 0}
-        asked = [self._move(task, job, host, root, paths) for (host, root), paths in moves.items()]
+        asked = [self._move(task, job, host, root, parts) for (host, root), parts in moves.items()]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         problems = [str(answer) for answer in answers if isinstance(answer, BaseException)]
         if problems and self._waited_s(task) < self._recovery.quarantine_s:
             raise Unavailable(f"not moved: {'; '.join(problems)[:500]}")
         if problems:
             raise Refused(f"not moved after {self._recovery.quarantine_s:g} s: {'; '.join(problems)[:500]}")
-        moved = sorted({path for paths in moves.values() for path in paths})
+        moved = sorted({part.path for parts in moves.values() for part in parts})
         words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
         return {"moved": len(moved), "explanation": words}
 
@@ -185,7 +193,7 @@ class FleetCheckpoints:
             return frozenset()
         rows = self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=task.job)
         return frozenset(
-            str(row["data"]["path"])
+            f"{row['data']['path']}@{row['data'].get('step')}"
             for row in rows
             if row["data"].get("path") and self._live.first_step(task.job, row["attempt"] + 1) is None
         )
@@ -193,15 +201,16 @@ class FleetCheckpoints:
     # --- asking the nodes ---------------------------------------------------------------------------------------------
 
     async def _look(self, task: Task, job: JobView, intent: Intent, nodes: Sequence[str]) -> Seen:
-        level = "content" if task.verdict.onset_step is not None else self._recovery.checkpoint_level
+        onset = task.verdict.onset_step
+        check = Check("content" if onset is not None else self._recovery.checkpoint_level, onset)
         local = [
             self._list(
-                job, node, [{"tier": "local", "path": root.replace("%N", node)} for root in intent.local_roots], level
+                job, node, [{"tier": "local", "path": root.replace("%N", node)} for root in intent.local_roots], check
             )
             for node in nodes
             if intent.local_roots
         ]
-        shared = self._list_shared(job, intent, nodes, level)
+        shared = self._list_shared(job, intent, nodes, check)
         answers = await asyncio.gather(*local, shared, return_exceptions=True)
         parts: list[Part] = []
         problems = []
@@ -227,7 +236,7 @@ class FleetCheckpoints:
         self._seen[task.incident.id] = seen
         return seen
 
-    async def _list_shared(self, job: JobView, intent: Intent, nodes: Sequence[str], level: str) -> list[Part]:
+    async def _list_shared(self, job: JobView, intent: Intent, nodes: Sequence[str], check: Check) -> list[Part]:
         if not intent.global_roots:
             return []
         roots = [{"tier": "global", "path": root} for root in intent.global_roots]
@@ -238,13 +247,20 @@ class FleetCheckpoints:
         problem: Unavailable | ProtocolError = Unavailable("no node is there to list the shared folders")
         for node in [*nodes, *others][:_LISTERS]:
             try:
-                return await self._list(job, node, roots, level)
+                return await self._list(job, node, roots, check)
             except (Unavailable, ProtocolError) as error:
                 problem = error
         raise problem
 
-    async def _list(self, job: JobView, node: str, roots: Sequence[Mapping[str, str]], level: str) -> list[Part]:
-        arguments = {"job": job.id, "uid": job.uid, "gid": _gid(job.uid), "roots": list(roots), "level": level}
+    async def _list(self, job: JobView, node: str, roots: Sequence[Mapping[str, str]], check: Check) -> list[Part]:
+        arguments = {
+            "job": job.id,
+            "uid": job.uid,
+            "gid": _gid(job.uid),
+            "roots": list(roots),
+            "level": check.level,
+            "before_step": check.before_step,
+        }
         answer = await self._orders.ask(node, OrderKind.INVENTORY, arguments, deadline_s=self._recovery.inventory_s)
         listings = answer.get("listings") if isinstance(answer, dict) else None
         if not isinstance(listings, list):
@@ -254,13 +270,14 @@ class FleetCheckpoints:
         except (ValueError, TypeError, AttributeError) as error:
             raise ProtocolError(f"{node}: a listing cannot be understood: {error!s:.200}") from error
 
-    async def _move(self, task: Task, job: JobView, host: str, root: str, paths: Sequence[str]) -> None:
+    async def _move(self, task: Task, job: JobView, host: str, root: str, parts: Sequence[Part]) -> None:
         arguments = {
             "job": job.id,
             "uid": job.uid,
             "gid": _gid(job.uid),
             "root": root,
-            "paths": list(paths),
+            "paths": [part.path for part in parts],
+            "steps": [part.step for part in parts],  # several iterations may share a folder
             "reason": f"incident {task.incident.id}",
         }
         await self._orders.ask(host, OrderKind.QUARANTINE, arguments, deadline_s=self._recovery.inventory_s)

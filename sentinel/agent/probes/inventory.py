@@ -12,6 +12,7 @@ from sentinel.agent.probes import become, begin, say
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.records import Part, parse_level, parse_tier
 
+ENOUGH = 3  # valid ones: older ones are checked by structure only, since reading terabytes takes long
 LIMIT = 60  # checkpoints of one root, the newest first: an older one is not resumed from
 
 
@@ -31,7 +32,15 @@ def main() -> None:
     say({"listings": unanswered})
     become(arguments["uid"], arguments.get("gid"))
     for index, (path, tier) in enumerate(roots):
-        parts = listing(path, tier, node, level=level, limit=int(arguments.get("limit") or LIMIT))
+        parts = listing(
+            path,
+            tier,
+            node,
+            level=level,
+            limit=int(arguments.get("limit") or LIMIT),
+            enough=int(arguments.get("enough") or ENOUGH),
+            before_step=arguments.get("before_step"),
+        )
         say({"index": index, "listing": [part.to_json() for part in parts]})
     say({"finished": True})
 

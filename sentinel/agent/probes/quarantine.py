@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from sentinel.agent.probes import become, begin, say
-from sentinel.checkpoints.quarantine import quarantine
+from sentinel.checkpoints.quarantine import paths_of, quarantine
 from sentinel.errors import SentinelError
+
+
+def asked_for(paths: list[str], steps: list[int | None] | None) -> list[Path]:
+    """The files and folders to move: a checkpoint's folder, or its own files where several steps share one."""
+    known = steps or [None] * len(paths)
+    return [found for path, step in zip(paths, known, strict=True) for found in paths_of(Path(path), step)]
 
 
 def main() -> None:
@@ -15,7 +21,7 @@ def main() -> None:
     try:
         moves = quarantine(
             Path(arguments["root"]),
-            [Path(path) for path in arguments["paths"]],
+            asked_for(arguments["paths"], arguments.get("steps")),
             reason=str(arguments.get("reason", "")),
         )
     except SentinelError as error:
