@@ -12,7 +12,8 @@ from datetime import datetime
 
 from sentinel import policy
 from sentinel.classify import History, classify
-from sentinel.model import Cause, Incident, Kind, Plan, Restart, Scope, Verdict
+from sentinel.incidents import opens
+from sentinel.model import Cause, Evidence, Incident, Kind, Plan, Restart, Scope, Verdict
 from sentinel.policy import NODE_STEPS, Situation
 from sentinel.rules import Rules
 from sentinel.settings import Settings
@@ -41,13 +42,24 @@ def decide(
     return Decision(verdict, plan)
 
 
-def matters(incident: Incident, verdict: Verdict) -> bool:
+def matters(incident: Incident, verdict: Verdict, rules: Rules) -> bool:
     """Whether people should hear of it. An Xid that means nothing, under a job that goes on, does not."""
+    stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
+    reasons = [item for item in incident.evidence if opens(item)]
+    if reasons and not stopped and not verdict.drain and all(_harmless(item, rules) for item in reasons):
+        return False
     if verdict.drain or verdict.suspect:
         return True
-    if any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence):
+    if stopped:
         return True
     return verdict.scope is Scope.CLUSTER and verdict.cause is not Cause.UNKNOWN and verdict.restart is not Restart.NONE
+
+
+def _harmless(evidence: Evidence, rules: Rules) -> bool:
+    """An Xid after which NVIDIA asks for nothing, e.g. a memory row that the GPU replaced by itself."""
+    number = evidence.data.get("xid")
+    entry = rules.xids.get(number) if evidence.kind == Kind.XID and isinstance(number, int) else None
+    return entry is not None and entry.immediate == "ignore"
 
 
 def extend(before: Plan | None, after: Plan) -> Plan:

@@ -211,7 +211,7 @@ class Judge:
         if incident_id not in self.plans and not decision.verdict.drain and self._words_may_come(incident, now):
             self._again.add(incident_id)
             return
-        if incident_id not in self.plans and not pipeline.matters(incident, decision.verdict):
+        if incident_id not in self.plans and not pipeline.matters(incident, decision.verdict, self._rules):
             self._log.info("evidence-noted", incident=incident_id, cause=decision.verdict.cause)
             return
         await self._keep(incident, decision.verdict, decision.plan, situation.job, now)

@@ -37,6 +37,7 @@ ACT = Settings(
     limits=Limits(drain_fraction=1.0, keep_healthy=0, drain_count=99, drain_per_hour=99),
 )
 BUS = evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}, text="Xid (PCI:0000:3b:00): 79")
+REMAP = evidence(Kind.XID, node="n1", data={"xid": 63, "pci": "0000:3b:00"}, text="Xid (PCI:0000:3b:00): 63")
 DRAIN1, DRAIN2 = step(StepKind.DRAIN, node="n1"), step(StepKind.DRAIN, node="n2")
 HOLD = step(StepKind.HOLD, job=101, attempt=0)
 REQUEUE, RELEASE = (step(kind, job=101, attempt=0) for kind in (StepKind.REQUEUE_HOLD, StepKind.RELEASE))
@@ -155,6 +156,10 @@ NOTHING = verdict(Cause.UNKNOWN, scope=Scope.UNKNOWN, restart=Restart.NONE)
         ([BUS], NOTHING, False),
         ([BUS], verdict(drain=("n1",)), True),
         ([BUS], verdict(suspect=("n1",)), True),
+        ([REMAP], verdict(suspect=("n1",)), False),
+        ([REMAP], verdict(drain=("n1",)), True),
+        ([REMAP, BUS], verdict(suspect=("n1",)), True),
+        ([REMAP, ended()], verdict(suspect=("n1",)), True),
         ([ended()], NOTHING, True),
         ([evidence(Kind.STALL, source=Source.PROGRESS, job=101)], NOTHING, True),
         ([BUS], verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.CLUSTER), True),
@@ -164,7 +169,7 @@ NOTHING = verdict(Cause.UNKNOWN, scope=Scope.UNKNOWN, restart=Restart.NONE)
     ],
 )
 def test_matters(items: list[Evidence], judged: Verdict, expected: bool) -> None:
-    assert pipeline.matters(incident(*items), judged) is expected
+    assert pipeline.matters(incident(*items), judged, RULES) is expected
 
 
 # --- extend ------------------------------------------------------------------------------------------------------------
