@@ -119,8 +119,10 @@ class DaemonClient:
         return response.status, response.headers.get(HEADER, ""), answer
 
     def _check_error(self, status: int, answer: bytes) -> None:
+        fix = ""
         try:
-            message = str(json.loads(answer).get("error", ""))[:500]
+            told = json.loads(answer)
+            message, fix = str(told.get("error", ""))[:500], str(told.get("fix", ""))[:500]
         except (ValueError, AttributeError):
             message = answer[:200].decode("utf-8", "replace")
         kinds: dict[int, type[SentinelError]] = {
@@ -130,7 +132,7 @@ class DaemonClient:
             400: ProtocolError,
             413: ProtocolError,
         }
-        raise kinds.get(status, Unavailable)(f"the daemon answered {status}: {message}")
+        raise kinds.get(status, Unavailable)(f"the daemon answered {status}: {message}", fix=fix)
 
     def _verify(self, credential: str, signature: str, answer: bytes) -> None:
         payload, uid, _ = self.credentials.decode(signature)

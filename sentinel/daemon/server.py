@@ -115,12 +115,7 @@ class Server:
                 self._watch.waited(time.monotonic() - asked_s)
                 if allowed is not None and uid not in allowed:
                     raise Denied(f"uid {uid} may not do this", fix="see [daemon] trusted_uids and operators")
-                body = json.loads(raw)
-                if not isinstance(body, dict):
-                    raise ProtocolError("the body is not a JSON object")
-                result = await handler(uid, body)
-            except json.JSONDecodeError as error:
-                return _problem(400, f"the body is not JSON: {error}")
+                result = await handler(uid, _object(raw))
             except SentinelError as error:
                 status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 409)
                 if isinstance(error, Denied):
@@ -214,6 +209,16 @@ class Server:
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number or a nesting without end
+        raise ProtocolError(f"the body is not JSON: {error!s:.200}") from error
+    if not isinstance(body, dict):
+        raise ProtocolError("the body is not a JSON object")
+    return body
 
 
 def _name(body: dict[str, Any]) -> str:

@@ -1,0 +1,129 @@
+"""The daemon's HTTP side on a loopback port, with credentials that say who made them and are good once, as MUNGE's are."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from core_daemon import SETTINGS
+from core_watch import Scene
+from core_world import World
+
+from sentinel import protocol
+from sentinel.daemon.changes import Changes
+from sentinel.daemon.events import Events
+from sentinel.daemon.orders import OrderBook
+from sentinel.daemon.server import Server
+from sentinel.daemon.views import Views
+from sentinel.errors import Denied, Unavailable
+from sentinel.log import Log
+from sentinel.settings import Daemon as DaemonSettings
+
+NODE, OPERATOR, RESEARCHER = 60001, 60002, 60003  # uids
+
+
+class FakeCredentials:
+    """``Credentials``; ``answers`` False: munged is gone."""
+
+    def __init__(self, uid: int) -> None:
+        self.uid, self.made = uid, 0
+        self.used: set[str] = set()
+        self.answers = True
+
+    def encode(self, payload: bytes) -> str:
+        if not self.answers:
+            raise Unavailable("MUNGE: no socket")
+        self.made += 1
+        return f"{self.uid}:{self.made}:{base64.b64encode(payload).decode()}"
+
+    def decode(self, credential: str) -> tuple[bytes, int, int]:
+        parts = credential.split(":")
+        if len(parts) != 3 or not parts[0].isdecimal() or credential in self.used:
+            raise Denied("not a credential, or used before")
+        self.used.add(credential)
+        return base64.b64decode(parts[2]), int(parts[0]), 0
+
+
+@dataclass
+class Answer:
+    status: int
+    body: Any
+    signature: str
+    credential: str
+    raw: bytes
+
+
+class Served:
+    """A running server; ``post`` signs as somebody unless told what to send instead."""
+
+    def __init__(self, world: World) -> None:
+        self.scene = Scene(world)
+        daemon, clock = self.scene.daemon, world.slurm.clock
+        self.orders, log = OrderBook(), Log(daemon.stream)
+        self.credentials = FakeCredentials(0)
+        settings = DaemonSettings(
+            listen="127.0.0.1:0", trusted_uids=[NODE], operators=[OPERATOR], request_bytes=1 << 16
+        )
+        self.watch = self.scene.watch
+        self.server = Server(
+            settings=settings,
+            credentials=self.credentials,
+            live=self.scene.live,
+            watch=self.watch,
+            judge=daemon.judge,
+            orders=self.orders,
+            events=Events(
+                live=self.scene.live, fleets=self.scene.fleets, judge=daemon.judge, watch=self.watch, clock=clock, log=log
+            ),
+            views=Views(
+                store=world.store, live=self.scene.live, fleets=self.scene.fleets, judge=daemon.judge,
+                orders=self.orders, settings=SETTINGS, operators={0, OPERATOR}, clock=clock,
+            ),
+            changes=Changes(
+                store=world.store, reader=world.slurm, writer=world.slurm, recover=daemon.recover, log=log
+            ),
+            telemetry=daemon.telemetry,
+            clock=clock,
+            log=log,
+        )  # fmt: skip
+        self.signers = {uid: FakeCredentials(uid) for uid in (0, NODE, OPERATOR, RESEARCHER)}
+        self.session: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        assert self.server._runner is not None
+        host, port = self.server._runner.addresses[0][:2]
+        return f"http://{host}:{port}"
+
+    async def post(
+        self,
+        path: str,
+        body: object = None,
+        *,
+        uid: int = NODE,
+        raw: bytes | None = None,
+        credential: str | None = None,
+    ) -> Answer:
+        content = json.dumps({} if body is None else body).encode() if raw is None else raw
+        signed = self.signers[uid].encode(protocol.digest_of(path, content)) if credential is None else credential
+        headers = {protocol.HEADER: signed} if signed else {}
+        async with self.session.post(self.url + path, data=content, headers=headers) as response:
+            answer = await response.read()
+            shown = json.loads(answer) if response.content_type == "application/json" else answer.decode()
+            return Answer(response.status, shown, response.headers.get(protocol.HEADER, ""), signed, answer)
+
+
+@asynccontextmanager
+async def serving(world: World) -> AsyncIterator[Served]:
+    made = Served(world)
+    await made.server.start()
+    try:
+        async with aiohttp.ClientSession() as made.session:
+            yield made
+    finally:
+        await made.server.stop()

@@ -1,0 +1,267 @@
+"""Requests: who made them, for what, once; and what nodes, hooks and people get for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import pytest
+from core_records import evidence, later
+from core_server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
+from core_world import World
+
+from sentinel import protocol
+from sentinel.adapters.client import DaemonClient
+from sentinel.errors import Refused, Unavailable
+from sentinel.model import Kind
+from sentinel.wire import to_json
+
+FOR_NODES = (protocol.HEARTBEAT, protocol.EVIDENCE, protocol.ORDERS, protocol.ORDER_RESULT, protocol.EVENT)
+ALL = (*FOR_NODES, protocol.VIEW, protocol.CHANGE)
+STATUS = {"view": "status"}
+
+
+@pytest.fixture
+async def served(world: Callable[..., World]) -> AsyncIterator[Served]:
+    async with serving(world()) as made:
+        yield made
+
+
+# --- who asks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ALL)
+async def test_request_without_a_credential_is_denied(served: Served, path: str) -> None:
+    answer = await served.post(path, credential="")
+    assert answer.status == 403 and protocol.HEADER in answer.body["error"] and answer.body["fix"]
+    assert served.scene.live.nodes == {} and "request-denied" in served.scene.daemon.said
+
+
+async def test_credential_is_good_once(served: Served) -> None:
+    first = await served.post(protocol.VIEW, STATUS)
+    again = await served.post(protocol.VIEW, STATUS, credential=first.credential)
+    assert (first.status, again.status) == (200, 403)
+
+
+async def test_credential_is_for_one_path_and_one_body(served: Served) -> None:
+    def signed(path: str, body: object) -> str:
+        return FakeCredentials(NODE).encode(protocol.digest_of(path, json.dumps(body).encode()))
+
+    node = {"node": "n1"}
+    other_path = await served.post(protocol.HEARTBEAT, node, credential=signed(protocol.ORDER_RESULT, node))
+    other_body = await served.post(protocol.HEARTBEAT, {"node": "n2"}, credential=signed(protocol.HEARTBEAT, node))
+    for answer in (other_path, other_body):
+        assert answer.status == 403 and "another request" in answer.body["error"]
+    assert served.scene.live.nodes == {}
+
+
+async def test_forged_credential_is_denied(served: Served) -> None:
+    for forged in ("x", "a:b:c", "0:1", "\u00ff"):
+        assert (await served.post(protocol.VIEW, STATUS, credential=forged)).status == 403
+
+
+@pytest.mark.parametrize("uid", [OPERATOR, RESEARCHER])
+@pytest.mark.parametrize("path", FOR_NODES)
+async def test_only_trusted_accounts_speak_for_nodes(served: Served, path: str, uid: int) -> None:
+    answer = await served.post(path, {"node": "n1"}, uid=uid)
+    assert answer.status == 403 and f"uid {uid}" in answer.body["error"] and served.scene.live.nodes == {}
+
+
+@pytest.mark.parametrize("uid", [NODE, RESEARCHER])
+async def test_only_operators_change_state(served: Served, uid: int) -> None:
+    change = {"change": "drain", "arguments": {"node": "n1", "reason": "fan"}}
+    assert (await served.post(protocol.CHANGE, change, uid=uid)).status == 403
+    assert served.scene.world.slurm.calls == []
+    answer = await served.post(protocol.CHANGE, change, uid=OPERATOR)
+    assert (answer.status, answer.body) == (200, {"node": "n1", "drained": True})
+    assert served.scene.world.slurm.nodes["n1"].drained
+
+
+async def test_answer_is_signed_for_its_request(served: Served) -> None:
+    answer = await served.post(protocol.VIEW, STATUS)
+    payload, uid, _ = FakeCredentials(0).decode(answer.signature)
+    assert uid == 0 and payload == protocol.digest_of(answer.credential, answer.raw)
+
+
+async def test_munge_that_is_gone_is_no_answer_and_not_a_refusal(served: Served) -> None:
+    served.credentials.answers = False
+    answer = await served.post(protocol.VIEW, STATUS)
+    assert answer.status == 503 and "MUNGE" in answer.body["error"]
+
+
+# --- what they send ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ALL)
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"\xff\xfe", b'{"node": "\xff"}', b"[]", b"7", b"null", b'"x"', b"[" * 20000, b"1" * 9000],
+    ids=lambda raw: repr(raw[:4]),
+)
+async def test_body_that_is_no_object(served: Served, path: str, raw: bytes) -> None:
+    answer = await served.post(path, raw=raw, uid=0)
+    assert answer.status == 400 and "JSON" in answer.body["error"]
+
+
+async def test_body_that_is_too_large(served: Served) -> None:
+    body = {"node": "n1", "first": 0, "items": ["x" * (1 << 16)]}
+    assert (await served.post(protocol.EVIDENCE, body)).status == 413
+    assert served.scene.live.nodes == {}
+
+
+@pytest.mark.parametrize("path", [protocol.HEARTBEAT, protocol.EVIDENCE, protocol.ORDERS, protocol.ORDER_RESULT])
+@pytest.mark.parametrize("node", [None, "", 7, ["n1"], "n" * 256, "n1\nERROR bug"])
+async def test_node_must_be_a_name(served: Served, path: str, node: object) -> None:
+    answer = await served.post(path, {"node": node, "first": 0, "items": []})
+    assert answer.status == 400 and "name" in answer.body["error"] and served.scene.live.nodes == {}
+
+
+@pytest.mark.parametrize(("view", "arguments"), [("ghost", {}), (None, []), ("nodes", {"node": "ghost"}), ("why", 7)])
+async def test_wrong_view_is_told_with_its_fix(served: Served, view: object, arguments: object) -> None:
+    answer = await served.post(protocol.VIEW, {"view": view, "arguments": arguments}, uid=RESEARCHER)
+    assert answer.status in (400, 409) and answer.body["fix"]
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------------
+
+
+async def test_heartbeat(served: Served) -> None:
+    body: dict[str, object] = {
+        "node": "n1", "version": "1" * 99, "at": later(-2.5).isoformat(), "verdict": {"state": "good"},
+        "spool": {"pending": 3}, "jobs": [{"job": served.scene.world.job, "attempt": 0}],
+    }  # fmt: skip
+    answer = await served.post(protocol.HEARTBEAT, body)
+    assert answer.body == {"at": to_json(later(0.0))}
+    seen = served.scene.live.nodes["n1"]
+    assert (seen.state, seen.clock_offset_s, seen.verdict, seen.spool) == (
+        "heard",
+        -2.5,
+        {"state": "good"},
+        {"pending": 3},
+    )
+    assert len(seen.version) == 40
+    while served.scene.watch._looking is None or not served.scene.watch._looking.done():
+        await asyncio.sleep(0)
+    assert served.scene.live.nodes_of(served.scene.world.job, 0) == ("n1", "n2")  # its job was worth a look
+
+
+async def test_torn_heartbeat_counts_and_its_parts_are_not_known(served: Served) -> None:
+    body: dict[str, object] = {
+        "node": "n1",
+        "verdict": "torn",
+        "spool": [1],
+        "jobs": [{"job": [], "attempt": {}}],
+        "version": None,
+    }
+    assert (await served.post(protocol.HEARTBEAT, body)).status == 200
+    seen = served.scene.live.nodes["n1"]
+    assert (seen.state, seen.clock_offset_s, seen.verdict, seen.spool) == ("heard", None, {}, {})
+    assert (await served.post(protocol.HEARTBEAT, {"node": "n1", "at": "noon"})).status == 400
+
+
+async def test_evidence_is_acknowledged_once_it_is_stored(served: Served) -> None:
+    item = evidence(Kind.XID, node="n1", data={"xid": 43}, text="NVRM: Xid 43")
+    body = {"node": "n1", "epoch": "e", "first": 40, "items": [to_json(item), "torn", {"id": 7}]}
+    for _ in range(2):
+        assert (await served.post(protocol.EVIDENCE, body)).body == {"acknowledged": 42}
+    assert served.scene.world.store.evidence_since(later(-1.0)) == [item]
+    value = served.scene.daemon.telemetry.registry.get_sample_value
+    assert value("sentinel_evidence_unreadable_total") == 4.0
+    assert served.scene.daemon.said.count("evidence-unparsable node=n1") == 4
+    await asyncio.gather(*served.scene.daemon.judge._judging.values())
+
+
+@pytest.mark.parametrize("torn", [{"first": "0", "items": []}, {"items": []}, {"first": 0, "items": {}}, {"first": 0}])
+async def test_torn_batch_is_not_acknowledged(served: Served, torn: dict[str, object]) -> None:
+    answer = await served.post(protocol.EVIDENCE, {"node": "n1", **torn})
+    assert answer.status == 400 and "acknowledged" not in answer.body
+
+
+async def test_store_that_does_not_answer_acknowledges_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(_items: object) -> None:
+        raise Unavailable("the store does not answer")
+
+    monkeypatch.setattr(served.scene.world.store, "append", append)
+    items = [to_json(evidence(Kind.XID, node="n1"))]
+    answer = await served.post(protocol.EVIDENCE, {"node": "n1", "first": 0, "items": items})
+    assert answer.status == 503 and "store" in answer.body["error"]
+
+
+async def test_order_goes_to_its_node_and_its_result_comes_back(served: Served) -> None:
+    asked = asyncio.create_task(served.orders.ask("n1", "task_states", {"job": 7}, deadline_s=60.0))
+    await asyncio.sleep(0)
+    (order,) = (await served.post(protocol.ORDERS, {"node": "n1"})).body["orders"]
+    assert (order["kind"], order["arguments"]) == ("task_states", {"job": 7}) and 0.0 < order["deadline_s"] <= 60.0
+    result = {"node": "n1", "id": order["id"], "ok": True, "result": {"tasks": []}}
+    assert (await served.post(protocol.ORDER_RESULT, result)).body == {}
+    assert await asked == {"tasks": []}
+    assert served.scene.live.nodes["n1"].state == "heard"
+
+
+async def test_poll_that_breaks_off_is_a_lost_connection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = asyncio.Event()
+    monkeypatch.setattr(served.watch, "lost_connection", lambda node: lost.set() if node == "n1" else None)
+    async with aiohttp.ClientSession() as session:
+        content = json.dumps({"node": "n1"}).encode()
+        signed = served.signers[NODE].encode(protocol.digest_of(protocol.ORDERS, content))
+        headers = {protocol.HEADER: signed}
+        polling = asyncio.create_task(
+            session.post(served.url + protocol.ORDERS, data=content, headers=headers).__aenter__()
+        )
+        while "n1" not in served.orders._polling:
+            await asyncio.sleep(0)
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+    await asyncio.wait_for(lost.wait(), 30.0)
+
+
+async def test_poll_that_is_answered_is_no_loss(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[str] = []
+    monkeypatch.setattr(served.watch, "lost_connection", lost.append)
+    monkeypatch.setattr(protocol, "LONG_POLL_S", 0.0)
+    assert (await served.post(protocol.ORDERS, {"node": "n1"})).body == {"orders": []} and lost == []
+
+
+@pytest.mark.parametrize("environment", [{"SLURM_JOB_ID": "7"}, "torn", None])
+async def test_event_of_a_hook(served: Served, monkeypatch: pytest.MonkeyPatch, environment: object) -> None:
+    heard: list[tuple[str, object]] = []
+
+    async def arrived(event: str, environment: object) -> None:
+        heard.append((event, environment))
+
+    monkeypatch.setattr(served.server._events, "arrived", arrived)
+    body = {"event": "node_down", "environment": environment}
+    assert (await served.post(protocol.EVENT, body)).status == 200
+    assert heard == [("node_down", environment if isinstance(environment, dict) else {})]
+
+
+# --- without a credential, and the client of the command line -----------------------------------------------------------
+
+
+async def test_metrics_and_health_are_open(served: Served) -> None:
+    async with served.session.get(served.url + "/healthz") as answer:
+        assert (answer.status, await answer.text()) == (200, "ok\n")
+    async with served.session.get(served.url + "/metrics") as answer:
+        assert answer.status == 200 and "sentinel_evidence_total" in await answer.text()
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/view/../../etc/passwd", "/v1/nothing"])
+async def test_there_is_nothing_else(served: Served, path: str) -> None:
+    assert (await served.post(path)).status == 404
+
+
+async def test_client_of_the_command_line(served: Served) -> None:
+    client = DaemonClient(served.url, served.signers[OPERATOR])
+    try:
+        seen = await asyncio.to_thread(client.post, protocol.VIEW, STATUS)
+        assert seen["open_incidents"] == []
+        release = {"change": "release", "arguments": {"node": "n1"}}
+        with pytest.raises(Refused, match="n1 is not drained"):
+            await asyncio.to_thread(client.post, protocol.CHANGE, release)
+        with pytest.raises(Refused) as caught:
+            await asyncio.to_thread(client.post, protocol.CHANGE, {"change": "explode"})
+        assert "upgrade" in caught.value.fix
+    finally:
+        client.close()
