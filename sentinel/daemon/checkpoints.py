@@ -22,12 +22,15 @@ from sentinel.daemon.live import Live
 from sentinel.errors import ProtocolError, Refused, Unavailable
 from sentinel.intent import Intent, intent_of
 from sentinel.log import Log
-from sentinel.model import Cause, JobView, Scalar, StepKind
+from sentinel.model import Cause, Fleet, JobView, Scalar, StepKind
 from sentinel.ports import Orders
 from sentinel.protocol import OrderKind
 from sentinel.settings import Recovery
 
 _ATTEMPTS = 3  # the failed attempt and those before it whose allocations may be asked for again
+_REMEMBERED = (
+    32  # incidents whose listings are kept until their checkpoints are moved aside; else they are listed again
+)
 _LISTERS = 3  # nodes tried, one after the other, for the shared folders
 
 
@@ -86,7 +89,8 @@ class FleetCheckpoints:
         homes = await self._homes(task, job, bad)
         seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
         reached = self._live.last_step(task.job, task.attempt)
-        decision, nodes = self._decide(task, seen, homes, bad, reached)
+        survivors = await self._survivors(task, job, bad)
+        decision, nodes = self._decide(task, seen, homes, survivors, bad, reached)
         self._log.info(
             "checkpoint-choice",
             incident=task.incident.id,
@@ -112,13 +116,18 @@ class FleetCheckpoints:
         }
 
     def _decide(
-        self, task: Task, seen: Seen, homes: Sequence[tuple[str, ...]], bad: frozenset[str], reached: int | None
+        self,
+        task: Task,
+        seen: Seen,
+        homes: Sequence[tuple[str, ...]],
+        survivors: tuple[str, ...],
+        bad: frozenset[str],
+        reached: int | None,
     ) -> tuple[Decision, tuple[str, ...]]:
         """The cheapest choice over the allocations that the job could be given again, and that allocation."""
         attempt = self._live.attempts.get((task.job, task.attempt))
         step_time_s = (attempt.step_time_s if attempt else None) or self._recovery.step_time_s
         onset = task.verdict.onset_step
-        survivors = tuple(node for node in self._live.nodes_of(task.job, task.attempt) if node not in bad)
         options: list[tuple[Decision, tuple[str, ...]]] = []
         for nodes in homes or [survivors]:
             decision = choose(
@@ -146,11 +155,16 @@ class FleetCheckpoints:
         found: list[tuple[str, ...]] = []
         for attempt in range(task.attempt, max(-1, task.attempt - _ATTEMPTS), -1):
             nodes = self._live.nodes_of(task.job, attempt)
-            views = [fleet.nodes[name] for name in nodes if name in fleet.nodes]
-            free = all(view.usable and (view.state == "idle" or view.name in job.nodes) for view in views)
-            if nodes and len(views) == len(nodes) and free and not bad & set(nodes) and nodes not in found:
+            free = all(_free(fleet, name, job) for name in nodes)
+            if nodes and free and not bad & set(nodes) and nodes not in found:
                 found.append(nodes)
         return found
+
+    async def _survivors(self, task: Task, job: JobView, bad: frozenset[str]) -> tuple[str, ...]:
+        """What is left of the failed attempt's nodes: the job may be told to wait for these, so they must be free."""
+        fleet = await self._fleets.take(2.0)
+        nodes = self._live.nodes_of(task.job, task.attempt)
+        return tuple(name for name in nodes if name not in bad and _free(fleet, name, job))
 
     def _lookers(self, task: Task, bad: frozenset[str], homes: Sequence[tuple[str, ...]]) -> list[str]:
         """Nodes whose local folders are looked at: the failed attempt's, then those of the attempts before."""
@@ -234,6 +248,8 @@ class FleetCheckpoints:
         ]
         seen = Seen(tuple(parts), tuple(candidates), world, tuple(problems))
         self._seen[task.incident.id] = seen
+        while len(self._seen) > _REMEMBERED:
+            self._seen.pop(next(iter(self._seen)))
         return seen
 
     async def _list_shared(self, job: JobView, intent: Intent, nodes: Sequence[str], check: Check) -> list[Part]:
@@ -281,6 +297,12 @@ class FleetCheckpoints:
             "reason": f"incident {task.incident.id}",
         }
         await self._orders.ask(host, OrderKind.QUARANTINE, arguments, deadline_s=self._recovery.inventory_s)
+
+
+def _free(fleet: Fleet, name: str, job: JobView) -> bool:
+    """Whether Slurm could give the node to the job at once."""
+    view = fleet.nodes.get(name)
+    return view is not None and view.usable and (view.state == "idle" or name in job.nodes)
 
 
 def _world_size(parts: Sequence[Part], nodes: int) -> int | None:

@@ -1,0 +1,364 @@
+"""The choice over what nodes list: shards that were lost with a node, nodes that do not answer, and what is moved aside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from core_daemon import Daemon, FakeOrders
+from core_records import AT, evidence, incident, plan, step, verdict
+from core_watch import Seconds
+from core_world import World
+
+from sentinel.actions.means import Task
+from sentinel.checkpoints.records import Part, Tier
+from sentinel.daemon import checkpoints
+from sentinel.daemon.checkpoints import FleetCheckpoints
+from sentinel.errors import Refused, Timeout, Unavailable
+from sentinel.log import Log
+from sentinel.model import Cause, JobView, Kind, Outcome, Result, Source, StepKind, Verdict
+from sentinel.settings import Recovery
+
+Worlds = Callable[..., World]
+GLOBAL, LOCAL = "/shared/run", "/nvme/%N/run"
+BOTH = json.dumps({"sentinel": {"restart": True, "global": [GLOBAL], "local": [LOCAL]}})
+SHARED = json.dumps({"sentinel": {"restart": True, "global": [GLOBAL]}})
+NEITHER = json.dumps({"sentinel": {"restart": True}})
+LOST = verdict(Cause.NODE_FAILURE, drain=("n2",))
+NOBODY = verdict(Cause.NCCL_HANG_UNKNOWN)
+
+
+def shared(step_: int, *, valid: bool | None = True, level: str = "checksum", host: str = "n1") -> Part:
+    return Part(
+        host=host, root=GLOBAL, path=f"{GLOBAL}/step-{step_}", key=f"step-{step_}", step=step_, tier="global",
+        format="dcp", bytes=1000, valid=valid, level=level, reason="" if valid else "torn", world_size=4,
+    )  # fmt: skip
+
+
+def local(host: str, step_: int, *owners: int, valid: bool | None = True) -> Part:
+    root = LOCAL.replace("%N", host)
+    tier: Tier = "local"
+    return Part(
+        host=host, root=root, path=f"{root}/step-{step_}", key=f"step-{step_}", step=step_, tier=tier, format="nvrx",
+        bytes=1000, valid=valid, level="checksum", reason="" if valid else "torn", whole=False, world_size=4,
+        owners=frozenset(owners), marked=True,
+    )  # fmt: skip
+
+
+class Nodes(FakeOrders):
+    """Agents that list what lies on them; ``silent`` ones do not answer. The shared folder looks alike from all."""
+
+    def __init__(self, *parts: Part, silent: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.parts, self.silent = parts, silent
+        self.moved: list[tuple[str, list[str]]] = []
+        self.stuck: set[str] = set()  # nodes that cannot move anything
+
+    async def ask(self, node: str, kind: str, arguments: Mapping[str, object], *, deadline_s: float) -> object:
+        self.asked.append((node, str(kind), arguments))
+        if node in self.silent:
+            raise Timeout(f"the agent of {node} did not answer")
+        if str(kind) == "quarantine":
+            if node in self.stuck:
+                raise Unavailable(f"the agent of {node} could not do it")
+            assert isinstance(arguments["paths"], list)
+            self.moved.append((node, sorted(arguments["paths"])))
+            return {"moved": []}
+        roots = arguments["roots"]
+        assert isinstance(roots, list)
+        listings = []
+        for root in roots:
+            here = [p for p in self.parts if p.tier == root["tier"] and p.root == root["path"]]
+            listings.append([replace(p, host=node).to_json() for p in here if p.tier == "global" or p.host == node])
+        return {"listings": listings}
+
+    def listed(self) -> list[tuple[str, str]]:
+        return [(node, str(a["roots"][0]["tier"])) for node, kind, a in self.asked if kind == "inventory"]  # type: ignore[index]
+
+
+class Case:
+    """The job of the world ran on n1 and n2, two ranks each, and failed in its first attempt."""
+
+    def __init__(self, world: World, orders: FakeOrders, *, comment: str = BOTH, **recovery: Any) -> None:
+        self.world = world
+        world.slurm.jobs[world.job].record["comment"] = comment
+        self.daemon = Daemon(world)
+        self.orders = orders
+        self.checkpoints = FleetCheckpoints(
+            orders=orders, live=self.daemon.live, fleets=self.daemon.fleets, store=world.store,
+            recovery=Recovery(**recovery), log=Log(self.daemon.stream),
+        )  # fmt: skip
+
+    async def view(self) -> JobView:
+        return (await self.daemon.fleets.take()).jobs[self.world.job]
+
+    async def ended(self) -> None:
+        """It failed, and the step before has put it back into the queue, held."""
+        await self.daemon.fleets.take()
+        self.world.slurm.end(self.world.job, exit_code=1)
+        self.world.slurm.back_to_queue(self.world.slurm.jobs[self.world.job], held=True)
+
+    def task(self, judged: Verdict = NOBODY, kind: StepKind = StepKind.CHOOSE_CHECKPOINT, attempt: int = 0) -> Task:
+        this = step(kind, job=self.world.job, attempt=attempt)
+        return Task(incident(job=self.world.job, attempt=attempt), judged, plan(this), this)
+
+    async def choose(self, judged: Verdict = NOBODY, attempt: int = 0) -> dict[str, Any]:
+        return dict(await self.checkpoints.choose(self.task(judged, attempt=attempt), await self.view()))
+
+    async def quarantine(self, chosen: Mapping[str, Any], judged: Verdict = NOBODY) -> dict[str, Any]:
+        task = self.task(judged, StepKind.QUARANTINE)
+        return dict(await self.checkpoints.quarantine(task, await self.view(), chosen))
+
+    def stepped(self, number: int) -> None:
+        self.daemon.live.note(
+            evidence(Kind.STEP, source=Source.PROGRESS, job=self.world.job, attempt=0, data={"step": number})
+        )
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    made = Seconds()
+    monkeypatch.setattr(checkpoints, "time", made)
+    return made
+
+
+async def failed(world: World, orders: FakeOrders, **how: Any) -> Case:
+    made = Case(world, orders, **how)
+    await made.ended()
+    return made
+
+
+WHOLE_LOCAL = (local("n1", 300, 0, 1), local("n2", 300, 2, 3))
+
+
+# --- choosing ------------------------------------------------------------------------------------------------------------
+
+
+async def test_nearest_is_on_the_nodes_themselves(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL))
+    case.stepped(310)
+    found = await case.choose()
+    assert (found["path"], found["step"], found["tier"]) == (f"{LOCAL}/step-300", 300, "local")
+    assert (found["hosts"], found["last_step"], found["lost_steps"]) == ("n1,n2", 310, 10)
+    assert "checkpoint-choice incident=inc1 step=300 tier=local" in case.daemon.said
+
+
+async def test_shards_of_a_lost_node_are_gone(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL))
+    found = await case.choose(LOST)
+    assert (found["path"], found["tier"], found["hosts"]) == (f"{GLOBAL}/step-200", "global", "")
+    assert "n2" not in {node for node, _ in case.orders.listed()}  # type: ignore[attr-defined]
+
+
+async def test_lost_node_that_held_the_highest_rank_is_not_taken_for_a_smaller_job(world: Worlds) -> None:
+    """What is left names ranks 0 and 1 only, and says nothing of a world size: it must not look complete."""
+    parts = [replace(part, world_size=None) for part in WHOLE_LOCAL]
+    case = await failed(world(), Nodes(replace(shared(200), world_size=None), *parts))
+    assert (await case.choose(LOST))["tier"] == "global"
+
+
+async def test_suspect_nodes_do_not_count_as_places(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL))
+    assert (await case.choose(verdict(Cause.NCCL_HANG_UNKNOWN, suspect=("n1",))))["tier"] == "global"
+
+
+async def test_node_that_somebody_drained_meanwhile_is_no_home(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL))
+    case.world.slurm.person_drains("n2", "a person")
+    assert (await case.choose())["tier"] == "global"
+
+
+async def test_node_that_another_job_took_is_no_home(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL))
+    case.world.slurm.submit(nodes=1, required=("n2",), name="other")
+    assert (await case.choose())["tier"] == "global"
+
+
+async def test_local_folders_that_do_not_outlive_the_job_are_not_chosen(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL), local_survives=False)
+    assert (await case.choose())["tier"] == "global"
+
+
+async def test_allocation_of_the_attempt_before_may_be_asked_for_again(world: Worlds) -> None:
+    """The second attempt died with n3 before it saved anything; the first one's nodes still hold its shards."""
+    there = world()
+    case = Case(there, Nodes(shared(200), *WHOLE_LOCAL))
+    await case.daemon.fleets.take()
+    this = there.slurm.jobs[there.job]
+    this.restarts, this.on = 1, ("n1", "n3")
+    await case.daemon.fleets.take()
+    there.slurm.end(there.job, exit_code=1)
+    found = await case.choose(verdict(Cause.NODE_FAILURE, drain=("n3",)), attempt=1)
+    assert (found["tier"], found["step"], found["hosts"]) == ("local", 300, "n1,n2")
+
+
+async def test_allocation_of_long_ago_is_not_asked_for(world: Worlds) -> None:
+    there = world()
+    case = Case(there, Nodes(shared(200), *WHOLE_LOCAL))
+    await case.daemon.fleets.take()
+    this = there.slurm.jobs[there.job]
+    for attempt in (1, 2, 3):
+        this.restarts, this.on = attempt, ("n1", "n3")
+        await case.daemon.fleets.take()
+    there.slurm.end(there.job, exit_code=1)
+    found = await case.choose(verdict(Cause.NODE_FAILURE, drain=("n3",)), attempt=3)
+    assert found["tier"] == "global"
+
+
+async def test_numbers_that_went_bad_lead_to_before_their_onset(world: Worlds) -> None:
+    parts = [shared(s, level="content") for s in (100, 200, 300)] + [shared(150)]
+    case = await failed(world(), Nodes(*parts))
+    found = await case.choose(verdict(Cause.GPU_MEMORY_ECC, onset_step=200))
+    assert (found["step"], found["level"]) == (100, "content")
+    assert {a["level"] for _, kind, a in case.orders.asked if kind == "inventory"} == {"content"}
+
+
+@pytest.mark.parametrize(("valid", "level"), [(False, "checksum"), (None, "checksum"), (True, "structural")])
+async def test_what_is_not_proven_is_passed_over(world: Worlds, valid: bool | None, level: str) -> None:
+    case = await failed(world(), Nodes(shared(300, valid=valid, level=level), shared(200)), comment=SHARED)
+    found = await case.choose()
+    assert found["step"] == 200 and "passed over 1 newer" in found["explanation"]
+
+
+async def test_none_that_is_whole_is_an_answer(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(300, valid=False)), comment=SHARED)
+    case.stepped(310)
+    found = await case.choose()
+    assert "path" not in found and found["last_step"] == 310 and "none of 1 candidates" in found["explanation"]
+
+
+@pytest.mark.parametrize("comment", [NEITHER, "", "{torn sentinel"])
+async def test_job_that_named_no_folders_asks_nobody(world: Worlds, comment: str) -> None:
+    case = await failed(world(), Nodes(shared(200)), comment=comment)
+    assert "no checkpoint folders" in (await case.choose())["explanation"] and case.orders.asked == []
+    assert await case.quarantine({}) == {"moved": 0}
+
+
+async def test_nodes_read_as_the_jobs_user(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200)), comment=SHARED)
+    await case.choose()
+    ((_, _, arguments),) = case.orders.asked
+    assert arguments["uid"] == 1001 and arguments["job"] == case.world.job
+
+
+async def test_path_it_could_not_resume_from_is_not_chosen_again(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
+    before = step(StepKind.CHOOSE_CHECKPOINT, job=case.world.job, attempt=-1)
+    case.world.store.intend(plan(before, incident="old"), before, AT)
+    done = Outcome(before, Result.DONE, AT, data={"path": f"{GLOBAL}/step-300", "step": 300})
+    case.world.store.record(plan(before, incident="old"), done)
+    assert (await case.choose(verdict(Cause.CHECKPOINT_CORRUPT)))["step"] == 200
+    assert (await case.choose(NOBODY))["step"] == 300  # a fault of a GPU is not the checkpoint's
+    case.stepped(301)  # that attempt did resume from it
+    assert (await case.choose(verdict(Cause.CHECKPOINT_CORRUPT)))["step"] == 300
+
+
+# --- nodes that do not answer ----------------------------------------------------------------------------------------------
+
+
+async def test_shards_on_a_node_that_does_not_answer_are_not_known(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL, silent=("n2",)))
+    found = await case.choose()
+    assert found["tier"] == "global" and "n2 did not answer" in found["explanation"]
+
+
+async def test_shared_folders_are_listed_by_the_next_that_answers(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), silent=("n1", "n2")), comment=SHARED)
+    assert (await case.choose())["step"] == 200
+    assert case.orders.listed() == [("n1", "global"), ("n2", "global"), ("n3", "global")]  # type: ignore[attr-defined]
+
+
+async def test_three_nodes_are_asked_and_no_more(world: Worlds, seconds: Seconds) -> None:
+    case = await failed(world(), Nodes(shared(200), silent=("n1", "n2", "n3")), comment=SHARED, storage_s=600.0)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="no node could list"):
+            await case.choose()
+        seconds.now_s += 599.0
+    assert "n4" not in {node for node, _ in case.orders.listed()}  # type: ignore[attr-defined]
+
+
+async def test_frozen_storage_is_waited_for_and_then_the_job_resumes_by_itself(world: Worlds, seconds: Seconds) -> None:
+    case = await failed(world(), FakeOrders(), storage_s=600.0)
+    with pytest.raises(Unavailable):
+        await case.choose()
+    seconds.now_s += 600.0
+    found = await case.choose()
+    assert "path" not in found and found["explanation"].startswith("not checked, the job resumes as its script does")
+
+
+@pytest.mark.parametrize("answer", ["torn", {}, {"listings": "torn"}, {"listings": [[{"host": 7}]]}, {"listings": [7]}])
+async def test_torn_listing_is_no_listing(world: Worlds, seconds: Seconds, answer: object) -> None:
+    orders = FakeOrders({(f"n{i}", "inventory"): answer for i in range(1, 5)})
+    case = await failed(world(), orders, comment=SHARED)
+    with pytest.raises(Unavailable, match="no node could list"):
+        await case.choose()
+
+
+async def test_slurm_that_does_not_answer_is_waited_for(world: Worlds, seconds: Seconds) -> None:
+    case = await failed(world(), Nodes(shared(200)))
+    view = await case.view()
+    case.world.slurm.answers = False
+    case.daemon.fleets._taken_s = float("-inf")
+    with pytest.raises(Unavailable):
+        await case.checkpoints.choose(case.task(), view)
+
+
+# --- moving aside ----------------------------------------------------------------------------------------------------
+
+
+async def test_newer_and_broken_ones_are_moved_where_they_lie(world: Worlds) -> None:
+    orders = Nodes(
+        shared(100, valid=False), shared(200), shared(250, valid=None), shared(300), local("n1", 150, 0, 1),
+        local("n1", 300, 0, 1), local("n2", 300, 2, 3), local("n2", 120, 2, 3, valid=False),
+    )  # fmt: skip
+    case = await failed(world(), orders)
+    await case.choose()
+    found = await case.quarantine({"path": f"{GLOBAL}/step-200", "step": 200})
+    moved = {(node, path) for node, paths in orders.moved for path in paths}
+    assert {path for _, path in moved if path.startswith(GLOBAL)} == {f"{GLOBAL}/step-{s}" for s in (100, 250, 300)}
+    assert {(node, path) for node, path in moved if path.startswith("/nvme")} == {
+        ("n1", "/nvme/n1/run/step-300"), ("n2", "/nvme/n2/run/step-300"), ("n2", "/nvme/n2/run/step-120"),
+    }  # fmt: skip
+    assert found["moved"] == 6 and found["explanation"].startswith("quarantined 6: ")
+
+
+async def test_chosen_one_and_older_sound_ones_stay(world: Worlds) -> None:
+    orders = Nodes(shared(100), shared(200), *WHOLE_LOCAL)
+    case = await failed(world(), orders)
+    chosen = await case.choose()
+    assert chosen["step"] == 300
+    assert await case.quarantine(chosen) == {"moved": 0} and orders.moved == []
+
+
+async def test_without_a_choice_only_broken_ones_are_moved(world: Worlds) -> None:
+    """After a restart of the daemon nothing is remembered of what was seen: it is looked at again."""
+    orders = Nodes(shared(200), shared(300, valid=False))
+    case = await failed(world(), orders, comment=SHARED)
+    assert (await case.quarantine({}))["moved"] == 1
+    assert orders.moved == [("n1", [f"{GLOBAL}/step-300"])]
+
+
+async def test_move_that_fails_is_tried_again_and_then_given_up(world: Worlds, seconds: Seconds) -> None:
+    orders = Nodes(shared(200), shared(300, valid=False))
+    case = await failed(world(), orders, comment=SHARED, quarantine_s=60.0)
+    orders.stuck = {"n1"}
+    with pytest.raises(Unavailable, match="not moved: the agent of n1"):
+        await case.quarantine({"step": 200})
+    seconds.now_s += 59.0
+    with pytest.raises(Unavailable):
+        await case.quarantine({"step": 200})
+    seconds.now_s += 1.0
+    with pytest.raises(Refused, match="not moved after 60 s"):
+        await case.quarantine({"step": 200})
+
+
+async def test_what_was_seen_for_old_incidents_is_forgotten(world: Worlds, seconds: Seconds) -> None:
+    case = await failed(world(), Nodes(shared(200)), comment=SHARED)
+    view = await case.view()
+    for number in range(200):
+        task = case.task()
+        await case.checkpoints.choose(replace(task, incident=replace(task.incident, id=f"inc{number}")), view)
+    assert len(case.checkpoints._seen) <= 64
