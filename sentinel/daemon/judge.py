@@ -6,12 +6,14 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sentinel import incidents as room
 from sentinel import pipeline
 from sentinel.adapters.store import Store
-from sentinel.classify import History, PastFailure
+from sentinel.classify import History, PastFailure, classify
+from sentinel.daemon.failing import failing_together
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.live import Live
@@ -204,7 +206,7 @@ class Judge:
         self.incidents[incident_id] = incident
         now = self._clock.now()
         history = await asyncio.to_thread(self._history, now)
-        situation = await self._situation(incident, fleet, now)  # no await from its end to the plan in self.plans
+        situation = await self._situation(incident, fleet, history, now)  # from its end to self.plans no await
         decision = pipeline.decide(
             incident, situation, history=history, rules=self._rules, settings=self._settings, now=now
         )
@@ -326,17 +328,12 @@ class Judge:
 
     # --- what policy looks at -----------------------------------------------------------------------------------------
 
-    async def _situation(self, incident: Incident, fleet: Fleet, now: datetime) -> Situation:
+    async def _situation(self, incident: Incident, fleet: Fleet, history: History, now: datetime) -> Situation:
         job = fleet.jobs.get(incident.job) if incident.job is not None else None
         drains, restarts, paused = await asyncio.to_thread(self._recall, incident.job, now)
         fleet, hour = with_plans(fleet, self.plans.values(), drains, now)
-        window = timedelta(seconds=self._settings.limits.breaker_window_s)
-        failing = {
-            name
-            for other, verdict in self.verdicts.items()
-            if (seen := self.incidents.get(other)) is not None and now - seen.updated_at <= window
-            for name in verdict.drain
-        }
+        first_look = partial(classify, history=history, rules=self._rules, now=now)
+        failing = failing_together(self.incidents, self.verdicts, self._judging, first_look, self._settings.limits, now)
         reached = None
         if incident.job is not None and incident.attempt is not None:
             reached = self._live.last_step(incident.job, incident.attempt)
@@ -346,7 +343,7 @@ class Judge:
             job=job,
             last_step=reached,
             drains=tuple(hour),
-            failing_nodes=frozenset(failing),
+            failing_nodes=failing,
             restarts=tuple(restarts),
             paused=paused,
             opt_in=self._settings.recovery.opt_in,

@@ -45,6 +45,7 @@ class AttemptSeen:
     rhythm: Rhythm = field(default_factory=Rhythm)
     ended: bool = False
     stalled: bool = False
+    silent_at_step: int | None = None  # step after which it is silent for longer than usual
     asked_at: datetime | None = None  # when the nodes were last asked what its tasks do
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
     saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
@@ -144,9 +145,9 @@ class Live:
             self._step(seen, item)
         else:
             seen.pool.append(item)
+            seen.rhythm = observe(seen.rhythm, item)  # a line that announces a pause excuses it
         if item.kind == Kind.CHECKPOINT_SAVED:
             seen.saves.append(item)
-            seen.rhythm = observe(seen.rhythm, item)
         if item.kind == Kind.JOB_ENDED:
             seen.ended = True
         self._news.set()

@@ -111,6 +111,7 @@ def _judging(base: Base) -> tuple[Tell, Recover, Judge]:
         clock=base.clock,
         telemetry=base.telemetry,
         log=base.log,
+        breaker_window_s=settings.limits.breaker_window_s,
     )
     means = Means(
         clock=base.clock,

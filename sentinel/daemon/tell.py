@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from sentinel.adapters.store import Store
 from sentinel.alerts import compose
@@ -14,6 +15,9 @@ from sentinel.model import Incident, JobView, Notice, Outcome, Plan, Verdict
 from sentinel.ports import Clock, Sink
 from sentinel.telemetry import Telemetry
 
+_BREAKER = (
+    "breaker_told"  # in the store: the incident whose notice told of the breaker, and the last one that joined it
+)
 _PAUSES_S = (0.5, 2.0, 10.0, 30.0)
 
 
@@ -28,6 +32,7 @@ class Tell:
         clock: Clock,
         telemetry: Telemetry,
         log: Log,
+        breaker_window_s: float = 60.0,
     ) -> None:
         self._store = store
         self._live = live
@@ -37,11 +42,16 @@ class Tell:
         self._telemetry = telemetry
         self._log = log
         self._told: set[str] = set()
+        self._breaker_window = timedelta(seconds=breaker_window_s)
         self._sending: set[asyncio.Task[None]] = set()
 
     async def about(self, incident: Incident, verdict: Verdict, plan: Plan, job: JobView | None) -> None:
         """Tell every receiver of ``incident``, each once, whatever happens later."""
         if incident.id in self._told:
+            return
+        if plan.refusal == "breaker" and self._known_breaker(incident.id):
+            self._told.add(incident.id)
+            self._log.info("notice-joined", incident=incident.id, reading="the breaker that is open was told of")
             return
         outcomes = [found for step in plan.steps if (found := self._store.outcome(incident.id, step)) is not None]
         notice = self._compose(incident, verdict, plan, outcomes, job)
@@ -51,6 +61,16 @@ class Tell:
             self._store.record_notice(notice, name, delivered=False)
             self._send(notice, name)
         self._told.add(incident.id)  # only now: a store that failed above must not silence the incident
+
+    def _known_breaker(self, incident: str) -> bool:
+        """Whether people were told of the breaker that froze this incident: one shared cause, one message. It counts as the
+        same one as long as the next incident comes within the breaker's window. Kept, so that a start tells nobody again."""
+        now = self._clock.now()
+        kept = self._store.get(_BREAKER) or {}
+        same = bool(kept) and now - datetime.fromisoformat(kept["at"]) <= self._breaker_window
+        first = kept["incident"] if same else incident
+        self._store.put(_BREAKER, {"incident": first, "at": now.isoformat()})
+        return bool(first != incident)
 
     def send_undelivered(self) -> None:
         """After a start: what was composed and not delivered."""

@@ -232,13 +232,27 @@ class Watch:
         await asyncio.gather(*(self._look_at_job(job, attempt, seen, now) for job, attempt, seen in running))
 
     async def _look_at_job(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> None:
-        item = stalled(seen.rhythm, now, self._settings.judgement)
-        item = item or await self._stands_still(job, attempt, seen, now)
+        item = await self._stands_still(job, attempt, seen, now) or self._silent_for_long(job, attempt, seen, now)
         if item is None or not await self._still_runs(job, attempt):
             return
         seen.stalled = True
         self._log.warning("job-stalled", job=job, attempt=attempt, step=seen.last_step)
         await self._observe([item])
+
+    def _silent_for_long(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> Evidence | None:
+        """A silence that the job's rhythm does not allow. Nothing but the clock speaks for a hang here, and a restart of a
+        job that only paused costs more than some seconds: it must last ``stall_confirm`` times as long."""
+        item = stalled(seen.rhythm, now, self._settings.judgement)
+        if item is None:
+            seen.silent_at_step = None
+            return None
+        if seen.silent_at_step != seen.last_step:
+            seen.silent_at_step = seen.last_step
+            self._log.info("job-silent", job=job, attempt=attempt, step=seen.last_step)
+        silent_s, allowed_s = item.data.get("silent_s"), item.data.get("allowed_s")
+        if not isinstance(silent_s, float) or not isinstance(allowed_s, float):
+            return item
+        return item if silent_s > self._settings.judgement.stall_confirm * allowed_s else None
 
     async def _stands_still(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> Evidence | None:
         """Silence that may be a pause (an evaluation, compilation): the tasks tell. One that is stopped is no pause, and

@@ -86,7 +86,7 @@ def evidence(seconds: float, step: int, kind: str) -> Evidence:
     return Evidence(f"{seconds}", at, at, Source.JOB_LOG, kind, Where(job=1, attempt=0), data={"step": step})
 
 
-def run(jobs: int, hours: float, seed: int = 7) -> dict[str, object]:
+def run(jobs: int, hours: float, seed: int = 7, confirm: float = 1.0) -> dict[str, object]:
     rng = random.Random(seed)
     delays, targets, within, in_pause, alarms, watched = [], [], 0, 0, 0, 0.0
     for _ in range(jobs):
@@ -100,6 +100,8 @@ def run(jobs: int, hours: float, seed: int = 7) -> dict[str, object]:
                 silent_s = (item.at - rhythm.last_at).total_seconds() if rhythm.last_at else 0.0
                 hung = seconds > hang_after and rhythm.gap_s is not None
                 until = silent_until(rhythm, LIMITS) if hung or silent_s > LIMITS.stall_floor_s else None
+                if until is not None and rhythm.last_at is not None:
+                    until = rhythm.last_at + confirm * (until - rhythm.last_at)
                 if until is not None and item.at > until and not hung:
                     alarms += 1
                 if hung:
@@ -134,5 +136,8 @@ if __name__ == "__main__":
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--hours", type=float, default=12.0)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument(
+        "--confirm", type=float, default=1.0, help="as [judgement] stall_confirm: what the daemon acts on without proof"
+    )
     arguments = parser.parse_args()
-    print(json.dumps(run(arguments.jobs, arguments.hours, arguments.seed)))
+    print(json.dumps(run(arguments.jobs, arguments.hours, arguments.seed, arguments.confirm)))
