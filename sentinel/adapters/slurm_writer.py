@@ -19,8 +19,9 @@ from sentinel.model import OURS, JobView, NodeView
 TRIES = 4  # a job changes its state between our look and our request at most a few times
 MAX_ARGUMENT = 1024  # Slurm cuts comments there
 # slurmd notes, in whole seconds, when it ended a job; what slurmctld signs for that job in the same second it takes for
-# old ("Job credential revoked") and the restarted job fails at once. Seen with 24.11.
-REVOKED_S = 1.05
+# old ("Job credential revoked") and the restarted job fails at once (seen with 24.11). And it forgets the ended job only
+# when it last looked two seconds ago: a start before that is taken for the same job and its Prolog is not run (22.05).
+REVOKED_S = 2.05
 NO_MORE_WORK = frozenset({"drain", "fail"})
 
 
