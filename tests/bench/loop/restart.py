@@ -1,7 +1,8 @@
 """How long from the decision until the job runs again, against Slurm's plain requeue.
 
 A job on --job-nodes of --nodes real slurmd (the stand-in program, since dozens of PyTorch ranks do not fit on two cores)
-loses a GPU of a random node again and again. Measured from the plan's time in the store: the release of the job (ledger),
+loses a GPU of a random node again and again (the nodes stay
+drained). Measured from the plan's time in the store: the release of the job (ledger),
 Slurm saying RUNNING for the next attempt (squeue), its first step in the log. Beside it, as the baseline of the same run, a
 job that an operator requeues with ``scontrol requeue``: Slurm makes it wait two minutes.
 
@@ -18,10 +19,10 @@ import time
 from functools import partial
 
 from faults import WIDE, inject
-from lab import gpus, slurm
+from lab import slurm
 from lab.layout import Lab
 from lab.submit import Request, submit
-from measure import client, lab_up, line, load, quantile, release, rows, seconds, until
+from measure import lab_up, line, load, quantile, rows, seconds, until
 
 STEP = re.compile(r"^step \d+ \| loss", re.MULTILINE)
 
@@ -69,7 +70,7 @@ class Times:
 
 def one(lab: Lab, job: int, attempt: int, rng: random.Random, times: Times) -> None:
     before = len(log_of(lab, job)) if attempt else 0
-    until("a checkpoint", lambda: "saved step" in log_of(lab, job)[before:], 120.0)
+    until("a checkpoint", lambda: "(global)" in log_of(lab, job)[before:], 120.0)
     nodes = slurm.client(lab, ["squeue", "-h", "-j", str(job), "-o", "%N"]).strip()
     node = rng.choice(slurm.client(lab, ["scontrol", "show", "hostnames", nodes]).split())
     mark = len(log_of(lab, job))
@@ -79,8 +80,8 @@ def one(lab: Lab, job: int, attempt: int, rng: random.Random, times: Times) -> N
     running = time.time()
 
     def steps() -> bool:
-        _, found, tail = log_of(lab, job)[mark:].partition("resumed from")
-        return bool(found and STEP.search(tail))
+        begun = re.search(r"^(resumed from|starting from scratch)", log_of(lab, job)[mark:], re.MULTILINE)
+        return begun is not None and STEP.search(log_of(lab, job)[mark + begun.end() :]) is not None
 
     until("steps of the next attempt", steps, 120.0, step_s=0.05)
     stepped = time.time()
@@ -105,9 +106,6 @@ def one(lab: Lab, job: int, attempt: int, rng: random.Random, times: Times) -> N
     parts = " ".join(f"{kind} {seconds(end) - seconds(at):.2f}" for kind, at, end in ledger if end)
     print(f"  attempt {attempt}: released {times.released[-1]:.2f} running {times.running[-1]:.2f} "
           f"steps {times.steps[-1]:.2f} s; {parts}; load {load()}", flush=True)  # fmt: skip
-    gpus.heal(lab, node)
-    time.sleep(2.0)
-    release(client(lab), node)
 
 
 def main() -> None:
@@ -124,7 +122,13 @@ def main() -> None:
         baseline = threading.Thread(target=plain_requeue, args=(lab, plain))
         baseline.start()
         request = Request(
-            nodes=options.job_nodes, run="bench", standin=True, step_time_s=1.0, steps=100_000, local_every=5
+            nodes=options.job_nodes,
+            run="bench",
+            standin=True,
+            step_time_s=1.0,
+            steps=100_000,
+            local_every=4,
+            global_every=8,
         )
         job = submit(lab, request)
         times = Times()

@@ -68,3 +68,19 @@ async def test_receiver_that_is_no_longer_there_is_left_out(world: Worlds) -> No
     daemon.tell.send_undelivered()
     await daemon.quiet()
     assert fresh.got == []
+
+
+async def test_one_breaker_is_one_message_also_after_a_start_and_the_next_breaker_another(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = await _tell(there, [sink])
+    for name in ("inc2", "inc3"):
+        await daemon.tell.about(incident(ended(), id=name), verdict(), plan(incident=name, refusal="breaker"), None)
+    await daemon.quiet()
+    again = await _tell(there, [sink])
+    await again.tell.about(incident(ended(), id="inc4"), verdict(), plan(incident="inc4", refusal="breaker"), None)
+    await again.quiet()
+    assert [notice.incident for notice in sink.got] == ["inc1"]
+    there.slurm.clock.advance(61.0)
+    await again.tell.about(incident(ended(), id="inc5"), verdict(), plan(incident="inc5", refusal="breaker"), None)
+    await again.quiet()
+    assert [notice.incident for notice in sink.got] == ["inc1", "inc5"]
