@@ -14,6 +14,7 @@ from sentinel.adapters.store import Store
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.judge import job_ended
+from sentinel.daemon.lateness import Lateness
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.errors import Unavailable
 from sentinel.evidence.progress import observe, stalled
@@ -24,7 +25,6 @@ from sentinel.settings import Settings
 from sentinel.telemetry import Telemetry
 
 _LOOK_S = 0.25
-_LATE_S = 10.0  # however late we are, silence is never excused for longer than twice this
 _ASK_TASKS_S = 5.0  # between questions to the nodes of a job that may only pause
 _REMEMBERED = 10  # lines that stand for a job's rhythm after a start
 _NEWS_S = 1.0  # between looks at Slurm that nodes' news of unknown jobs may cause
@@ -65,8 +65,7 @@ class Watch:
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._probed_s: dict[str, float] = {}
         self._told_cut_off = False  # said once for each time that all fall silent
-        self._looked_at_nodes_s: float | None = None
-        self._late = (0.0, float("-inf"))  # the longest lately that somebody waited for us, and when
+        self._lateness = Lateness(2 * settings.daemon.heartbeat_lost_s)
         self._down: frozenset[str] | None = None
 
     # --- nodes --------------------------------------------------------------------------------------------------------
@@ -89,11 +88,8 @@ class Watch:
         self._told_cut_off = False
 
     def waited(self, for_s: float) -> None:
-        """Somebody waited ``for_s`` before we knew who it was: while we are late ourselves, silence is ours as well."""
-        now_s = time.monotonic()
-        longest_s, at_s = self._late
-        if for_s >= longest_s or now_s - at_s > 2 * self._settings.daemon.heartbeat_lost_s:
-            self._late = (for_s, now_s)
+        """Somebody waited ``for_s`` before we knew who it was."""
+        self._lateness.waited(for_s, time.monotonic())
 
     def runs(self, node: str, jobs: object) -> None:
         """What a node says it runs: an attempt not heard of yet is worth a look at Slurm, once a second at most."""
@@ -122,11 +118,8 @@ class Watch:
 
     def _look_at_nodes(self) -> None:
         now_s = time.monotonic()
-        if self._looked_at_nodes_s is not None:
-            self.waited(max(0.0, now_s - self._looked_at_nodes_s - _LOOK_S))  # so late was the event loop
-        self._looked_at_nodes_s = now_s
-        # An agent's next heartbeat waits for the answer to the last: it may come late by both.
-        patience_s = self._settings.daemon.heartbeat_lost_s + 2 * min(self._late[0], _LATE_S)
+        self._lateness.looked(now_s, _LOOK_S)
+        patience_s = self._settings.daemon.heartbeat_lost_s + self._lateness.excuse_s
         heard = 0
         for name, seen in self._expected().items():
             since_s = seen if seen is not None else self._started_s
