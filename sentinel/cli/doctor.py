@@ -12,7 +12,7 @@ from typing import Any, Literal
 import click
 
 from sentinel.cli.asking import config_option, json_option, print_json, table, view
-from sentinel.errors import SentinelError, Unavailable
+from sentinel.errors import SentinelError
 from sentinel.settings import Settings, load
 
 Answer = Literal["good", "bad", "not known"]
@@ -80,7 +80,7 @@ def _slurm(settings: Settings) -> list[Finding]:
     try:
         release = asyncio.run(reader.version())
         conf = asyncio.run(slurm_config(settings.slurm))
-    except Unavailable as error:
+    except SentinelError as error:
         return [Finding("Slurm", "not known", error.message, error.fix or "is slurmctld running? scontrol ping")]
     findings = [Finding("Slurm", "good", f"release {release}, read by {description}")]
     findings.append(_rights(conf))
@@ -168,17 +168,30 @@ def _daemon(config: Path) -> list[Finding]:
         seen = view(config, "doctor")
     except SentinelError as error:
         return [Finding("daemon", "bad", error.message, error.fix)]
-    nodes: dict[str, Any] = seen["nodes"]
-    silent = sorted(name for name, node in nodes.items() if node["agent"] != "heard")
-    skewed = sorted(name for name, node in nodes.items() if abs(node["clock_offset_s"] or 0.0) > 1.0)
     findings = [Finding("daemon", "good", f"release {seen['version']}")]
     if seen["slurm_problem"]:
         findings.append(Finding("daemon and Slurm", "bad", seen["slurm_problem"]))
-    few = ", ".join(silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
+    nodes: dict[str, Any] = seen["nodes"]
+    if not nodes:
+        why = "the daemon has no answer of Slurm yet"
+        return [*findings, Finding("agents", "not known", why), Finding("clocks", "not known", why)]
+    silent = sorted(name for name, node in nodes.items() if node["agent"] != "heard")
+    seen_agents = f"{len(nodes) - len(silent)} of {len(nodes)} heard" + (f"; not {_few(silent)}" if silent else "")
     fix = "systemctl status sentinel-agent on them" if silent else ""
-    seen_agents = f"{len(nodes) - len(silent)} of {len(nodes)} heard" + (f"; not {few}" if silent else "")
-    findings.append(Finding("agents", "bad" if silent else "good", seen_agents, fix))
-    clock_fix = "check NTP or chrony on them" if skewed else ""
-    seen_clocks = f"off by more than 1 s: {', '.join(skewed[:5])}" if skewed else "within 1 s"
-    findings.append(Finding("clocks", "bad" if skewed else "good", seen_clocks, clock_fix))
-    return findings
+    return [*findings, Finding("agents", "bad" if silent else "good", seen_agents, fix), _clocks(nodes)]
+
+
+def _clocks(nodes: dict[str, Any]) -> Finding:
+    told = {name: node["clock_offset_s"] for name, node in nodes.items() if node["clock_offset_s"] is not None}
+    skewed = sorted(name for name, offset_s in told.items() if abs(offset_s) > 1.0)
+    untold = sorted(nodes.keys() - told.keys())
+    if skewed:
+        fix = "check NTP or chrony on them"
+        return Finding("clocks", "bad", f"off by more than 1 s: {_few(skewed)}", fix)
+    if untold:
+        return Finding("clocks", "not known", f"not told by {_few(untold)}", "are their agents heard?")
+    return Finding("clocks", "good", "within 1 s")
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -121,9 +121,9 @@ def _ground(ground: dict[str, Any]) -> tuple[object, ...]:
 
 def _plan(plan: dict[str, Any]) -> None:
     if plan["refusal"]:
-        click.echo(f"Refused ({plan['refusal']}): {plan['explanation']}")
+        click.echo(f"Refused ({shown(plan['refusal'])}): {shown(plan['explanation'])}")
     elif plan["explanation"]:
         click.echo(f"Plan: {shown(plan['explanation'])}")
     if plan["observe_only"] and plan["steps"]:
-        would = ", ".join(f"{s['kind']} {s['node'] or s['job']}" for s in plan["steps"])
+        would = ", ".join(f"{s['kind']} {shown(s['node'] or s['job'])}" for s in plan["steps"])
         click.echo(f"Would have done: {would}")

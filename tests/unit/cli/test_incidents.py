@@ -1,0 +1,187 @@
+"""incidents, why and history: grounds in order of weight, what was done, and hostile evidence made harmless."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cli_asked import HOSTILE, Asked, harmless, incident_row, objects
+
+WHERE = {"node": "n1", "gpu": 3, "rank": None, "job": 101}
+
+
+def ground(weight: float = 4.2, **changes: Any) -> dict[str, Any]:
+    item = {
+        "at": "2026-03-01T11:59:58.250Z", "source": "kernel", "kind": "xid", "where": WHERE, "text": "NVRM: Xid 48",
+        **changes,
+    }  # fmt: skip
+    return {"evidence": item, "weight": weight, "note": ""}
+
+
+def why(**changes: Any) -> dict[str, Any]:
+    verdict = {
+        "cause": "gpu_memory_ecc", "scope": "gpu", "confidence": 0.953,
+        "culprits": {"nodes": ["n1"], "gpus": ["n1:3"], "ranks": []}, "drain": ["n1"], "suspect": ["n2"],
+        "alternatives": [{"cause": "gpu_fell_off_bus", "confidence": 0.031}], "advice": "replace the GPU",
+        "grounds": [ground()], "against": [ground(-0.7)], "would_change": ["a passing memory test"],
+        **(changes.pop("verdict", None) or {}),
+    }  # fmt: skip
+    step: dict[str, Any] = {
+        "kind": "drain", "node": "n1", "job": None, "attempt": None, "intended_at": "2026-03-01T12:00:01.500Z",
+        "result": "done", "finished_at": "2026-03-01T12:00:02Z", "reason": "", "data": {},
+    }  # fmt: skip
+    plan = {"refusal": "", "explanation": "drain n1", "observe_only": False, "steps": [step]}
+    seen = {"incident": incident_row(), "verdict": verdict, "plan": plan, "steps": [step], "evidence": []}
+    return seen | changes
+
+
+# --- incidents ---------------------------------------------------------------------------------------------------------
+
+
+def test_list(asked: Asked) -> None:
+    asked.views["incidents"] = {"incidents": [incident_row(), incident_row(id="77aa", state="closed")]}
+    output = asked.run("incidents", "--job", "101").output
+    assert asked.seen == [("incidents", {"job": 101})] and "0f3a9c" in output and "77aa" in output
+    rows = objects(asked.run("incidents", "--json").output)
+    assert rows == asked.views["incidents"]["incidents"] and asked.seen[-1] == ("incidents", {})
+
+
+def test_incident_by_its_id_is_why(asked: Asked) -> None:
+    asked.views["why"] = why()
+    assert asked.run("incidents", "0f3").output == asked.run("why", "0f3").output
+    assert asked.seen == [("why", {"incident": "0f3"})] * 2
+
+
+# --- why ---------------------------------------------------------------------------------------------------------------
+
+
+def test_why_in_words(asked: Asked) -> None:
+    asked.views["why"] = why()
+    output = asked.run("why", "0f3").output
+    for words in (
+        "Incident 0f3a9c  opened 2026-03-01T12:00:00Z  watching  restarted",
+        "Job 101 attempt 0 of ada",
+        "Verdict: gpu_memory_ecc (gpu), 95% sure",
+        "Culprits: nodes n1; gpus n1:3",
+        "Suspect, excluded and not drained: n2",
+        "Else: gpu_fell_off_bus 3%",
+        "Advice: replace the GPU",
+        "Would change it: a passing memory test",
+        "Plan: drain n1",
+    ):
+        assert words in output
+    assert "11:59:58.25" in output and "n1:3" in output and "+4.2" in output and "-0.7" in output
+    assert "What decided" in output and "What spoke against" in output and "12:00:01.50" in output
+
+
+def test_why_for_machines(asked: Asked) -> None:
+    asked.views["why"] = why()
+    assert objects(asked.run("why", "0f3", "--json").output) == [why()]
+
+
+def test_incident_that_is_not_judged_yet(asked: Asked) -> None:
+    asked.views["why"] = why(plan=None, steps=[], incident=incident_row(job=None, cause=None)) | {"verdict": None}
+    found = asked.run("why", "0f3")
+    assert found.exit_code == 0 and len(found.output.splitlines()) == 1
+
+
+def test_refused_plan_and_one_that_only_watches(asked: Asked) -> None:
+    step = {"kind": "drain", "node": "n1", "job": None}
+    refused = {"refusal": "drain-budget", "explanation": "8 are drained", "observe_only": False, "steps": []}
+    watching = {"refusal": "", "explanation": "observing", "observe_only": True, "steps": [step]}
+    asked.views["why"] = why(plan=refused)
+    assert "Refused (drain-budget): 8 are drained" in asked.run("why", "x").output
+    asked.views["why"] = why(plan=watching)
+    assert "Would have done: drain n1" in asked.run("why", "x").output
+
+
+def test_step_whose_result_is_not_known(asked: Asked) -> None:
+    seen = why()
+    seen["steps"][0]["result"] = None
+    asked.views["why"] = seen
+    assert "not known" in asked.run("why", "x").output
+
+
+@pytest.mark.parametrize(
+    ("where", "place"),
+    [
+        ({"node": None, "rank": 7, "gpu": None}, "rank 7"),
+        ({"node": "n1", "rank": 7, "gpu": None}, "n1"),
+        ({"node": None, "rank": None, "gpu": 2}, ":2"),
+        ({"node": None, "rank": None, "gpu": None}, "-"),
+    ],
+)
+def test_where_a_ground_was_seen(asked: Asked, where: dict[str, object], place: str) -> None:
+    asked.views["why"] = why(verdict={"grounds": [ground(where=where)], "against": []})
+    (line,) = [line for line in asked.run("why", "x").output.splitlines() if "Xid 48" in line]
+    assert line.split("kernel")[1].split("+4.2")[0].strip() == place
+
+
+def test_long_evidence_is_cut_and_many_grounds_are_left_out(asked: Asked) -> None:
+    grounds = [ground(text=f"ground-{i} " + "x" * 3000) for i in range(40)]
+    asked.views["why"] = why(verdict={"grounds": grounds, "against": []})
+    output = asked.run("why", "x", columns=200).output
+    assert "ground-11" in output and "ground-12" not in output and output.count("x") < 12 * 210
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_hostile_evidence_is_shown_and_does_nothing(asked: Asked, columns: int) -> None:
+    hostile = ground(text=HOSTILE, where={"node": HOSTILE, "gpu": 1, "rank": None}) | {"note": HOSTILE}
+    seen = why(
+        incident=incident_row(user=HOSTILE, outcome=HOSTILE),
+        verdict={"advice": HOSTILE, "would_change": [HOSTILE], "grounds": [hostile], "against": [hostile],
+                 "culprits": {"nodes": [HOSTILE], "gpus": [], "ranks": []}, "suspect": [HOSTILE]},
+    )  # fmt: skip
+    seen["steps"][0]["reason"] = HOSTILE
+    plan = {"refusal": "user", "explanation": HOSTILE, "observe_only": True,
+            "steps": [{"kind": "drain", "node": HOSTILE, "job": None}]}  # fmt: skip
+    for refusal in ("user", ""):
+        asked.views["why"] = seen | {"plan": plan | {"refusal": refusal}}
+        found = asked.run("why", "x", columns=columns)
+        assert found.exit_code == 0 and harmless(found.output) and "[red]x[/red]·" in found.output
+        assert (
+            max(len(line) for line in found.output.splitlines() if "│" in line or "━" in line or "─" in line) <= columns
+        )
+
+
+# --- history -----------------------------------------------------------------------------------------------------------
+
+
+HISTORY = {
+    "days": 30.0,
+    "incidents": [incident_row()],
+    "by": {
+        "node": [{"key": "n1", "failures": 6}, {"key": "n2", "failures": 1}],
+        "cause": [{"key": "gpu_memory_ecc", "failures": 7}],
+        "job": [],
+        "user": [{"key": "ada", "failures": 7}],
+    },
+}
+
+
+def test_history_with_bars(asked: Asked) -> None:
+    asked.views["history"] = HISTORY
+    output = asked.run("history").output
+    assert asked.seen == [("history", {"days": 30.0})] and "1 incidents in the last 30 days" in output
+    bars = {line.split()[0]: line.count("█") for line in output.splitlines() if "█" in line}
+    assert bars == {"gpu_memory_ecc": 30, "n1": 30, "n2": 5, "ada": 30} and "By job" not in output
+
+
+def test_history_by_one_thing(asked: Asked) -> None:
+    asked.views["history"] = HISTORY
+    output = asked.run("history", "--by", "node", "--days", "7").output
+    assert asked.seen == [("history", {"days": 7.0})] and "By node" in output and "By user" not in output
+    assert objects(asked.run("history", "--by", "node", "--json").output) == [
+        {"by": "node", "key": "n1", "failures": 6}, {"by": "node", "key": "n2", "failures": 1},
+    ]  # fmt: skip
+
+
+def test_quiet_history(asked: Asked) -> None:
+    asked.views["history"] = {"days": 7, "incidents": [], "by": {"node": []}}
+    assert asked.run("history", "--days", "7").output == "No incident in the last 7 days.\n"
+    assert asked.run("history", "--json").output == ""
+
+
+def test_hostile_keys(asked: Asked) -> None:
+    asked.views["history"] = HISTORY | {"by": {"user": [{"key": HOSTILE, "failures": 1}]}}
+    assert harmless(asked.run("history").output)

@@ -1,0 +1,89 @@
+"""drain, release, pause and resume: the state first, then the question, and nothing without a yes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cli_asked import HOSTILE, Asked, harmless, objects
+
+from sentinel.errors import Refused, UserError
+from sentinel.protocol import CHANGE
+
+NODE: dict[str, Any] = {"node": "n1", "state": "mixed", "job": 101, "reason": ""}
+DRAIN = (CHANGE, {"change": "drain", "arguments": {"node": "n1", "reason": "fan"}})
+RELEASE = (CHANGE, {"change": "release", "arguments": {"node": "n1"}})
+
+
+@pytest.fixture(autouse=True)
+def node(asked: Asked) -> None:
+    asked.views["nodes"] = {"nodes": [NODE], "incidents": []}
+
+
+def test_drain_shows_asks_and_does(asked: Asked) -> None:
+    found = asked.run("drain", "n1", "--reason", "fan", says="y\n")
+    assert found.exit_code == 0 and asked.made == [DRAIN] and asked.seen == [("nodes", {"node": "n1"})]
+    assert found.output.index("n1 is mixed, runs job 101.") < found.output.index("Drain n1?")
+    assert found.output.endswith("n1 is drained.\n")
+
+
+@pytest.mark.parametrize("words", [("drain", "n1", "--reason", "fan"), ("release", "n1")])
+@pytest.mark.parametrize("says", ["n\n", "\n", "", "what\n"])
+def test_without_a_yes_nothing_is_done(asked: Asked, words: tuple[str, ...], says: str) -> None:
+    found = asked.run(*words, says=says)
+    assert found.exit_code == 1 and asked.made == [] and "Aborted" in found.output
+    assert "is drained" not in found.output and "is back" not in found.output
+
+
+def test_yes_answers_the_question(asked: Asked) -> None:
+    assert asked.run("drain", "n1", "--reason", "fan", "--yes").exit_code == 0
+    assert asked.run("release", "n1", "--yes").output.endswith("n1 is back.\n")
+    assert asked.made == [DRAIN, RELEASE]
+
+
+def test_reason_must_be_given(asked: Asked) -> None:
+    assert asked.run("drain", "n1", "--yes").exit_code == 2 and asked.made == []
+
+
+def test_release_shows_whose_drain_it_is(asked: Asked) -> None:
+    asked.views["nodes"] = {"nodes": [NODE | {"state": "drained", "job": None, "reason": "sentinel:0f3a ecc"}]}
+    output = asked.run("release", "n1", says="y\n").output
+    assert "n1 is drained, reason: sentinel:0f3a ecc." in output and asked.made == [RELEASE]
+
+
+def test_pause_and_resume(asked: Asked) -> None:
+    assert "sentinel resume ends it" in asked.run("pause").output
+    assert asked.run("resume").output == "Active again.\n"
+    assert asked.made == [(CHANGE, {"change": name, "arguments": {}}) for name in ("pause", "resume")]
+
+
+@pytest.mark.parametrize(
+    "words", [("drain", "n1", "--reason", "fan", "--yes"), ("release", "n1", "--yes"), ("pause",), ("resume",)]
+)
+def test_machines_read_the_answer_alone(asked: Asked, words: tuple[str, ...]) -> None:
+    asked.answer = {"node": "n1", "drained": True}
+    found = asked.run(*words, "--json")
+    assert objects(found.stdout) == [asked.answer]
+
+
+def test_question_to_machines_goes_to_stderr(asked: Asked) -> None:
+    asked.answer = {"drained": True}
+    found = asked.run("drain", "n1", "--reason", "fan", "--json", says="y\n")
+    assert objects(found.stdout) == [asked.answer] and "Drain n1?" in found.stderr and "is mixed" in found.stderr
+
+
+def test_refusal_is_passed_on(asked: Asked) -> None:
+    asked.answer = Refused("n1 was drained by somebody else")
+    found = asked.run("release", "n1", "--yes")
+    assert found.exception is asked.answer and "is back" not in found.output
+
+
+def test_node_that_is_not_known_is_not_asked_about(asked: Asked) -> None:
+    asked.views["nodes"] = UserError("Slurm knows no node 'n1'")
+    found = asked.run("drain", "n1", "--reason", "fan", says="y\n")
+    assert found.exception is asked.views["nodes"] and asked.made == [] and "Drain n1?" not in found.output
+
+
+def test_hostile_reason_is_harmless(asked: Asked) -> None:
+    asked.views["nodes"] = {"nodes": [NODE | {"reason": HOSTILE}]}
+    assert harmless(asked.run("release", "n1", says="n\n").output)
