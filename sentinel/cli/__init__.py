@@ -70,7 +70,12 @@ def main() -> None:
     try:
         cli()
     except SentinelError as error:
-        click.echo(f"sentinel: {error.message}", err=True)
+        click.echo(f"sentinel: {_harmless(error.message)}", err=True)
         if error.fix:
-            click.echo(f"  {error.fix}", err=True)
+            click.echo(f"  {_harmless(error.fix)}", err=True)
         sys.exit(error.exit_status)
+
+
+def _harmless(text: str) -> str:
+    """An error may quote what a user wrote: no character of it may drive the terminal."""
+    return "".join(ch if ch == "\n" or ch.isprintable() else "·" for ch in text)

@@ -99,7 +99,8 @@ def table(
 
     console = Console(highlight=False)
     kept = [n for n, column in enumerate(columns) if column not in wide or console.width >= WIDE]
-    made = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    heading = Text(title, style="bold") if title else None
+    made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number in kept:
         made.add_column(columns[number], overflow="fold", no_wrap=columns[number] in whole)
     for row in rows:
