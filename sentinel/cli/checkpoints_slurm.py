@@ -16,13 +16,16 @@ from sentinel.errors import ProtocolError, Timeout, Unavailable
 
 # A share of 5.67 TB over 64 nodes at 2 GB/s is 44 s; the rest is waiting for nodes. Beyond this the answer is not known.
 DEADLINE_S = 3600.0
+_ENDING_S = 10.0
 
 
 def command(paths: Sequence[Path], level: Level, nodes: int, extra: Sequence[str]) -> list[str]:
     """One task per node; each takes the share of its own task number."""
     inner = [sys.executable, "-m", "sentinel", "checkpoints", "validate", "--json", "--level", level]
     inner += ["--share", f"SLURM/{nodes}", "--", *(str(path.absolute()) for path in paths)]
-    return ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *extra, *inner]
+    # A share that is invalid ends with a status; a share that is small ends early. Neither may end the others.
+    whole = ["--kill-on-bad-exit=0", "--wait=0", "--input=none"]
+    return ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *whole, *extra, *inner]
 
 
 def parse_answers(text: str) -> dict[str, list[Validity]]:
@@ -46,21 +49,18 @@ def parse_answers(text: str) -> dict[str, list[Validity]]:
 def validate_shared(
     paths: Sequence[Path], level: Level, nodes: int, *, extra: Sequence[str] = (), deadline_s: float = DEADLINE_S
 ) -> list[Validity]:
-    """Run it and join the answers, in the order of the paths. Unanswered paths are not known."""
+    """Run it and join the answers, in the order of the paths. Paths and shares without an answer are not known."""
     if shutil.which("srun") is None:
         raise Unavailable("there is no srun here", fix="Leave --slurm out, or run it on a node of the cluster.")
-    try:
-        done = subprocess.run(
-            command(paths, level, nodes, extra), capture_output=True, text=True, timeout=deadline_s, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Timeout(
-            f"srun did not answer within {deadline_s:g} s", fix="Use more nodes, or look at squeue."
-        ) from error
-    answers = parse_answers(done.stdout)
+    output, complaint, status = _run(command(paths, level, nodes, extra), deadline_s)
+    answers = parse_answers(output)
     if not answers:
-        last = visible((done.stderr.strip().splitlines() or ["no output"])[-1], 200)
-        raise Unavailable(f"srun answered nothing (status {done.returncode}): {last}")
+        last = visible((complaint.strip().splitlines() or ["no output"])[-1], 200)
+        if status is None:
+            raise Timeout(
+                f"srun did not answer within {deadline_s:g} s: {last}", fix="Use more nodes, or look at squeue."
+            )
+        raise Unavailable(f"srun answered nothing (status {status}): {last}")
     missing = "no task answered about it"
     return [
         join_answers(answers[str(path.absolute())], nodes)
@@ -68,3 +68,24 @@ def validate_shared(
         else Validity(str(path), "unknown", None, None, "structural", missing)
         for path in paths
     ]
+
+
+def _run(words: Sequence[str], deadline_s: float) -> tuple[str, str, int | None]:
+    """What srun wrote, what it complained of, and its status; None when it had to be stopped.
+
+    Slurm kills the job when srun is told to end. Killed at once, it would leave the tasks running.
+    """
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            output, complaint = child.communicate(timeout=deadline_s)
+            return output, complaint, child.returncode
+        except subprocess.TimeoutExpired:
+            child.terminate()
+        try:
+            output, complaint = child.communicate(timeout=_ENDING_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            output, complaint = child.communicate()
+        return output[: output.rfind("\n") + 1], complaint, None

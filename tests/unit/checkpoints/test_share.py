@@ -13,7 +13,7 @@ from sentinel.checkpoints.records import Validity
 from sentinel.checkpoints.share import deal, join_answers, parse_share
 from sentinel.checkpoints.validate import Settings, validate
 from sentinel.cli import checkpoints_slurm as slurm
-from sentinel.errors import ProtocolError, Unavailable
+from sentinel.errors import ProtocolError, Timeout, Unavailable
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 1000)), st.integers(1, 9))
@@ -59,7 +59,8 @@ def test_the_shares_read_all_and_only_their_own(make):
 
 def test_the_command_is_a_list():
     words = slurm.command([Path("/a b/step-1")], "checksum", 4, ["--partition=io"])
-    assert words[:5] == ["srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1", "--partition=io"]
+    assert words[:4] == ["srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1"]
+    assert {"--partition=io", "--kill-on-bad-exit=0", "--wait=0", "--input=none"} <= set(words)
     assert words[-3:] == ["SLURM/4", "--", "/a b/step-1"]
 
 
@@ -75,3 +76,16 @@ def test_without_slurm(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unavailable, match="no srun"):
         slurm.validate_shared([Path("/a")], "checksum", 2)
+
+
+def test_srun_is_stopped_and_what_was_answered_counts(tmp_path, monkeypatch):
+    line = json.dumps(answer(False, reason="one shard").to_json())
+    srun = tmp_path / "srun"
+    srun.write_text(f"#!/bin/sh\ntrap 'exit 1' TERM\necho '{line}'\nwhile :; do sleep 0.05; done\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (told,) = slurm.validate_shared([Path("/a")], "checksum", 2, deadline_s=0.5)
+    assert told.valid is False
+    srun.write_text("#!/bin/sh\ntrap 'exit 1' TERM\nwhile :; do sleep 0.05; done\n")
+    with pytest.raises(Timeout, match="within"):
+        slurm.validate_shared([Path("/a")], "checksum", 2, deadline_s=0.5)
