@@ -89,10 +89,10 @@ async def run(settings: Settings, log: Log) -> None:
     )
     server = _server(base, judge, watch, recover)
     watch.remember()
+    tell.send_undelivered()  # before plans are carried on: what those tell is on its way already
     recover.carry_on()
     await judge.carry_on()
     await server.start()
-    tell.send_undelivered()
     await _serve(settings, store, holder, watch, judge, log)
     await recover.stop()
     await server.stop()

@@ -101,9 +101,9 @@ class Daemon:
 
     async def start(self) -> None:
         """As the daemon's root does it."""
+        self.tell.send_undelivered()
         self.recover.carry_on()
         await self.judge.carry_on()
-        self.tell.send_undelivered()
 
     async def observe(self, items: Iterable[Evidence]) -> bool:
         """Whether the sender got its acknowledgement."""
