@@ -7,7 +7,7 @@ import re
 from sentinel.adapters.slurm_process import Commands
 from sentinel.settings import Slurm
 
-_LINE = re.compile(r"^([A-Za-z]\w*)(?:\[\d+\])?\s*=\s*(.*?)\s*$", re.MULTILINE)
+_LINE = re.compile(r"^([A-Za-z]\w*)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 async def slurm_config(settings: Slurm) -> dict[str, list[str]]:

@@ -37,5 +37,7 @@ class Webhook:
                     raise Refused(f"webhook {self.name} answered {answer.status}", fix="correct [alerts] webhooks")
         except TimeoutError as error:
             raise Timeout(f"webhook {self.name} did not answer in time") from error
+        except aiohttp.InvalidURL as error:
+            raise Refused(f"webhook {self.name!r} is no address", fix="correct [alerts] webhooks") from error
         except aiohttp.ClientError as error:
             raise Unavailable(f"webhook {self.name} cannot be reached: {error}") from error

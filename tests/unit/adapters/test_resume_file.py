@@ -1,0 +1,96 @@
+"""Resume points: whole or not at all, readable by the job, and nothing in them but name=value lines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from sentinel.adapters import resume_file
+from sentinel.adapters.resume_file import ResumeFiles
+from sentinel.errors import Refused, Timeout, Unavailable
+
+VALUES = {"SENTINEL_JOB": "101", "SENTINEL_RESUME_PATH": "/shared/run 1/step-200", "SENTINEL_RESUME_STEP": "200"}
+TEXT = "SENTINEL_JOB=101\nSENTINEL_RESUME_PATH=/shared/run 1/step-200\nSENTINEL_RESUME_STEP=200\n"
+
+
+async def test_file_is_what_taskprolog_reads(tmp_path: Path) -> None:
+    await ResumeFiles(tmp_path).write(101, VALUES)
+    assert [path.name for path in tmp_path.iterdir()] == ["101.env"]
+    assert (tmp_path / "101.env").read_text() == TEXT and (tmp_path / "101.env").stat().st_mode & 0o777 == 0o644
+
+
+async def test_newer_one_replaces_the_older_and_leaves_others(tmp_path: Path) -> None:
+    files = ResumeFiles(tmp_path)
+    await files.write(101, {"A": "1", "B": "2"})
+    await files.write(102, {"A": "3"})
+    await files.write(101, {"A": "4"})
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"101.env": "A=4\n", "102.env": "A=3\n"}
+
+
+@pytest.mark.parametrize("value", ["a\nSENTINEL_JOB=1", "a\0b", "a\rb", "a\x1b[2J", "a\u2028b", "a\ud800b"])
+async def test_value_that_would_be_another_line_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(Refused, match="SENTINEL_RESUME_PATH"):
+        await ResumeFiles(tmp_path).write(101, {"SENTINEL_RESUME_PATH": value})
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_without_a_folder_it_is_refused() -> None:
+    with pytest.raises(Refused) as caught:
+        await ResumeFiles(None).write(101, VALUES)
+    assert "[daemon] resume" in caught.value.fix
+
+
+async def test_folder_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="No such file"):
+        await ResumeFiles(tmp_path / "gone").write(101, VALUES)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+async def test_failure_in_the_middle_leaves_the_old_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    files = ResumeFiles(tmp_path)
+    await files.write(101, {"A": "old"})
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if step == "fsync":
+        monkeypatch.setattr(os, "fsync", full)
+    else:
+        monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(Unavailable, match="No space left"):
+        await files.write(101, VALUES)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"101.env": "A=old\n"}
+
+
+async def test_it_is_on_disk_before_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    real_fsync, real_replace = os.fsync, Path.replace
+
+    def fsync(handle: int) -> None:
+        order.append("fsync")
+        real_fsync(handle)
+
+    def replace(this: Path, to: Path) -> Path:
+        order.append("replace")
+        return real_replace(this, to)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    await ResumeFiles(tmp_path).write(101, VALUES)
+    assert order[:2] == ["fsync", "replace"]
+
+
+async def test_frozen_file_system_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    thaw = threading.Event()
+    monkeypatch.setattr(resume_file, "_replace", lambda *_: thaw.wait(30.0))
+    try:
+        with pytest.raises(Timeout, match=r"longer than 0\.01 s"):
+            await asyncio.wait_for(ResumeFiles(tmp_path, deadline_s=0.01).write(101, VALUES), 30.0)
+    finally:
+        thaw.set()
