@@ -164,7 +164,7 @@ class Store:
             self._upsert(connection, t.incident, ["id"], values)
             rows = [{"incident": incident.id, "evidence": item.id} for item in incident.evidence]
             if rows:
-                connection.execute(self._insert(t.incident_evidence).values(rows).on_conflict_do_nothing())
+                connection.execute(self._insert(t.incident_evidence).on_conflict_do_nothing(), rows)
 
     def save_verdict(self, incident: str, verdict: Verdict, at: datetime) -> None:
         with self._begin() as connection:
