@@ -33,7 +33,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deploy"))
 
-from lab import inject, layout, processes  # noqa: E402 - the lab is no part of the package
+from lab import cluster, inject, layout, processes  # noqa: E402 - the lab is no part of the package
 from lab.__main__ import parser  # noqa: E402
 from lab.faults.base import ranks_of  # noqa: E402, F401 - stories that stop ranks themselves
 
@@ -81,6 +81,21 @@ def node_changes(log: str) -> list[NodeChange]:
             found.append(NodeChange(node, state, reasons.get(node, "")))
         else:
             reasons[node] = reason
+    return found
+
+
+def our_drains(changes: Sequence[NodeChange]) -> list[str]:
+    """Nodes in order of being drained. Setting a node down is drained and down, at once and with one reason: one drain."""
+    found = []
+    before: dict[str, NodeChange] = {}
+    for change in changes:
+        last = before.get(change.node)
+        before[change.node] = change
+        if not change.reason.startswith(OURS) or not change.state.startswith(("DRAIN", "DOWN")):
+            continue
+        if change.state == "DOWN" and last is not None and last.state != "DOWN" and last.reason == change.reason:
+            continue
+        found.append(change.node)
     return found
 
 
@@ -202,7 +217,7 @@ class Story:
         run = run or f"run{next(_numbers)}"
         cut = arguments.index("--") if "--" in arguments else len(arguments)
         words = ["--nodes", str(nodes), "--run", run, "--step-time", str(pace), "--local-every", "5"]
-        words += ["--global-every", "20", "--steps", "100000", *([] if torch else ["--standin"])]
+        words += ["--global-every", "10", "--steps", "100000", *([] if torch else ["--standin"])]
         job = Job(self.lab, self.lab.submit(*words, *arguments[:cut], *arguments[cut:]), run)
         return self.adopt(job, saved=saved)
 
@@ -406,10 +421,8 @@ class Story:
         return node_changes(self._read(self._controller)[self._controller_from :])
 
     def drains(self) -> Counter[str]:
-        """How often slurmctld was told by Sentinel to drain each node (or to set it down)."""
-        return Counter(
-            c.node for c in self.changes() if c.reason.startswith(OURS) and c.state.startswith(("DRAIN", "DOWN"))
-        )
+        """How often Sentinel drained each node (or set it down), by slurmctld's log."""
+        return Counter(our_drains(self.changes()))
 
     def settle(self, seconds: float) -> None:
         """Time for something to happen that must not."""
@@ -424,8 +437,7 @@ class Story:
 
     def drains_ever(self) -> int:
         """In this lab, also before the story."""
-        found = node_changes(self._read(self._controller))
-        return sum(1 for c in found if c.reason.startswith(OURS) and c.state.startswith(("DRAIN", "DOWN")))
+        return len(our_drains(node_changes(self._read(self._controller))))
 
     def returns(self) -> Counter[str]:
         return Counter(c.node for c in self.changes() if not c.state.startswith(("DRAIN", "DOWN")))
@@ -490,8 +502,10 @@ class Story:
         if self.jobs:
             slurm("scancel", "-u", self.paths.spec.user)
             until(lambda: not slurm("squeue", "-h", "-o", "%i").strip(), lambda: f"no job left: {slurm('squeue')}")
-        for name in sorted({fault["fault"] for fault in self.lab.status()["faults"]}):
-            self.lab.run("inject", name, "--undo")
+        faults = sorted({fault["fault"] for fault in cluster.faults_now(self.paths)})
+        undo = [f"inject.undo(lab, ALL[{name!r}], None, as_json=True)" for name in faults]
+        if undo:
+            self.call_lab("; ".join(["from lab import inject; from lab.faults import ALL", *undo]))
         self.reboot([name for name in self.paths.names if (self._state_of(name) / "convictions.json").exists()])
         for name in sorted(self.drained_now()):
             slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
