@@ -1,0 +1,186 @@
+"""What is there already is not asked for again, whatever the writer would make of the request."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from core_records import ended, incident, plan
+from core_world import ECC, FakeProgress, Fate, World
+
+from sentinel.actions import ACTIONS, Means, Task
+from sentinel.errors import Unavailable
+from sentinel.model import Outcome, Result, Step, StepKind
+
+Worlds = Callable[..., World]
+
+
+class Recorded:
+    """A writer that does what the real one does and remembers that it was asked."""
+
+    def __init__(self, world: World) -> None:
+        self._writer = world.slurm
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._writer, name)
+
+        async def ask(*arguments: Any, **named: Any) -> Any:
+            self.asked.append(name)
+            return await found(*arguments, **named)
+
+        return ask
+
+
+def means(world: World, **changes: Any) -> tuple[Means, Recorded]:
+    writer = Recorded(world)
+    return dataclasses.replace(world.means(Fate()), writer=writer, **changes), writer
+
+
+async def do(world: World, kind: StepKind, *, node: str | None = None, **changes: Any) -> tuple[Outcome, list[str]]:
+    made, writer = means(world, **changes)
+    step = Step(kind, node=node, job=None if node else world.job, attempt=None if node else 0)
+    outcome = await ACTIONS[kind](Task(incident(ended(world.job), job=world.job), ECC, plan(step), step), made)
+    return outcome, writer.asked
+
+
+@pytest.mark.parametrize("reason", ["sentinel:inc1 gpu_memory_ecc n1:3", "sentinel:other ecc", "a person", ""])
+async def test_drained_node_is_not_drained_again(world: Worlds, reason: str) -> None:
+    there = world()
+    there.slurm.person_drains("n1", reason)
+    outcome, asked = await do(there, StepKind.DRAIN, node="n1")
+    assert outcome.result is Result.DONE and asked == []
+    assert outcome.reason == ("" if reason.startswith("sentinel:") else "was drained by somebody else already")
+
+
+async def test_node_that_is_not_drained_is(world: Worlds) -> None:
+    assert (await do(world(), StepKind.DRAIN, node="n1"))[1] == ["drain"]
+
+
+async def test_drain_that_does_not_show_is_not_called_done(world: Worlds) -> None:
+    there = world()
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    there.slurm.drain = nothing  # type: ignore[method-assign,assignment]
+    with pytest.raises(Unavailable, match="does not show as drained"):
+        await do(there, StepKind.DRAIN, node="n1")
+    there.slurm.down = nothing  # type: ignore[method-assign,assignment]
+    with pytest.raises(Unavailable, match="does not show as down"):
+        await do(there, StepKind.DOWN, node="n1")
+
+
+@pytest.mark.parametrize(
+    ("state", "drained", "reason", "asked"),
+    [
+        (True, True, "sentinel:inc1", []),
+        (True, False, "sentinel:inc1", ["down"]),  # it would come back by itself
+        (True, True, "Not responding", ["down"]),
+        (False, True, "sentinel:inc1", ["down"]),
+    ],
+)
+async def test_lost_node_is_set_down_unless_all_of_it_is_so(
+    world: Worlds, state: bool, drained: bool, reason: str, asked: list[str]
+) -> None:
+    there = world()
+    there.slurm.lose("n3")
+    this = there.slurm.nodes["n3"]
+    this.down, this.drained, this.reason = state, drained, reason
+    outcome, was_asked = await do(there, StepKind.DOWN, node="n3")
+    assert outcome.result is Result.DONE and was_asked == asked
+
+
+@pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD])
+async def test_held_job_is_not_held_again(world: Worlds, kind: StepKind) -> None:
+    there = world()
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)
+    outcome, asked = await do(there, kind)
+    assert outcome.result is Result.DONE and asked == ([] if kind is StepKind.REQUEUE_HOLD else ["update_job"])
+
+
+@pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD])
+async def test_waiting_job_that_is_not_held_is(world: Worlds, kind: StepKind) -> None:
+    there = world()
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
+    outcome, asked = await do(there, kind)
+    assert outcome.result is Result.DONE and asked[0] == "requeue_hold" and there.slurm.jobs[there.job].held
+
+
+async def test_running_job_that_is_held_only_by_name_is_stopped(world: Worlds) -> None:
+    there = world()
+    there.slurm.jobs[there.job].held = True
+    outcome, asked = await do(there, StepKind.REQUEUE_HOLD)
+    assert (
+        outcome.result is Result.DONE and asked == ["requeue_hold"] and there.slurm.jobs[there.job].state == "PENDING"
+    )
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
+async def test_released_job_is_not_released_again(world: Worlds, state: str) -> None:
+    there = world()
+    there.slurm.jobs[there.job].state = state
+    outcome, asked = await do(there, StepKind.RELEASE)
+    assert outcome.result is Result.DONE and asked == []
+
+
+# --- confirm -------------------------------------------------------------------------------------------------------------
+
+
+def next_attempt(world: World, state: str, restarts: int = 1) -> None:
+    this = world.slurm.jobs[world.job]
+    this.state, this.restarts = state, restarts
+    this.started = world.slurm.clock.now().timestamp()
+
+
+async def test_step_that_was_heard_needs_no_slurm(world: Worlds) -> None:
+    there = world()
+    next_attempt(there, "RUNNING")
+    there.slurm.clock.advance(5.0)
+    there.slurm.answers = False
+    made, _ = means(there)
+    there.progress.first_step = lambda _job, attempt: 201 if attempt == 1 else None  # type: ignore[method-assign,assignment]
+    step = Step(StepKind.CONFIRM, job=there.job, attempt=0)
+    outcome = await ACTIONS[StepKind.CONFIRM](Task(incident(), ECC, plan(step), step), made)
+    assert outcome.result is Result.DONE and outcome.data["first_step"] == 201 and outcome.data["running_at"] is None
+
+
+async def test_job_that_waits_is_waited_for_and_no_longer_than_that(world: Worlds) -> None:
+    there = world()
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)
+    began = there.slurm.clock.now()
+    outcome, _ = await do(there, StepKind.CONFIRM, confirm_s=60.0)
+    took = there.slurm.clock.now() - began
+    assert outcome.result is Result.FAILED and "still pending" in outcome.reason
+    assert timedelta(seconds=60) < took <= timedelta(seconds=62)
+
+
+async def test_old_attempt_that_still_runs_proves_nothing(world: Worlds) -> None:
+    there = world()
+    there.progress = FakeProgress(there.slurm, steps=False)
+    outcome, _ = await do(there, StepKind.CONFIRM, confirm_s=60.0)
+    assert outcome.result is Result.FAILED and "still running" in outcome.reason
+
+
+async def test_attempt_after_the_next_is_anothers(world: Worlds) -> None:
+    there = world()
+    there.progress = FakeProgress(there.slurm, steps=False)
+    next_attempt(there, "COMPLETED", restarts=2)
+    assert (await do(there, StepKind.CONFIRM))[0].result is Result.FAILED
+
+
+async def test_running_attempt_without_steps_says_since_when(world: Worlds) -> None:
+    there = world()
+    there.progress = FakeProgress(there.slurm, steps=False)
+    next_attempt(there, "RUNNING")
+    started = there.slurm.clock.now().isoformat()
+    outcome, _ = await do(there, StepKind.CONFIRM, confirm_s=60.0)
+    assert outcome.result is Result.DONE and outcome.data["running_at"] == started
+    next_attempt(there, "RUNNING")
+    there.slurm.clock.advance(-1.0)
+    this = there.slurm.jobs[there.job]
+    this.state = "COMPLETED"
+    assert "ran to its end" in (await do(there, StepKind.CONFIRM))[0].reason
