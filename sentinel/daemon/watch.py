@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
@@ -16,6 +14,7 @@ from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.judge import job_ended
 from sentinel.daemon.lateness import Lateness
 from sentinel.daemon.live import AttemptSeen, Live
+from sentinel.daemon.probe import slurmd_answers
 from sentinel.errors import Unavailable
 from sentinel.evidence.progress import observe, stalled
 from sentinel.log import Log
@@ -64,6 +63,7 @@ class Watch:
         self._looking: asyncio.Task[None] | None = None
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._probed_s: dict[str, float] = {}
+        self._dark_s = float("-inf")  # when all were silent last
         self._told_cut_off = False  # said once for each time that all fall silent
         self._lateness = Lateness(2 * settings.daemon.heartbeat_lost_s)
         self._down: frozenset[str] | None = None
@@ -121,7 +121,9 @@ class Watch:
         self._lateness.looked(now_s, _LOOK_S)
         patience_s = self._settings.daemon.heartbeat_lost_s + self._lateness.excuse_s
         heard = 0
-        for name, seen in self._expected().items():
+        again = []
+        expected = self._expected()
+        for name, seen in expected.items():
             since_s = seen if seen is not None else self._started_s
             if now_s - since_s <= patience_s:
                 heard += 1
@@ -130,7 +132,12 @@ class Watch:
                 self._log.warning("node-silent", node=name, silent_s=f"{now_s - since_s:.1f}")
                 self._probe_soon(name)
             elif self._live.node(name).state == "silent" and now_s - self._probed_s.get(name, 0.0) > patience_s:
-                self._probe_soon(name)  # an agent may have died first and its node later; or we were cut off
+                again.append(name)  # an agent may have died first and its node later; or we were cut off
+        if heard == 0 and len(expected) >= _ALONE:
+            self._dark_s = now_s  # cut off: nothing would be learned
+        elif now_s - self._dark_s > patience_s:
+            for name in again:
+                self._probe_soon(name)
         self._telemetry.agents.set(heard)
 
     def _expected(self) -> dict[str, float | None]:
@@ -158,7 +165,7 @@ class Watch:
         cut_off = self._cut_off()  # who was asked in the dark is not convicted when the first light comes back
         for _ in range(self._settings.daemon.probe_attempts):
             before_s = self._live.node(node).heard_s
-            answer = await _slurmd_answers(view, self._settings.daemon.probe_s)
+            answer = await slurmd_answers(view, self._settings.daemon.probe_s)
             if answer is None or self._live.node(node).heard_s != before_s:
                 return  # it answers, or its agent was heard meanwhile
             refusals.append(answer)
@@ -381,16 +388,3 @@ def _remembered(row: dict[str, Any], now: datetime) -> list[Evidence]:
         for back in range(_REMEMBERED, -1, -1)
         if (step := row["last_step"] - back) >= 0
     ]
-
-
-async def _slurmd_answers(view: NodeView, deadline_s: float) -> str | None:
-    """None when slurmd's port accepts a connection; else in a word why not."""
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(view.address or view.name, view.port), deadline_s)
-    except TimeoutError:
-        return "no answer"
-    except (ConnectionError, socket.gaierror, OSError) as error:
-        number = error.errno or 0  # asyncio's own words for it repeat the address
-        return os.strerror(number) if number > 0 else error.strerror or type(error).__name__
-    writer.close()
-    return None

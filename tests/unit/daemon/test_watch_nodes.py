@@ -12,6 +12,7 @@ from core_watch import Ports, Scene, Seconds
 from core_world import World
 
 from sentinel.daemon import watch
+from sentinel.daemon.probe import slurmd_answers
 from sentinel.model import Kind, NodeView, Source
 
 Worlds = Callable[..., World]
@@ -28,7 +29,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
 @pytest.fixture
 def ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
     made = Ports()
-    monkeypatch.setattr(watch, "_slurmd_answers", made)
+    monkeypatch.setattr(watch, "slurmd_answers", made)
     return made
 
 
@@ -81,7 +82,7 @@ async def test_patience_is_the_setting(opened: Open, seconds: Seconds, ports: Po
     assert scene.daemon.telemetry.registry.get_sample_value("sentinel_agents_connected") == 3.0
 
 
-async def test_silent_agent_of_a_node_whose_slurmd_answers_is_no_fault(
+async def test_silent_agent_of_a_node_whoseslurmd_answers_is_no_fault(
     opened: Open, seconds: Seconds, ports: Ports
 ) -> None:
     scene = await opened()
@@ -116,7 +117,7 @@ async def test_one_answer_among_refusals_is_an_answer(
         asked += 1
         return None if asked > after else "Connection refused"
 
-    monkeypatch.setattr(watch, "_slurmd_answers", answers)
+    monkeypatch.setattr(watch, "slurmd_answers", answers)
     await pass_s(scene, seconds, 7.0, "n2", "n3", "n4")
     assert scene.reported == [] and asked == after + 1
 
@@ -131,7 +132,7 @@ async def test_agent_heard_during_the_probe_ends_it(
         scene.watch.heard("n1")
         return "no answer"
 
-    monkeypatch.setattr(watch, "_slurmd_answers", answers)
+    monkeypatch.setattr(watch, "slurmd_answers", answers)
     await pass_s(scene, seconds, 7.0, "n2", "n3", "n4")
     assert scene.reported == [] and state(scene)["n1"] == "heard"
 
@@ -141,6 +142,7 @@ async def test_all_nodes_silent_is_more_likely_our_own_network(opened: Open, sec
     ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
     await pass_s(scene, seconds, 30.0)
     assert scene.reported == [] and scene.daemon.said.count("all-nodes-silent") == 1
+    assert len(ports.asked) == 3 * 4  # in the dark nothing is learned by asking again
     assert set(state(scene).values()) == {"silent"}
 
 
@@ -160,8 +162,6 @@ async def test_probe_that_began_while_all_were_silent_convicts_nobody(
 ) -> None:
     """The first agent that is heard again must not make the others, which were asked in the dark, look lost."""
     scene = await opened()
-    ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
-    await pass_s(scene, seconds, 30.0)
 
     async def answers(view: NodeView, _deadline_s: float) -> str | None:
         asked.append(view.name)
@@ -170,7 +170,7 @@ async def test_probe_that_began_while_all_were_silent_convicts_nobody(
         return "no answer"
 
     asked: list[str] = []
-    monkeypatch.setattr(watch, "_slurmd_answers", answers)
+    monkeypatch.setattr(watch, "slurmd_answers", answers)
     await pass_s(scene, seconds, 6.5)
     assert scene.reported == [] and len(asked) > 2 * len(scene.live.nodes)
 
@@ -302,10 +302,10 @@ async def test_loop_survives_a_bug_and_counts_it(opened: Open, monkeypatch: pyte
 async def test_port_that_listens_and_port_that_does_not() -> None:
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    assert await watch._slurmd_answers(node("n1", port=port), 30.0) is None
+    assert await slurmd_answers(node("n1", port=port), 30.0) is None
     server.close()
     await server.wait_closed()
-    assert await watch._slurmd_answers(node("n1", port=port), 30.0) == "Connection refused"
+    assert await slurmd_answers(node("n1", port=port), 30.0) == "Connection refused"
 
 
 async def test_port_that_says_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +313,7 @@ async def test_port_that_says_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio, "open_connection", never)
-    assert await watch._slurmd_answers(node("n1"), 0.0) == "no answer"
+    assert await slurmd_answers(node("n1"), 0.0) == "no answer"
 
 
 async def test_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ async def test_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> No
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(asyncio, "open_connection", unknown)
-    assert await watch._slurmd_answers(node("n1"), 30.0) == "Name or service not known"
+    assert await slurmd_answers(node("n1"), 30.0) == "Name or service not known"
 
 
 async def test_while_the_daemon_is_late_itself_silence_is_not_the_nodes(opened: Open, seconds: Seconds) -> None:
