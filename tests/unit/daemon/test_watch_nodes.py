@@ -157,6 +157,17 @@ async def test_node_that_did_not_come_back_with_the_others_is_lost(
     assert [(item.kind, item.where.node) for item in scene.reported] == [(Kind.NODE_UNREACHABLE, "n3")]
 
 
+async def test_nodes_that_come_back_a_little_later_than_the_first_are_not_lost(
+    opened: Open, seconds: Seconds, ports: Ports
+) -> None:
+    scene = await opened()
+    ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
+    await pass_s(scene, seconds, 30.0)
+    await pass_s(scene, seconds, 5.0, "n1")
+    await pass_s(scene, seconds, 20.0, "n1", "n2", "n3", "n4")
+    assert scene.reported == [] and set(state(scene).values()) == {"heard"}
+
+
 async def test_probe_that_began_while_all_were_silent_convicts_nobody(
     opened: Open, seconds: Seconds, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
