@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sentinel import policy
 from sentinel.classify import History, classify
-from sentinel.incidents import opens
+from sentinel.incidents import only_tells, opens
 from sentinel.model import Cause, Evidence, Incident, Kind, Plan, Restart, Scope, Verdict
 from sentinel.policy import NODE_STEPS, Situation
 from sentinel.rules import Rules
@@ -30,6 +30,8 @@ def decide(
 ) -> Decision:
     """Judge an incident and say what may be done about it. Pure."""
     verdict = classify(incident, history=history, rules=rules, now=now)
+    if only_tells(incident):  # its job goes on
+        verdict = dataclasses.replace(verdict, drain=(), suspect=(), restart=Restart.NONE, onset_step=None)
     plan = policy.decide(
         verdict,
         incident,
@@ -46,9 +48,10 @@ def matters(incident: Incident, verdict: Verdict, rules: Rules) -> bool:
     """Whether people should hear of it. An Xid that means nothing, under a job that goes on, does not."""
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
     reasons = [item for item in incident.evidence if opens(item)]
-    if reasons and not stopped and not verdict.drain and all(_harmless(item, rules) for item in reasons):
+    harmless = {item.text for item in reasons if _harmless(item, rules)}  # other rules may read the same line
+    if reasons and not stopped and not verdict.drain and all(item.text in harmless for item in reasons):
         return False
-    if verdict.drain or verdict.suspect:
+    if verdict.drain or verdict.suspect or only_tells(incident):
         return True
     if stopped:
         return True
