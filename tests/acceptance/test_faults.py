@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import signal
 import time
-from pathlib import Path
 
 import pytest
-from timeline import STEP, Story, ranks_of, until
+from timeline import STEP, Story, until
 
 pytestmark = pytest.mark.slurm
 
@@ -125,32 +123,6 @@ def test_a_rank_stops_right_after_the_start(story: Story):
     job.wait_step(1)
     story.inject("hang", "--job", str(job.id), "--rank", "1")
     story.expect(restarts=[job], messages=["nccl_hang_unknown"])
-
-
-def test_a_rank_stops_while_a_save_is_under_way(story: Story):
-    """The checkpoint that was being written has its parts and no marker: it is not resumed from."""
-    job = story.job(2, "--global-every", "2", "--local-every", "1000", saved=False)
-    job.wait_step(6)
-    folder = story.paths.shared / job.run
-    first = ranks_of(story.paths, job.id)[0].process
-
-    def stopped_within_a_save() -> Path | None:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            torn = [path for path in folder.glob("step-*") if not (path / ".metadata").exists()]
-            if torn:
-                first.send(signal.SIGSTOP)
-                time.sleep(0.05)
-                if torn[0].exists() and not (torn[0] / ".metadata").exists():
-                    return torn[0]
-                first.send(signal.SIGCONT)
-        return None
-
-    torn = until(stopped_within_a_save, "rank 0 stopped within a save")
-    story.expect(restarts=[job], messages=["nccl_hang_unknown"])
-    step = int(torn.name.removeprefix("step-"))
-    assert job.resumed()[0] is not None and job.resumed()[0] < step
-    assert job.resumed()[0] in job.saved("global")
 
 
 @pytest.mark.parametrize("place", [0, 2])
