@@ -36,9 +36,26 @@ def opens(evidence: Evidence) -> bool:
     """Whether this alone is a reason to look closer."""
     if evidence.kind == Kind.JOB_ENDED:
         return str(evidence.data.get("state", "")).lower() in FAILED_STATES
+    if tells(evidence):
+        return True
     if evidence.source in _WORDS:
         return evidence.data.get("opens") is True
     return evidence.kind not in QUIET
+
+
+def tells(evidence: Evidence) -> bool:
+    """Whether this is a finding about the saves of a job that goes on: its people are told, nothing is done."""
+    return evidence.source is Source.CHECKPOINT and evidence.data.get("watched") is True
+
+
+def only_tells(incident: Incident) -> bool:
+    return any(tells(item) for item in incident.evidence)
+
+
+def known_worse(evidence: Evidence, judged: Sequence[Incident]) -> bool:
+    """Whether this is only about the saves of an attempt that has a failure of its own, which its people know of."""
+    job, attempt = evidence.where.job, evidence.where.attempt
+    return tells(evidence) and any(i.job == job and i.attempt == attempt and not only_tells(i) for i in judged)
 
 
 def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], window: timedelta) -> bool:
@@ -49,6 +66,8 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
         window: evidence of one failure comes within it.
     """
     where = evidence.where
+    if tells(evidence) or only_tells(incident):
+        return False  # one finding, one message; a failure that comes later is another matter
     if where.job is not None and incident.job is not None:
         return where.job == incident.job and (where.attempt is None or where.attempt == incident.attempt)
     if where.node is None or incident.state is IncidentState.CLOSED:

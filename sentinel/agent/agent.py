@@ -32,6 +32,7 @@ from sentinel.agent.keeping import node_name, write_atomically
 from sentinel.agent.kernel import KernelWatch, rules_reader
 from sentinel.agent.orders import Orders
 from sentinel.agent.rounds import Rounds
+from sentinel.agent.saves import SavesWatch
 from sentinel.agent.sending import Sender
 from sentinel.agent.settings import AgentSettings
 from sentinel.agent.verdict import VerdictKeeper
@@ -101,6 +102,10 @@ class Agent:
             backoff_s=settings.backoff_s,
             batch=settings.spool.batch,
         )
+        self.saves = SavesWatch(
+            self.node, settings, self.children, self.program, self.keep, lambda: dict(self.jobs.jobs)
+        )
+        self.sender.on_answer = self.saves.heard
         self.orders = Orders(
             self.node,
             state / "orders",
@@ -174,6 +179,9 @@ class Agent:
             )
         if diagnostics.idle_level:
             scheduler.add_job(self.diagnosing.idle, "interval", seconds=30.0, jitter=5)
+        if self.settings.jobs.saves_s:
+            saves_s = self.settings.jobs.saves_s
+            scheduler.add_job(self.saves.look, "interval", seconds=saves_s, jitter=saves_s / 10)
         if host.mounts:
             scheduler.add_job(self.rounds.mounts, "interval", seconds=host.period_s, jitter=host.period_s / 10)
         for name, check in self.settings.checks.items():

@@ -45,6 +45,7 @@ class Sender:
         self.clock_offset_s: float | None = None  # the daemon's clock minus ours
         self.sent = 0
         self.failures = 0
+        self.on_answer: Callable[[dict[str, Any]], None] = lambda _: None  # the daemon's answer to a heartbeat
         self._spool = spool
         self._client = client
         self._heartbeat = heartbeat
@@ -106,6 +107,7 @@ class Sender:
         ended_s = time.time()
         if "at" in answer:
             self.clock_offset_s = time_from(answer["at"]).timestamp() - (began_s + ended_s) / 2
+        self.on_answer(answer)
 
     def pause_s(self) -> float:
         grown: float = 0.2 * 2.0 ** min(self.failures, 12)

@@ -65,6 +65,9 @@ class Jobs:
     )
     burst: int = setting(500, "recognised lines passed at once", unit="lines", least=1)
     linger_s: float = setting(10.0, "how long a log is still read after its job ended", unit="s", least=0.0)
+    saves_s: float = setting(
+        60.0, "how often the checkpoint folders that a running job named are listed; 0: never", unit="s", least=0.0
+    )
     read_bytes: int = setting(8 << 20, "a follower that starts late reads at most this much of the past", least=4096)
 
 

@@ -229,8 +229,10 @@ def _task(evidence: Evidence) -> Reading | None:
 
 def _checkpoint(evidence: Evidence) -> Reading:
     reason = str(evidence.data.get("reason") or "")[:80]
+    # Of a running job its files were looked at, twice; else a job did not resume, which has other causes too.
+    weight = 4.0 if evidence.data.get("watched") is True else 2.5
     return Reading(
-        evidence, "checkpoint-invalid", {C.CHECKPOINT_CORRUPT: 2.5}, note=f"a checkpoint is invalid: {reason}"
+        evidence, "checkpoint-invalid", {C.CHECKPOINT_CORRUPT: weight}, note=f"a checkpoint is invalid: {reason}"
     )
 
 
@@ -259,6 +261,8 @@ _KINDS: dict[str, Maker] = {
     ),
     Kind.TASK_STATE: _task,
     Kind.CHECKPOINT_INVALID: _checkpoint,
+    "saves_stopped": _simple("saves-stopped", {C.FILESYSTEM_STORAGE: 4.0}, "no checkpoint comes any more"),
+    "saves_shrank": _simple("saves-shrank", {C.CHECKPOINT_CORRUPT: 4.0}, "a checkpoint is smaller than is usual"),
     Kind.JOB_ENDED: _ended,
     Kind.PROBE_HUNG: _simple(
         "probe-hung", {C.GPU_GSP_OR_DRIVER: 1.5, C.NODE_OS_OR_HOST: 0.8}, "a probe of the node hung", drain=Drain.NO

@@ -141,7 +141,7 @@ class Judge:
             if found.state is not IncidentState.CLOSED:
                 self._judge_soon(found.id)
             return
-        if not room.opens(item):
+        if not room.opens(item) or room.known_worse(item, [i for i in self.incidents.values() if i.id in self.plans]):
             return
         incident = self._open(item, now)
         self.incidents[incident.id] = incident
@@ -164,6 +164,8 @@ class Judge:
         if job is not None and attempt is None:
             attempt = self._live.newest_attempt(job)
         incident = room.new(item, job=job, attempt=attempt, now=now)
+        if room.tells(item):
+            return incident
         nodes = (*incident.nodes, *self._live.nodes_of(job, attempt))
         told = {e.id for i in self.incidents.values() if i.id in self.plans for e in i.evidence}  # another failure's
         return room.attach(incident, self._live.recent(job, attempt, nodes, now - self._window, told), now)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sentinel.evidence.progress import Rhythm, observe
-from sentinel.model import Evidence, Fleet, JobView, Kind
+from sentinel.model import Evidence, Fleet, JobView, Kind, Source
 
 _SAVES = 50  # newest saves of an attempt that its interval is taken from
 _POOL = 400  # recent evidence kept for each attempt and node, until an incident asks for it
@@ -143,10 +143,12 @@ class Live:
             )
         if item.kind == Kind.STEP:
             self._step(seen, item)
+        elif item.source is Source.CHECKPOINT:
+            _saved(seen, item)  # read from files: it explains no failure and announces no pause
         else:
             seen.pool.append(item)
             seen.rhythm = observe(seen.rhythm, item)  # a line that announces a pause excuses it
-        if item.kind == Kind.CHECKPOINT_SAVED:
+        if item.kind == Kind.CHECKPOINT_SAVED and item.source is not Source.CHECKPOINT:
             seen.saves.append(item)
         if item.kind == Kind.JOB_ENDED:
             seen.ended = True
@@ -209,3 +211,11 @@ class Live:
             newest = max((item.at for item in seen.pool), default=seen.view.started_at)
             if seen.ended and newest is not None and newest < before - timedelta(hours=1):
                 del self.attempts[key]
+
+
+def _saved(seen: AttemptSeen, item: Evidence) -> None:
+    """A save that its files show; where the log tells of saves, the log counts: it has them all, and each once."""
+    if item.kind == Kind.CHECKPOINT_SAVED and all(known.source is Source.CHECKPOINT for known in seen.saves):
+        step = item.data.get("step")
+        if all(known.data.get("step") != step for known in seen.saves):  # the same one, in another tier
+            seen.saves.append(item)

@@ -24,6 +24,7 @@ from sentinel.daemon.intake import Intake
 from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import Live
 from sentinel.daemon.orders import OrderBook
+from sentinel.daemon.saving import watch_list
 from sentinel.daemon.views import Views
 from sentinel.daemon.watch import Watch
 from sentinel.errors import Denied, ProtocolError, SentinelError, Unavailable
@@ -152,7 +153,8 @@ class Server:
         if body.get("at") is not None:
             seen.clock_offset_s = (time_from(body["at"]) - now).total_seconds()
         self._watch.runs(node, body.get("jobs"))
-        return {"at": now}
+        watched = watch_list(self._live, node, body.get("jobs"))
+        return {"at": now, "watch": watched} if watched else {"at": now}
 
     async def _evidence(self, _uid: int, body: dict[str, Any]) -> dict[str, Any]:
         node, first, items = _name(body), body.get("first"), body.get("items")

@@ -1,0 +1,225 @@
+"""Watching the saves of the jobs on this node: new ones are told, and so is what is wrong with them before it is needed.
+
+The daemon names the folders in its answer to a heartbeat; they are listed by structure, in a killable child that runs as
+the job's user. A finding counts once two looks in a row agree: in between a checkpoint is written or deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sentinel.agent.children import Children, Ending, Program
+from sentinel.agent.jobs import JobOnNode
+from sentinel.agent.settings import AgentSettings
+from sentinel.checkpoints.records import Part
+from sentinel.checkpoints.watch import Save, Trouble, assess, saves_of
+from sentinel.log import Log
+from sentinel.model import Evidence, Kind, Scalar, Source, Where, stable_id
+
+log = Log()
+
+NEWEST = 4  # checkpoints of a root that are listed at each look
+KEPT = 50  # saves of a root that its rhythm is taken from
+LEAST_LOOKS = 5  # a job is told that its saves stopped after so many looks at the earliest
+KINDS: dict[str, str] = {"stopped": "saves_stopped", "shrunk": "saves_shrank"}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the daemon asks of this node about one attempt."""
+
+    job: int
+    attempt: int
+    uid: int | None
+    gid: int | None
+    first: bool  # whether this node speaks for the attempt: one of its nodes tells of new saves
+    since_s: float  # older checkpoints are an earlier attempt's
+    roots: tuple[tuple[str, str], ...]  # tier, path
+
+
+@dataclass(slots=True)
+class _Root:
+    saves: dict[int, Save] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+    before: set[str] = field(default_factory=set)  # findings of the last look
+
+
+def watched_from(answer: Mapping[str, Any]) -> list[Watched]:
+    """What the answer to a heartbeat asks to watch; an entry that is none is left out and said."""
+    entries = answer.get("watch")
+    found = []
+    for entry in entries if isinstance(entries, list) else []:
+        try:
+            roots = tuple((str(root["tier"]), str(root["path"])) for root in entry["roots"])
+            uid, gid, since_s = entry.get("uid"), entry.get("gid"), entry.get("since_s")
+            found.append(
+                Watched(
+                    int(entry["job"]),
+                    int(entry["attempt"]),
+                    uid if isinstance(uid, int) else None,
+                    gid if isinstance(gid, int) else None,
+                    entry.get("first") is True,
+                    float(since_s) if isinstance(since_s, (int, float)) else 0.0,
+                    roots,
+                )
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("watch-unreadable", error=repr(error))
+    return found
+
+
+class SavesWatch:
+    """Lists the folders now and then and tells what changed.
+
+    Args:
+        jobs: the jobs on this node, as its prolog saw them: whose user is root's own word.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        settings: AgentSettings,
+        children: Children,
+        program: Callable[..., Program],
+        keep: Callable[[Evidence], None],
+        jobs: Callable[[], Mapping[int, JobOnNode]],
+    ) -> None:
+        self._node = node
+        self._period_s = settings.jobs.saves_s
+        self._children = children
+        self._program = program
+        self._keep = keep
+        self._jobs = jobs
+        self._asked: list[Watched] = []
+        self._seen: dict[tuple[int, int, str], _Root] = {}
+
+    def heard(self, answer: Mapping[str, Any]) -> None:
+        """The daemon's answer to a heartbeat."""
+        self._asked = watched_from(answer) if "watch" in answer else []
+
+    def look(self) -> None:
+        """One look at all folders."""
+        asked = list(self._asked)
+        present = {(watched.job, watched.attempt) for watched in asked}
+        for key in [key for key in self._seen if key[:2] not in present]:
+            del self._seen[key]
+        for watched in asked:
+            job = self._jobs().get(watched.job)
+            if job is not None and job.attempt == watched.attempt and watched.roots:
+                self._list(watched, job)
+
+    def _list(self, watched: Watched, job: JobOnNode) -> None:
+        uid = job.uid if job.uid is not None else watched.uid
+        if uid is None:
+            log.warning("saves-unwatched", job=watched.job, reason="its user is not known")
+            return
+
+        def said(message: Mapping[str, Any]) -> None:
+            index, listing = message.get("index"), message.get("listing")
+            if isinstance(index, int) and isinstance(listing, list) and 0 <= index < len(watched.roots):
+                self.listed(watched, watched.roots[index], [Part.from_json(part) for part in listing])
+
+        def ended(ending: Ending) -> None:
+            if ending.silent or ending.status != 0:
+                reason = ending.where or (ending.stderr.strip().splitlines() or [""])[-1]
+                log.warning("saves-not-known", job=watched.job, silent=ending.silent, reason=reason)
+
+        self._children.start(
+            self._program(
+                f"saves:{watched.job}",
+                "sentinel.agent.probes.inventory",
+                {
+                    "node": self._node,
+                    "level": "structural",
+                    "roots": [{"tier": tier, "path": path} for tier, path in watched.roots],
+                    "uid": uid,
+                    "gid": job.gid if job.uid is not None else watched.gid,
+                    "limit": NEWEST,
+                },
+                silent_s=self._period_s,
+                total_s=self._period_s,
+                on_message=said,
+                on_end=ended,
+            )
+        )
+
+    def listed(self, watched: Watched, root: tuple[str, str], parts: Sequence[Part]) -> None:
+        """What one look saw under one root: tell what is new, and what two looks in a row agree is wrong."""
+        tier, path = root
+        now = datetime.now(UTC)
+        seen = self._seen.setdefault((watched.job, watched.attempt, path), _Root())
+        whole = {part.step for part in parts if part.valid is True or (part.marked and part.valid is not False)}
+        folders = {part.step: part.path for part in parts}
+        saves = [save for save in saves_of(parts) if save.began_s >= watched.since_s]
+        for save in saves:
+            if save.step not in seen.saves or save.step in folders:
+                seen.saves[save.step] = save
+            if save.step in whole and save.step not in seen.told:
+                seen.told.add(save.step)
+                if watched.first:
+                    self._saved(watched, tier, folders[save.step], save, now)
+        for step in sorted(seen.saves)[:-KEPT]:
+            del seen.saves[step]
+        found: dict[str, tuple[str, Trouble]] = {
+            f"invalid/{save.step}/{save.ended_s}": (Kind.CHECKPOINT_INVALID, Trouble("invalid", save.reason, save.step))
+            for save in saves
+            if save.valid is False
+        }
+        history = [seen.saves[step] for step in sorted(seen.saves)]
+        for trouble in assess(history, now.timestamp(), running=True):
+            early = trouble.kind == "stopped" and now.timestamp() - history[-1].ended_s < LEAST_LOOKS * self._period_s
+            if trouble.kind in KINDS and not early:
+                found[f"{trouble.kind}/{trouble.step}"] = (KINDS[trouble.kind], trouble)
+        for key in seen.before & set(found):
+            kind, trouble = found[key]
+            self._told(watched, tier, folders.get(trouble.step, path), kind, key, trouble, now)
+        seen.before = set(found)
+
+    def _saved(self, watched: Watched, tier: str, path: str, save: Save, now: datetime) -> None:
+        text = f"step {save.step} was saved ({tier}): {path}"
+        data: dict[str, Scalar] = {"step": save.step, "tier": tier, "bytes": save.bytes}
+        if save.duration_s > 0:
+            data["time_s"] = round(save.duration_s, 3)
+        identity = stable_id("saved", watched.job, watched.attempt, path, save.step)
+        self._put(watched, identity, Kind.CHECKPOINT_SAVED, path, text, data, datetime.fromtimestamp(save.ended_s, UTC))
+
+    def _told(
+        self, watched: Watched, tier: str, path: str, kind: str, key: str, trouble: Trouble, now: datetime
+    ) -> None:
+        where = f" on {self._node}" if tier == "local" else ""
+        text = f"{path}{where}: {trouble.text}"
+        data: dict[str, Scalar] = {
+            "step": trouble.step, "tier": tier, "path": path, "reason": trouble.text[:300], "watched": True,
+            "on_node": self._node,
+        }  # fmt: skip
+        # Of one checkpoint of many nodes one message: every node that finds it says it by the same name.
+        identity = stable_id("saves", watched.job, watched.attempt, kind, trouble.step)
+        log.warning("saves", job=watched.job, finding=key, text=text)
+        self._put(watched, identity, kind, path, text, data, now)
+
+    def _put(
+        self,
+        watched: Watched,
+        identity: str,
+        kind: str,
+        path: str,
+        text: str,
+        data: Mapping[str, Scalar],
+        at: datetime,
+    ) -> None:
+        where = Where(job=watched.job, attempt=watched.attempt, path=path)
+        self._keep(
+            Evidence(
+                id=identity,
+                at=at,
+                seen_at=datetime.now(UTC),
+                source=Source.CHECKPOINT,
+                kind=kind,
+                where=where,
+                text=text[:2000],
+                data=dict(data),
+            )
+        )

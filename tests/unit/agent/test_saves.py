@@ -1,0 +1,155 @@
+"""Watching a job's saves from its nodes: each new one once, and what is wrong when two looks agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sentinel.agent.children import Program
+from sentinel.agent.jobs import JobOnNode
+from sentinel.agent.saves import SavesWatch, watched_from
+from sentinel.agent.settings import AgentSettings
+from sentinel.checkpoints.records import Part
+from sentinel.model import Evidence, Kind, Source
+
+ROOT = "/shared/run"
+ENTRY: dict[str, Any] = {
+    "job": 7, "attempt": 1, "uid": 1000, "gid": None, "first": True, "since_s": 100.0,
+    "roots": [{"tier": "global", "path": ROOT}],
+}  # fmt: skip
+
+
+def part(step: int, saved_s: float, *, valid: bool | None = True, size: int = 1000, reason: str = "") -> dict[str, Any]:
+    path = f"{ROOT}/step-{step}"
+    return Part(
+        "n1", ROOT, path, f"step-{step}", step, "global", "dcp", size, valid, "structural", reason,
+        newest_mtime_s=saved_s, oldest_mtime_s=saved_s - 2.0,
+    ).to_json()  # fmt: skip
+
+
+class Node:
+    def __init__(self) -> None:
+        self.kept: list[Evidence] = []
+        self.programs: list[Program] = []
+        self.jobs: Mapping[int, JobOnNode] = {7: JobOnNode(7, 1, 1000, 1000, "n[1-2]", "")}
+        self.watch = SavesWatch(
+            "n1",
+            AgentSettings(node="n1"),
+            self,  # type: ignore[arg-type]
+            lambda name, _module, arguments, **rest: Program(name, ["x"], arguments, **rest),
+            self.kept.append,
+            lambda: self.jobs,
+        )
+
+    def start(self, program: Program) -> bool:
+        self.programs.append(program)
+        return True
+
+    def look(self, *parts: dict[str, Any], entry: dict[str, Any] = ENTRY) -> list[Evidence]:
+        before = len(self.kept)
+        self.watch.heard({"watch": [entry]})
+        self.watch.look()
+        if self.programs:
+            self.programs[-1].on_message({"index": 0, "listing": list(parts)})
+        return self.kept[before:]
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_folders_are_listed_as_the_jobs_user(node: Node) -> None:
+    node.look()
+    (program,) = node.programs
+    assert program.arguments["uid"] == 1000
+    assert program.arguments["roots"] == [{"tier": "global", "path": ROOT}]
+    assert program.total_s == 60.0
+
+
+def test_whom_the_prolog_named_counts_and_not_the_answer(node: Node) -> None:
+    node.look(entry={**ENTRY, "uid": 0})
+    assert node.programs[0].arguments["uid"] == 1000
+
+
+def test_another_attempt_or_no_job_is_not_looked_at(node: Node) -> None:
+    node.look(entry={**ENTRY, "attempt": 2})
+    node.look(entry={**ENTRY, "job": 8})
+    node.watch.heard({})
+    node.watch.look()
+    assert node.programs == []
+
+
+def test_each_save_is_told_once(node: Node) -> None:
+    (first,) = node.look(part(10, 200.0))
+    assert (first.kind, first.source, first.where.job, first.where.attempt) == (
+        Kind.CHECKPOINT_SAVED, Source.CHECKPOINT, 7, 1,
+    )  # fmt: skip
+    assert first.data == {"step": 10, "tier": "global", "bytes": 1000, "time_s": 2.0}
+    assert first.at.timestamp() == 200.0
+    (second,) = node.look(part(10, 200.0), part(20, 260.0))
+    assert second.data["step"] == 20
+    assert node.look(part(30, 300.0, valid=None, reason="being written")) == []
+
+
+def test_one_node_speaks_for_the_attempt(node: Node) -> None:
+    assert node.look(part(10, 200.0), entry={**ENTRY, "first": False}) == []
+
+
+def test_an_invalid_one_is_told_at_the_second_look_and_once_for_all_nodes(node: Node) -> None:
+    torn = part(10, 200.0, valid=False, reason="__0_0.distcp is cut short")
+    assert node.look(torn) == []
+    (told,) = node.look(torn)
+    assert told.kind == Kind.CHECKPOINT_INVALID
+    assert (told.data["step"], told.data["watched"]) == (10, True)
+    assert "cut short" in told.text
+    assert {item.id for item in node.look(torn)} == {told.id}
+    other = Node()
+    other.look(torn)
+    assert [item.id for item in other.look(torn)] == [told.id]
+
+
+def test_what_was_only_being_deleted_is_not(node: Node) -> None:
+    assert node.look(part(10, 200.0, valid=False, reason="a shard is missing")) == []
+    assert node.look() == []
+    assert node.look() == []
+
+
+def test_what_an_earlier_attempt_left_is_not_this_ones(node: Node) -> None:
+    torn = part(10, 90.0, valid=False, reason="torn")
+    assert node.look(torn) == node.look(torn) == []
+
+
+def saves(newest_ago_s: float, *, every_s: float = 100.0, last_size: int = 1000) -> list[dict[str, Any]]:
+    newest_s = time.time() - newest_ago_s
+    listed = [part(10 * i, newest_s - every_s * (4 - i)) for i in range(1, 4)]
+    return [*listed, part(40, newest_s, size=last_size)]
+
+
+def test_saves_that_stopped(node: Node) -> None:
+    listed = saves(3600.0)
+    assert {item.kind for item in node.look(*listed)} == {Kind.CHECKPOINT_SAVED}
+    (told,) = node.look(*listed)
+    assert told.kind == "saves_stopped"
+    assert "no checkpoint for 36" in told.text
+
+
+def test_saves_that_are_not_late_yet(node: Node) -> None:
+    listed = saves(270.0)  # 2.7 intervals, and less than five looks
+    node.look(*listed)
+    assert node.look(*listed) == []
+
+
+def test_a_save_that_is_smaller(node: Node) -> None:
+    listed = saves(10.0, last_size=500)
+    node.look(*listed)
+    assert [item.kind for item in node.look(*listed)] == ["saves_shrank"]
+
+
+def test_an_answer_that_is_none() -> None:
+    wrong: list[Any] = [7, {}, {"job": "x", "attempt": 0, "roots": []}, {**ENTRY, "roots": [3]}, ENTRY]
+    assert [watched.job for watched in watched_from({"watch": wrong})] == [7]
+    assert watched_from({"watch": 5}) == []
