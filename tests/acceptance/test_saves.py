@@ -27,9 +27,7 @@ def test_a_checkpoint_that_goes_bad_under_a_running_job(watched: Story):
     story = watched
     # Saves are far apart: the one that goes bad stays the newest until the node fails.
     job = story.job(2, "--global-every", "150", "--local-every", "50", saved=False)
-    until(
-        lambda: "global" in [tier for _, tier in re.findall(r"saved step (\d+).*\((\w+)\)", job.log)], "a global save"
-    )
+    until(lambda: job.saved("global"), "a checkpoint in the shared folder")
     (spoilt,) = story.inject("corrupt-checkpoint", "--tier", "global", "--how", "truncate", "--run", job.run)
     (told,) = story.expect(messages=["checkpoint_corrupt"])
     assert told["job"] == job.id
