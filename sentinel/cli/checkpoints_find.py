@@ -30,12 +30,13 @@ from sentinel.checkpoints.records import (
 from sentinel.checkpoints.remembered import Memory, default_folder
 from sentinel.checkpoints.share import parse_share
 from sentinel.checkpoints.validate import Settings
-from sentinel.checkpoints.validate import validate as check
 from sentinel.cli.checkpoints_bar import bar
+from sentinel.cli.checkpoints_deadline import check_within, listings, parts_within
 from sentinel.errors import Refused, UserError
 
 # Up to so much every candidate is read at the level asked for; beyond it only those that would be chosen.
 EAGER_BYTES = 8 << 30
+_DEADLINE = "Give a folder so long: a frozen file system is then not known."
 _LEVELS = click.Choice(["structural", "checksum", "content"])
 
 
@@ -124,15 +125,6 @@ def _settings(no_cache: bool) -> Settings:
     return Settings(memory=None if no_cache else Memory(default_folder()))
 
 
-def _listings(
-    roots: Sequence[tuple[Tier, str, Path]], level: Level, settings: Settings, limit: int
-) -> list[list[Part]]:
-    found: list[list[Part]] = []
-    for tier, host, root in roots:
-        found.append(stock.listing(root, tier, host, level=level, limit=limit, settings=settings))
-    return found
-
-
 @click.command(cls=Spread)
 @click.option("--global", "global_", multiple=True, metavar="DIR", help="A folder that every node sees.")
 @click.option("--local", multiple=True, metavar="[NODE=]DIR", help="A node's own folder; %N is the node's name.")
@@ -146,6 +138,7 @@ def _listings(
 @click.option("--rejected", multiple=True, metavar="PATH", help="A checkpoint that failed to load already.")
 @click.option("--limit", type=int, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
 @click.option("--all", "everything", is_flag=True, help="Read all candidates at that level, not only the best ones.")
+@click.option("--deadline", "deadline_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def find(
@@ -161,6 +154,7 @@ def find(
     rejected: tuple[str, ...],
     limit: int,
     everything: bool,
+    deadline_s: float | None,
     no_cache: bool,
     as_json: bool,
 ) -> None:
@@ -190,7 +184,7 @@ def find(
         "costs": Costs(),
         "rejected": frozenset(rejected),
     }
-    candidates, decision = _search(roots, wanted, names, limit, everything, _settings(no_cache), question)
+    candidates, decision = _search(roots, wanted, names, limit, everything, _settings(no_cache), question, deadline_s)
     if as_json:
         click.echo(json.dumps(decision.to_json()))
     else:
@@ -207,13 +201,14 @@ def _search(
     everything: bool,
     settings: Settings,
     question: dict[str, Any],
+    deadline_s: float | None,
 ) -> tuple[list[Candidate], Decision]:
     """List, choose, and read what was chosen; while it does not hold, the next. Little data is read at once."""
     here = _this_host()
     spread = names if here not in names else ()
-    parts = [part for listed in _listings(roots, "structural", settings, limit) for part in listed]
+    parts = [part for listed in listings(roots, "structural", settings, limit, deadline_s) for part in listed]
     if level != "structural" and (everything or sum(part.bytes for part in parts) <= EAGER_BYTES):
-        parts = [part for listed in _listings(roots, level, settings, limit) for part in listed]
+        parts = [part for listed in listings(roots, level, settings, limit, deadline_s) for part in listed]
     read: set[tuple[str, int | None]] = set()
     while True:
         candidates = [
@@ -226,7 +221,19 @@ def _search(
         if (chosen.path, chosen.step) in read:
             raise AssertionError(f"{chosen.path} was read at level {level} and says {chosen.level}")
         read.add((chosen.path, chosen.step))
-        parts = stock.deepen(parts, chosen, level, settings=settings)
+        parts = _read_closer(parts, chosen, level, settings, deadline_s)
+
+
+def _read_closer(
+    parts: list[Part], chosen: Candidate, level: Level, settings: Settings, deadline_s: float | None
+) -> list[Part]:
+    """The chosen one's parts read at that level; not known where the deadline passes."""
+    deeper = parts_within(deadline_s, lambda: stock.deepen(parts, chosen, level, settings=settings))
+    if deeper is not None:
+        return deeper
+    reason = f"was not read within {deadline_s:g} s"
+    ours = (chosen.key, chosen.tier)
+    return [replace(p, valid=None, level=level, reason=reason) if (p.key, p.tier) == ours else p for p in parts]
 
 
 def _this_host() -> str:
@@ -264,6 +271,7 @@ def _show_decision(decision: Decision) -> None:
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option("--level", type=_LEVELS, default="structural", show_default=True, help="How closely to check.")
+@click.option("--deadline", "deadline_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
 @click.option("--slurm", "nodes", type=click.IntRange(1), metavar="N", help="Share the reading out over N nodes.")
 @click.option(
@@ -274,6 +282,7 @@ def _show_decision(decision: Decision) -> None:
 def validate(
     paths: tuple[Path, ...],
     level: str,
+    deadline_s: float | None,
     no_cache: bool,
     nodes: int | None,
     extra: tuple[str, ...],
@@ -293,13 +302,13 @@ def validate(
     settings = replace(_settings(no_cache or share is not None), share=_share(share))
     bad = 0
     if nodes is not None:
-        from sentinel.cli.checkpoints_slurm import validate_shared
+        from sentinel.cli.checkpoints_slurm import DEADLINE_S, validate_shared
 
-        answers = validate_shared(paths, wanted, nodes, extra=extra)
+        answers = validate_shared(paths, wanted, nodes, extra=extra, deadline_s=deadline_s or DEADLINE_S)
     else:
-        with bar("reading", paths, not as_json and wanted != "structural") as advance:
+        with bar("reading", paths, not as_json and wanted != "structural" and deadline_s is None) as advance:
             settings = replace(settings, progress=advance)
-            answers = [check(path, wanted, settings=settings) for path in paths]
+            answers = [check_within(path, wanted, settings, deadline_s) for path in paths]
     for answer in answers:
         bad += answer.valid is not True
         _show_validity(answer, as_json)
@@ -337,6 +346,7 @@ def _show_validity(answer: Validity, as_json: bool) -> None:
 @click.option("--host", help="The name of this host (default: its own).")
 @click.option("--level", type=_LEVELS, default="structural", show_default=True, help="How closely to check.")
 @click.option("--limit", type=int, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
+@click.option("--deadline", "deadline_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per part.")
 def inventory(
@@ -346,6 +356,7 @@ def inventory(
     host: str | None,
     level: str,
     limit: int,
+    deadline_s: float | None,
     no_cache: bool,
     as_json: bool,
 ) -> None:
@@ -360,7 +371,7 @@ def inventory(
     roots: list[tuple[Tier, str, Path]] = [("global", host or "", Path(text)) for text in global_]
     pairs = local_folders(local, expand_nodes(nodes))
     roots += [("local", host if host and len(pairs) == 1 else name, path) for name, path in pairs]
-    for parts in _listings(roots, parse_level(level), _settings(no_cache), limit):
+    for parts in listings(roots, parse_level(level), _settings(no_cache), limit, deadline_s):
         for part in parts:
             if as_json:
                 click.echo(json.dumps(part.to_json()))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import threading
 
 import pytest
 from click.testing import CliRunner
@@ -241,3 +242,39 @@ def test_one_folder_for_all_nodes_is_placed_in_blocks(make):
     where = ("find", "--local", make.root / "local", "--nodes", "n[0-1]", "--json")
     assert rows(run(*where))[0]["chosen"]["shards"] == {"0": ["n0"], "1": ["n0"], "2": ["n1"], "3": ["n1"]}
     assert rows(run(*where, "--lost", "n1"))[0]["chosen"] is None
+
+
+@pytest.fixture
+def frozen(tmp_path_factory, monkeypatch):
+    """A folder whose every listing waits for ever, as one on a file system that does not answer."""
+    path = tmp_path_factory.mktemp("frozen")
+    real = os.scandir
+
+    def scandir(folder="."):
+        if str(folder).startswith(str(path)):
+            threading.Event().wait()
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    return path
+
+
+def test_a_frozen_file_system_is_not_known(frozen, make):
+    whole = make.dcp("step-10", ranks=2)
+    done = CliRunner().invoke(
+        checkpoints,
+        ["inventory", "--global", str(frozen), str(whole.parent), "--deadline", "1", "--json", "--no-cache"],
+    )
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (said[0]["valid"], said[0]["reason"]) == (None, "did not answer within 1 s")
+    assert [part["valid"] for part in said if part["step"] == 10] == [True]
+    done = CliRunner().invoke(checkpoints, ["find", "--global", str(frozen), "--deadline", "0.3", "--json"])
+    assert json.loads(done.stdout)["chosen"] is None
+
+
+def test_a_check_within_its_deadline_answers_as_without(make):
+    whole = make.dcp("step-10", ranks=2)
+    words = ["validate", str(whole), "--level", "checksum", "--json", "--no-cache"]
+    bare, limited = (CliRunner().invoke(checkpoints, [*words, *more]) for more in ((), ("--deadline", "60")))
+    assert json.loads(limited.stdout) == json.loads(bare.stdout)
+    assert (limited.exit_code, json.loads(bare.stdout)["valid"]) == (0, True)
