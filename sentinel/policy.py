@@ -125,8 +125,9 @@ def _drains(
     unsettled = [name for name in verdict.drain if name in fleet.nodes and not fleet.nodes[name].drained]
     strangers = [name for name in verdict.drain if name not in fleet.nodes]
     words = f"Slurm does not know {', '.join(strangers)}." if strangers else ""
+    gone = _already_out_and_gone(verdict, fleet, act_confidence)
     if not unsettled:
-        return [], "", words
+        return gone, "", words
     if verdict.confidence < act_confidence:
         return [], "", f"Not drained: {verdict.confidence:.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
     hour = [at for at in situation.drains if now - at <= timedelta(hours=1)]
@@ -141,7 +142,16 @@ def _drains(
             return [], *refused
     kind = StepKind.DOWN if verdict.cause is Cause.NODE_FAILURE else StepKind.DRAIN
     data: dict[str, Scalar] = {"cause": str(verdict.cause)}
-    return [Step(kind, node=name, data=data) for name in unsettled], "", words
+    return [*gone, *(Step(kind, node=name, data=data) for name in unsettled)], "", words
+
+
+def _already_out_and_gone(verdict: Verdict, fleet: Fleet, act_confidence: float) -> list[Step]:
+    """A drained node that dies under its last job costs no budget, but Slurm must give it up, or the job waits for it."""
+    if verdict.cause is not Cause.NODE_FAILURE or verdict.confidence < act_confidence:
+        return []
+    named = [fleet.nodes[name] for name in verdict.drain if name in fleet.nodes]
+    out = [node.name for node in named if node.drained and node.state != "down"]
+    return [Step(StepKind.DOWN, node=name, data={"cause": str(verdict.cause)}) for name in out]
 
 
 def _partition_limit(partition: str, nodes: Sequence[str], fleet: Fleet, limits: Limits) -> tuple[str, str] | None:

@@ -57,7 +57,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"job {task.job} is not pending any more")
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     hosts = names(chosen.get("hosts")) if chosen.get("tier") == "local" else []
-    union = sorted({*job.excluded, *names(task.step.data.get("nodes"))} - set(hosts))
+    union = sorted({*job.excluded, *names(task.step.data.get("nodes"))})
     ours = job.admin_comment.startswith(OURS) and "required=" in job.admin_comment
     comment = f"{task.reason} attempt={task.attempt + 1}" + (" required=local" if hosts else "")
     required = hosts or ([] if ours else None)

@@ -156,7 +156,8 @@ class FleetCheckpoints:
         for attempt in range(task.attempt, max(-1, task.attempt - _ATTEMPTS), -1):
             nodes = self._live.nodes_of(task.job, attempt)
             free = all(_free(fleet, name, job) for name in nodes)
-            if nodes and free and not bad & set(nodes) and nodes not in found:
+            barred = bad | set(job.excluded)  # what hurt the job once is not asked for again (promise 6)
+            if nodes and free and not barred & set(nodes) and nodes not in found:
                 found.append(nodes)
         return found
 
@@ -164,7 +165,8 @@ class FleetCheckpoints:
         """What is left of the failed attempt's nodes: the job may be told to wait for these, so they must be free."""
         fleet = await self._fleets.take(2.0)
         nodes = self._live.nodes_of(task.job, task.attempt)
-        return tuple(name for name in nodes if name not in bad and _free(fleet, name, job))
+        barred = bad | set(job.excluded)
+        return tuple(name for name in nodes if name not in barred and _free(fleet, name, job))
 
     def _lookers(self, task: Task, bad: frozenset[str], homes: Sequence[tuple[str, ...]]) -> list[str]:
         """Nodes whose local folders are looked at: the failed attempt's, then those of the attempts before."""

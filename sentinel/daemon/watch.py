@@ -185,7 +185,8 @@ class Watch:
 
     async def _unreachable(self, view: NodeView, refusals: list[str], cut_off: bool) -> None:
         seen = self._live.node(view.name)
-        if seen.state == "unreachable" or view.drained:
+        out_of_work = view.drained and self._live.job_on(view.name) is None
+        if seen.state == "unreachable" or view.state == "down" or out_of_work:
             seen.state = "unreachable"
             return
         seen.state = "unreachable"

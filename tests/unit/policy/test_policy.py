@@ -88,6 +88,15 @@ def test_lost_node_is_set_down() -> None:
     assert kinds(decide(verdict(Cause.NODE_FAILURE, drain=("n1",))))[0] is StepKind.DOWN
 
 
+def test_drained_node_that_dies_under_its_last_job_is_given_up_whatever_the_budget() -> None:
+    nodes = [node("n1", state="mixed", flags=("drain",), reason="person: bad fan"), *(node(f"n{i}") for i in range(2, 6))]
+    lost = verdict(Cause.NODE_FAILURE, drain=("n1",))
+    plan = decide(lost, fleet=fleet(nodes), limits=Limits(drain_count=0, drain_per_hour=0))
+    assert (plan.steps[0].kind, plan.steps[0].node) == (StepKind.DOWN, "n1")
+    unsure = verdict(Cause.NODE_FAILURE, drain=("n1",), confidence=0.3)
+    assert drained(decide(unsure, fleet=fleet(nodes))) == []
+
+
 def test_same_incident_gives_the_same_plan() -> None:
     assert decide(verdict(drain=("n1",))) == decide(verdict(drain=("n1",)))
 
