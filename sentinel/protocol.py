@@ -9,7 +9,7 @@ Paths and bodies (times are ISO 8601 in UTC, evidence as in ``sentinel.wire``):
 
 =====================  ====================================================================================================
 HEARTBEAT              ``{node, boot_id, at, version, spool: {pending, dropped}, jobs: [{job, attempt}], verdict: {...}}``
-                       → ``{at}``. Its absence is never a fault by itself.
+                       → ``{at, watch, released_at}``. Its absence is never a fault by itself.
 EVIDENCE               ``{node, epoch, first, items: [evidence, ...]}``: items of one spool (``epoch``) from number
                        ``first`` on, in order → ``{acknowledged}``: the number up to which (inclusive) the daemon has
                        them stored. At least once: the daemon drops what it already has by evidence id.

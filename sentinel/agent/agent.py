@@ -42,7 +42,7 @@ from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.ports import Credentials
 from sentinel.protocol import OrderKind
-from sentinel.wire import evidence_from, to_json
+from sentinel.wire import evidence_from, time_from, to_json
 
 log = Log()
 
@@ -105,7 +105,7 @@ class Agent:
         self.saves = SavesWatch(
             self.node, settings, self.children, self.program, self.keep, lambda: dict(self.jobs.jobs)
         )
-        self.sender.on_answer = self.saves.heard
+        self.sender.on_answer = self._answered
         self.orders = Orders(
             self.node,
             state / "orders",
@@ -118,6 +118,12 @@ class Agent:
         )
 
     # ------------------------------------------------------------------------------------------------ life
+
+    def _answered(self, answer: dict[str, Any]) -> None:
+        """What the daemon's answer to a heartbeat asks of us."""
+        self.saves.heard(answer)
+        if isinstance(answer.get("released_at"), str):
+            self.verdict.released(time_from(answer["released_at"]).timestamp())
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT."""

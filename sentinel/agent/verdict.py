@@ -62,6 +62,7 @@ class VerdictKeeper:
         kept = restore(self._state)
         same_boot = isinstance(kept, dict) and kept.get("boot") == boot
         self._convictions: dict[str, str] = dict(kept["convictions"]) if same_boot else {}
+        self._since_s: dict[str, float] = dict(kept.get("since_s") or {}) if same_boot else {}
 
     def consider(self, evidence: Evidence) -> None:
         """Remember evidence that convicts until a diagnostic passes or the node was rebooted."""
@@ -76,9 +77,23 @@ class VerdictKeeper:
     def diagnosed(self, result: Any) -> None:
         """A diagnostic was run on order. That it passed on all GPUs takes back what was said before."""
         if isinstance(result, dict) and result.get("result") == "pass" and result.get("gpus") is None:
-            self._convictions.clear()
-            save(self._state, {"boot": self._boot, "convictions": self._convictions})
-            self.write()
+            self._take_back(list(self._convictions))
+
+    def released(self, at_s: float) -> None:
+        """An operator returned the node at that time: what Xids said before is answered for. What telemetry still sees
+        (a lost GPU) goes on convicting."""
+        self._take_back([code for code in self._convictions if self._since_s.get(code, 0.0) <= at_s])
+
+    def _take_back(self, codes: Sequence[str]) -> None:
+        for code in codes:
+            self._convictions.pop(code, None)
+            self._since_s.pop(code, None)
+        if codes:
+            self._keep()
+
+    def _keep(self) -> None:
+        save(self._state, {"boot": self._boot, "convictions": self._convictions, "since_s": self._since_s})
+        self.write()
 
     def now(self) -> NodeVerdict:
         at_s = int(self._clock())
@@ -99,5 +114,5 @@ class VerdictKeeper:
     def _convict(self, code: str, sentence: str) -> None:
         if code not in self._convictions:
             self._convictions[code] = sentence
-            save(self._state, {"boot": self._boot, "convictions": self._convictions})
-            self.write()
+            self._since_s[code] = self._clock()
+            self._keep()

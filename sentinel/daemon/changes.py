@@ -8,16 +8,34 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sentinel.adapters.store import Store
+from sentinel.daemon.live import Live
 from sentinel.daemon.recover import Recover
 from sentinel.errors import Refused, UserError
 from sentinel.log import Log
 from sentinel.model import OURS
-from sentinel.ports import SlurmReader, SlurmWriter
+from sentinel.ports import Clock, SlurmReader, SlurmWriter
+from sentinel.wire import time_from, to_json
+
+RELEASED = "released"  # setting: node -> when an operator last returned it
 
 
 class Changes:
-    def __init__(self, *, store: Store, reader: SlurmReader, writer: SlurmWriter, recover: Recover, log: Log) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        live: Live,
+        clock: Clock,
+        reader: SlurmReader,
+        writer: SlurmWriter,
+        recover: Recover,
+        log: Log,
+    ) -> None:
         self._store = store
+        self._live = live
+        self._clock = clock
+        for name, at in store.get(RELEASED, {}).items():
+            live.node(name).released_at = time_from(at)
         self._reader = reader
         self._writer = writer
         self._recover = recover
@@ -68,6 +86,9 @@ class Changes:
                 f"{name} was drained by somebody else: {node.reason!r:.120}",
                 fix=f"what is not ours is not returned by us; use scontrol update NodeName={name} State=RESUME",
             )
+        self._live.node(name).released_at = now = self._clock.now()
+        released = await asyncio.to_thread(self._store.get, RELEASED, {})
+        await asyncio.to_thread(self._store.put, RELEASED, {**released, name: to_json(now)})
         await self._writer.undrain(name)
         return {"node": name, "drained": False}
 

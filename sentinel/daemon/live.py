@@ -30,6 +30,9 @@ class NodeSeen:
     verdict: dict[str, object] = field(default_factory=dict)
     spool: dict[str, object] = field(default_factory=dict)
     clock_offset_s: float | None = None
+    released_at: datetime | None = (
+        None  # when an operator last returned it: its agent need not hold the past against it
+    )
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
 
 

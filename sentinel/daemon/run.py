@@ -168,6 +168,15 @@ def _server(base: Base, judge: Judge, watch: Watch, recover: Recover) -> Server:
         operators={0, os.getuid(), *base.settings.daemon.operators},
         clock=base.clock,
     )
+    changes = Changes(
+        store=base.store,
+        live=base.live,
+        clock=base.clock,
+        reader=base.reader,
+        writer=base.writer,
+        recover=recover,
+        log=base.log,
+    )
     return Server(
         settings=base.settings.daemon,
         credentials=Munge(base.settings.daemon.munge_socket),
@@ -177,7 +186,7 @@ def _server(base: Base, judge: Judge, watch: Watch, recover: Recover) -> Server:
         orders=base.orders,
         events=events,
         views=views,
-        changes=Changes(store=base.store, reader=base.reader, writer=base.writer, recover=recover, log=base.log),
+        changes=changes,
         telemetry=base.telemetry,
         clock=base.clock,
         log=base.log,

@@ -154,7 +154,12 @@ class Server:
             seen.clock_offset_s = (time_from(body["at"]) - now).total_seconds()
         self._watch.runs(node, body.get("jobs"))
         watched = watch_list(self._live, node, body.get("jobs"))
-        return {"at": now, "watch": watched} if watched else {"at": now}
+        answer: dict[str, Any] = {"at": now}
+        if watched:
+            answer["watch"] = watched
+        if seen.released_at is not None:
+            answer["released_at"] = seen.released_at
+        return answer
 
     async def _evidence(self, _uid: int, body: dict[str, Any]) -> dict[str, Any]:
         node, first, items = _name(body), body.get("first"), body.get("items")

@@ -85,7 +85,8 @@ class Served:
                 orders=self.orders, settings=SETTINGS, operators={0, OPERATOR}, clock=clock,
             ),
             changes=Changes(
-                store=world.store, reader=world.slurm, writer=world.slurm, recover=daemon.recover, log=log
+                store=world.store, live=self.scene.live, clock=clock, reader=world.slurm, writer=world.slurm,
+                recover=daemon.recover, log=log,
             ),
             telemetry=daemon.telemetry,
             clock=clock,

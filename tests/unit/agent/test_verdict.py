@@ -85,3 +85,16 @@ def test_a_failed_diagnostic_convicts_only_with_proof(tmp_path: Path) -> None:
 
 def test_the_sentence_stays_on_one_line(tmp_path: Path) -> None:
     assert keeper(tmp_path, trouble="a\nOK 1 ok\x1b[0m").now().line.count("\n") == 1
+
+
+def test_a_release_answers_for_what_was_said_before_it_and_not_for_what_holds_now(tmp_path: Path) -> None:
+    kept = keeper(tmp_path)
+    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
+    kept.released(1_900_000_000.0)  # before the Xid was read: it speaks of something else
+    assert kept.now().word == "BAD"
+    kept.released(1_900_000_001.0)
+    assert kept.now().word == "OK"
+    assert keeper(tmp_path).now().word == "OK"  # also for an agent that is started again
+    lost = keeper(tmp_path, facts=[Fact("gpu_lost", "GPU 3 is lost")])
+    lost.released(1_900_000_001.0)
+    assert lost.now().word == "BAD"

@@ -12,6 +12,7 @@ from core_world import World
 from sentinel.daemon.changes import Changes
 from sentinel.errors import Refused, UserError
 from sentinel.log import Log
+from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
 
@@ -19,8 +20,9 @@ Worlds = Callable[..., World]
 async def change(there: World, name: str, **arguments: Any) -> dict[str, Any]:
     daemon = Daemon(there)
     made = Changes(
-        store=there.store, reader=there.slurm, writer=there.slurm, recover=daemon.recover, log=Log(daemon.stream)
-    )
+        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
+        recover=daemon.recover, log=Log(daemon.stream),
+    )  # fmt: skip
     answer = await made.make(name, arguments, 0)
     await daemon.quiet()
     return answer
@@ -32,6 +34,7 @@ async def test_drain_and_release(world: Worlds) -> None:
     assert there.slurm.nodes["n1"].reason == "sentinel:root: loosecable"
     assert not (await change(there, "release", node="n1"))["drained"]
     assert not there.slurm.nodes["n1"].drained
+    assert there.store.get("released") == {"n1": to_json(there.slurm.clock.now())}  # the agent is told, also later
 
 
 async def test_somebody_elses_drain_is_never_returned(world: Worlds) -> None:

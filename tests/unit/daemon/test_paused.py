@@ -33,8 +33,9 @@ ALL = [
 def changes(daemon: Daemon) -> Changes:
     there = daemon.world
     return Changes(
-        store=there.store, reader=there.slurm, writer=there.slurm, recover=daemon.recover, log=Log(daemon.stream)
-    )
+        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
+        recover=daemon.recover, log=Log(daemon.stream),
+    )  # fmt: skip
 
 
 async def fail(daemon: Daemon) -> None:
