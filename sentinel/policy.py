@@ -93,7 +93,7 @@ def decide(
     drains, refusal, why_not = _drains(verdict, situation, limits, act_confidence, now)
     if refusal:
         return plan(refusal=refusal, explanation=why_not)
-    job_steps, job_words = _job_steps(verdict, incident, situation, limits)
+    job_steps, job_words = _job_steps(verdict, incident, situation, limits, act_confidence)
     words = [text for text in (why_not, job_words) if text]
     wanted = [*drains, *job_steps]
     if situation.paused:
@@ -171,7 +171,9 @@ def _partition_limit(partition: str, nodes: Sequence[str], fleet: Fleet, limits:
     return None
 
 
-def _job_steps(verdict: Verdict, incident: Incident, situation: Situation, limits: Limits) -> tuple[list[Step], str]:
+def _job_steps(
+    verdict: Verdict, incident: Incident, situation: Situation, limits: Limits, act_confidence: float
+) -> tuple[list[Step], str]:
     job = situation.job
     if job is None or incident.job is None or verdict.restart is Restart.NONE:
         return [], ""
@@ -184,7 +186,8 @@ def _job_steps(verdict: Verdict, incident: Incident, situation: Situation, limit
     if job.state == "pending" and job.held:
         return [], f"Job {job.id} is held already, not by this incident: whoever holds it releases it."
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
-    if not stopped and not verdict.drain and verdict.scope is Scope.APPLICATION:
+    unsure = verdict.scope is Scope.APPLICATION or verdict.confidence < act_confidence
+    if not stopped and not verdict.drain and unsure:
         return [], f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
     hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={"reason": verdict.advice or str(verdict.cause)})
     if verdict.restart is Restart.HOLD:
