@@ -1,6 +1,7 @@
 """Options and fixtures that all tests share.
 
 ``--require=slurm,postgres,torch``: where the named thing is missing, a test that needs it fails instead of being skipped.
+``--deep``: also the tests marked ``deep``: the same stories at more moments and places, which CI has no time for.
 """
 
 from __future__ import annotations
@@ -28,6 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help=f"comma-separated, of {', '.join(REQUIREMENTS)}: skipping for want of one of these is a failure",
     )
+
+    parser.addoption("--deep", action="store_true", help="also what CI has no time for")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--deep"):
+        return
+    deep = [item for item in items if item.get_closest_marker("deep")]
+    if deep:
+        config.hook.pytest_deselected(items=deep)
+        items[:] = [item for item in items if not item.get_closest_marker("deep")]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -30,6 +30,7 @@ def test_a_gpu_is_lost_while_the_controller_is_frozen(story: Story):
     story.expect(drains=[victim], restarts=[job], messages=["gpu_fallen_off_bus"])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("moment", ["kind=drain ", "kind=requeue_hold ", "kind=release "])
 def test_the_controller_freezes_in_the_middle_of_a_recovery(story: Story, moment: str):
     job = story.job(2)
@@ -41,6 +42,7 @@ def test_the_controller_freezes_in_the_middle_of_a_recovery(story: Story, moment
     story.expect(drains=[victim], restarts=[job], messages=["gpu_fallen_off_bus"])
 
 
+@pytest.mark.deep
 def test_a_node_is_lost_while_the_controller_is_frozen(story: Story):
     job = story.job(2)
     victim = job.nodes[1]
@@ -59,6 +61,7 @@ def test_a_frozen_controller_alone_changes_nothing(story: Story):
     story.expect()
 
 
+@pytest.mark.deep
 def test_the_daemon_is_killed_while_the_controller_is_frozen(story: Story):
     job = story.job(2)
     victim = job.nodes[1]
@@ -72,6 +75,7 @@ def test_the_daemon_is_killed_while_the_controller_is_frozen(story: Story):
     story.expect(drains=[victim], restarts=[job], messages=["gpu_fallen_off_bus"])
 
 
+@pytest.mark.deep
 def test_munge_is_gone(story: Story):
     """Nobody can prove who he is: agents, commands and Slurm's own daemons are refused."""
     job = story.job(2)

@@ -11,16 +11,16 @@ pytestmark = pytest.mark.slurm
 
 # After which line of its log it is killed, and how long it stays away.
 MOMENTS = [
-    pytest.param("incident-candidate", 0, id="not yet judged"),
-    pytest.param(" verdict ", 2, id="before the drain"),
+    pytest.param("incident-candidate", 0, id="not yet judged", marks=pytest.mark.deep),
+    pytest.param(" verdict ", 2, id="before the drain", marks=pytest.mark.deep),
     pytest.param("kind=drain ", 0, id="drained"),
-    pytest.param("event name=job_ended", 5, id="the job ends"),
+    pytest.param("event name=job_ended", 5, id="the job ends", marks=pytest.mark.deep),
     pytest.param("kind=requeue_hold ", 0, id="while the checkpoint is chosen"),
-    pytest.param("kind=choose_checkpoint ", 1, id="checkpoint chosen"),
+    pytest.param("kind=choose_checkpoint ", 1, id="checkpoint chosen", marks=pytest.mark.deep),
     pytest.param("kind=exclude ", 2, id="before the release"),
     pytest.param("kind=release ", 0, id="right after the release"),
-    pytest.param("kind=release ", 4, id="released, away for long"),
-    pytest.param("kind=confirm ", 1, id="proof seen"),
+    pytest.param("kind=release ", 4, id="released, away for long", marks=pytest.mark.deep),
+    pytest.param("kind=confirm ", 1, id="proof seen", marks=pytest.mark.deep),
 ]
 
 
@@ -37,6 +37,7 @@ def test_a_lost_gpu(story: Story, moment: str, away_s: float):
     assert job.resumed()[0] in job.saved(job.resumed()[1])
 
 
+@pytest.mark.deep
 def test_a_lost_gpu_while_the_daemon_is_away(story: Story):
     job = story.job(2)
     victim = job.nodes[0]
@@ -58,6 +59,7 @@ def test_killed_after_every_step_of_one_recovery(story: Story):
     story.expect(drains=[victim], restarts=[job], messages=["gpu_fallen_off_bus"])
 
 
+@pytest.mark.deep
 def test_a_lost_node(story: Story):
     job = story.job(2)
     victim = job.nodes[1]
@@ -68,6 +70,7 @@ def test_a_lost_node(story: Story):
     story.expect(drains=[victim], restarts=[job], messages=["node_failure"])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("moment", "away_s"), [("job-stalled", 0), ("kind=requeue_hold ", 1)])
 def test_a_hung_rank(story: Story, moment: str, away_s: float):
     job = story.job(2)
@@ -79,7 +82,7 @@ def test_a_hung_rank(story: Story, moment: str, away_s: float):
     story.expect(restarts=[job], messages=["nccl_hang_unknown"])
 
 
-@pytest.mark.parametrize("moment", ["event name=job_ended", " verdict "])
+@pytest.mark.parametrize("moment", [pytest.param("event name=job_ended", marks=pytest.mark.deep), " verdict "])
 def test_an_exception(story: Story, moment: str):
     job = story.job(2)
     story.inject("crash", "--job", str(job.id), "--rank", "1")
@@ -89,6 +92,7 @@ def test_an_exception(story: Story, moment: str):
     story.expect(held=[job], messages=["user_code"])
 
 
+@pytest.mark.deep
 def test_an_exception_while_the_daemon_is_away(story: Story):
     job = story.job(2)
     story.kill_daemon()

@@ -20,7 +20,7 @@ DRAINED = {
 }
 
 
-@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.deep), 2])
 def test_a_gpu_falls_off_the_bus(story: Story, place: int):
     job = story.job(3)
     victim = job.nodes[place]
@@ -109,7 +109,7 @@ def test_a_gpu_falls_off_the_bus_right_after_the_start(story: Story):
     assert job.resumed() == (None, "")
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.deep), 2])
 def test_a_rank_stops(story: Story, rank: int):
     job = story.job(3)
     story.inject("hang", "--job", str(job.id), "--rank", str(rank))
@@ -125,7 +125,7 @@ def test_a_rank_stops_right_after_the_start(story: Story):
     story.expect(restarts=[job], messages=["nccl_hang_unknown"])
 
 
-@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.deep), 2])
 def test_a_node_is_lost_with_its_disk(story: Story, place: int):
     job = story.job(3)
     victim = job.nodes[place]
@@ -145,7 +145,7 @@ def test_a_node_is_lost_right_after_the_start(story: Story):
     assert job.resumed() == (None, "")
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.deep), 2])
 def test_an_exception_holds_the_job_and_tells_its_user(story: Story, rank: int):
     job = story.job(3)
     story.inject("crash", "--job", str(job.id), "--rank", str(rank))

@@ -142,6 +142,7 @@ def test_a_crash_is_a_traceback_of_that_rank_and_ends_the_job(lab):
     assert "FAILED" in lab.slurm("scontrol", "show", "job", str(job))
 
 
+@pytest.mark.deep
 def test_a_lost_gpu_stalls_its_rank(lab):
     job = lab.submit("--nodes", "2", "--run", "lost", "--standin", "--step-time", "0.05")
     try:
@@ -157,6 +158,7 @@ def test_a_lost_gpu_stalls_its_rank(lab):
         lab.cancel(job)
 
 
+@pytest.mark.deep
 def test_a_frozen_controller_answers_nobody_until_it_goes_on(lab):
     lab.inject("controller-frozen")
     try:
@@ -184,6 +186,7 @@ def test_a_crashed_node_takes_its_disk_along_and_comes_back_empty(new_lab):
     assert lab.slurm("srun", "-w", "n2", "echo", "back").strip() == "back"
 
 
+@pytest.mark.deep
 def test_a_full_disk_is_the_jobs_own_error_and_room_comes_back(lab):
     job = lab.submit("--nodes", "2", "--run", "full", "--standin", "--step-time", "0.05", "--local-every", "5")
     lab.wait_log(job, "saved step 5 (local)")
@@ -196,6 +199,7 @@ def test_a_full_disk_is_the_jobs_own_error_and_room_comes_back(lab):
     assert lab.status()["faults"] == []
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(os.geteuid() != 0, reason="freezing a file system needs root")
 def test_storage_that_blocks_stalls_the_job_without_an_error(lab):
     if lab.dir.stat().st_dev == (lab.dir / "shared").stat().st_dev:

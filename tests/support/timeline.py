@@ -130,7 +130,8 @@ class Job:
 
     def held(self) -> bool:
         state, reason = _JOB_STATE.findall(self.shown())[-1]
-        return state == "PENDING" and reason.startswith("JobHeld")
+        # Slurm's words for it differ: JobHeldUser, JobHeldAdmin, job_requeued_in_held_state.
+        return state == "PENDING" and "held" in reason.lower()
 
     def restarts(self) -> int:
         return int(_RESTARTS.findall(self.shown())[-1])
