@@ -76,6 +76,7 @@ def test_xids_of_the_program_drain_nothing(fresh: Story):
     fresh.expect()
 
 
+@pytest.mark.deep
 def test_xids_that_mean_nothing_alone_are_not_even_shown(story: Story):
     jobs = {number: story.job(2) for number in (45, 63)}
     for number, job in jobs.items():
@@ -88,6 +89,7 @@ def test_xids_that_mean_nothing_alone_are_not_even_shown(story: Story):
         assert story.view("incidents", job=job.id) == {"incidents": []}
 
 
+@pytest.mark.deep
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 def test_a_real_training_job_survives_a_lost_gpu(story: Story):
@@ -102,6 +104,7 @@ def test_a_real_training_job_survives_a_lost_gpu(story: Story):
     assert all(len(seen) == 1 for seen in losses.values()), "a repeated step had another loss"
 
 
+@pytest.mark.deep
 def test_a_gpu_falls_off_the_bus_right_after_the_start(story: Story):
     """Before there is any checkpoint, perhaps before any step."""
     job = story.job(2, saved=False)
@@ -111,6 +114,7 @@ def test_a_gpu_falls_off_the_bus_right_after_the_start(story: Story):
     assert job.resumed() == (None, "")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.deep), 2])
 def test_a_rank_stops(story: Story, rank: int):
     job = story.job(3)
@@ -120,6 +124,7 @@ def test_a_rank_stops(story: Story, rank: int):
     assert job.resumed()[0] in job.saved(job.resumed()[1])
 
 
+@pytest.mark.deep
 def test_a_rank_stops_right_after_the_start(story: Story):
     job = story.job(2, saved=False)
     job.wait_step(1)
@@ -127,6 +132,7 @@ def test_a_rank_stops_right_after_the_start(story: Story):
     story.expect(restarts=[job], messages=["nccl_hang_unknown"])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.deep), 2])
 def test_a_node_is_lost_with_its_disk(story: Story, place: int):
     job = story.job(3)
@@ -139,6 +145,7 @@ def test_a_node_is_lost_with_its_disk(story: Story, place: int):
     assert step in job.saved(tier)
 
 
+@pytest.mark.deep
 def test_a_node_is_lost_right_after_the_start(story: Story):
     job = story.job(2, saved=False)
     victim = job.nodes[0]
@@ -147,6 +154,7 @@ def test_a_node_is_lost_right_after_the_start(story: Story):
     assert job.resumed() == (None, "")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.deep), 2])
 def test_an_exception_holds_the_job_and_tells_its_user(story: Story, rank: int):
     job = story.job(3)
@@ -157,6 +165,7 @@ def test_an_exception_holds_the_job_and_tells_its_user(story: Story, rank: int):
     assert f"scontrol release {job.id}" in told["text"]
 
 
+@pytest.mark.deep
 def test_the_newest_checkpoint_is_torn(story: Story):
     """An operator requeues the job, which picks the newest by itself and falls over it."""
     job = story.job(2)
@@ -171,6 +180,7 @@ def test_the_newest_checkpoint_is_torn(story: Story):
     assert job.resumed()[0] != spoilt["step"]
 
 
+@pytest.mark.deep
 def test_a_node_that_was_returned_is_not_convicted_again_by_what_it_was_drained_for(story: Story):
     """An operator repairs it and returns it within the minute; then another node of its next job fails."""
     job = story.job(2)

@@ -13,6 +13,7 @@ def lose_gpu(story: Story, *nodes: str) -> None:
         story.inject("xid", "--node", node, "--gpu", "1", "--xid", "79")
 
 
+@pytest.mark.deep
 def test_two_nodes_of_one_job_at_once(story: Story):
     job = story.job(3)
     lose_gpu(story, job.nodes[0], job.nodes[2])
@@ -21,6 +22,7 @@ def test_two_nodes_of_one_job_at_once(story: Story):
     assert set(told["nodes"]) == {job.nodes[0], job.nodes[2]}
 
 
+@pytest.mark.deep
 def test_a_node_without_a_job(story: Story):
     lose_gpu(story, "n5")
     (told,) = story.expect(drains=["n5"], messages=["gpu_fallen_off_bus"])

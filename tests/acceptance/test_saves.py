@@ -23,6 +23,7 @@ def watched(fresh: Story) -> Iterator[Story]:
     yield fresh
 
 
+@pytest.mark.deep
 def test_a_checkpoint_that_goes_bad_under_a_running_job(watched: Story):
     story = watched
     # Saves are far apart: the one that goes bad stays the newest until the node fails.
