@@ -1,4 +1,4 @@
-"""The demo is the promise of the first page: five faults, five right recoveries, with Slurm and the job's log as witnesses."""
+"""The promise of the first page: five faults, five right recoveries, with Slurm and the job's log as witnesses."""
 
 from __future__ import annotations
 
