@@ -89,7 +89,10 @@ def test_lost_node_is_set_down() -> None:
 
 
 def test_drained_node_that_dies_under_its_last_job_is_given_up_whatever_the_budget() -> None:
-    nodes = [node("n1", state="mixed", flags=("drain",), reason="person: bad fan"), *(node(f"n{i}") for i in range(2, 6))]
+    nodes = [
+        node("n1", state="mixed", flags=("drain",), reason="person: bad fan"),
+        *(node(f"n{i}") for i in range(2, 6)),
+    ]
     lost = verdict(Cause.NODE_FAILURE, drain=("n1",))
     plan = decide(lost, fleet=fleet(nodes), limits=Limits(drain_count=0, drain_per_hour=0))
     assert (plan.steps[0].kind, plan.steps[0].node) == (StepKind.DOWN, "n1")
