@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import pwd
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sentinel.adapters.store import Store
+from sentinel.daemon.accounts import name_of
 from sentinel.daemon.live import Live
 from sentinel.daemon.recover import Recover
 from sentinel.errors import Refused, UserError
@@ -52,7 +52,7 @@ class Changes:
             raise UserError(
                 f"no change {change!r}", fix="upgrade the daemon or the command line: their releases differ"
             )
-        who = _name(uid)
+        who = name_of(uid)
         self._log.info("change", change=change, by=who, arguments=str(arguments))
         return await self._changes[change](arguments, who)
 
@@ -91,10 +91,3 @@ class Changes:
         await asyncio.to_thread(self._store.put, RELEASED, {**released, name: to_json(now)})
         await self._writer.undrain(name)
         return {"node": name, "drained": False}
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

@@ -7,7 +7,6 @@ answer is *not known*, and a checkpoint that depends on it is not chosen.
 from __future__ import annotations
 
 import asyncio
-import pwd
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from sentinel.adapters.store import Store
 from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.inventory import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, parse_level
+from sentinel.daemon.accounts import gid_of
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.live import Live
 from sentinel.errors import ProtocolError, Refused, Unavailable
@@ -274,7 +274,7 @@ class FleetCheckpoints:
         arguments = {
             "job": job.id,
             "uid": job.uid,
-            "gid": _gid(job.uid),
+            "gid": gid_of(job.uid),
             "roots": list(roots),
             "level": check.level,
             "before_step": check.before_step,
@@ -292,7 +292,7 @@ class FleetCheckpoints:
         arguments = {
             "job": job.id,
             "uid": job.uid,
-            "gid": _gid(job.uid),
+            "gid": gid_of(job.uid),
             "root": root,
             "paths": [part.path for part in parts],
             "steps": [part.step for part in parts],  # several iterations may share a folder
@@ -323,13 +323,6 @@ def _rank_hosts(world: int | None, nodes: Sequence[str]) -> dict[int, str] | Non
         return None
     each = world // len(nodes)
     return {rank: nodes[rank // each] for rank in range(world)}
-
-
-def _gid(uid: int | None) -> int | None:
-    try:
-        return pwd.getpwuid(uid).pw_gid if uid is not None else None
-    except KeyError:
-        return None
 
 
 def _root_of(part: Part, intent: Intent) -> str:

@@ -6,7 +6,6 @@ Researchers see incidents and attempts of their own jobs; operators see all (uid
 from __future__ import annotations
 
 import asyncio
-import pwd
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -14,6 +13,7 @@ from typing import Any
 
 from sentinel import __version__
 from sentinel.adapters.store import Store
+from sentinel.daemon.accounts import name_of
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import AttemptSeen, Live
@@ -69,7 +69,7 @@ class Views:
     async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
         if view not in self._views:
             raise UserError(f"no view {view!r}", fix="upgrade the daemon or the command line: their releases differ")
-        return await self._views[view](arguments, None if uid in self._operators else _user(uid))
+        return await self._views[view](arguments, None if uid in self._operators else name_of(uid))
 
     async def _status(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         fleet = self._live.fleet
@@ -279,13 +279,6 @@ def _job(arguments: dict[str, Any]) -> int | None:
     if job is not None and (not isinstance(job, int) or isinstance(job, bool) or not 0 <= job <= _MOST_JOB):
         raise UserError(f"{job!r:.40} is no id of a job", fix="squeue and sacct list them")
     return job
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 def _may_see(row: dict[str, Any], user: str | None) -> bool:
