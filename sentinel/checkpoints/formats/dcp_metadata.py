@@ -47,6 +47,7 @@ _FIELDS: dict[str, frozenset[object]] = {
     "StorageMeta": frozenset({"checkpoint_id", "save_id", "load_id", "modules"}),
 }  # fmt: skip
 _LAYOUTS = tuple((f"torch.{name}",) for name in ("strided", "sparse_coo", "sparse_csr", "jagged", "_mkldnn"))
+_MEMORY_FORMATS = ("TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT")
 _NESTED_LIMIT = 64  # pieces of one tensor that are compared in pairs when they form no grid
 
 Shape = tuple[int, ...]
@@ -210,10 +211,24 @@ def _dtype(properties: object) -> str:
     dtype, layout, memory = fields[0], fields[1], fields[3]
     if not isinstance(layout, Inert) or layout.name != "_get_layout" or layout.args not in _LAYOUTS:
         return ""
-    if not isinstance(memory, Inert) or memory.args not in ((0,), (1,), (2,), (3,)):
+    if not _is_memory_format(memory):
         return ""
     known = isinstance(dtype, Global) and dtype.module == "torch" and dtype.name in ITEM_BYTES
     return dtype.name if known and isinstance(dtype, Global) else ""
+
+
+def _is_memory_format(value: object) -> bool:
+    """A member of torch's enumeration: by value, or by name as the enums of Python 3.11.0 to 3.11.3 are pickled."""
+    if not isinstance(value, Inert) or not isinstance(value.args, tuple):
+        return False
+    if value.name != "getattr":
+        return value.args in ((0,), (1,), (2,), (3,))
+    return (
+        len(value.args) == 2
+        and isinstance(value.args[0], Global)
+        and value.args[0].name in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING")
+        and value.args[1] in _MEMORY_FORMATS
+    )
 
 
 def _stored(table: dict[object, object], metadata: Metadata, what: str) -> None:

@@ -24,6 +24,16 @@ def test_accepts_whole(make, level, per_rank):
     assert (answer.valid, answer.step, answer.format, answer.level) == (True, 10, "dcp", level)
 
 
+@pytest.mark.parametrize(
+    ("member", "valid"), [("TORCH_CONTIGUOUS_FORMAT", True), ("TORCH_CHANNELS_LAST", True), ("__class__", False)]
+)
+def test_enums_as_python_3_11_0_to_3_11_3_pickles_them(make, member, valid):
+    enum = make.Name(make.META, "_MEM_FORMAT_ENCODING")
+    make.memory_format = make.Call("builtins", "getattr", enum, member)
+    answer = ask(make, make.dcp("step-10"), "content")
+    assert (answer.valid is True) == valid, answer.reason
+
+
 def test_missing_shard_is_named(make):
     path = make.dcp("step-10")
     (path / "__2_0.distcp").unlink()
