@@ -122,7 +122,9 @@ class Maker:
     def __init__(self, root: Path):
         self.root = root
         self.random = random.Random(7)
-        self.memory_format = Call(self.META, "_MEM_FORMAT_ENCODING", 0)
+
+    def memory_format(self):
+        return Call(self.META, "_MEM_FORMAT_ENCODING", 0)
 
     def floats(self, count, dtype="float32"):
         """Finite numbers between -1 and 1."""
@@ -171,7 +173,7 @@ class Maker:
         table = {}
         for name, (dtype, shape, chunks) in tensors.items():
             layout = Call("torch.serialization", "_get_layout", "torch.strided")
-            memory = self.memory_format
+            memory = self.memory_format()
             kind = Made(self.META, "TensorProperties", (Name("torch", dtype), layout, False, memory, False))
             pieces = [
                 Made(self.META, "ChunkStorageMetadata", {"offsets": self.size(o), "sizes": self.size(s)})
