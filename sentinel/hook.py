@@ -26,6 +26,7 @@ ISOLATE = 2  # DCGM's severity of an error that takes a GPU out of service
 # ISOLATE in DCGM's table, yet no proof against hardware: NVML_LIB_BAD is an installation, not a GPU.
 NO_PROOF = frozenset({24})
 EVENT_S = 3.0
+OUTPUT_BYTES = 16 << 20  # of a diagnostic; one that says more is out of its mind
 
 
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:
@@ -146,17 +147,32 @@ def listening(host: str) -> bool:
     return True
 
 
-def run(command: list[str], deadline_s: float) -> bytes | None:
-    """Output of a command; None when it was late. It is killed then and not waited for: it may stand in the driver."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+def run(command: list[str], deadline_s: float, given: bytes = b"") -> bytes | None:
+    """Output of a command; None when it was late. It is killed then and not waited for: it may stand in the driver.
+
+    Args:
+        given: its standard input; at most what a pipe takes at once (64 KiB).
+    """
+    stdin = os.pipe() if given else None
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=stdin[0] if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        if stdin:
+            os.write(stdin[1], given)
+    finally:
+        for descriptor in stdin or ():
+            os.close(descriptor)
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     end_s, output = time.monotonic() + deadline_s, b""
     import select
 
-    while (left_s := end_s - time.monotonic()) > 0:
+    while (left_s := end_s - time.monotonic()) > 0 and len(output) <= OUTPUT_BYTES:
         if not select.select([process.stdout], [], [], left_s)[0]:
             break
         more = os.read(process.stdout.fileno(), 1 << 16)

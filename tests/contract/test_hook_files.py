@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -96,32 +97,76 @@ def test_a_verdict_of_one_line_goes_by_the_time_of_day(hooks: Hooks) -> None:
     assert hooks("prolog/10-sentinel").returncode == 1
 
 
-def test_an_epilog_of_a_failed_job_waits_for_its_test(hooks: Hooks) -> None:
-    checks = hooks.run / "checks"
-    checks.mkdir()
-    asked: list[str] = []
+class Agent(threading.Thread):
+    """Answers what an epilog asks: each entry of a folder that appears, once."""
 
-    def agent() -> None:
+    def __init__(self, folder: Path, answer: Callable[[Path], None]) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self._folder, self._answer = folder, answer
+        folder.mkdir(exist_ok=True)
+
+    def run(self) -> None:
         for _ in range(400):
-            if (checks / "31").exists():
-                asked.append((checks / "31").read_text())
-                (checks / "31.done").write_text("pass\n")
+            for path in self._folder.glob("31*"):
+                self.asked.append(path.read_text())
+                self._answer(path)
                 return
             time.sleep(0.05)
 
-    thread = threading.Thread(target=agent)
-    thread.start()
-    done = hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE="256", SENTINEL_EPILOG_LEVEL="2", SENTINEL_EPILOG_S="15")
-    thread.join()
-    assert (done.returncode, asked) == (0, ["2 0,1\n"])
-    assert list(checks.iterdir()) == []
+
+FAILED = {"SENTINEL_EPILOG_LEVEL": "2", "SENTINEL_EPILOG_S": "15", "SENTINEL_EPILOG_SETTLE_S": "1"}
 
 
-@pytest.mark.parametrize("code", ["0", "", "x"])
-def test_an_epilog_of_a_good_job_waits_for_nothing(hooks: Hooks, code: str) -> None:
-    (hooks.run / "checks").mkdir()
-    hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE=code, SENTINEL_EPILOG_LEVEL="2")
+@pytest.fixture
+def checked(hooks: Hooks) -> Agent:
+    (hooks.run / "ended").mkdir()
+    (hooks.run / "against").mkdir()
+    return Agent(hooks.run / "checks", lambda path: path.with_suffix(".done").write_text("pass\n") and None)
+
+
+@pytest.mark.parametrize(
+    ("code", "against"), [("256", ""), ("256", "log"), ("", "log"), ("", "node"), ("0", "node"), ("x", "node")]
+)
+def test_an_epilog_of_a_failed_job_waits_for_its_test(hooks: Hooks, checked: Agent, code: str, against: str) -> None:
+    """Failed is what Slurm says, or, where it does not say, what the agent has seen."""
+    if against:
+        (hooks.run / "against" / "31.2").write_text(f"{against}\n")
+    checked.start()
+    done = hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE=code, **FAILED)
+    checked.join()
+    assert (done.returncode, done.stderr, checked.asked) == (0, "", ["2 0,1\n"])
     assert list((hooks.run / "checks").iterdir()) == []
+
+
+@pytest.mark.parametrize(("code", "against"), [("0", ""), ("0", "log"), ("", ""), ("x", "")])
+def test_an_epilog_of_a_good_job_waits_for_nothing(hooks: Hooks, checked: Agent, code: str, against: str) -> None:
+    if against:
+        (hooks.run / "against" / "31.2").write_text(f"{against}\n")
+    (hooks.run / "against" / "31.1").write_text("node\n")  # of the attempt before
+    hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE=code, **FAILED)
+    assert list((hooks.run / "checks").iterdir()) == []
+
+
+def test_without_the_setting_a_failed_job_is_not_tested(hooks: Hooks, checked: Agent) -> None:
+    hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE="256")
+    assert list((hooks.run / "checks").iterdir()) == []
+
+
+def test_an_epilog_waits_until_the_local_checkpoints_are_listed(hooks: Hooks, checked: Agent) -> None:
+    lister = Agent(hooks.run / "local", lambda path: path.unlink())
+    (hooks.run / "local" / "31.2").touch()
+    lister.start()
+    assert hooks("epilog/10-sentinel", SENTINEL_LISTING_S="20").returncode == 0
+    lister.join()
+    assert not (hooks.run / "local" / "31.2").exists()
+
+
+def test_an_agent_that_lists_nothing_is_not_waited_for_for_long(hooks: Hooks, checked: Agent) -> None:
+    (hooks.run / "local").mkdir()
+    (hooks.run / "local" / "31.2").touch()
+    assert hooks("epilog/10-sentinel", SENTINEL_LISTING_S="0").returncode == 0
+    assert list((hooks.run / "local").iterdir()) == []
 
 
 @pytest.mark.parametrize("verdict", ["stale OK", "stale BAD", "future", "none", "torn", "empty", "rubbish", "words"])
@@ -239,17 +284,32 @@ def test_control_characters_are_not_passed_on(hooks: Hooks, tmp_path: Path) -> N
     assert "RESUME_STEP=3" in out
 
 
-def test_the_epilog_marks_the_end(hooks: Hooks) -> None:
+@pytest.mark.parametrize(("code", "told"), [("256", "256"), ("", "unknown"), ("-1", "unknown")])
+def test_the_epilog_marks_the_end_and_says_whose_it_was(hooks: Hooks, code: str, told: str) -> None:
+    (hooks.run / "ended").mkdir()
     hooks.verdict("OK")
     hooks("prolog/10-sentinel")
-    assert hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE="256").returncode == 0
+    before = (hooks.run / "jobs" / "31.json").stat().st_mtime_ns
+    assert hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE=code).returncode == 0
     assert not (hooks.run / "jobs" / "31.json").exists()
-    assert (hooks.run / "ended" / "31.2").read_text() == "256\n"
+    assert (hooks.run / "ended" / "31.2").read_text() == f"{told}\n"
+    kept = hooks.run / "ended" / f"31.2.{told}.json"
+    assert json.loads(kept.read_text())["uid"] == "1001"
+    assert kept.stat().st_mtime_ns == before, "it tells when the job began"
+
+
+def test_without_an_agent_nothing_piles_up(hooks: Hooks) -> None:
+    hooks("prolog/10-sentinel")
+    assert hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE="256").returncode == 0
+    assert [path.name for path in hooks.run.rglob("*") if path.is_file()] == []
 
 
 def test_the_epilog_never_fails(hooks: Hooks) -> None:
     for run in ("/nowhere", "/proc"):
         assert hooks("epilog/10-sentinel", SENTINEL_RUN_DIR=run).returncode == 0
+    (hooks.run / "ended").touch()
+    (hooks.run / "jobs" / "31.json").mkdir()
+    assert hooks("epilog/10-sentinel").returncode == 0
     assert hooks("epilog/10-sentinel", SLURM_JOB_ID="").returncode == 0
 
 
@@ -260,8 +320,10 @@ def test_an_event_that_cannot_be_told_fails_nothing(hooks: Hooks) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["prolog/10-sentinel", "prolog/task-sentinel", "epilog/10-sentinel", "epilog/slurmctld-sentinel"]
-)
+    "file",
+    ["prolog/10-sentinel", "prolog/task-sentinel", "epilog/10-sentinel", "epilog/slurmctld-sentinel",
+     "deploy/slurm/health-check"],
+)  # fmt: skip
 def test_they_are_executable_posix_sh(file: str) -> None:
     path = ROOT / file
     assert os.access(path, os.X_OK)

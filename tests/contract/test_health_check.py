@@ -1,0 +1,191 @@
+"""The HealthCheckProgram as slurmd would run it, and the prolog that reads its verdict: a node without an agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_node_daemon import FakeDaemon
+
+from sentinel.adapters.munge import Munge
+from sentinel.errors import Unavailable
+
+ROOT = Path(__file__).parents[2]
+BAD: dict[str, Any] = {"errors": [{"test": "software", "gpu": 1, "code": 118, "severity": 2}]}
+
+
+class Node:
+    """A node with two GPUs and a host engine, and no agent."""
+
+    def __init__(self, folder: Path, engine: socket.socket) -> None:
+        self.folder, self.run = folder, folder / "run"
+        self.run.mkdir()
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "SENTINEL_RUN_DIR": str(self.run),
+            "SENTINEL_HOOK_CONF": str(folder / "hook.conf"),
+            "SENTINEL_HOME": str(ROOT),
+            "SENTINEL_PYTHON": sys.executable,
+            "SENTINEL_DCGM_HOST": f"127.0.0.1:{engine.getsockname()[1]}",
+            "SENTINEL_DCGMI": str(ROOT / "deploy/lab/fake_dcgm/dcgmi"),
+            "SENTINEL_FAKE_GPUS": str(folder / "gpus.json"),
+            "SLURMD_NODENAME": "n1",
+        }
+        self.gpus()
+
+    def gpus(self, count: int = 2, **diag: Any) -> None:
+        gpus = [{"index": n, "uuid": f"GPU-{n}", "pci": "0000:1b:00.0"} for n in range(count)]
+        (self.folder / "gpus.json").write_text(json.dumps({"gpus": gpus, "diag": diag}))
+
+    def check(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self._run("deploy/slurm/health-check", environment)
+
+    def prolog(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        # Without the engine: what it says comes from the verdict, or nothing is known.
+        return self._run("prolog/10-sentinel", {"SENTINEL_DCGM_HOST": "127.0.0.1:1", **environment})
+
+    def _run(self, file: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(ROOT / file)],
+            env={**self.environment, "SLURM_JOB_ID": "31", **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd="/",
+        )
+
+    @property
+    def verdict(self) -> str:
+        return (self.run / "verdict").read_text()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with socket.create_server(("127.0.0.1", 0)) as engine:
+        yield Node(tmp_path, engine)
+
+
+def test_a_node_that_passes_is_ok_for_two_intervals(node: Node) -> None:
+    done = node.check()
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = node.verdict.splitlines()
+    assert first.startswith("OK ")
+    assert second.split()[1] == "600"
+    aged(node, 500)
+    # Level 1 in the prolog would pass as well: that it is not run shows that the verdict was believed.
+    assert node.prolog(SENTINEL_PYTHON="/nowhere").stderr == ""
+    aged(node, 700)
+    assert "/nowhere" in node.prolog(SENTINEL_PYTHON="/nowhere").stderr
+
+
+def aged(node: Node, age_s: int) -> None:
+    first, second = node.verdict.splitlines()
+    uptime_s, valid_s = second.split()
+    assert abs(int(uptime_s) - time.clock_gettime(time.CLOCK_BOOTTIME)) < 1000
+    now_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+    (node.run / "verdict").write_text(f"{first}\n{now_s - age_s} {valid_s}\n")
+
+
+def test_proof_makes_the_next_prolog_refuse_the_node(node: Node) -> None:
+    node.gpus(**BAD)
+    done = node.check()
+    assert done.returncode == 0, "a health check never drains"
+    assert "n1: diagnostic:" in done.stderr
+    refused = node.prolog()
+    assert (refused.returncode, "diagnostic" in refused.stderr) == (1, True)
+    node.gpus()
+    node.check()
+    assert node.prolog().returncode == 0
+
+
+@pytest.mark.parametrize(
+    "script",
+    [{"busy": True}, {"truncate": 400, **BAD}, {"sleep_s": 30}, {"errors": [{"test": "software", "gpu": 1, "code": 29,
+                                                                            "severity": 5}]}],
+)  # fmt: skip
+def test_what_is_late_or_unreadable_is_no_pass_and_no_fault(node: Node, script: dict[str, Any]) -> None:
+    node.gpus(**script)
+    assert node.check(SENTINEL_HEALTH_S="4").returncode == 0
+    assert node.verdict.split()[0] == "UNKNOWN", node.verdict
+    assert node.prolog().returncode == 0
+
+
+def test_a_gpu_that_gres_promises_and_is_not_there_is_no_pass(node: Node) -> None:
+    node.check(SENTINEL_GPUS="8")
+    assert node.verdict.startswith("UNKNOWN ")
+    assert "2 GPUs" in node.verdict
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"SENTINEL_DCGM_HOST": "127.0.0.1:1"}, {"SENTINEL_DCGMI": "/nowhere/dcgmi"}, {"SENTINEL_PYTHON": "/nowhere"},
+     {"SENTINEL_HOME": "/nowhere"}, {"SENTINEL_HEALTH_S": "soon"}, {"SENTINEL_RUN_DIR": "/proc/nowhere"}],
+)  # fmt: skip
+def test_trouble_of_its_own_fails_nothing(node: Node, environment: dict[str, str]) -> None:
+    assert node.check(**environment).returncode == 0
+    assert not (node.run / "verdict").exists() or node.verdict.startswith("UNKNOWN ")
+    assert node.prolog().returncode == 0
+
+
+def test_where_an_agent_runs_it_does_nothing(node: Node) -> None:
+    agents = f"OK {int(time.time())} ok fine\n{int(time.clock_gettime(time.CLOCK_BOOTTIME))}\n"
+    (node.run / "verdict").write_text(agents)
+    node.gpus(**BAD)
+    node.check()
+    assert node.verdict == agents
+    (node.run / "verdict").write_text(f"OK {int(time.time())} ok fine\n7\n")  # it stopped long ago
+    node.check()
+    assert node.verdict.startswith("BAD ")
+
+
+def test_a_check_that_forks_and_never_ends_is_left_behind(node: Node, tmp_path: Path) -> None:
+    """Its processes hold the output open; the check's own deadline holds all the same (else `_run` gives up)."""
+    script = tmp_path / "dcgmi"
+    script.write_text("#!/bin/sh\n(sleep 100 &)\nsleep 100\n")
+    script.chmod(0o755)
+    assert node.check(SENTINEL_DCGMI=str(script), SENTINEL_HEALTH_S="2").returncode == 0
+    assert node.verdict.startswith("UNKNOWN ")
+
+
+@pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed")
+def test_a_daemon_that_is_configured_hears_of_the_fault(node: Node, tmp_path: Path) -> None:
+    folder = tmp_path / "munge"
+    folder.mkdir()
+    (folder / "key").write_bytes(os.urandom(1024))
+    (folder / "key").chmod(0o600)
+    munged = subprocess.Popen(
+        ["munged", "--foreground", "--force", f"--key-file={folder}/key", f"--socket={folder}/socket",
+         f"--pid-file={folder}/pid", f"--log-file={folder}/log", f"--seed-file={folder}/seed"],
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    credentials = Munge(str(folder / "socket"))
+    try:
+        for _ in range(100):
+            try:
+                credentials.encode(b"x")
+                break
+            except Unavailable:
+                time.sleep(0.05)
+        daemon = FakeDaemon(credentials).start()
+        node.gpus(**BAD)
+        done = node.check(SENTINEL_URL=daemon.url, SENTINEL_MUNGE_SOCKET=str(folder / "socket"), SENTINEL_EVENT_S="10")
+        assert done.returncode == 0
+        assert "diag_failed" in daemon.kinds(), done.stderr
+        (found,) = [item for _, item in daemon.evidence if item["kind"] == "diag_failed"]
+        assert (found["where"]["node"], found["source"], found["trust"]) == ("n1", "diagnostic", "system")
+        daemon.stop()
+        assert node.check(SENTINEL_URL=daemon.url, SENTINEL_MUNGE_SOCKET=str(folder / "socket")).returncode == 0
+        assert node.verdict.startswith("BAD "), "the verdict does not wait for the daemon"
+    finally:
+        munged.terminate()
+        munged.wait(10)
