@@ -1,12 +1,18 @@
 """DCGM through its own Python bindings: about 25 symbols, nothing judged. Runs in a probe's process, never in the agent's.
 
-Fields go by number; structures go through the bindings, which fit the release they came with. Every call may block for
-as long as the driver does: whoever uses this module must be killable.
+Fields go by number; structures go through the bindings, which fit the release they came with. Two functions that the
+bindings of some releases do not wrap (status of a GPU before 4.0; version of the host engine) are called by name in the
+library that they loaded. Every call may block for as long as the driver does: whoever uses this module must be killable.
+
+Diagnostics are not run here but by ``dcgmi`` (``sentinel.adapters.dcgmi``): it comes in the same package as the bindings
+and fits its host engine, its JSON has two forms since 3.0 where the structures of a response have four (v8 to v12) that
+must match on both sides, and ``DcgmDiag`` does not import in half of the 4.x releases.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
 import sys
@@ -26,8 +32,8 @@ HEALTH_ALL = 0xFFFFFFFF
 XID_FIELD = 230
 KEEP_S = 300.0
 
-TIMEOUT, NO_PERMISSION, NOT_VALID, NOT_SUPPORTED = -11, -17, -21, -6
-IN_USE, ALREADY_RUNNING, CHILD_NOT_KILLED, STOPPED = -34, -39, -47, -66
+BAD_PARAMETER, TIMEOUT, NO_PERMISSION, NOT_VALID = -1, -11, -17, -21
+TOLD_EVENTS = 4096  # events remembered as told; a GPU that throws more within KEEP_S has said enough
 
 
 class Bindings:
@@ -55,17 +61,18 @@ class Bindings:
             # pydcgm first: the modules import each other in a circle.
             self.pydcgm = importlib.import_module("pydcgm")
             self.structs = importlib.import_module("dcgm_structs")
-            self.agent = importlib.import_module("dcgm_agent")
         except (ImportError, OSError, AttributeError, SyntaxError) as error:
             raise Unavailable(f"DCGM bindings in {self.folder} cannot be imported: {error}") from error
         self.error: type[Exception] = self.structs.DCGMError
+        self.misuse: type[Exception] = self.pydcgm.DcgmException
 
-    def diagnostics(self) -> Any:
-        """``DcgmDiag``, imported when it is needed: some releases broke only that one."""
-        try:
-            return importlib.import_module("DcgmDiag")
-        except (ImportError, AttributeError) as error:
-            raise Unavailable(f"DcgmDiag in {self.folder} cannot be imported: {error}") from error
+    def call(self, name: str, *arguments: Any) -> None:
+        """A function of the library by its name.
+
+        Raises:
+            DCGMError: what it returned, or that there is none of this name.
+        """
+        self.structs._dcgmCheckReturn(self.structs._dcgmGetFunctionPointer(name)(*arguments))
 
 
 class HostEngine:
@@ -85,6 +92,8 @@ class HostEngine:
         self._interval_us = max(1, int(interval_s * 1e6))
         self._groups: dict[str, Any] = {}
         self._events: Any = None
+        self._told: dict[tuple[int, int, int], None] = {}  # events given out, the oldest first
+        self.unknown_fields: list[int] = []  # asked for and not known to this engine
         where = {"unixSocketPath": socket} if socket else {"ipAddress": host}
         with self._foreign(f"connecting to {socket or host}"):
             self._handle = bindings.pydcgm.DcgmHandle(timeoutMs=int(connect_s * 1000), **where)
@@ -92,11 +101,17 @@ class HostEngine:
 
     def version(self) -> str:
         """Build information of the host engine; empty where it does not say."""
-        ask = getattr(self._bindings.agent, "dcgmHostengineVersionInfo", None)
-        if ask is None:
-            return ""
+        structs = self._bindings.structs
         with self._foreign("asking its version"):
-            return str(getattr(ask(self._handle.handle), "rawBuildInfoString", ""))[:300]
+            info = structs.c_dcgmVersionInfo_v2()
+            info.version = structs.dcgmVersionInfo_version2
+            try:
+                self._bindings.call("dcgmHostengineVersionInfo", self._handle.handle, ctypes.byref(info))
+            except self._bindings.error as error:
+                if _code(error) in (NOT_VALID, TIMEOUT):
+                    raise
+                return ""
+            return (_text(info.rawBuildInfoString) or "")[:300]
 
     def gpus(self) -> list[dict[str, Any]]:
         """Id, uuid, pci and status of every GPU, lost ones among them."""
@@ -104,7 +119,7 @@ class HostEngine:
         made = []
         with self._foreign("listing the GPUs"):
             for gpu in discovery.GetAllGpuIds():
-                status = int(discovery.GetGpuStatus(gpu))
+                status = self._status(gpu)
                 uuid = pci = None
                 try:
                     identifiers = discovery.GetGpuAttributes(gpu).identifiers
@@ -117,16 +132,43 @@ class HostEngine:
 
     def statuses(self, ids: Iterable[int]) -> dict[int, int]:
         with self._foreign("reading the GPUs' status"):
-            return {gpu: int(self._system.discovery.GetGpuStatus(gpu)) for gpu in ids}
+            return {gpu: self._status(gpu) for gpu in ids}
+
+    def _status(self, gpu: int) -> int:
+        status = ctypes.c_uint()
+        self._bindings.call("dcgmGetGpuStatus", self._handle.handle, ctypes.c_uint(gpu), ctypes.byref(status))
+        return int(status.value)
 
     def watch(self, name: str, gpus: Sequence[int], fields: Sequence[int]) -> None:
-        """Watch fields from now on. Names carry our process id: duplicate names of field groups are refused."""
+        """Watch fields from now on, as far as this engine knows them; the others stay blank and are listed in
+        ``unknown_fields``. Names carry our process id: duplicate names of field groups are refused.
+        """
         unique = f"sentinel-{name}-{os.getpid()}"
         with self._foreign(f"watching {name}"):
             group = self._system.GetGroupWithGpuIds(unique, list(gpus))
-            watched = self._bindings.pydcgm.DcgmFieldGroup(self._handle, unique, list(fields))
-            group.samples.WatchFields(watched, self._interval_us, KEEP_S, 0)
+            watched = self._field_group(unique, list(fields))
+            if watched is not None:
+                group.samples.WatchFields(watched, self._interval_us, KEEP_S, 0)
             self._groups[name] = (group, watched)
+
+    def _field_group(self, name: str, fields: list[int]) -> Any:
+        """One number that the release does not have makes DCGM refuse the whole group: then each is tried alone."""
+        make = self._bindings.pydcgm.DcgmFieldGroup
+        try:
+            return make(self._handle, name, fields)
+        except self._bindings.error as error:
+            if _code(error) != BAD_PARAMETER:
+                raise
+        known = []
+        for field in fields:
+            try:
+                make(self._handle, f"{name}-{field}", [field]).Delete()  # an engine has room for 64 groups
+                known.append(field)
+            except self._bindings.error as error:
+                if _code(error) != BAD_PARAMETER:
+                    raise
+        self.unknown_fields = sorted({*self.unknown_fields, *fields} - set(known))
+        return make(self._handle, name, known) if known else None
 
     def refresh(self) -> None:
         with self._foreign("refreshing the fields"):
@@ -136,6 +178,8 @@ class HostEngine:
         """GPU → field → (value or None, microseconds of its reading)."""
         group, watched = self._groups[name]
         made: dict[int, dict[int, tuple[Any, int]]] = {}
+        if watched is None:
+            return made
         with self._foreign(f"reading {name}"):
             values = group.samples.GetLatest_v2(watched).values.get(GPU_GROUP, {})
             for gpu, fields in values.items():
@@ -143,7 +187,11 @@ class HostEngine:
         return made
 
     def events(self, name: str) -> list[tuple[int, int, int]]:
-        """Every Xid since the last call: (GPU, Xid, microseconds), which GetLatest would reduce to the last one."""
+        """Every Xid not given yet: (GPU, Xid, microseconds), which GetLatest would reduce to the last one.
+
+        Where there is nothing new, the bindings give the last one of each GPU again, for ever; the first call gives that
+        one too, and the second everything that the engine still has.
+        """
         group, watched = self._groups[name]
         made = []
         with self._foreign(f"reading the events of {name}"):
@@ -154,6 +202,11 @@ class HostEngine:
                 for value in fields.get(XID_FIELD, ()):
                     if not value.isBlank and value.value is not None:
                         made.append((int(gpu), int(value.value), int(value.ts)))
+        made = [event for event in made if event not in self._told]
+        for event in made:
+            self._told[event] = None
+        while len(self._told) > TOLD_EVENTS:
+            del self._told[next(iter(self._told))]
         return made
 
     def set_health(self, name: str) -> None:
@@ -175,25 +228,12 @@ class HostEngine:
                 for incident in response.incidents[: response.incidentCount]
             ]
 
-    def diagnose(self, tests: str, gpus: Sequence[int] | None, parameters: str = "", timeout_s: int = 0) -> Any:
-        """Run a diagnostic and return DCGM's own response. Blocks until it is over."""
-        module = self._bindings.diagnostics()
-        with self._foreign("running a diagnostic"):
-            diagnostic = module.DcgmDiag(
-                gpuIds=list(gpus) if gpus is not None else None,
-                testNamesStr=tests,
-                paramsStr=parameters,
-                timeout=timeout_s,
-            )
-            return diagnostic.Execute(self._handle.handle)
-
-    def stop_diagnostic(self) -> None:
-        """Stop whatever diagnostic runs. DCGM needs about 4 s for one that listens and 40 s for one that does not."""
-        with self._foreign("stopping the diagnostic"):
-            self._bindings.structs._dcgmGetFunctionPointer("dcgmStopDiagnostic")(self._handle.handle)
-
     def close(self) -> None:
         self._events = None
+        for _, watched in self._groups.values():
+            with contextlib.suppress(self._bindings.error):
+                if watched is not None:
+                    watched.Delete()  # some releases keep a reference of their own
         self._groups.clear()  # before the handle, or their finalisers complain
         with contextlib.suppress(self._bindings.error):  # the engine may be gone, which is why we close
             self._handle.Shutdown()
@@ -205,7 +245,7 @@ class HostEngine:
             yield
         except self._bindings.error as error:
             raise refusal(_code(error), f"DCGM, {doing}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, self._bindings.misuse) as error:
             raise ProtocolError(f"DCGM, {doing}: answered in a form that is not known: {error!r}") from error
 
 

@@ -20,6 +20,7 @@ from sentinel.errors import ProtocolError, Timeout, Unavailable
 
 _CONNECT_S = 2.0
 _LINE = re.compile(r"^GPU\s+(\d+)\s+(.*)$")
+_FIELD = re.compile(r"^\S.*?\s(\d{1,5})\s*$", re.M)  # long name, short name, number
 _IDENTITY = re.compile(r"^\|\s*(\d*)\s*\|\s*(Name|PCI Bus ID|Device UUID):\s*(.*?)\s*\|$")
 
 
@@ -35,6 +36,7 @@ class Dcgmi:
         self.command = command
         self.host = host
         self.socket = socket
+        self._known_fields: set[int] | None = None
 
     @property
     def where(self) -> str:
@@ -132,7 +134,8 @@ class Dcgmi:
     def sample(self, fields: Sequence[int], deadline_s: float = 15.0) -> dict[str, Any]:
         """The newest value of each field by one round of ``dcgmi dmon``; the last Xid stands in for events."""
         gpus = self.gpus(deadline_s)
-        wanted = [230, *fields]
+        known = self.known_fields(deadline_s)
+        wanted = [number for number in (230, *fields) if number in known]
         status, output = self.run(["dmon", "-e", ",".join(map(str, wanted)), "-c", "1"], deadline_s)
         if status != 0:
             raise Unavailable(f"dcgmi dmon: exit status {status}: {output.decode('utf-8', 'replace').strip()[:200]}")
@@ -146,7 +149,17 @@ class Dcgmi:
                 rows[int(match[1])] = dict(zip(wanted, map(_value, values), strict=True))
         for gpu in gpus:
             gpu["fields"] = {str(number): value for number, value in rows.get(gpu["id"], {}).items() if number != 230}
-        return {"gpus": gpus, "last_xids": {gpu: row[230] for gpu, row in rows.items() if row[230] is not None}}
+        return {"gpus": gpus, "last_xids": {gpu: row[230] for gpu, row in rows.items() if row.get(230) is not None}}
+
+    def known_fields(self, deadline_s: float = 15.0) -> set[int]:
+        """Numbers of the fields that this release has: one that it has not makes ``dmon`` refuse all of them."""
+        if self._known_fields is None:
+            status, output = self.run(["dmon", "-l"], deadline_s)
+            found = {int(number) for number in _FIELD.findall(output.decode("utf-8", "replace"))}
+            if status != 0 or not found:
+                raise ProtocolError(f"dcgmi dmon -l: exit status {status}, no fields in what it says")
+            self._known_fields = found
+        return self._known_fields
 
 
 def _status(process: subprocess.Popen[bytes], end_s: float) -> int | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.dcgm import IN_USE, NOT_VALID, Bindings, DcgmRefusal, HostEngine
+from sentinel.adapters.dcgm import NOT_VALID, Bindings, DcgmRefusal, HostEngine
 from sentinel.adapters.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose
 from sentinel.errors import Timeout, Unavailable
@@ -26,7 +26,7 @@ from sentinel.evidence.diagnostics import Answer, read_diagnostic
 from sentinel.evidence.gpu_samples import FAST, WATCHED
 
 DOUBLE = Path(__file__).parents[2] / "deploy" / "lab" / "fake_dcgm"
-MODULES = ("pydcgm", "dcgm_structs", "dcgm_agent", "dcgm_fields", "DcgmDiag", "logger", "fake_state", "diag_output")
+MODULES = ("pydcgm", "dcgm_structs", "dcgm_agent", "dcgm_fields", "logger", "fake_state", "diag_output")
 REAL = os.environ.get("SENTINEL_TEST_DCGM", "")
 
 
@@ -168,6 +168,7 @@ def test_the_same_name_twice_is_refused_as_an_error_of_ours(engine: HostEngine) 
 
 def test_every_xid_with_its_own_time(double: HostEngine, state: State) -> None:
     double.watch("events", [0, 1, 2, 3], [230])
+    assert double.events("events") == []
     times = [state.xid(2, 31), state.xid(2, 79)]
     assert double.events("events") == [(2, 31, times[0]), (2, 79, times[1])]
     double.watch("fields", [2], [230])
@@ -224,7 +225,8 @@ def test_health_incidents_stick(double: HostEngine, state: State) -> None:
 
 def test_bindings_that_forgot_a_module(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTINEL_FAKE_DCGM_IMPORT", "broken")
-    assert Bindings(str(DOUBLE)).diagnostics()
+    sys.modules.pop("pydcgm", None)
+    assert Bindings(str(DOUBLE)).pydcgm
 
 
 def test_no_bindings(tmp_path: Path, clean_imports: None) -> None:
@@ -239,21 +241,26 @@ def test_bindings_that_do_not_import(tmp_path: Path, clean_imports: None) -> Non
     sys.path.remove(str(tmp_path))
 
 
-def test_a_diagnostic_in_use(double: HostEngine, state: State) -> None:
-    state.write(diag={"busy": True})
-    with pytest.raises(DcgmRefusal) as caught:
-        double.diagnose("1", None)
-    assert caught.value.code == IN_USE
+def test_fields_that_this_release_has_not_leave_the_others(double: HostEngine, state: State) -> None:
+    state.write(unknown_fields=[346, 1507, 1523])
+    double.watch("fields", [0, 1], WATCHED)
+    double.watch("fast", [0, 1], FAST)
+    assert double.unknown_fields == [346, 1507, 1523]
+    latest = double.latest("fields")
+    assert latest[0][150][0] == 38
+    assert 1523 not in latest[0]
+    for _ in range(3):  # each trial is taken back: an engine has room for 64 groups
+        double.watch("fields", [0], [1523])
+    assert double.latest("fields") == {}
 
 
-def test_a_diagnostic_through_the_bindings(double: HostEngine, state: State) -> None:
-    state.write(diag={"errors": [{"test": "software", "gpu": 2, "code": 85, "severity": 6}]})
-    response = double.diagnose("1", [1, 2])
-    (test,) = response.tests[: response.numTests]
-    results = [response.results[place] for place in test.resultIndices[: test.numResults]]
-    assert [result.result for result in results] == [3, 3], "trouble on one marks all"
-    blamed = [response.errors[place] for place in test.errorIndices[: test.numErrors]]
-    assert [(error.entity.entityId, error.code) for error in blamed] == [(2, 85)]
+def test_the_last_xid_stays_in_the_engine_and_is_told_once(double: HostEngine, state: State) -> None:
+    at_us = state.xid(1, 79)
+    double.watch("events", [0, 1], [230])
+    told = [double.events("events") for _ in range(4)]
+    assert told == [[(1, 79, at_us)], [], [], []]
+    at_us = state.xid(1, 79)
+    assert double.events("events") == [(1, 79, at_us)], "the same Xid at another time is another event"
 
 
 # ------------------------------------------------------------------------------------------------- dcgmi
@@ -282,6 +289,13 @@ def test_dcgmi_samples(dcgmi: Dcgmi, state: State) -> None:
     made = dcgmi.sample([150, 1004, 1523])
     assert made["gpus"][0]["fields"] == {"150": 38, "1004": None, "1523": 0}
     assert made["last_xids"] == {1: 63}
+
+
+def test_dcgmi_asks_for_no_field_that_it_has_not(dcgmi: Dcgmi, state: State) -> None:
+    state.write(unknown_fields=[1507, 1523])
+    (first, *_) = dcgmi.sample(WATCHED)["gpus"]
+    assert first["fields"]["150"] == 38
+    assert "1523" not in first["fields"]
 
 
 @pytest.mark.parametrize(

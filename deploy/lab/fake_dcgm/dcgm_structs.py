@@ -1,6 +1,6 @@
-"""Constants, errors and the stop function, shaped like DCGM's module of that name."""
+"""Constants, errors and functions of the library, shaped like DCGM's module of that name."""
 
-import time
+import ctypes
 
 DCGM_ST_OK = 0
 _CODES = {
@@ -12,7 +12,9 @@ _CODES = {
     "NOT_WATCHED": -16,
     "NO_PERMISSION": -17,
     "GPU_IS_LOST": -18,
+    "FUNCTION_NOT_FOUND": -20,
     "CONNECTION_NOT_VALID": -21,
+    "MAX_LIMIT": -24,
     "DUPLICATE_KEY": -26,
     "NVVS_ERROR": -30,
     "IN_USE": -34,
@@ -49,22 +51,47 @@ def error_of(code):
     return DCGMError(code)
 
 
+class c_dcgmVersionInfo_v2(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint), ("rawBuildInfoString", ctypes.c_char * 512)]
+
+
+dcgmVersionInfo_version2 = ctypes.sizeof(c_dcgmVersionInfo_v2) | (2 << 24)
+
+
 def _dcgmInit(_folder=None):
     return None
 
 
+def _dcgmCheckReturn(ret):
+    if ret != DCGM_ST_OK:
+        raise error_of(ret)
+    return ret
+
+
 def _dcgmGetFunctionPointer(name):
-    if name != "dcgmStopDiagnostic":
-        raise AttributeError(name)
+    """Functions of the library itself: they return their status."""
+    try:
+        return _LIBRARY[name]
+    except KeyError:
+        raise error_of(-20) from None
 
-    def stop(_handle):
-        import fake_state
 
-        diag = fake_state.load().get("diag", {})
-        time.sleep(float(diag.get("stop_s", 0)))
-        if diag.get("unstoppable"):
-            raise error_of(-47)
-        fake_state.stop_diag()
-        return 0
+def _status_of_gpu(handle, gpu, status):
+    import fake_state
 
-    return stop
+    known = fake_state.gpus(fake_state.call(handle)).get(gpu.value)
+    status._obj.value = 0 if known is None else fake_state.STATUS[known.get("status", "ok")]
+    return DCGM_ST_OK
+
+
+def _version_of_engine(handle, info):
+    import fake_state
+
+    fake_state.call(handle)
+    if info._obj.version != dcgmVersionInfo_version2:
+        return -12
+    info._obj.rawBuildInfoString = b"version:4.6.0;arch:x86_64;buildtype:Double"
+    return DCGM_ST_OK
+
+
+_LIBRARY = {"dcgmGetGpuStatus": _status_of_gpu, "dcgmHostengineVersionInfo": _version_of_engine}

@@ -1,4 +1,4 @@
-"""What a diagnostic says, from the state file: tests of a level, results by GPU, warnings. For ``dcgmi`` and DcgmDiag."""
+"""What a diagnostic says, from the state file: tests of a level, results by GPU, warnings. For ``dcgmi``."""
 
 TESTS = {
     1: [("Deployment", "software")],

@@ -12,7 +12,7 @@ DEFAULTS = {
 }  # fmt: skip
 STATUS = {"unknown": 0, "ok": 1, "unsupported": 2, "inaccessible": 3, "lost": 4, "detached": 7}
 
-_memory = {"stamp": None, "state": None, "stopped": 0.0}
+_memory = {"stamp": None, "state": None}
 
 
 def load():
@@ -64,10 +64,3 @@ def value(state, gpu, number):
         return xids[-1]["xid"] if xids else None
     return DEFAULTS.get(number)
 
-
-def stop_diag():
-    _memory["stopped"] = time.monotonic()
-
-
-def stopped_at():
-    return _memory["stopped"]

@@ -1,10 +1,14 @@
 """Handle, system, groups and samples, shaped like DCGM's module of that name."""
 
+import os
 import time
 import types
 
 import dcgm_structs
 import fake_state
+
+if os.environ.get("SENTINEL_FAKE_DCGM_IMPORT") == "broken":
+    import logger  # noqa: F401 - some releases import a module that is not shipped
 
 
 class DcgmException(Exception):
@@ -58,10 +62,6 @@ class _Discovery:
     def GetAllSupportedGpuIds(self):
         return sorted(index for index, gpu in self._state().items() if gpu.get("status", "ok") == "ok")
 
-    def GetGpuStatus(self, gpuId):
-        gpu = self._state().get(gpuId)
-        return 0 if gpu is None else fake_state.STATUS[gpu.get("status", "ok")]
-
     def GetGpuAttributes(self, gpuId):
         gpu = self._state().get(gpuId)
         if gpu is None:
@@ -78,11 +78,20 @@ class _Discovery:
 
 class DcgmFieldGroup:
     def __init__(self, dcgmHandle, name="", fieldIds=None, **_):
-        fake_state.call(dcgmHandle.handle)
+        state = fake_state.call(dcgmHandle.handle)
+        if set(fieldIds or []) & set(state.get("unknown_fields", [])):
+            raise dcgm_structs.error_of(-1)  # one is enough
         if name in dcgmHandle.field_groups:
             raise dcgm_structs.error_of(-26)
+        if len(dcgmHandle.field_groups) >= 64:
+            raise dcgm_structs.error_of(-24)
         dcgmHandle.field_groups[name] = self
+        self._handle, self._name = dcgmHandle, name
         self.fieldIds = list(fieldIds or [])
+
+    def Delete(self):
+        fake_state.call(self._handle.handle)
+        self._handle.field_groups.pop(self._name, None)
 
 
 class DcgmGroup:
@@ -137,15 +146,24 @@ class _Samples:
         return made
 
     def GetAllSinceLastCall_v2(self, collection, fieldGroup):
-        """Every Xid with its own time, once; GetLatest keeps only the last, for ever."""
+        """Every Xid with its own time; where there is no new one, the last one again, as GetLatest keeps it for ever.
+
+        The first call is one of GetLatest, the second gives everything that is still kept.
+        """
         _, known = self._asked(fieldGroup)
         made = collection or _Collection()
-        for gpu in self._ids:
-            xids = known.get(gpu, {}).get("xids", [])
-            told = min(self._told.get(gpu, 0), len(xids))
-            for event in xids[told:]:
-                made.put(gpu, 230, _Value(int(event["xid"]), int(event["at_us"])))
-            self._told[gpu] = len(xids)
+        if collection is not None:
+            for gpu in self._ids:
+                xids = known.get(gpu, {}).get("xids", [])
+                told = min(self._told.get(gpu, 0), len(xids))
+                for event in xids[told:]:
+                    made.put(gpu, 230, _Value(int(event["xid"]), int(event["at_us"])))
+                self._told[gpu] = len(xids)
+        if not made.values:
+            for gpu in self._ids:
+                last = known.get(gpu, {}).get("xids", [])[-1:]
+                value = _Value(int(last[0]["xid"]), int(last[0]["at_us"])) if last else _Value(None, 0)
+                made.put(gpu, 230, value)
         return made
 
 
