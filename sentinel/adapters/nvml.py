@@ -14,7 +14,7 @@ from typing import Any
 from sentinel.errors import Unavailable
 
 _LOST = "NVMLError_GpuIsLost"
-OK, LOST = 1, 4  # as DCGM's GetGpuStatus
+UNKNOWN, OK, LOST = 0, 1, 4  # as DCGM's GetGpuStatus
 _RECOVERY_ACTION = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"
 
 
@@ -46,7 +46,7 @@ class Nvml:
                 f"NVML: {error}", fix="is the driver loaded, and of the version of its library?"
             ) from error
         for index in range(count):
-            self._handles.append(self._handle(index))
+            self._handles.append(self._handle(index))  # None where the driver gives none
         self._watch()
         return self
 
@@ -75,12 +75,12 @@ class Nvml:
             return self._nvml.nvmlDeviceGetHandleByIndex(index)
         except self._error as error:
             if type(error).__name__ == _LOST:
-                return None
-            raise Unavailable(f"NVML: GPU {index}: {error}") from error
+                self._gone.add(index)
+            return None  # no interrupts, no power cable: of this one nothing is known, of the others everything
 
     def _gpu(self, index: int, handle: Any) -> dict[str, Any]:
         if handle is None:
-            return {"id": index, "status": LOST, "fields": {}}
+            return {"id": index, "status": LOST if index in self._gone else UNKNOWN, "fields": {}}
         nvml = self._nvml
         if index not in self._identities:
             uuid = self._text(lambda: nvml.nvmlDeviceGetUUID(handle))
@@ -99,15 +99,13 @@ class Nvml:
 
     def _fields(self, index: int, handle: Any) -> dict[str, float | None]:
         nvml = self._nvml
-        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        reasons = reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         corrected, uncorrected, volatile = 0, 1, 0
         remapped = self._tuple(index, lambda: nvml.nvmlDeviceGetRemappedRows(handle), 4)
         readers: dict[int, Callable[[], Any]] = {
             150: lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             158: lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
             155: lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            112: lambda: reasons(handle),
+            112: lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),  # its newer name is not in old drivers
             203: lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
             252: lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / 2**20,
             202: lambda: nvml.nvmlDeviceGetPcieReplayCounter(handle),

@@ -60,7 +60,7 @@ class Library(types.ModuleType):
             "nvmlDeviceGetCount": 2, "nvmlSystemGetDriverVersion": b"570.1", "nvmlEventSetCreate": "set",
             "nvmlDeviceRegisterEvents": None, "nvmlEventSetFree": None, "nvmlDeviceGetTemperature": 55,
             "nvmlDeviceGetTemperatureThreshold": 90, "nvmlDeviceGetPowerUsage": 123400,
-            "nvmlDeviceGetCurrentClocksEventReasons": 1, "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=7),
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 1, "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=7),
             "nvmlDeviceGetMemoryInfo": types.SimpleNamespace(used=5 * 2**20), "nvmlDeviceGetPcieReplayCounter": 3,
             "nvmlDeviceGetCurrPcieLinkGeneration": 5, "nvmlDeviceGetCurrPcieLinkWidth": 16,
             "nvmlDeviceGetMaxPcieLinkWidth": 16, "nvmlDeviceGetTotalEccErrors": 4,
