@@ -38,6 +38,7 @@ from sentinel.wire import record_from, to_json
 
 _MOST_STEP = 2**31 - 1
 _FLOAT = "$float"
+_SEEN_ON = 16
 
 
 def sqlite_url(folder: Path) -> str:
@@ -177,6 +178,10 @@ class Store:
                     scope=verdict.scope,
                     confidence=verdict.confidence,
                     culprit_nodes=list(verdict.culprits.nodes),
+                    culprit_gpus=list(verdict.culprits.gpus),
+                    culprit_ranks=list(verdict.culprits.ranks),
+                    seen_on=_seen_on(verdict),
+                    onset_step=_counted(verdict.onset_step),
                     decided_at=sa.func.coalesce(t.incident.c.decided_at, at),
                 )
             )
@@ -386,12 +391,40 @@ class Store:
         with self._begin() as connection:
             self._upsert(connection, t.attempt, ["job", "attempt", "started_at"], values)
 
-    def attempts(self, *, job: int | None = None, since: datetime | None = None) -> list[dict[str, Any]]:
+    def attempts(
+        self, *, job: int | None = None, since: datetime | None = None, ran_since: datetime | None = None
+    ) -> list[dict[str, Any]]:
+        """Attempts that started ``since`` then, or that still ran at ``ran_since`` or later."""
         query = sa.select(t.attempt).order_by(t.attempt.c.started_at)
+        if ran_since is not None:
+            query = query.where(sa.or_(t.attempt.c.ended_at.is_(None), t.attempt.c.ended_at >= ran_since))
         if job is not None:
             query = query.where(t.attempt.c.job == job)
         if since is not None:
             query = query.where(t.attempt.c.started_at >= since)
+        with self._read() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    # --- counters that age ----------------------------------------------------------------------------------------------
+
+    def save_counters(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Values as (node, unit, name, at, value); of each day the last one is kept."""
+        if not rows:
+            return
+        insert = self._insert(t.counter)
+        insert = insert.on_conflict_do_update(
+            index_elements=["node", "unit", "name", "day"],
+            set_={"at": insert.excluded.at, "value": insert.excluded.value},
+            where=insert.excluded.at >= t.counter.c.at,
+        )
+        with self._begin() as connection:
+            connection.execute(insert, [{**row, "day": f"{row['at']:%Y-%m-%d}"} for row in rows])
+
+    def counters(self, since: datetime, *, node: str | None = None) -> list[dict[str, Any]]:
+        """One row for each day, oldest first."""
+        query = sa.select(t.counter).where(t.counter.c.at >= since).order_by(t.counter.c.at)
+        if node is not None:
+            query = query.where(t.counter.c.node == node)
         with self._read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
 
@@ -426,10 +459,16 @@ class Store:
         """Delete evidence older than ``before`` that no incident refers to; returns how much."""
         kept = sa.select(t.incident_evidence.c.evidence)
         with self._begin() as connection:
+            connection.execute(sa.delete(t.counter).where(t.counter.c.at < before))
             gone = connection.execute(
                 sa.delete(t.evidence).where(t.evidence.c.at < before, t.evidence.c.id.not_in(kept))
             )
         return int(gone.rowcount)
+
+
+def _seen_on(verdict: Verdict) -> list[str]:
+    """Nodes on which what decided was seen, in order of weight; a history needs no long lists."""
+    return list(dict.fromkeys(g.evidence.where.node for g in verdict.grounds if g.evidence.where.node))[:_SEEN_ON]
 
 
 def _to_text(value: object) -> str:

@@ -76,6 +76,10 @@ incident = Table(
     Column("scope", String(16)),
     Column("confidence", Float),
     Column("culprit_nodes", JSON),
+    Column("culprit_gpus", JSON),
+    Column("culprit_ranks", JSON),
+    Column("seen_on", JSON),  # nodes on which what decided was seen, also where no machine is at fault
+    Column("onset_step", Integer),  # numbers went bad at this step
     Column("decided_at", Utc),
     Index("incident_state", "state"),
     Index("incident_opened", "opened_at"),
@@ -159,6 +163,19 @@ attempt = Table(
     Column("first_step", Integer),
     Column("last_step", Integer),
     Column("step_time_s", Float),
+)
+
+# What ageing parts count (remapped rows, replays, corrected errors): the last value of each day, for trends over weeks.
+counter = Table(
+    "counter",
+    metadata,
+    Column("node", String(255), primary_key=True),
+    Column("unit", String(64), primary_key=True),  # "gpu3", "mlx5_0", "" for the node itself
+    Column("name", String(48), primary_key=True),
+    Column("day", String(10), primary_key=True),  # 2026-03-01
+    Column("at", Utc, nullable=False),
+    Column("value", Float, nullable=False),
+    Index("counter_at", "at"),
 )
 
 setting = Table(

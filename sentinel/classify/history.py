@@ -15,14 +15,17 @@ PRIOR = 0.25  # failures' worth of belief that a node is like the others
 
 @dataclass(frozen=True, slots=True)
 class PastFailure:
-    """One closed incident, as far as it concerns one node or one job."""
+    """One judged incident, as far as it concerns one node or one job."""
 
     at: datetime
     cause: Cause
-    node: str | None = None
+    node: str | None = None  # the culprit's, or where the words of a program's fault were seen
     gpu: str | None = None  # index or PCI address on the node
     job: int | None = None
     user: str | None = None
+    incident: str | None = None  # several records of one incident are one failure
+    ranks: tuple[int, ...] = ()
+    step: int | None = None  # at which numbers went bad
 
     def __post_init__(self) -> None:
         require_aware(self.at)

@@ -50,6 +50,9 @@ class Inquiry:
         rank, state, pid = task.get("rank"), task.get("state"), task.get("pid")
         if not isinstance(rank, int) or not isinstance(state, str):
             return None
+        seen = self._live.attempts.get((job, attempt))
+        if seen is not None:
+            seen.rank_nodes[rank] = node  # lines of the log that name a rank were said there
         now = self._clock.now()
         cpu = task.get("cpu_s")
         return Evidence(

@@ -7,23 +7,23 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 from sentinel import incidents as room
 from sentinel import pipeline
 from sentinel.adapters.store import Store
-from sentinel.classify import History, PastFailure, classify
+from sentinel.classify import History, classify
 from sentinel.daemon.failing import failing_together
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.live import Live
+from sentinel.daemon.past import Past
+from sentinel.daemon.placing import placed
 from sentinel.daemon.under_way import with_plans
 from sentinel.errors import Unavailable
 from sentinel.intent import intent_of
 from sentinel.log import Log
 from sentinel.model import (
     USER_SOURCES,
-    Cause,
     Evidence,
     Fleet,
     Incident,
@@ -37,14 +37,13 @@ from sentinel.model import (
     Where,
     stable_id,
 )
-from sentinel.policy import PastRestart, Situation
+from sentinel.policy import Situation
 from sentinel.ports import Clock
 from sentinel.rules import Rules
 from sentinel.settings import Settings
 from sentinel.telemetry import Telemetry
 
 _FRESH_S = 1.0  # a decision looks at a snapshot no older than this
-_HISTORY = timedelta(days=30)
 
 
 class Judge:
@@ -74,6 +73,7 @@ class Judge:
         self._clock = clock
         self._log = log
         self._decided = decided
+        self._past = Past(store)
         self.incidents: dict[str, Incident] = {}  # open ones, candidates, and those closed a short while ago
         self.verdicts: dict[str, Verdict] = {}
         self.plans: dict[str, Plan] = {}
@@ -120,7 +120,9 @@ class Judge:
     async def observe(self, items: Sequence[Evidence]) -> None:
         """Store what is new and put it to the incident it belongs to. Returns when it is safe to acknowledge."""
         steps = [item for item in items if item.kind == Kind.STEP]
-        others = [item for item in items if item.kind != Kind.STEP]  # progress is telemetry: memory only
+        others = [
+            placed(item, self._live) for item in items if item.kind != Kind.STEP
+        ]  # progress is telemetry: memory only
         fresh = await asyncio.to_thread(self._store.append, others)
         for item in (*steps, *fresh):
             self._telemetry.evidence.labels(source=item.source).inc()
@@ -207,7 +209,7 @@ class Judge:
             incident = room.attach(self.incidents[incident_id], stored, self._clock.now())
         self.incidents[incident_id] = incident
         now = self._clock.now()
-        history = await asyncio.to_thread(self._history, now)
+        history = await asyncio.to_thread(self._past.history, now, without=incident_id)
         situation = await self._situation(incident, fleet, history, now)  # from its end to self.plans no await
         decision = pipeline.decide(
             incident, situation, history=history, rules=self._rules, settings=self._settings, now=now
@@ -299,6 +301,7 @@ class Judge:
         self._store.save_incident(incident, user=job.user if job else None)
         self._store.save_verdict(incident.id, verdict, now)
         self._store.save_plan(plan)
+        self._past.changed()
         seen = self._live.attempts.get((incident.job or -1, incident.attempt or 0))
         if seen is not None:  # where it ran and how far it got must outlive us: the recovery needs it
             self._store.save_attempt(
@@ -313,6 +316,7 @@ class Judge:
         incident = dataclasses.replace(incident, state=state, closed_at=closed_at, outcome=outcome or incident.outcome)
         self.incidents[incident_id] = incident
         self._store.save_incident(incident)
+        self._past.changed()
         self._telemetry.open_incidents.set(
             sum(1 for i in self.incidents.values() if i.id in self.plans and i.state is not IncidentState.CLOSED)
         )
@@ -332,7 +336,7 @@ class Judge:
 
     async def _situation(self, incident: Incident, fleet: Fleet, history: History, now: datetime) -> Situation:
         job = fleet.jobs.get(incident.job) if incident.job is not None else None
-        drains, restarts, paused = await asyncio.to_thread(self._recall, incident.job, now)
+        drains, restarts, paused = await asyncio.to_thread(self._past.recall, incident.job, now)
         fleet, hour = with_plans(fleet, self.plans.values(), drains, now)
         first_look = partial(classify, history=history, rules=self._rules, now=now)
         failing = failing_together(self.incidents, self.verdicts, self._judging, first_look, self._settings.limits, now)
@@ -350,37 +354,6 @@ class Judge:
             paused=paused,
             opt_in=self._settings.recovery.opt_in,
         )
-
-    def _recall(self, job: int | None, now: datetime) -> tuple[list[dict[str, Any]], list[PastRestart], bool]:
-        drains = self._store.steps_done([StepKind.DRAIN, StepKind.DOWN], since=now - timedelta(hours=1))
-        restarts = []
-        if job is not None:
-            causes = {row["id"]: row["cause"] for row in self._store.incident_rows(job=job)}
-            chosen = {
-                row["attempt"]: row["data"].get("step")
-                for row in self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)
-            }
-            reached = {row["attempt"]: row["last_step"] for row in self._store.attempts(job=job)}
-            for row in self._store.steps_done([StepKind.RELEASE], job=job):
-                cause = Cause(causes.get(row["incident"]) or Cause.UNKNOWN)
-                step = chosen.get(row["attempt"])
-                restarts.append(PastRestart(row["intended_at"], cause, reached.get(row["attempt"]), step))
-        return drains, restarts, bool(self._store.get("paused", False))
-
-    def _history(self, now: datetime) -> History:
-        rows = self._store.incident_rows(since=now - _HISTORY, limit=2000)
-        failures = [
-            PastFailure(at=row["opened_at"], cause=Cause(row["cause"]), node=node, job=row["job"], user=row["user"])
-            for row in rows
-            if row["cause"] and row["closed_at"] is not None
-            for node in (row["culprit_nodes"] or [None])
-        ]
-        busy: dict[str, float] = {}
-        for row in self._store.attempts(since=now - _HISTORY):
-            seconds = ((row["ended_at"] or now) - row["started_at"]).total_seconds()
-            for node in row["nodes"]:
-                busy[node] = busy.get(node, 0.0) + max(0.0, seconds)
-        return History(failures=tuple(failures), busy_s=busy)
 
 
 def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str]) -> Evidence:

@@ -52,6 +52,8 @@ class AttemptSeen:
     asked_at: datetime | None = None  # when the nodes were last asked what its tasks do
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
     saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
+    rank_nodes: dict[int, str] = field(default_factory=dict)  # as the tasks themselves told
+    top_rank: int | None = None  # highest rank that the log named
 
     def save_interval_s(self) -> float | None:
         """Median time between the saves that the log told of; None before the third."""
@@ -153,6 +155,8 @@ class Live:
             seen.rhythm = observe(seen.rhythm, item)  # a line that announces a pause excuses it
         if item.kind == Kind.CHECKPOINT_SAVED and item.source is not Source.CHECKPOINT:
             seen.saves.append(item)
+        if item.kind == Kind.TASK_STATE and where.rank is not None and where.node is not None:
+            seen.rank_nodes[where.rank] = where.node
         if item.kind == Kind.JOB_ENDED:
             seen.ended = True
         self._news.set()

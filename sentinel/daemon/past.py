@@ -1,17 +1,114 @@
-"""The cluster's own history in the form that planning takes (``sentinel/planning/history.py`` documents it)."""
+"""The cluster's own history from the store: for the verdict, for policy, and in the form that planning takes.
+
+``sentinel/planning/history.py`` documents that form.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.adapters.store import Store
-from sentinel.model import Fleet, StepKind
+from sentinel.classify import History, PastFailure
+from sentinel.classify.history import WINDOW
+from sentinel.model import Cause, Fleet, StepKind
+from sentinel.policy import PastRestart
 from sentinel.wire import to_json
 
 # What a bigger or luckier cluster would not have had: failures of programs are not the fleet's.
 _PROGRAMS = "application"
 _GPUS_PER_NODE = 8  # where Slurm's gres does not tell
+_MOST = 5000  # newest incidents of a month that are looked at
+
+
+class Past:
+    """What a verdict and a plan need of the past. Judged incidents are read anew only after one of them changed: many
+    failures at once must not read a month of history each."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rows: list[dict[str, Any]] | None = None
+        self._read_at: datetime | None = None
+        self._changes = 0
+
+    def changed(self) -> None:
+        """An incident was judged or closed."""
+        self._changes += 1
+        self._rows = None
+
+    def history(self, now: datetime, *, without: str | None = None) -> History:
+        """Failures of the last month, those that wait for a person too; ``without``: the one that is being judged."""
+        rows = self._rows
+        if rows is None or self._read_at is None or now - self._read_at > timedelta(hours=1):
+            changes = self._changes
+            rows = self._store.incident_rows(since=now - WINDOW, limit=_MOST)
+            if changes == self._changes:  # else what was read may be old already: used once, not kept
+                self._rows, self._read_at = rows, now
+        return History(failures=tuple(failures_of(row for row in rows if row["id"] != without)))
+
+    def recall(self, job: int | None, now: datetime) -> tuple[list[dict[str, Any]], list[PastRestart], bool]:
+        """Our drains of the last hour, our restarts of ``job``, and whether an operator paused us."""
+        drains = self._store.steps_done([StepKind.DRAIN, StepKind.DOWN], since=now - timedelta(hours=1))
+        restarts = []
+        if job is not None:
+            causes = {row["id"]: row["cause"] for row in self._store.incident_rows(job=job)}
+            chosen = {
+                row["attempt"]: row["data"].get("step")
+                for row in self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)
+            }
+            reached = {row["attempt"]: row["last_step"] for row in self._store.attempts(job=job)}
+            for row in self._store.steps_done([StepKind.RELEASE], job=job):
+                cause = Cause(causes.get(row["incident"]) or Cause.UNKNOWN)
+                step = chosen.get(row["attempt"])
+                restarts.append(PastRestart(row["intended_at"], cause, reached.get(row["attempt"]), step))
+        return drains, restarts, bool(self._store.get("paused", False))
+
+
+def failures_of(rows: Iterable[Mapping[str, Any]]) -> Iterable[PastFailure]:
+    """Judged incidents as failures, one for each node. A program's fault counts for a node only if it was seen on one:
+    what many nodes said is no node's history."""
+    for row in rows:
+        if not row["cause"]:
+            continue
+        seen = row["seen_on"] or []
+        nodes = row["culprit_nodes"] or (seen if len(seen) == 1 else [None])
+        for node in nodes:
+            yield PastFailure(
+                at=row["opened_at"],
+                cause=Cause(row["cause"]),
+                node=node,
+                gpu=_gpu_of(node, row["culprit_gpus"] or ()),
+                job=row["job"],
+                user=row["user"],
+                incident=row["id"],
+                ranks=tuple(row["culprit_ranks"] or ()),
+                step=row["onset_step"],
+            )
+
+
+def _gpu_of(node: str | None, gpus: Collection[str]) -> str | None:
+    return next((gpu.removeprefix(f"{node}:") for gpu in gpus if node and gpu.startswith(f"{node}:")), None)
+
+
+def exposure(
+    store: Store, since: datetime, now: datetime, running: Collection[tuple[int, int]] | None
+) -> dict[str, float]:
+    """Seconds of work that each node carried since then.
+
+    Args:
+        running: jobs with their attempts that run now; None: not known. An attempt without an end that does not run any
+            more ended while nobody looked, and how much of it was work is not known: it is left out.
+    """
+    busy: dict[str, float] = {}
+    for row in store.attempts(ran_since=since):
+        ended = row["ended_at"]
+        if ended is None and running is not None and (row["job"], row["attempt"]) not in running:
+            continue
+        seconds = ((ended or now) - max(row["started_at"], since)).total_seconds()
+        for node in row["nodes"]:
+            busy[node] = busy.get(node, 0.0) + max(0.0, seconds)
+    return busy
 
 
 def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datetime) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from sentinel.errors import Unavailable
 from sentinel.model import (
     Cause,
     Evidence,
+    Ground,
     IncidentState,
     Kind,
     Notice,
@@ -74,6 +75,25 @@ def test_opening_again_migrates_nothing_and_keeps_everything(store: Store, url: 
     migrate(store.engine)
     again = Store(url)
     assert again.evidence_since(AT) == [ended()]
+    again.close()
+
+
+def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
+    """An incident that was judged before the columns of the second migration were there."""
+    first = Store(url)
+    first.save_incident(incident(ended(), id="old1"), user="ada")
+    first.save_verdict("old1", verdict(drain=("n1",)), AT)
+    with first.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE counter")
+        for column in ("culprit_gpus", "culprit_ranks", "seen_on", "onset_step"):
+            connection.exec_driver_sql(f"ALTER TABLE incident DROP COLUMN {column}")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    first.close()
+    again = Store(url)
+    (row,) = again.incident_rows()
+    assert (row["culprit_nodes"], row["seen_on"], row["onset_step"]) == (["n1"], None, None)
+    again.save_counters([{"node": "n1", "unit": "gpu0", "name": "rows", "at": AT, "value": 1.0}])
+    assert len(again.counters(AT)) == 1
     again.close()
 
 
@@ -358,3 +378,40 @@ def test_store_that_stops_answering_is_unavailable(store: Store) -> None:
     with pytest.raises(Unavailable) as caught:
         store.intend(PLAN, DRAIN, AT)
     assert caught.value.fix
+
+
+# --- what history needs ---------------------------------------------------------------------------------------------------
+
+
+def test_verdict_leaves_where_it_was_seen_and_when_numbers_went_bad(store: Store) -> None:
+    grounds = tuple(
+        Ground(evidence("nan", node=node, at_s=float(n)), 1.0) for n, node in enumerate(["n2", "n1", "n2", None])
+    )
+    judged = dataclasses.replace(verdict(Cause.NUMERICAL_NAN, gpus=("n2:3",), onset_step=120), grounds=grounds)
+    store.save_incident(incident(ended()), user="ada")
+    store.save_verdict("inc1", judged, AT)
+    (row,) = store.incident_rows()
+    assert (row["seen_on"], row["onset_step"], row["culprit_gpus"]) == (["n2", "n1"], 120, ["n2:3"])
+    store.save_verdict("inc1", dataclasses.replace(judged, onset_step=2**40), AT)  # a job may print any number
+    assert store.incident_rows()[0]["onset_step"] is None
+
+
+def test_attempts_that_ran_at_some_time(store: Store) -> None:
+    for number, (start, end) in enumerate([(-900.0, -500.0), (-900.0, -100.0), (-900.0, None), (-50.0, None)]):
+        view = dataclasses.replace(job(201 + number, started_s=start), state="running" if end is None else "failed")
+        view = dataclasses.replace(view, ended_at=None if end is None else later(end))
+        store.save_attempt(view, first_step=None, last_step=None, step_time_s=None)
+    assert [row["job"] for row in store.attempts(ran_since=later(-300.0))] == [202, 203, 204]
+
+
+def test_counters_keep_the_last_value_of_each_day(store: Store) -> None:
+    def row(at_s: float, value: float, unit: str = "gpu0") -> dict[str, object]:
+        return {"node": "n1", "unit": unit, "name": "remapped_rows", "at": later(at_s), "value": value}
+
+    store.save_counters([row(0.0, 1.0), row(60.0, 3.0), row(30.0, 2.0), row(0.0, 9.0, "gpu1")])
+    store.save_counters([row(86400.0, 4.0)])
+    store.save_counters([])
+    assert [(r["unit"], r["value"]) for r in store.counters(AT)] == [("gpu1", 9.0), ("gpu0", 3.0), ("gpu0", 4.0)]
+    assert store.counters(AT, node="n2") == [] and len(store.counters(later(86400.0), node="n1")) == 1
+    store.forget(later(86000.0))
+    assert [r["value"] for r in store.counters(AT)] == [4.0]
