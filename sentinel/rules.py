@@ -55,6 +55,7 @@ class Rule:
     drain: Drain = Drain.NO
     advice: str = ""
     capture: str = ""
+    late: bool = False  # written after the consequences of what it reports
     match: tuple[str, ...] = ()
     reject: tuple[str, ...] = ()
     file: str = ""
@@ -96,6 +97,7 @@ class CauseEntry:
     restart: str
     advice: str
     confirm: str  # what would raise or overturn the verdict
+    rivals: tuple[Cause, ...] = ()  # what is most often mistaken for it, likeliest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ _KEYS = frozenset(
         "weights",
         "scope",
         "drain",
+        "late",
         "restart",
         "advice",
         "match",
@@ -171,6 +172,7 @@ def _rule(document: _Document, index: int, table: dict[str, Any]) -> Rule:
         scope=_enum(Scope, table["scope"], lambda m: bad("scope", m)) if "scope" in table else None,
         drain=_enum(Drain, table.get("drain", "no"), lambda m: bad("drain", m)),
         advice=_string(table, "advice", "", bad),
+        late=_flag(table, "late", bad),
         capture=_pattern(table, "capture", bad) if "capture" in table else "",
         match=_examples(table, "match", bad),
         reject=_examples(table, "reject", bad),
@@ -235,6 +237,13 @@ def _string(table: dict[str, Any], key: str, default: str, bad: Any) -> str:
     return value
 
 
+def _flag(table: dict[str, Any], key: str, bad: Any) -> bool:
+    value = table.get(key, False)
+    if not isinstance(value, bool):
+        raise bad(key, "not true or false")
+    return value
+
+
 def _enum(kind: type[Any], value: object, bad: Any) -> Any:
     try:
         return kind(value)
@@ -276,8 +285,6 @@ def _xid(document: _Document, index: int, table: dict[str, Any]) -> Xid:
     weight = table.get("weight", 3.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)):
         raise bad("weight", f"not a number: {weight!r}")
-    if not isinstance(table.get("repeat", False), bool):
-        raise bad("repeat", "not true or false")
     return Xid(
         number=number,
         name=_string(table, "name", "", bad) or _raise(bad("name", "missing")),
@@ -288,7 +295,7 @@ def _xid(document: _Document, index: int, table: dict[str, Any]) -> Xid:
         drain=_enum(Drain, table.get("drain", "no"), lambda m: bad("drain", m)),
         role=_enum(Role, table.get("role", "cause"), lambda m: bad("role", m)),
         weight=float(weight),
-        repeat=bool(table.get("repeat", False)),
+        repeat=_flag(table, "repeat", bad),
         follows=tuple(follows),
         advice=_string(table, "advice", "", bad),
     )
@@ -298,7 +305,7 @@ def _raise(error: FileError) -> str:
     raise error
 
 
-_CAUSE_KEYS = frozenset(["id", "prior", "scope", "restart", "advice", "confirm"])
+_CAUSE_KEYS = frozenset(["id", "prior", "scope", "restart", "advice", "confirm", "rivals"])
 
 
 def _cause(document: _Document, index: int, table: dict[str, Any]) -> CauseEntry:
@@ -314,6 +321,9 @@ def _cause(document: _Document, index: int, table: dict[str, Any]) -> CauseEntry
     restart = _string(table, "restart", "hold", bad)
     if restart not in {"resume", "resume_excluding", "hold", "none"}:
         raise bad("restart", f"{restart!r} is none of: resume, resume_excluding, hold, none")
+    rivals = table.get("rivals", [])
+    if not isinstance(rivals, list) or len(rivals) > 3:
+        raise bad("rivals", "not a list of at most three causes")
     return CauseEntry(
         cause=_enum(Cause, table.get("id"), lambda m: bad("id", m)),
         prior=float(prior),
@@ -321,6 +331,7 @@ def _cause(document: _Document, index: int, table: dict[str, Any]) -> CauseEntry
         restart=restart,
         advice=_string(table, "advice", "", bad),
         confirm=_string(table, "confirm", "", bad),
+        rivals=tuple(_enum(Cause, name, lambda m: bad("rivals", m)) for name in rivals),
     )
 
 

@@ -24,6 +24,7 @@ class Reading:
     form: Form = Form.PROGRAM
     note: str = ""
     advice: str = ""
+    late: bool = False
 
     @property
     def strength(self) -> float:
@@ -51,6 +52,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             rule.form,
             note=rule.kind.replace("_", " ").replace("-", " "),
             advice=rule.advice,
+            late=rule.late,
         )
     if maker := _KINDS.get(evidence.kind):
         return maker(evidence)
@@ -150,7 +152,10 @@ def _ended(evidence: Evidence) -> Reading | None:
     weights: dict[Cause, float] = {}
     role = Role.CONTEXT
     if state.startswith(("TIMEOUT", "PREEMPT", "CANCEL", "DEADLINE")):
-        weights, role = {C.SCHEDULER_PREEMPT_OR_TIMELIMIT: 4.0}, Role.CAUSE
+        weights = {C.SCHEDULER_PREEMPT_OR_TIMELIMIT: 4.0}
+        role = (
+            Role.SYMPTOM if state.startswith("CANCEL") else Role.CAUSE
+        )  # what broke before it is why it was cancelled
     elif state.startswith(("NODE_FAIL", "BOOT_FAIL")):
         weights, role = {C.NODE_FAILURE: 3.5}, Role.CAUSE
     elif state.startswith("OUT_OF_ME"):

@@ -10,7 +10,7 @@ from math import isfinite
 from sentinel.classify.context import context
 from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.readings import Reading, read
-from sentinel.classify.weigh import Weighed, grounds, odds, order, shares, weigh
+from sentinel.classify.weigh import Weighed, grounds, odds, order, shares, weigh, with_rivals
 from sentinel.model import (
     Alternative,
     Cause,
@@ -44,7 +44,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     added = context(incident, readings, history, rules, now)
     leading = order([*readings, *(reading for reading in added if reading.role is Role.CAUSE)])
     weighed = weigh(leading, rules) + [Weighed(reading, 1.0) for reading in added if reading.role is not Role.CAUSE]
-    ranked = shares(odds(weighed, rules), rules.judgement.temperature)
+    ranked = with_rivals(shares(odds(weighed, rules), rules.judgement.temperature), rules)
     if not ranked:
         return Verdict(C.UNKNOWN, Scope.UNKNOWN, 0.0, restart=Restart.RESUME)
     cause, confidence = ranked[0]

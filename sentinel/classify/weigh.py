@@ -12,8 +12,10 @@ from sentinel.rules import Drain, Role, Rules
 
 LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
 LATER_HARD = 0.9  # the first line that convicts a machine may be written late
+LATE = 0.95  # the same for a line that is always written after what it reports did its harm
 SHADOW = 0.08  # weight of a consequence while its cause is known
 SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
+RIVALS = (2.5, 1.9, 1.5)  # how much likelier what is often mistaken for the leading cause is than the rest
 LEADS = 1.2  # strength from which a cause counts as known
 
 
@@ -40,7 +42,9 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     for reading in readings:
         if roles[id(reading)] is Role.SYMPTOM:
-            follows = bool(causes) and not _before(reading, causes[0])
+            follows = (
+                bool(causes) and not _before(reading, causes[0]) and _points_to(reading) is not _points_to(causes[0])
+            )
             roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     known = bool(causes)
@@ -67,6 +71,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             rank = min(lines.index(place), len(LATER) - 1)
             hard, gone = reading.drain is not Drain.NO, Cause.NODE_FAILURE in reading.weights
             factor = max(LATER[rank], LATER_HARD if hard and (gone or hard_line in {None, place}) else 0.0)
+            factor = max(factor, LATE if reading.late else 0.0)
             hard_line = place if hard and hard_line is None else hard_line
         weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
     return weighed
@@ -88,6 +93,11 @@ def _echoes(readings: Sequence[Reading]) -> set[int]:
                 echoes.add(id(reading))
             said |= causes
     return echoes
+
+
+def _points_to(reading: Reading) -> Cause | None:
+    """The cause that a reading speaks for most."""
+    return max(reading.weights, key=lambda cause: (reading.weights[cause], cause), default=None)
 
 
 def _before(one: Reading, other: Reading) -> bool:
@@ -122,6 +132,20 @@ def shares(totals: dict[Cause, float], temperature: float) -> list[tuple[Cause, 
     raw = {cause: exp((value - top) / temperature) for cause, value in totals.items()}
     whole = sum(raw.values())
     return sorted(((cause, value / whole) for cause, value in raw.items()), key=lambda pair: (-pair[1], pair[0]))
+
+
+def with_rivals(ranked: list[tuple[Cause, float]], rules: Rules) -> list[tuple[Cause, float]]:
+    """What is often mistaken for the likeliest cause ranks before what nothing speaks for; the likeliest keeps its share."""
+    entry = rules.causes.get(ranked[0][0]) if ranked else None
+    if entry is None or len(ranked) < 2:
+        return ranked
+    (leader, share), rest = ranked[0], ranked[1:]
+    raised = {cause: p * RIVALS[entry.rivals.index(cause)] if cause in entry.rivals else p for cause, p in rest}
+    scale = (1 - share) / (sum(raised.values()) or 1.0)
+    others = sorted(
+        ((cause, min(p * scale, share)) for cause, p in raised.items()), key=lambda pair: (-pair[1], pair[0])
+    )
+    return [(leader, share), *others]
 
 
 def grounds(weighed: Sequence[Weighed], cause: Cause) -> tuple[tuple[Ground, ...], tuple[Ground, ...]]:
