@@ -183,6 +183,29 @@ class Alerts:
 
 
 @dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """Diagnostics that the daemon orders on idle nodes; only in partitions whose drain mode is "act"."""
+
+    suspect_level: int = setting(2, "for a node under suspicion, as soon as it is idle; 0: none", least=0, most=4)
+    suspect_failures: int = setting(
+        3, "failures within suspect_window_s that make a node suspect without any verdict", unit="failures", least=1
+    )
+    suspect_window_s: float = setting(7 * 86400.0, "weeks apart, failures have little in common", unit="s", least=60)
+    idle_level: int = setting(0, "for idle nodes in rotation; 0: none, since it takes their power", least=0, most=4)
+    idle_period_s: float = setting(7 * 86400.0, "a node that passed is left alone for this long", unit="s", least=60)
+    idle_fraction: float = setting(
+        0.1, "share of the idle nodes under test at once: the others must be there for work", least=0.0, most=1.0
+    )
+    idle_per_hour: int = setting(60, "orders of the rotation in an hour, whatever the share", unit="nodes", least=0)
+    settled_s: float = setting(120.0, "a node without work for this long is idle, not between jobs", unit="s", least=0)
+    retry_s: float = setting(1800.0, "pause after one that gave no answer or no pass", unit="s", least=1)
+    look_s: float = setting(15.0, "how often turns are given out; a snapshot is no fresher", unit="s", least=1)
+    deadline_s: list[float] = setting(
+        [120.0, 900.0, 3000.0, 9000.0], "deadline of level 1, 2, 3, 4: the agent's own, and room to stop it", unit="s"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The daemon's file (``sentinel.toml``)."""
 
@@ -194,6 +217,7 @@ class Settings:
     modes: Modes = section(Modes)
     recovery: Recovery = section(Recovery)
     alerts: Alerts = section(Alerts)
+    diagnostics: Diagnostics = section(Diagnostics)
 
 
 def load(path: Path, kind: type[T]) -> T:

@@ -22,6 +22,7 @@ from sentinel.adapters.store import Store, sqlite_url
 from sentinel.adapters.webhook import Webhook
 from sentinel.daemon.changes import Changes
 from sentinel.daemon.checkpoints import FleetCheckpoints
+from sentinel.daemon.diagnoses import Diagnoses, wired
 from sentinel.daemon.events import Events
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
@@ -88,12 +89,16 @@ async def run(settings: Settings, log: Log) -> None:
         inquiry=Inquiry(base.orders, live, base.clock),
     )
     server = _server(base, judge, watch, recover)
+    diagnoses = wired(
+        orders=base.orders, judge=judge, live=live, store=store, settings=settings, clock=base.clock, log=log
+    )
     watch.remember()
     tell.send_undelivered()  # before plans are carried on: what those tell is on its way already
     recover.carry_on()
     await judge.carry_on()
     await server.start()
-    await _serve(settings, store, holder, watch, judge, log)
+    await _serve(settings, store, holder, watch, judge, diagnoses, log)
+    await diagnoses.stop()
     await recover.stop()
     await server.stop()
     store.drop_lease(_LEASE)
@@ -193,7 +198,9 @@ def _server(base: Base, judge: Judge, watch: Watch, recover: Recover) -> Server:
     )
 
 
-async def _serve(settings: Settings, store: Store, holder: str, watch: Watch, judge: Judge, log: Log) -> None:
+async def _serve(
+    settings: Settings, store: Store, holder: str, watch: Watch, judge: Judge, diagnoses: Diagnoses, log: Log
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -223,6 +230,9 @@ async def _serve(settings: Settings, store: Store, holder: str, watch: Watch, ju
     )
     scheduler.add_job(renew, "interval", seconds=_LEASE_S / 3)
     scheduler.add_job(forget, "interval", seconds=10)
+    if not diagnoses.off:
+        look_s = settings.diagnostics.look_s
+        scheduler.add_job(diagnoses.turn, "interval", seconds=look_s, max_instances=1, coalesce=True)
     scheduler.add_job(prune, "interval", hours=24)
     scheduler.start()
     loops = [asyncio.create_task(watch.nodes_forever()), asyncio.create_task(watch.jobs_forever())]

@@ -1,0 +1,331 @@
+"""Whose turn it is to be tested: suspects first, the rotation within its share and rate, work before both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.classify import PastFailure
+from sentinel.daemon.diagnoses import (
+    Diagnoses,
+    Checkup,
+    Turn,
+    idle_nodes,
+    read,
+    suspects,
+    turns,
+    waits,
+    written,
+)
+from sentinel.daemon.live import Live
+from sentinel.errors import Timeout, UserError
+from sentinel.log import Log
+from sentinel.model import Cause, Fleet, JobView, NodeView, Scope, Verdict
+from sentinel.settings import Diagnostics, Mode, Modes
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+ROTATION = Diagnostics(idle_level=2, idle_fraction=0.25, idle_period_s=7 * 86400.0)
+ACT = Modes(default=Mode(drain="act"))
+
+
+def idle(count: int, since: datetime = NOW - DAY) -> dict[str, datetime]:
+    return {f"n{number:03d}": since for number in range(count)}
+
+
+def names(chosen: list[Turn]) -> list[str]:
+    return [turn.node for turn in chosen]
+
+
+def test_the_longest_untested_have_their_turn_within_the_share() -> None:
+    known = {f"n{number:03d}": Checkup(passed=NOW - (8 + number) * DAY) for number in range(8)}
+    chosen = turns(known, idle(8), waiting=False, settings=ROTATION, now=NOW)
+    assert chosen == [Turn("n007", 2, False), Turn("n006", 2, False)]
+
+
+def test_one_that_passed_is_left_alone_for_its_period() -> None:
+    known = {f"n{number:03d}": Checkup(passed=NOW - 6 * DAY) for number in range(8)}
+    assert turns(known, idle(8), waiting=False, settings=ROTATION, now=NOW) == []
+    assert len(turns(known, idle(8), waiting=False, settings=ROTATION, now=NOW + DAY)) == 2
+
+
+def test_the_rotation_yields_to_waiting_jobs_and_suspects_do_not() -> None:
+    known = {"n005": Checkup(suspect=NOW - DAY)}
+    assert turns(known, idle(8), waiting=True, settings=ROTATION, now=NOW) == [Turn("n005", 2, True)]
+    assert names(turns(known, idle(8), waiting=False, settings=ROTATION, now=NOW)) == ["n005", "n000"]
+
+
+def test_what_runs_counts_against_the_share_also_where_it_is_not_idle_any_more() -> None:
+    known = {"n000": Checkup(until=NOW + timedelta(minutes=5)), "gone": Checkup(until=NOW + timedelta(minutes=5))}
+    assert turns(known, idle(8), waiting=False, settings=ROTATION, now=NOW) == []
+    over = NOW + timedelta(minutes=6)
+    assert len(turns(known, idle(8), waiting=False, settings=ROTATION, now=over)) == 2
+
+
+def test_a_single_suspect_is_tested_where_the_share_is_less_than_a_node() -> None:
+    known = {"n000": Checkup(suspect=NOW), "n001": Checkup(suspect=NOW - DAY)}
+    assert names(turns(known, idle(3), waiting=True, settings=ROTATION, now=NOW)) == ["n001"]
+    assert turns({}, idle(3), waiting=False, settings=ROTATION, now=NOW) == []
+
+
+def test_a_node_between_jobs_is_not_idle() -> None:
+    fresh = idle(8, NOW - timedelta(seconds=60))
+    assert turns({}, fresh, waiting=False, settings=ROTATION, now=NOW) == []
+    assert len(turns({}, fresh, waiting=False, settings=ROTATION, now=NOW + timedelta(seconds=60))) == 2
+
+
+def test_the_rotation_keeps_to_its_rate() -> None:
+    slow = replace(ROTATION, idle_per_hour=3)
+    known = {f"n{number:03d}": Checkup(tried=NOW - timedelta(minutes=40 + number)) for number in range(2)}
+    assert len(turns(known, idle(100), waiting=False, settings=slow, now=NOW)) == 1
+    assert len(turns(known, idle(100), waiting=False, settings=slow, now=NOW + timedelta(hours=1))) == 3
+
+
+def test_one_without_answer_is_asked_again_after_a_pause() -> None:
+    known = {"n000": Checkup(suspect=NOW - DAY, tried=NOW - timedelta(minutes=29))}
+    assert turns(known, idle(1), waiting=True, settings=ROTATION, now=NOW) == []
+    assert names(turns(known, idle(1), waiting=True, settings=ROTATION, now=NOW + timedelta(minutes=1))) == ["n000"]
+
+
+def test_without_levels_there_is_nothing() -> None:
+    off = Diagnostics(suspect_level=0)
+    assert turns({"n000": Checkup(suspect=NOW)}, idle(99), waiting=False, settings=off, now=NOW) == []
+
+
+_times = st.none() | st.integers(-20 * 24 * 60, 60).map(lambda minutes: NOW + timedelta(minutes=minutes))
+_tested = st.builds(Checkup, suspect=_times, passed=_times, tried=_times, until=_times)
+
+
+@given(
+    known=st.dictionaries(st.integers(0, 60).map(lambda number: f"n{number:03d}"), _tested, max_size=60),
+    count=st.integers(0, 60),
+    fraction=st.floats(0, 1),
+    per_hour=st.integers(0, 30),
+    waiting=st.booleans(),
+)
+def test_never_above_the_share(
+    known: dict[str, Checkup], count: int, fraction: float, per_hour: int, waiting: bool
+) -> None:
+    settings = replace(ROTATION, idle_fraction=fraction, idle_per_hour=per_hour)
+    chosen = turns(known, idle(count), waiting=waiting, settings=settings, now=NOW)
+    running = {name for name, tested in known.items() if tested.until is not None and tested.until > NOW}
+    rotated = [turn for turn in chosen if not turn.suspect]
+    after = len(running) + len(chosen)
+    share = fraction * len(set(idle(count)) | running)
+    assert len(set(names(chosen))) == len(chosen), "nobody twice"
+    assert not set(names(chosen)) & running
+    assert set(names(chosen)) <= set(idle(count))
+    if chosen:
+        assert after <= max(share, 1.0)
+    if rotated:
+        assert after <= share
+        assert not waiting
+        assert len(rotated) <= per_hour
+
+
+# ------------------------------------------------------------------------------------------------- who
+
+
+def job(number: int, state: str = "pending", **rest: Any) -> JobView:
+    return JobView(id=number, state=state, **rest)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "waiting"),
+    [
+        ([], False),
+        ([job(1, "running")], False),
+        ([job(1, reason="Resources")], True),
+        ([job(1, reason="Priority")], True),
+        ([job(1, reason="Dependency")], False),
+        ([job(1, reason="BeginTime")], False),
+        ([job(1, held=True, reason="JobHeldUser")], False),
+    ],
+)
+def test_which_jobs_wait_for_nodes(jobs: list[JobView], waiting: bool) -> None:
+    assert waits(jobs) is waiting
+
+
+def fleet(**nodes: NodeView) -> Fleet:
+    return Fleet(at=NOW, nodes=nodes, jobs={7: job(7, "running", nodes=("busy",))})
+
+
+def test_which_nodes_may_be_tested() -> None:
+    nodes = {
+        "good": NodeView("good", "idle", partitions=("gpu",)),
+        "busy": NodeView("busy", "idle"),
+        "mixed": NodeView("mixed", "mixed"),
+        "drained": NodeView("drained", "idle", flags=frozenset({"drain"})),
+        "reserved": NodeView("reserved", "idle", flags=frozenset({"reserved"})),
+        "login": NodeView("login", "idle", gpus=0),
+        "watched": NodeView("watched", "idle", partitions=("gpu", "prod")),
+    }
+    modes = Modes(default=Mode(drain="act"), partitions={"prod": Mode(drain="observe"), "gpu": Mode(drain="act")})
+    assert idle_nodes(fleet(**nodes), modes) == {"good"}
+    assert idle_nodes(fleet(**nodes), Modes()) == set(), "installed, we observe"
+
+
+def verdict(*suspect: str) -> Verdict:
+    return Verdict(cause=Cause.UNKNOWN, scope=Scope.UNKNOWN, confidence=0.4, suspect=suspect)
+
+
+def test_who_is_suspect() -> None:
+    settings = Diagnostics(suspect_failures=2, suspect_window_s=86400.0)
+    failures = [
+        PastFailure(at=NOW - timedelta(hours=hours), cause=Cause.PCIE, node=node)
+        for node, hours in (("often", 20), ("often", 2), ("once", 2), ("long ago", 30), ("long ago", 2))
+    ]
+    found = suspects([(NOW - DAY, verdict("named")), (NOW, verdict("named"))], failures, settings, NOW)
+    assert found == {"named": NOW, "often": NOW - timedelta(hours=2)}
+
+
+def test_what_is_kept_reads_back() -> None:
+    known = {"a": Checkup(suspect=NOW, tried=NOW - DAY), "b": Checkup()}
+    assert read(written(known)) == known
+    assert read({"a": {"suspect": "yesterday"}, "b": {"colour": "blue"}, "c": 5}) == {}
+    assert read(None) == {}
+
+
+# ------------------------------------------------------------------------------------------------- orders
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = NOW
+
+    def now(self) -> datetime:
+        return self.at
+
+
+class Agents:
+    """Agents that answer what they are told to, when they are told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Mapping[str, object], float]] = []
+        self.answer: Callable[[str], object] = lambda node: {"result": "pass", "reason": ""}
+        self.gate = asyncio.Event()
+
+    async def ask(self, node: str, kind: str, arguments: Mapping[str, object], *, deadline_s: float) -> object:
+        assert kind == "diagnose"
+        self.asked.append((node, arguments, deadline_s))
+        await self.gate.wait()
+        return self.answer(node)
+
+
+class Site:
+    def __init__(self, settings: Diagnostics, count: int = 4) -> None:
+        self.agents, self.clock, self.live = Agents(), Clock(), Live()
+        self.kept: Any = None
+        self.suspected: dict[str, datetime] = {}
+        self.paused = False
+        self.live.fleet = Fleet(at=NOW, nodes={name: NodeView(name, "idle") for name in idle(count)}, jobs={})
+        self.settings = settings
+        self.diagnoses = self.make()
+
+    def make(self) -> Diagnoses:
+        return Diagnoses(
+            orders=self.agents,
+            connected=lambda node: node != "n003",
+            live=self.live,
+            settings=self.settings,
+            modes=ACT,
+            kept=lambda: self.kept,
+            keep=lambda value: setattr(self, "kept", value),
+            suspected=lambda _now: dict(self.suspected),
+            paused=lambda: self.paused,
+            clock=self.clock,
+            log=Log(),
+        )
+
+    async def settle(self) -> None:
+        for _ in range(200):
+            await asyncio.sleep(0)
+            if not self.diagnoses._running:
+                return
+        while self.diagnoses._running:
+            await asyncio.gather(*self.diagnoses._running)
+
+
+SUSPECTS = Diagnostics(idle_fraction=1.0)
+
+
+async def test_a_suspect_is_tested_once_and_cleared_by_a_pass() -> None:
+    site = Site(SUSPECTS)
+    site.suspected = {"n001": NOW - timedelta(minutes=1), "n003": NOW}
+    site.agents.gate.set()
+    await site.diagnoses.turn()
+    await site.settle()
+    assert site.agents.asked == [("n001", {"level": 2, "gpus": None, "yields": True}, 900.0)], "n003 is not connected"
+    assert read(site.kept)["n001"] == Checkup(passed=NOW, tried=NOW)
+    site.clock.at += DAY
+    await site.diagnoses.turn()
+    assert len(site.agents.asked) == 1, "the same suspicion is answered"
+    site.suspected["n001"] = site.clock.at - timedelta(minutes=1)
+    await site.diagnoses.turn()
+    await site.settle()
+    assert len(site.agents.asked) == 2, "a new one is not"
+
+
+@pytest.mark.parametrize("result", ["fail", "inconclusive", None])
+async def test_what_is_no_pass_clears_nobody(result: str | None) -> None:
+    site = Site(SUSPECTS)
+    site.suspected = {"n001": NOW}
+    site.agents.answer = lambda _node: {"result": result} if result else "what?"
+    site.agents.gate.set()
+    await site.diagnoses.turn()
+    await site.settle()
+    assert read(site.kept)["n001"] == Checkup(suspect=NOW, tried=NOW)
+
+
+async def test_an_agent_that_does_not_answer_leaves_the_question_open() -> None:
+    site = Site(SUSPECTS)
+    site.suspected = {"n001": NOW}
+
+    def late(_node: str) -> object:
+        raise Timeout("the agent of n001 did not answer")
+
+    site.agents.answer = late
+    site.agents.gate.set()
+    await site.diagnoses.turn()
+    await site.settle()
+    assert read(site.kept)["n001"] == Checkup(suspect=NOW, tried=NOW)
+
+
+async def test_a_restarted_daemon_counts_what_its_predecessor_ordered() -> None:
+    site = Site(replace(ROTATION, idle_fraction=0.34, settled_s=0.0), count=3)
+    await site.diagnoses.turn()
+    await asyncio.sleep(0)
+    assert len(site.agents.asked) == 1
+    await site.diagnoses.stop()
+    site.diagnoses = site.make()
+    site.clock.at += timedelta(seconds=30)
+    await site.diagnoses.turn()
+    await asyncio.sleep(0)
+    assert len(site.agents.asked) == 1, "one of three is under test"
+    site.clock.at += timedelta(seconds=900)
+    await site.diagnoses.turn()
+    await asyncio.sleep(0)
+    assert [node for node, _, _ in site.agents.asked] == ["n000", "n001"]
+    await site.diagnoses.stop()
+
+
+async def test_nothing_while_paused_or_without_a_snapshot() -> None:
+    site = Site(SUSPECTS)
+    site.suspected = {"n001": NOW}
+    site.paused = True
+    await site.diagnoses.turn()
+    site.paused, site.live.fleet = False, None
+    await site.diagnoses.turn()
+    assert site.agents.asked == []
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match="four positive"):
+        Site(Diagnostics(deadline_s=[60.0]))
