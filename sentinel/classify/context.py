@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from sentinel.classify.history import APPLICATION, History
+from sentinel.classify.history import History
 from sentinel.classify.readings import GPU_CAUSES, Reading
+from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.model import Cause, Evidence, Incident, Kind, Scope
 from sentinel.rules import Drain, Form, Role, Rules
 
 C = Cause
-# Words that a program's own mistake and a failing GPU print alike.
-AMBIGUOUS = frozenset({"cuda-illegal-access", "cuda-unspecified", "cuda-unknown", "nan", "oom-gpu", "xid-soft"})
-SHARED = frozenset({C.FILESYSTEM_STORAGE, C.NETWORK_FABRIC, C.GPU_THERMAL_POWER})
 STARTUP_S = 120.0
 
 
@@ -32,9 +30,7 @@ def context(
         _many_links,
         _many_jobs,
         _stopped_task,
-        _past_of_node,
-        _past_of_job,
-        _rates,
+        recurring,
     ):
         added.extend(judge(incident, readings, history, rules, now))
     return added
@@ -52,24 +48,13 @@ def _units(readings: Sequence[Reading]) -> tuple[set[str], set[int]]:
     return nodes, ranks
 
 
-def _ambiguous(readings: Sequence[Reading]) -> dict[str, list[Reading]]:
-    by_kind: dict[str, list[Reading]] = {}
-    for reading in readings:
-        kind = reading.evidence.kind
-        if kind == Kind.XID and reading.evidence.data.get("xid") in {13, 31, 43, 69, 32, 8}:
-            kind = "xid-soft"
-        if kind in AMBIGUOUS:
-            by_kind.setdefault(kind, []).append(reading)
-    return by_kind
-
-
 def _spread(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
     """The same fault on several nodes or many ranks is code; on one of many it leans to the machine."""
     added = []
     world = _world(incident)
-    for kind, group in _ambiguous(readings).items():
+    for kind, group in ambiguous(readings).items():
         nodes, ranks = _units(group)
         first = group[0].evidence
         if len(nodes) >= 2 or len(ranks) >= 3:
@@ -187,73 +172,6 @@ def _stopped_task(
         return []
     who = f"rank {min(ranks)}" if ranks else f"a task on {min(nodes)}" if nodes else "one task"
     return [_ground(stuck[0].evidence, "stopped-one", {C.NCCL_HANG_UNKNOWN: 1.5}, f"{who} is stuck, the others wait")]
-
-
-def _past_of_node(
-    incident: Incident, readings: Sequence[Reading], history: History, _rules: Rules, now: datetime
-) -> list[Reading]:
-    """The same node again under another job is that node."""
-    kinds = _ambiguous(readings)
-    nodes = {r.evidence.where.node for group in kinds.values() for r in group if r.evidence.where.node}
-    nodes = nodes or set(incident.nodes if len(incident.nodes) == 1 else ())
-    if len(nodes) != 1:
-        return []
-    node = min(nodes)
-    past = history.on_node(node, now, other_than_job=incident.job)
-    machine = [p for p in past if p.cause not in APPLICATION]
-    soft = [p for p in past if p.cause in {C.USER_CODE, C.APP_OOM_GPU, C.NUMERICAL_NAN, C.UNKNOWN}]
-    jobs = {p.job for p in soft}
-    if not kinds or not (machine or len(jobs) >= 2):
-        return []
-    group = next(iter(kinds.values()))
-    weight = min(2.0 + 0.5 * (len(machine) + len(jobs)), 3.5)
-    counted: dict[Cause, float] = {C.GPU_GSP_OR_DRIVER: weight}
-    for p in machine:
-        if p.cause in GPU_CAUSES:
-            counted[p.cause] = weight + 0.5
-    counted.update({C.USER_CODE: -2.0, C.APP_OOM_GPU: -2.0, C.NUMERICAL_NAN: -2.0})
-    note = f"{node} failed {len(machine) + len(soft)} times in 30 days under other jobs"
-    return [_ground(group[0].evidence, "node-again", counted, note, Scope.GPU)]
-
-
-def _past_of_job(
-    incident: Incident, readings: Sequence[Reading], history: History, _rules: Rules, now: datetime
-) -> list[Reading]:
-    """The same job failing alike on other nodes is the job."""
-    if incident.job is None or not readings:
-        return []
-    here = {r.evidence.where.node for r in readings if r.evidence.where.node} or set(incident.nodes)
-    elsewhere = [p for p in history.of_job(incident.job, now) if p.node and p.node not in here]
-    nodes = {p.node for p in elsewhere}
-    kinds = _ambiguous(readings)
-    if not nodes or not kinds:
-        return []
-    first = next(iter(kinds.values()))[0].evidence
-    own = {"oom-gpu": C.APP_OOM_GPU, "nan": C.NUMERICAL_NAN}.get(next(iter(kinds)), C.USER_CODE)
-    weights = {own: 1.5 + 0.5 * min(len(nodes), 3), **dict.fromkeys(GPU_CAUSES, -2.0)}
-    note = f"the same job failed on {len(nodes)} other node{'s' if len(nodes) > 1 else ''}"
-    return [_ground(first, "job-again", weights, note, Scope.APPLICATION)]
-
-
-def _rates(
-    incident: Incident, readings: Sequence[Reading], history: History, _rules: Rules, now: datetime
-) -> list[Reading]:
-    """The cluster's own rates of causes, shrunk towards none, never more than one unit of log odds."""
-    from math import log
-
-    recent = history.recent(now)
-    if len(recent) < 20 or not readings:
-        return []
-    counts: dict[Cause, int] = {}
-    for past in recent:
-        counts[past.cause] = counts.get(past.cause, 0) + 1
-    even = len(recent) / 23
-    weights: dict[Cause, float] = {
-        cause: max(-1.0, min(1.0, 0.5 * log((counts.get(cause, 0) + 2) / (even + 2))))
-        for cause in Cause
-        if cause is not C.UNKNOWN
-    }
-    return [_ground(readings[0].evidence, "own-rates", weights, f"rates of {len(recent)} failures here")]
 
 
 ContextRule = Callable[[Incident, Sequence[Reading], History, Rules, datetime], list[Reading]]

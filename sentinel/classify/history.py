@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
+from sentinel.classify.ageing import Trend
 from sentinel.model import Cause, require_aware
 
 WINDOW = timedelta(days=30)
@@ -37,6 +38,7 @@ class History:
 
     failures: tuple[PastFailure, ...] = ()
     busy_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    trends: tuple[Trend, ...] = ()  # of counters that age
 
     def recent(self, now: datetime) -> tuple[PastFailure, ...]:
         return tuple(past for past in self.failures if now - WINDOW <= past.at <= now)

@@ -1,4 +1,5 @@
-"""Which nodes fail together, for the breaker: those convicted lately, and those about to be.
+"""What fails together: nodes, for the breaker, and jobs, for a fault that they share. Of incidents that wait for their
+judgement a first look counts.
 
 Of nodes that fail in the same second the first would else be judged as if it stood alone, and drained: what waits for its
 judgement counts by what its evidence says so far.
@@ -9,8 +10,49 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
-from sentinel.model import Incident, Verdict
+from sentinel.classify import PastFailure, classify
+from sentinel.model import Cause, Incident, Verdict
+from sentinel.rules import Rules
 from sentinel.settings import Limits
+
+_LOOKS = 4096  # first looks that are remembered
+_ALIKE = 8  # waiting incidents that are looked at for a judgement; a shared fault shows among the first
+
+
+class FirstLooks:
+    """What the evidence of an incident says by itself, judged once for as long as none is added."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._seen: dict[str, tuple[int, Verdict]] = {}
+
+    def __call__(self, incident: Incident, now: datetime) -> Verdict:
+        known = self._seen.get(incident.id)
+        if known is not None and known[0] == len(incident.evidence):
+            return known[1]
+        verdict = classify(incident, rules=self._rules, now=now)
+        if len(self._seen) >= _LOOKS:
+            self._seen.clear()
+        self._seen[incident.id] = (len(incident.evidence), verdict)
+        return verdict
+
+
+def failing_alike(
+    incident: Incident,
+    incidents: Mapping[str, Incident],
+    verdicts: Mapping[str, Verdict],
+    waiting: Iterable[str],
+    first_look: Callable[[Incident], Verdict],
+) -> tuple[PastFailure, ...]:
+    """Other jobs' incidents that wait for their judgement like ``incident``, as the failures that they seem to be."""
+    others = [incidents[name] for name in waiting if name in incidents and name not in verdicts]
+    jobs = [other for other in others if other.job is not None and other.job != incident.job]
+    found = []
+    for other in jobs[:_ALIKE]:
+        cause = first_look(other).cause
+        if cause is not Cause.UNKNOWN:
+            found.append(PastFailure(at=other.opened_at, cause=cause, job=other.job, incident=other.id))
+    return tuple(found)
 
 
 def failing_together(

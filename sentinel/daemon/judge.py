@@ -11,13 +11,12 @@ from functools import partial
 from sentinel import incidents as room
 from sentinel import pipeline
 from sentinel.adapters.store import Store
-from sentinel.classify import History, classify
-from sentinel.daemon.failing import failing_together
+from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.live import Live
 from sentinel.daemon.past import Past
-from sentinel.daemon.placing import placed
+from sentinel.daemon.placing import located
 from sentinel.daemon.under_way import with_plans
 from sentinel.errors import Unavailable
 from sentinel.intent import intent_of
@@ -74,6 +73,7 @@ class Judge:
         self._log = log
         self._decided = decided
         self._past = Past(store)
+        self._first_looks = FirstLooks(rules)
         self.incidents: dict[str, Incident] = {}  # open ones, candidates, and those closed a short while ago
         self.verdicts: dict[str, Verdict] = {}
         self.plans: dict[str, Plan] = {}
@@ -120,9 +120,7 @@ class Judge:
     async def observe(self, items: Sequence[Evidence]) -> None:
         """Store what is new and put it to the incident it belongs to. Returns when it is safe to acknowledge."""
         steps = [item for item in items if item.kind == Kind.STEP]
-        others = [
-            placed(item, self._live) for item in items if item.kind != Kind.STEP
-        ]  # progress is telemetry: memory only
+        others = [item for item in items if item.kind != Kind.STEP]  # progress is telemetry: memory only
         fresh = await asyncio.to_thread(self._store.append, others)
         for item in (*steps, *fresh):
             self._telemetry.evidence.labels(source=item.source).inc()
@@ -207,10 +205,14 @@ class Judge:
         if asked:
             stored = await asyncio.to_thread(self._store.append, asked)
             incident = room.attach(self.incidents[incident_id], stored, self._clock.now())
+        incident = located(incident, self._live)
         self.incidents[incident_id] = incident
         now = self._clock.now()
         history = await asyncio.to_thread(self._past.history, now, without=incident_id)
-        situation = await self._situation(incident, fleet, history, now)  # from its end to self.plans no await
+        look = partial(self._first_looks, now=now)
+        alike = failing_alike(incident, self.incidents, self.verdicts, list(self._judging), look)
+        history = dataclasses.replace(history, failures=(*history.failures, *alike))
+        situation = await self._situation(incident, fleet, now)  # from its end to self.plans no await
         decision = pipeline.decide(
             incident, situation, history=history, rules=self._rules, settings=self._settings, now=now
         )
@@ -334,12 +336,12 @@ class Judge:
 
     # --- what policy looks at -----------------------------------------------------------------------------------------
 
-    async def _situation(self, incident: Incident, fleet: Fleet, history: History, now: datetime) -> Situation:
+    async def _situation(self, incident: Incident, fleet: Fleet, now: datetime) -> Situation:
         job = fleet.jobs.get(incident.job) if incident.job is not None else None
         drains, restarts, paused = await asyncio.to_thread(self._past.recall, incident.job, now)
         fleet, hour = with_plans(fleet, self.plans.values(), drains, now)
-        first_look = partial(classify, history=history, rules=self._rules, now=now)
-        failing = failing_together(self.incidents, self.verdicts, self._judging, first_look, self._settings.limits, now)
+        look = partial(self._first_looks, now=now)
+        failing = failing_together(self.incidents, self.verdicts, self._judging, look, self._settings.limits, now)
         reached = None
         if incident.job is not None and incident.attempt is not None:
             reached = self._live.last_step(incident.job, incident.attempt)

@@ -9,23 +9,29 @@ from __future__ import annotations
 import dataclasses
 
 from sentinel.daemon.live import AttemptSeen, Live
-from sentinel.model import Evidence, Source
+from sentinel.model import Evidence, Incident, Source
 
 _WRITTEN_ELSEWHERE = frozenset({Source.JOB_LOG, Source.ERROR_FILE})
 _PREFIX = 80  # characters of a line in which a launcher names the node
 
 
-def placed(item: Evidence, live: Live) -> Evidence:
-    """``item`` with the node on which it was said, or without one."""
-    where = item.where
-    if item.source not in _WRITTEN_ELSEWHERE or where.job is None:
-        return item
-    attempt = where.attempt if where.attempt is not None else live.newest_attempt(where.job)
-    seen = live.attempts.get((where.job, attempt)) if attempt is not None else None
+def located(incident: Incident, live: Live) -> Incident:
+    """``incident`` with the lines of its job's log where they were said. Asked at each judgement: the ranks that speak last
+    often are the first that show how the ranks lie."""
+    seen = live.attempts.get((incident.job, incident.attempt or 0)) if incident.job is not None else None
     if seen is None or not seen.nodes:
+        return incident
+    for item in incident.evidence:
+        if item.source in _WRITTEN_ELSEWHERE and item.where.rank is not None:
+            seen.top_rank = max(item.where.rank, seen.top_rank or 0)
+    evidence = tuple(_placed(item, seen, live) for item in incident.evidence)
+    return incident if evidence == incident.evidence else dataclasses.replace(incident, evidence=evidence)
+
+
+def _placed(item: Evidence, seen: AttemptSeen, live: Live) -> Evidence:
+    where = item.where
+    if item.source not in _WRITTEN_ELSEWHERE or where.job != seen.view.id:
         return item
-    if where.rank is not None and (seen.top_rank is None or where.rank > seen.top_rank):
-        seen.top_rank = where.rank
     host = seen.view.batch_host or seen.nodes[0]
     if len(seen.nodes) == 1 or where.node not in {host, None} or (where.node and where.node in item.text[:_PREFIX]):
         return item  # nowhere else, or the line itself names its node

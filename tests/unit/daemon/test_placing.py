@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from core_records import evidence, fleet, job, node
+from core_records import evidence, fleet, incident, job, node
 
 from sentinel.daemon.live import Live
-from sentinel.daemon.placing import placed
+from sentinel.daemon.placing import located
 from sentinel.model import Evidence, Source
 
 
@@ -21,6 +21,11 @@ def live(*nodes: str, gpus: tuple[int | None, ...] = (8, 8)) -> Live:
 
 def line(rank: int | None, *, at: str = "n1", text: str = "CUDA error", source: Source = Source.JOB_LOG) -> Evidence:
     return evidence("cuda-unknown", source=source, node=at, job=101, attempt=0, rank=rank, text=text)
+
+
+def placed(item: Evidence, here: Live) -> Evidence:
+    """As the judge sees it when this is all that was said."""
+    return located(incident(item), here).evidence[0]
 
 
 def test_line_of_a_job_on_one_node_was_said_there() -> None:
@@ -65,3 +70,9 @@ def test_only_lines_of_logs_are_placed() -> None:
     assert placed(said, live("n1", "n2")) is said
     stranger = dataclasses.replace(line(1), where=dataclasses.replace(line(1).where, job=999))
     assert placed(stranger, live("n1", "n2")) is stranger
+    assert located(incident(line(15), job=None), live("n1", "n2")).evidence == (line(15),)
+
+
+def test_rank_that_speaks_last_places_those_before_it() -> None:
+    said = located(incident(line(9), line(15)), live("n1", "n2")).evidence
+    assert [item.where.node for item in said] == ["n2", "n2"]

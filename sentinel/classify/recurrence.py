@@ -1,0 +1,217 @@
+"""What happened before and elsewhere: the same node under other jobs, the same job on other nodes, bad numbers that follow
+one machine, one fault under many jobs at once, parts that age, and how often which cause is met here.
+
+Each rule is one function that adds readings of its own, so that a verdict lists it among its grounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from math import exp, isfinite, log
+
+from sentinel.classify.history import APPLICATION, History, PastFailure
+from sentinel.classify.readings import GPU_CAUSES, Reading
+from sentinel.model import Cause, Evidence, Incident, Kind, Scope
+from sentinel.rules import Drain, Form, Role, Rules
+
+C = Cause
+# Words that a program's own mistake and a failing GPU print alike.
+AMBIGUOUS = frozenset({"cuda-illegal-access", "cuda-unspecified", "cuda-unknown", "nan", "oom-gpu", "xid-soft"})
+SOFT_XIDS = frozenset({13, 31, 43, 69, 32, 8})
+SOFT = frozenset({C.USER_CODE, C.APP_OOM_GPU, C.NUMERICAL_NAN, C.UNKNOWN})
+# Causes that many jobs have in common when something shared breaks.
+SHARED = frozenset({C.FILESYSTEM_STORAGE, C.NETWORK_FABRIC, C.GPU_THERMAL_POWER})
+AT_ONCE = timedelta(minutes=5)
+MANY_JOBS = 3  # this one among them
+STEP_SLACK = 5  # steps apart that count as the same: a loss is not printed at every step
+LEAST_FAILURES = 20  # before the cluster's own rates say anything
+RATE_STRENGTH = 20.0  # failures' worth of belief that this cluster is like others
+MOST_RATE = 1.0  # log odds that rates may add or take
+
+
+def ambiguous(readings: Sequence[Reading]) -> dict[str, list[Reading]]:
+    """Readings whose words leave open whether the program or the machine is at fault, by kind."""
+    by_kind: dict[str, list[Reading]] = {}
+    for reading in readings:
+        kind = reading.evidence.kind
+        if kind == Kind.XID and reading.evidence.data.get("xid") in SOFT_XIDS:
+            kind = "xid-soft"
+        if kind in AMBIGUOUS:
+            by_kind.setdefault(kind, []).append(reading)
+    return by_kind
+
+
+def onset(incident: Incident) -> int | None:
+    """The step at which numbers went bad: of the first bad line, or of the last step before it."""
+    last: int | None = None
+    for evidence in sorted(incident.evidence, key=lambda e: (e.at, e.line or 0)):
+        step = evidence.data.get("step")
+        if evidence.kind in BAD_NUMBERS:
+            first = evidence.data.get("onset_step", step)
+            return first if isinstance(first, int) else (last + 1 if last is not None else None)
+        if evidence.kind == Kind.STEP and isinstance(step, int):
+            loss = evidence.data.get("loss")
+            if isinstance(loss, float) and not isfinite(loss):
+                return step
+            last = step
+    return None
+
+
+BAD_NUMBERS = frozenset({"nan", "loss_spike"})
+
+
+def recurring(
+    incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
+) -> list[Reading]:
+    if not readings:
+        return []
+    return [
+        *_node_again(incident, readings, history, now),
+        *_job_again(incident, readings, history, now),
+        *_numbers_again(incident, readings, history, now),
+        *_many_jobs_at_once(incident, readings, history, now),
+        *_ageing(incident, readings, history),
+        *_rates(readings, history, rules, now),
+    ]
+
+
+def _ground(evidence: Evidence, key: str, weights: Mapping[Cause, float], note: str, scope: Scope | None) -> Reading:
+    return Reading(evidence, key, weights, Role.CONTEXT, scope, Drain.NO, Form.PROGRAM, note)
+
+
+def _node_again(incident: Incident, readings: Sequence[Reading], history: History, now: datetime) -> list[Reading]:
+    """The same node again under other jobs is that node. Bad numbers have a rule of their own unless its parts failed."""
+    kinds = ambiguous(readings)
+    node = _one_node(incident, [r for group in kinds.values() for r in group])
+    if node is None or not kinds:
+        return []
+    past = history.on_node(node, now, other_than_job=incident.job)
+    machine = [p for p in past if p.cause not in APPLICATION and p.cause is not C.NUMERICAL_NAN]
+    soft = [p for p in past if p.cause in SOFT]
+    jobs = {p.job for p in soft}
+    if not machine and (len(jobs) < 2 or set(kinds) == {"nan"} or _one_users_program(soft, node, history, now)):
+        return []
+    group = next(iter(kinds.values()))
+    weight = min(2.0 + 0.5 * (len(machine) + len(jobs)), 3.5)
+    counted: dict[Cause, float] = {C.GPU_GSP_OR_DRIVER: weight}
+    for p in machine:
+        if p.cause in GPU_CAUSES:
+            counted[p.cause] = weight + 0.5
+    counted.update({C.USER_CODE: -2.0, C.APP_OOM_GPU: -2.0, C.NUMERICAL_NAN: -2.0})
+    note = f"{node} failed {len(machine) + len(soft)} times in 30 days under other jobs"
+    return [_ground(group[0].evidence, "node-again", counted, note, Scope.GPU)]
+
+
+def _one_node(incident: Incident, readings: Sequence[Reading]) -> str | None:
+    nodes = {r.evidence.where.node for r in readings if r.evidence.where.node}
+    nodes = nodes or set(incident.nodes if len(incident.nodes) == 1 else ())
+    return nodes.pop() if len(nodes) == 1 else None
+
+
+def _one_users_program(soft: Sequence[PastFailure], node: str, history: History, now: datetime) -> bool:
+    """Whether one user's program failed on this node as it failed on others: it is the program that comes again."""
+    users = {p.user for p in soft}
+    if len(users) != 1 or None in users:
+        return False
+    return any(p.user in users and p.cause in SOFT and p.node not in (node, None) for p in history.recent(now))
+
+
+def _job_again(incident: Incident, readings: Sequence[Reading], history: History, now: datetime) -> list[Reading]:
+    """The same job failing alike on other nodes is the job."""
+    if incident.job is None:
+        return []
+    here = {r.evidence.where.node for r in readings if r.evidence.where.node} or set(incident.nodes)
+    elsewhere = [p for p in history.of_job(incident.job, now) if p.node and p.node not in here]
+    nodes = {p.node for p in elsewhere}
+    kinds = {kind: group for kind, group in ambiguous(readings).items() if kind != "nan"}
+    if not nodes or not kinds:
+        return []
+    first = next(iter(kinds.values()))[0].evidence
+    own = {"oom-gpu": C.APP_OOM_GPU}.get(next(iter(kinds)), C.USER_CODE)
+    weights = {own: 1.5 + 0.5 * min(len(nodes), 3), **dict.fromkeys(GPU_CAUSES, -2.0)}
+    note = f"the same job failed on {len(nodes)} other node{'s' if len(nodes) > 1 else ''}"
+    return [_ground(first, "job-again", weights, note, Scope.APPLICATION)]
+
+
+def _numbers_again(incident: Incident, readings: Sequence[Reading], history: History, now: datetime) -> list[Reading]:
+    """Bad numbers at the same step on another machine are the program's or its data's; those that come back with one
+    machine, at other steps or under other jobs, are that machine's. It becomes a suspect: a diagnostic must convict it."""
+    bad = [r for r in readings if r.evidence.kind in BAD_NUMBERS]
+    if not bad:
+        return []
+    first, node, step = bad[0].evidence, _one_node(incident, bad), onset(incident)
+    earlier = [p for p in history.recent(now) if p.cause is C.NUMERICAL_NAN or (p.step is not None and p.node == node)]
+    same = [p for p in earlier if incident.job is not None and p.job == incident.job and _same_step(p.step, step)]
+    if same:
+        moved = [p for p in same if p.node is not None and node is not None and p.node != node]
+        where = f"on {moved[0].node} before, on {node} now" if moved else "again"
+        weight = 2.0 if moved else 1.0
+        weights = {C.NUMERICAL_NAN: weight, **dict.fromkeys(GPU_CAUSES, -weight)}
+        note = f"bad numbers at step {same[0].step} {where}: the program or its data"
+        return [_ground(first, "numbers-same-step", weights, note, Scope.APPLICATION)]
+    here = [p for p in earlier if node is not None and p.node == node]
+    if not here or node is None or _one_users_program([p for p in here if p.job != incident.job], node, history, now):
+        return []
+    jobs = {p.job for p in here} - {incident.job}
+    note = f"bad numbers follow {node}: " + (
+        f"under {len(jobs)} other job{'s' if len(jobs) > 1 else ''} in 30 days"
+        if jobs
+        else "at another step of this job"
+    )
+    named = dataclasses.replace(first, data={**first.data, "peer": node})
+    return [_ground(named, "numbers-follow-node", {C.NUMERICAL_NAN: 1.0}, note, Scope.GPU)]
+
+
+def _same_step(one: int | None, other: int | None) -> bool:
+    return one is not None and other is not None and abs(one - other) <= STEP_SLACK
+
+
+def _many_jobs_at_once(
+    incident: Incident, readings: Sequence[Reading], history: History, now: datetime
+) -> list[Reading]:
+    """The same shared fault under many jobs within minutes is one fault of the cluster."""
+    added = []
+    for cause in sorted(SHARED):
+        group = [r for r in readings if r.weights.get(cause, 0.0) >= 1.5]
+        jobs = {
+            p.job
+            for p in history.recent(now)
+            if group and p.cause is cause and p.job not in (None, incident.job) and now - p.at <= AT_ONCE
+        }
+        if len(jobs) + 1 >= MANY_JOBS:
+            note = f"{len(jobs)} other jobs failed of the same within {AT_ONCE.total_seconds() / 60:g} minutes"
+            added.append(_ground(group[0].evidence, f"jobs-{cause}", {cause: 1.5}, note, Scope.CLUSTER))
+    return added
+
+
+def _ageing(incident: Incident, readings: Sequence[Reading], history: History) -> list[Reading]:
+    """A part whose counters grow leans what could be either towards the machine; by itself it opens and drains nothing."""
+    kinds = ambiguous(readings)
+    node = _one_node(incident, [r for group in kinds.values() for r in group])
+    trends = [trend for trend in history.trends if trend.node == node and trend.suspect]
+    if not kinds or not trends:
+        return []
+    first = next(iter(kinds.values()))[0].evidence
+    weights: dict[Cause, float] = {C.USER_CODE: -0.5}
+    for trend in trends:
+        weights[trend.cause] = 1.0
+    note = f"{node} ages: {trends[0].reason}"
+    return [_ground(first, "node-ages", weights, note, None)]
+
+
+def _rates(readings: Sequence[Reading], history: History, rules: Rules, now: datetime) -> list[Reading]:
+    """How often each cause is met here beside how often it is met elsewhere (the rules' priors): a cluster like others gets
+    nothing added, a few failures move little, and no rate says more than one line of evidence."""
+    causes = list({p.incident or id(p): p.cause for p in history.recent(now)}.values())
+    if len(causes) < LEAST_FAILURES:
+        return []
+    elsewhere = {cause: exp(entry.prior) for cause, entry in rules.causes.items() if cause is not C.UNKNOWN}
+    whole = sum(elsewhere.values())
+    weights: dict[Cause, float] = {}
+    for cause, odds in elsewhere.items():
+        usual = odds / whole
+        share = (causes.count(cause) + RATE_STRENGTH * usual) / (len(causes) + RATE_STRENGTH)
+        weights[cause] = max(-MOST_RATE, min(MOST_RATE, 0.5 * log(share / usual)))
+    return [_ground(readings[0].evidence, "own-rates", weights, f"rates of {len(causes)} failures here", None)]

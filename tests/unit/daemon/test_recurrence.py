@@ -1,0 +1,149 @@
+"""The same words, two verdicts: told apart by history alone, on the way that a running daemon goes, and after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from core_daemon import RULES, Daemon
+from core_records import OPTED_IN, ended, evidence
+from core_world import World
+
+from sentinel.evidence.logs import LogReader, Signatures
+from sentinel.model import Evidence, Source, Where
+
+Worlds = Callable[..., World]
+SIGNATURES = Signatures(RULES)
+ILLEGAL = "[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+class Failing:
+    """Jobs that fail one after the other, each judged by a daemon as it runs."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        world.slurm.cancel(world.job)
+        self.daemon = Daemon(world)
+
+    def restart(self) -> None:
+        self.daemon = Daemon(self.world)
+
+    async def job(
+        self,
+        *lines: str,
+        on: tuple[str, ...] = ("n1",),
+        user: str = "ada",
+        job: int | None = None,
+        gap_s: float = 3600.0,
+    ) -> dict[str, Any]:
+        """The incident, as the store has it, of a job that printed ``lines`` and failed."""
+        slurm = self.world.slurm
+        slurm.clock.advance(gap_s)
+        if job is None:
+            job = slurm.submit(nodes=len(on), required=on, user=user, comment=OPTED_IN)
+        await self.daemon.fleets.take()
+        this = slurm.jobs[job]
+        assert this.state == "RUNNING" and this.on == on, (this.state, this.on)
+        attempt = this.restarts
+        slurm.clock.advance(60.0)
+        said = self.said(lines, job, attempt, on[0])
+        slurm.end(job, exit_code=1)
+        at_s = slurm.clock.now().timestamp() - evidence().at.timestamp()
+        assert await self.daemon.observe([*said, ended(job, attempt, at_s=at_s)])
+        await self.daemon.quiet()
+        assert self.daemon.bugs() == 0, self.daemon.said
+        rows = [row for row in self.world.store.incident_rows(job=job) if row["attempt"] == attempt]
+        assert len(rows) == 1, rows
+        return rows[0]
+
+    def said(self, lines: tuple[str, ...], job: int, attempt: int, batch_host: str) -> list[Evidence]:
+        where = Where(node=batch_host, job=job, attempt=attempt, path=f"/log/{job}.{attempt}")
+        reader = LogReader(SIGNATURES, source=Source.JOB_LOG, where=where)
+        now = self.world.slurm.clock.now()
+        return [*reader.feed("".join(f"{line}\n" for line in lines).encode(), now), *reader.finish(now)]
+
+
+async def test_program_that_fails_for_the_first_time_is_at_fault_itself(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    row = await there.job(ILLEGAL)
+    assert (row["cause"], row["scope"], row["culprit_nodes"]) == ("user_code", "application", [])
+    assert row["seen_on"] == ["n1"] and row["state"] == "held"
+
+
+async def test_same_words_on_a_node_that_failed_under_others_are_the_node_s(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    for user in ("bob", "eve"):
+        assert (await there.job(ILLEGAL, user=user))["cause"] == "user_code"
+    there.restart()  # history is in the store, not in the process
+    row = await there.job(ILLEGAL, user="ada")
+    assert row["scope"] == "gpu" and row["culprit_nodes"] == ["n1"], row
+    assert not there.world.slurm.nodes["n1"].drained  # words and history make a suspect, never a drain
+    assert there.world.slurm.jobs[row["job"]].excluded == ("n1",)
+
+
+async def test_same_words_elsewhere_are_still_the_program_s(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    for user in ("bob", "eve"):
+        await there.job(ILLEGAL, user=user)
+    assert (await there.job(ILLEGAL, on=("n2",)))["cause"] == "user_code"
+
+
+async def test_one_user_whose_program_fails_everywhere_accuses_no_node(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    for on in ("n2", "n1", "n1"):
+        await there.job(ILLEGAL, on=(on,), user="ada")
+    assert (await there.job(ILLEGAL, on=("n1",), user="ada"))["scope"] == "application"
+
+
+async def test_failure_long_ago_is_forgotten(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    for user in ("bob", "eve"):
+        await there.job(ILLEGAL, user=user)
+    assert (await there.job(ILLEGAL, gap_s=31 * 86400.0))["cause"] == "user_code"
+
+
+async def test_batch_host_of_a_wide_job_does_not_answer_for_what_no_node_is_known_to_have_said(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    for user in ("bob", "eve", "joe"):
+        row = await there.job(
+            "RuntimeError: CUDA error: an illegal memory access was encountered", on=("n1", "n2"), user=user
+        )
+        assert row["seen_on"] == [] and row["scope"] == "application"
+
+
+async def test_rank_of_a_wide_job_accuses_its_own_node(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    follows = "[rank15]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=91, OpType=ALLREDUCE)"
+    said = (ILLEGAL.replace("rank0", "rank9"), follows)
+    for user in ("bob", "eve"):
+        row = await there.job(*said, on=("n1", "n2"), user=user)
+    row = await there.job(*said, on=("n1", "n2"))
+    assert row["culprit_nodes"] == ["n2"], (row, there.daemon.said)
+
+
+async def port_down(there: Failing, *numbers: int) -> list[tuple[str, str]]:
+    """Cause and scope of jobs whose nodes lose a port in the same moment."""
+    slurm = there.world.slurm
+    jobs = [slurm.submit(nodes=1, required=(f"n{n}",), user=f"u{n}", comment=OPTED_IN) for n in numbers]
+    await there.daemon.fleets.take()
+    at_s = slurm.clock.now().timestamp() - evidence().at.timestamp()
+    told = []
+    for number, job in zip(numbers, jobs, strict=True):
+        slurm.end(job, exit_code=1)
+        down = evidence("link_down", node=f"n{number}", at_s=at_s, source=Source.HOST, text="mlx5_0: port down")
+        told += [down, ended(job, at_s=at_s)]
+    await there.daemon.observe(told)
+    await there.daemon.quiet()
+    found = [there.world.store.incident_rows(job=job) for job in jobs]
+    return [(row["cause"], row["scope"]) for (row,) in found]
+
+
+async def test_port_of_one_job_is_a_link_and_ports_of_many_at_once_the_fabric(world: Worlds) -> None:
+    there = Failing(world(nodes=8))
+    assert await port_down(there, 1) == [("network_fabric", "link")]
+    assert await port_down(there, 2, 3, 4, 5) == [("network_fabric", "cluster")] * 4
+    assert not any(there.world.slurm.nodes[f"n{n}"].drained for n in (2, 3, 4, 5))
+
+
+async def test_ports_of_two_jobs_are_two_links(world: Worlds) -> None:
+    assert await port_down(Failing(world(nodes=8)), 2, 3) == [("network_fabric", "link")] * 2
