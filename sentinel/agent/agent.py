@@ -88,7 +88,6 @@ class Agent:
             self.children,
             self.program,
             lambda: self._order_settings(OrderKind.DIAGNOSE),
-            lambda: list(self.jobs.jobs),
             lambda: self.gpus.last,
             self._diagnosed,
         )
@@ -116,6 +115,8 @@ class Agent:
             self._order_done,
             backoff_s=settings.backoff_s,
         )
+        self.orders.busy = lambda: bool(self.jobs.jobs)
+        self.diagnosing.give_way = self.orders.give_way
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -183,8 +184,6 @@ class Agent:
             scheduler.add_job(
                 self.diagnosing.level1, "interval", seconds=diagnostics.level1_s, jitter=diagnostics.level1_s / 10
             )
-        if diagnostics.idle_level:
-            scheduler.add_job(self.diagnosing.idle, "interval", seconds=30.0, jitter=5)
         if self.settings.jobs.saves_s:
             saves_s = self.settings.jobs.saves_s
             scheduler.add_job(self.saves.look, "interval", seconds=saves_s, jitter=saves_s / 10)

@@ -26,6 +26,7 @@ PROGRAMS = {
     OrderKind.INVENTORY: "sentinel.agent.probes.inventory",
     OrderKind.QUARANTINE: "sentinel.agent.probes.quarantine",
     OrderKind.TASK_STATES: "sentinel.agent.probes.tasks",
+    OrderKind.COLLECTED: "sentinel.agent.probes.collected",
     OrderKind.DIAGNOSE: "sentinel.agent.probes.diagnose",
 }
 
@@ -55,6 +56,7 @@ class Orders:
     ) -> None:
         self.node = node
         self.carried_out = 0
+        self.busy: Callable[[], bool] = lambda: False  # whether a job is here, before which some orders yield
         self._folder = folder
         self._children = children
         self._program = program
@@ -66,6 +68,7 @@ class Orders:
         self._results: dict[str, dict[str, Any]] = {}
         self._unsent: list[str] = []
         self._running: set[str] = set()
+        self._yielding: dict[str, tuple[OrderKind, dict[str, Any]]] = {}  # those that a job ends
         self._stopped = threading.Event()
         self._polling: DaemonClient | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,11 +132,17 @@ class Orders:
         except (ValueError, TypeError) as error:
             self._finish(identity, None, False, None, f"this agent does not know that order: {error}")
             return
+        if arguments.get("yields") and self.busy():
+            self._finish(identity, kind, True, _yielded(arguments), "", arguments)
+            return
         log.info("order-begun", id=identity, kind=kind)
         self._begin(identity, kind, arguments, deadline_s)
 
     def _begin(self, identity: str, kind: OrderKind, arguments: dict[str, Any], deadline_s: float) -> None:
         answers: list[dict[str, Any]] = []
+        if arguments.get("yields"):
+            with self._lock:
+                self._yielding[identity] = (kind, arguments)
 
         def ended(ending: Ending) -> None:
             answer = answers[-1] if answers else {}
@@ -165,6 +174,16 @@ class Orders:
         if not self._children.start(program):
             self._finish(identity, kind, False, None, "the agent is stopping", arguments)
 
+    def give_way(self) -> bool:
+        """A job came: end what it goes before. True when there was something, which may go on outside of us."""
+        with self._lock:
+            ended = dict(self._yielding)
+            self._yielding.clear()
+        for identity, (kind, arguments) in ended.items():
+            self._children.stop(f"order:{identity}")
+            self._finish(identity, kind, True, _yielded(arguments), "", arguments)
+        return bool(ended)
+
     def _finish(
         self,
         identity: str,
@@ -179,6 +198,7 @@ class Orders:
         save(self._path(identity), kept)
         with self._lock:
             self._running.discard(identity)
+            self._yielding.pop(identity, None)
             self._results[identity] = kept
             self._unsent.append(identity)
             self.carried_out += 1
@@ -226,6 +246,11 @@ class Orders:
     def _path(self, identity: str) -> Path:
         safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in identity)[:120]
         return self._folder / f"{safe}.json"
+
+
+def _yielded(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    reason = "a job goes before it"
+    return {"result": "inconclusive", "reason": reason, "level": arguments.get("level"), "gpus": arguments.get("gpus")}
 
 
 def _listings(answers: list[dict[str, Any]]) -> list[Any]:

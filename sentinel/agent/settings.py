@@ -104,8 +104,6 @@ class Diagnostics:
     level1_s: float = setting(
         0.0, "period of level 1 by the agent; 0: only in the hooks and on order", unit="s", least=0
     )
-    idle_level: int = setting(0, "level run on an idle node in rotation; 0: none", least=0, most=3)
-    idle_period_s: float = setting(86400.0, "each node's turn comes once in this time", unit="s", least=60)
     deadline_s: list[float] = setting([60.0, 600.0, 2400.0, 7200.0], "deadline of level 1, 2, 3, 4", unit="s")
     stop_s: float = setting(45.0, "DCGM needs up to 40 s to stop a diagnostic", unit="s", least=0)
 

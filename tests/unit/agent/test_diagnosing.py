@@ -1,4 +1,4 @@
-"""When a node tests itself, and when it yields."""
+"""When a node tests itself, and what an ordered test yields to."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ import pytest
 
 from sentinel.agent.children import Ending, Program
 from sentinel.agent.diagnosing import Diagnosing
-from sentinel.agent.settings import AgentSettings, Diagnostics
+from sentinel.agent.settings import AgentSettings
 from sentinel.evidence.gpu_samples import Gpu, Sample
-
-DAY = 86400.0
 
 
 class Node:
-    """A node's diagnostics with a clock, jobs and children of the test."""
+    """A node's diagnostics with children of the test."""
 
-    def __init__(self, folder: Path, name: str = "n1", level: int = 2) -> None:
-        self.folder, self.name, self.level = folder, name, level
-        self.now_s, self.jobs = 1000 * DAY, []  # type: ignore[var-annotated]
+    def __init__(self, folder: Path, name: str = "n1") -> None:
+        self.folder, self.name = folder, name
         self.programs: list[Program] = []
         self.alive: set[str] = set()
         self.stopped: list[str] = []
@@ -31,18 +28,13 @@ class Node:
         self.made = self.restart()
 
     def restart(self) -> Diagnosing:
-        settings = AgentSettings(
-            run_dir=str(self.folder),
-            state=str(self.folder),
-            diagnostics=Diagnostics(idle_level=self.level, idle_period_s=DAY),
-        )
+        settings = AgentSettings(run_dir=str(self.folder), state=str(self.folder))
 
         def program(name: str, module: str, arguments: Any, **rest: Any) -> Program:
             return Program(name, [module], arguments, **rest)
 
         self.made = Diagnosing(
-            self.name, settings, self, program, lambda: {}, lambda: self.jobs, lambda: self.sample,  # type: ignore[arg-type]
-            self.answers.append, lambda: self.now_s,
+            self.name, settings, self, program, lambda: {}, lambda: self.sample, self.answers.append,  # type: ignore[arg-type]
         )  # fmt: skip
         return self.made
 
@@ -67,61 +59,18 @@ class Node:
             program.on_message({"result": answer})
         program.on_end(Ending(program.name, 0, answer is None, "", ""))
 
-    def live(self, hours: float) -> int:
-        """Pass this time, two minutes at a step; how many diagnostics were begun."""
-        before = len(self.programs)
-        for _ in range(int(hours * 30)):
-            self.now_s += 120
-            self.made.idle()
-            if self.alive:
-                self.end({"result": "pass"})
-        return len(self.programs) - before
-
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_an_idle_node_has_one_turn_in_a_period(node: Node) -> None:
-    assert node.live(0.05) == 0, "it must have been idle for a while"
-    assert 1 <= node.live(24) <= 2
-    assert node.live(24) == 1
-    assert node.live(72) == 3
-
-
-def test_a_turn_is_not_taken_twice_by_a_restart(node: Node) -> None:
-    node.live(1)
-    begun = len(node.programs)
-    node.restart()
-    node.live(0.1)
-    assert len(node.programs) == begun
-
-
-def test_turns_are_spread(tmp_path: Path) -> None:
-    phases = [Node(tmp_path, f"node{n}").made.phase_s / DAY for n in range(400)]
-    busiest = max(sum(start <= phase < start + 0.05 for phase in phases) for start in (n / 20 for n in range(20)))
-    assert busiest < 0.12 * len(phases)
-
-
-def test_a_busy_node_is_left_alone(node: Node) -> None:
-    node.jobs = [4]
-    assert node.live(48) == 0
-
-
-def test_a_job_goes_before_a_diagnostic(node: Node) -> None:
-    while not node.alive:
-        node.now_s += 30
-        node.made.idle()
+def test_a_job_goes_before_an_ordered_diagnostic(node: Node) -> None:
     node.made.job_came()
-    assert node.stopped == ["diagnose"]
-    assert node.programs[-1].arguments["stop"] is True, "and in the host engine"
+    assert node.programs == [], "there is none"
+    node.made.give_way = lambda: True
     node.made.job_came()
-    assert len(node.stopped) == 1
-
-
-def test_without_a_level_there_is_none(tmp_path: Path) -> None:
-    assert Node(tmp_path, level=0).live(48) == 0
+    assert node.programs[-1].arguments["stop"] is True, "it is ended in the host engine too"
 
 
 def test_an_epilog_has_its_jobs_gpus_tested(node: Node) -> None:

@@ -17,6 +17,10 @@ class Bench:
 
     def __init__(self) -> None:
         self.programs: list[Program] = []
+        self.stopped: list[str] = []
+
+    def stop(self, name: str) -> None:
+        self.stopped.append(name)
 
     def start(self, program: Program) -> bool:
         self.programs.append(program)
@@ -153,3 +157,22 @@ def test_an_id_cannot_leave_its_folder(make: Any, bench: Bench, tmp_path: Path) 
     orders.take(order("../../../etc/cron.d/x"))
     end(bench.programs[0], {"result": 1})
     assert [path.parent for path in tmp_path.rglob("*.json")] == [tmp_path]
+
+
+def test_a_job_that_comes_ends_what_yields_to_it(make: Any, bench: Bench) -> None:
+    orders, _ = make()
+    orders.take({"id": "o1", "kind": "diagnose", "arguments": {"level": 2, "gpus": None, "yields": True}})
+    orders.take({"id": "o2", "kind": "diagnose", "arguments": {"level": 2, "gpus": ["GPU-1"]}})
+    assert orders.give_way() is True
+    assert bench.stopped == ["order:o1"], "the other one is for a drained node"
+    assert orders._results["o1"]["result"]["result"] == "inconclusive"
+    assert "o2" not in orders._results
+    assert orders.give_way() is False
+
+
+def test_where_a_job_is_already_nothing_that_yields_is_begun(make: Any, bench: Bench) -> None:
+    orders, _ = make()
+    orders.busy = lambda: True
+    orders.take({"id": "o1", "kind": "diagnose", "arguments": {"level": 2, "yields": True}})
+    assert bench.programs == []
+    assert "a job goes before it" in orders._results["o1"]["result"]["reason"]
