@@ -23,6 +23,9 @@ QUIET = frozenset(
         Kind.TASK_STATE,
         Kind.CHECKPOINT_SAVED,
         Kind.CHECKPOINT_INVALID,
+        Kind.CHECKPOINTS_HELD,
+        Kind.BUNDLE,
+        Kind.LEFT_BEHIND,
     }
 )
 # How Slurm says that a job did not end by itself or by somebody's wish.

@@ -49,6 +49,9 @@ class OrderKind(StrEnum):
     QUARANTINE = "quarantine"
     # {job} → {tasks: [{rank, pid, state, cpu_s, command}]}: processes of the job on this node, from /proc
     TASK_STATES = "task_states"
+    # {job, attempt} → {done, dumps: [summary, ...], folder}: what the node kept of an attempt that ended badly
+    # (sentinel.evidence.flight_recorder_wire); ``done`` is false while it is not over there
+    COLLECTED = "collected"
     # {level, gpus: [uuid...]|null} → {result: "pass"|"fail"|"inconclusive", findings: [...]}
     DIAGNOSE = "diagnose"
 

@@ -102,3 +102,6 @@ class Kind(StrEnum):
     TASK_STATE = "task_state"  # data: state (/proc letter), pid; where.rank
     CHECKPOINT_INVALID = "checkpoint_invalid"  # data: path, step, reason
     CHECKPOINT_SAVED = "checkpoint_saved"
+    CHECKPOINTS_HELD = "checkpoints_held"  # local checkpoints when the job ended; data: listing (packed)
+    BUNDLE = "bundle"  # what explains a job's end is kept in where.path on where.node; data: files, bytes
+    LEFT_BEHIND = "left_behind"  # a process of an ended job; data: pid, command, uid, ended

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +26,10 @@ from sentinel.adapters.kmsg import boot_id
 from sentinel.adapters.rules_files import load_rules
 from sentinel.adapters.spool import Spool, Value
 from sentinel.agent.children import Children, Program
+from sentinel.agent.collecting import Collecting, failures_of
 from sentinel.agent.diagnosing import Diagnosing
 from sentinel.agent.gpus import GpuWatch
+from sentinel.agent.holding import Holding
 from sentinel.agent.jobs import Jobs
 from sentinel.agent.keeping import node_name, write_atomically
 from sentinel.agent.kernel import KernelWatch, rules_reader
@@ -37,6 +40,7 @@ from sentinel.agent.sending import Sender
 from sentinel.agent.settings import AgentSettings
 from sentinel.agent.verdict import VerdictKeeper
 from sentinel.errors import Refused, UserError
+from sentinel.evidence.gpu_samples import Sample
 from sentinel.evidence.logs import Signatures
 from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
@@ -46,6 +50,7 @@ from sentinel.wire import evidence_from, time_from, to_json
 
 log = Log()
 
+SAMPLES = 30  # of GPU telemetry, for those who ask what was before a job's end
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "TZ")
 
 
@@ -101,10 +106,8 @@ class Agent:
             backoff_s=settings.backoff_s,
             batch=settings.spool.batch,
         )
-        self.saves = SavesWatch(
-            self.node, settings, self.children, self.program, self.keep, lambda: dict(self.jobs.jobs)
-        )
         self.sender.on_answer = self._answered
+        self._wire_endings(failures_of(signatures.rules))
         self.orders = Orders(
             self.node,
             state / "orders",
@@ -117,6 +120,25 @@ class Agent:
         )
         self.orders.busy = lambda: bool(self.jobs.jobs)
         self.diagnosing.give_way = self.orders.give_way
+
+    def _wire_endings(self, failures: frozenset[str]) -> None:
+        """What a job saves, and what happens when it ends here."""
+        self.saves = SavesWatch(
+            self.node, self.settings, self.children, self.program, self.keep, lambda: dict(self.jobs.jobs)
+        )
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES)
+        self.holding = Holding(self.node, self.settings, self.children, self.program, self.keep, self.saves.asked)
+        self.collecting = Collecting(
+            self.node,
+            self.settings,
+            self.children,
+            self.program,
+            self.keep,
+            failures,
+            lambda: dict(self.jobs.jobs),
+            lambda: to_json(list(self._samples)),
+        )
+        self.collecting.on_ended = self.holding.ended
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -197,7 +219,12 @@ class Agent:
 
     def _look(self) -> None:
         """What hooks left for us."""
+        self.collecting.look()
         self.jobs.scan()
+        self.holding.look(self.jobs.jobs)
+        sample = self.gpus.last
+        if sample is not None and (not self._samples or self._samples[-1] is not sample):
+            self._samples.append(sample)
         self.diagnosing.requests()
 
     # ------------------------------------------------------------------------------------------------ wiring
@@ -205,6 +232,7 @@ class Agent:
     def keep(self, evidence: Evidence) -> None:
         """Put evidence on its way. Safe from any thread."""
         self.verdict.consider(evidence)
+        self.collecting.consider(evidence)
         value = (
             Value.LOW if evidence.kind == Kind.STEP else Value.NORMAL if evidence.trust is Trust.USER else Value.HIGH
         )

@@ -100,6 +100,10 @@ class SavesWatch:
         """The daemon's answer to a heartbeat."""
         self._asked = watched_from(answer) if "watch" in answer else []
 
+    def asked(self) -> list[Watched]:
+        """What the daemon last asked to watch."""
+        return list(self._asked)
+
     def look(self) -> None:
         """One look at all folders."""
         asked = list(self._asked)

@@ -72,6 +72,46 @@ class Jobs:
 
 
 @dataclass(frozen=True, slots=True)
+class Collect:
+    """What explains the bad end of a job is kept below ``state``, in bundles/JOB.ATTEMPT."""
+
+    on: bool = setting(
+        True, "collect when a job ended badly: dumps, error files, end of its log, kernel lines, GPU samples"
+    )
+    deadline_s: float = setting(
+        30.0, "a collector that takes longer is killed; reading a full local disk takes seconds", unit="s", least=2.0
+    )
+    settle_s: float = setting(
+        1.5, "where Slurm does not say how a job ended, the last lines of its log are waited for", unit="s", least=0.0
+    )
+    files: int = setting(64, "dumps and error files kept of one job; a node has 8 ranks, some write several", least=1)
+    dumps: int = setting(2048, "dumps read for what they say; all ranks may share one folder", least=1)
+    file_bytes: int = setting(16 << 20, "of one file; a dump of 2,000 calls with stacks takes 3 MB", least=4096)
+    total_bytes: int = setting(256 << 20, "of one job's files on this node", least=1 << 16)
+    log_bytes: int = setting(256 << 10, "end of the job's log that is kept", least=1024)
+    kernel_lines: int = setting(2000, "newest kernel lines since the job began", least=1)
+    bundles: int = setting(50, "jobs whose bundle is kept; the oldest goes first", least=1)
+    bundles_bytes: int = setting(2 << 30, "disk that all bundles may take", unit="bytes", least=1 << 20)
+    places_s: list[float] = setting(
+        [15.0, 60.0, 300.0],
+        "when a job's processes are asked where they will leave dumps: a launcher starts workers late",
+        unit="s",
+    )
+    listing_s: float = setting(
+        5.0,
+        "deadline for listing a job's local checkpoints when it ends; its epilog waits for that",
+        unit="s",
+        least=0.5,
+    )
+    end_stray: bool = setting(
+        False, "end processes that a job left behind (TERM, then KILL); off: they are named, and a person decides"
+    )
+    term_s: float = setting(
+        5.0, "time between TERM and KILL; enough to write a last line", unit="s", least=0.0, most=20.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     period_s: float = setting(60.0, "host, fabric and disk state change slowly", unit="s", least=1.0)
     deadline_s: float = setting(20.0, "one round of host probes", unit="s", least=0.5)
@@ -137,6 +177,7 @@ class AgentSettings:
     kernel: Kernel = section(Kernel)
     spool: Spool = section(Spool)
     jobs: Jobs = section(Jobs)
+    collect: Collect = section(Collect)
     host: Host = section(Host)
     checks: dict[str, Check] = setting({}, "site checks by name")
     diagnostics: Diagnostics = section(Diagnostics)
@@ -160,6 +201,10 @@ def require_sound(settings: AgentSettings) -> None:
             raise UserError(f"checks.{name}.deadline_s: is longer than its period", fix="make it shorter")
     if len(settings.diagnostics.deadline_s) != 4 or min(settings.diagnostics.deadline_s) <= 0:
         raise UserError("diagnostics.deadline_s: needs four positive numbers", fix="one for each level")
+    if settings.collect.deadline_s < settings.collect.term_s + 2:
+        raise UserError(
+            "collect.deadline_s: leaves no time beside term_s", fix="make it 2 s longer than term_s at least"
+        )
     for path in settings.host.mounts:
         if not path.startswith("/"):
             raise UserError(f"host.mounts: {path!r} is not absolute", fix="write the path from /")

@@ -1,0 +1,294 @@
+"""Keeps what explains the bad end of a job in one folder, before the next job or a wiping epilog destroys it.
+
+Two processes. Ours reads what is the node's (kernel lines, processes left behind) and writes the folder; a second one
+becomes the job's user, looks for his files (``finding``) and hands their content through a pipe. So root opens no file of a
+user, and a user's process reaches no folder of ours. A file system that hangs costs the second one, and is said.
+
+Messages: ``evidence`` (items), and last ``collected`` (what was found, and the folder).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.adapters.kmsg import KernelLog, boot_id
+from sentinel.agent.children import standing
+from sentinel.agent.probes import become, begin, say
+from sentinel.agent.probes.findings import Findings
+from sentinel.agent.probes.leftovers import Leftover, end, left_behind
+from sentinel.errors import SentinelError
+
+FRAME = struct.Struct("!IQ")  # bytes of the header, bytes of the content
+HEADER_BYTES = 4 << 20
+WIRE_BYTES = 2 << 20  # of all dumps' summaries: the answer to an order has to fit in a request
+FEW_CALLS = 8  # newest calls of a group, where many dumps have to fit
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def main() -> None:
+    arguments = begin()
+    folder = Path(arguments["folder"])
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    user = _start_user_part(arguments) if arguments.get("uid") is not None and arguments.get("look") else None
+    bundle = Bundle(partial, arguments)
+    bundle.node()
+    if user is not None:
+        bundle.user(*user)
+    bundle.finish(folder)
+
+
+def _start_user_part(arguments: Mapping[str, Any]) -> tuple[int, int]:
+    """(pid, pipe) of the process that looks as the job's user."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(theirs)
+        return pid, ours
+    try:
+        os.close(ours)
+        os.close(0)
+        from sentinel.agent.probes.finding import look
+
+        become(int(arguments["uid"]), arguments.get("gid"))
+        look(arguments, lambda header, content: _put(theirs, header, content))
+        _put(theirs, {"last": True}, b"")
+    except (OSError, ValueError, TypeError, KeyError, MemoryError, RecursionError) as error:
+        _put(theirs, {"note": f"{type(error).__name__}: {error!s:.300}"}, b"")
+    finally:  # whatever happens, a forked process ends here; without its last word that is said
+        os._exit(0)
+
+
+def _put(pipe: int, header: Mapping[str, Any], content: bytes) -> None:
+    raw = json.dumps(header).encode()
+    view = memoryview(FRAME.pack(len(raw), len(content)) + raw + content)
+    while view:
+        view = view[os.write(pipe, view) :]
+
+
+class Frames:
+    """What comes through the pipe, within bounds and a deadline."""
+
+    def __init__(self, pipe: int, most_bytes: int, until_s: float) -> None:
+        self._pipe = pipe
+        self._left = most_bytes
+        self._until_s = until_s
+        self.trouble = ""
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        while (head := self._take(FRAME.size)) is not None and head:
+            header_bytes, content_bytes = FRAME.unpack(head)
+            if header_bytes > HEADER_BYTES or content_bytes > self._left:
+                self.trouble = "it said more than it may"
+                return
+            self._left -= content_bytes
+            header, content = self._take(header_bytes), self._take(content_bytes)
+            if header is None or content is None:
+                return
+            yield json.loads(header), content
+
+    def _take(self, count: int) -> bytes | None:
+        """So many bytes; empty at the end; None when there is trouble."""
+        taken = bytearray()
+        while len(taken) < count:
+            left_s = self._until_s - time.monotonic()
+            if left_s <= 0 or not select.select([self._pipe], [], [], left_s)[0]:
+                self.trouble = "it did not answer within the deadline"
+                return None
+            part = os.read(self._pipe, min(count - len(taken), 1 << 20))
+            if not part:
+                if taken:
+                    self.trouble = "it ended in the middle of a word"
+                return None if taken else b""
+            taken += part
+        return bytes(taken)
+
+
+class Bundle:
+    """The folder of one attempt on this node, while it is written."""
+
+    def __init__(self, folder: Path, arguments: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._arguments = arguments
+        self._files: list[dict[str, Any]] = []
+        self._notes: list[str] = []
+        self._dumps: list[dict[str, Any]] = []
+        self._left: list[Leftover] = []
+        self._hung: int | None = None
+        self._findings = Findings(arguments)
+        folder.mkdir(mode=0o700, parents=True)
+
+    # ------------------------------------------------------------------------------------------------ the node's own
+
+    def node(self) -> None:
+        self._leftovers()
+        lines = list(self._kernel()) if self._arguments.get("kernel") else []
+        if lines:
+            self._write("kernel.txt", "\n".join(lines).encode("utf-8", "surrogateescape") + b"\n", "the kernel's log")
+        if self._arguments.get("gpus_seen"):
+            samples = Path(self._arguments["gpus_seen"])
+            self._write("gpus.json", samples.read_bytes(), "GPU telemetry")
+            samples.unlink()
+
+    def _kernel(self) -> Iterator[str]:
+        """Its lines since the job began, the newest of them."""
+        began_s, most = float(self._arguments["began_s"]), int(self._arguments["kernel_lines"])
+        try:
+            source = KernelLog(self._arguments["kernel"], replay=True, boot=boot_id())
+            try:
+                records = [record for record in source.read() if record.at_s >= began_s]
+            finally:
+                source.close()
+        except SentinelError as error:
+            self._notes.append(str(error))
+            return
+        if len(records) > most:
+            self._notes.append(f"{len(records) - most} older kernel lines were left out")
+        for record in records[-most:]:
+            at = datetime.fromtimestamp(record.at_s, UTC).isoformat(timespec="milliseconds")
+            yield f"{at} <{record.priority}> {record.text}".replace("\n", " ")
+
+    def _leftovers(self) -> None:
+        arguments = self._arguments
+        others = {int(job): uid for job, uid in arguments["others"].items()}
+        found = left_behind(
+            int(arguments["job"]), arguments.get("uid"), arguments["gpus"], node=arguments["node"], others=others
+        )
+        if found and arguments.get("end_stray"):
+            found = end(found, float(arguments["term_s"]))
+        self._left = found
+        if found:
+            self._write("processes.json", json.dumps([item.to_json() for item in found]).encode(), "/proc")
+
+    # ------------------------------------------------------------------------------------------------ the user's
+
+    def user(self, pid: int, pipe: int) -> None:
+        """What the other process hands over, until its deadline."""
+        until_s = time.monotonic() + float(self._arguments["user_s"])
+        most = int(self._arguments["total_bytes"]) + int(self._arguments["log_bytes"])
+        frames = Frames(pipe, most, until_s)
+        whole = False
+        for header, content in frames:
+            whole = "last" in header
+            self._take(header, content)
+        os.close(pipe)
+        if not whole and not frames.trouble:
+            frames.trouble = "it ended before it had seen all"
+        if frames.trouble:
+            where = standing(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self._notes.append(f"the job's files, read as uid {self._arguments['uid']}: {frames.trouble} ({where})")
+        self._reap(pid)
+
+    def _reap(self, pid: int) -> None:
+        """Wait a moment for it; one that stands in the kernel is left behind, and said."""
+        until_s = time.monotonic() + 1.0
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > until_s:
+                self._hung = pid
+                return
+            time.sleep(0.02)
+
+    def _take(self, header: dict[str, Any], content: bytes) -> None:
+        if "last" in header:
+            return
+        if "note" in header:
+            self._notes.append(str(header["note"])[:500])
+            return
+        kind, path = str(header.get("kind")), str(header.get("path"))
+        if kind == "dump":
+            self._dumps.append({"path": path, **header["dump"]})
+        elif kind == "error":
+            self._findings.error_file(path, content)
+        if content:
+            number = sum(1 for file in self._files if file["kind"] == kind)
+            plain = _PLAIN.sub("_", path.rpartition("/")[2])[-80:]
+            name = "log-end.txt" if kind == "log" else f"{kind}-{number:03d}-{plain}"
+            told = {key: header.get(key) for key in ("size", "changed", "whole")}
+            self._write(name, content, path, kind=kind, **told)
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def _write(self, name: str, content: bytes, origin: str, *, kind: str = "node", **told: Any) -> None:
+        try:
+            (self._folder / name).write_bytes(content)
+        except OSError as error:
+            self._notes.append(f"{name} is not kept: {error.strerror}")
+            return
+        self._files.append({"file": name, "kind": kind, "from": origin, "bytes": len(content), **told})
+
+    def finish(self, folder: Path) -> None:
+        """Put the folder in its place if it explains anything, and tell what was found."""
+        arguments = self._arguments
+        telling = bool(self._dumps or any(file["kind"] == "error" for file in self._files) or arguments["why"])
+        dumps = fitting(self._dumps)
+        about = {
+            name: arguments[name] for name in ("job", "attempt", "node", "uid", "began_s", "ended_s", "code", "why")
+        }
+        about |= {"files": self._files, "notes": self._notes, "dumps": len(self._dumps)}
+        kept = None
+        if telling:
+            try:
+                (self._folder / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+                (self._folder / "dumps.json").write_text(json.dumps(dumps), encoding="utf-8")
+                shutil.rmtree(folder, ignore_errors=True)  # of a collector that died in the middle of its last words
+                self._folder.rename(folder)
+                kept = str(folder)
+            except OSError as error:
+                self._notes.append(f"nothing is kept: {error.strerror}")
+        shutil.rmtree(self._folder, ignore_errors=True)
+        prune(folder.parent, int(arguments["bundles"]), int(arguments["bundles_bytes"]), spare=folder.name)
+        items = self._findings.evidence(kept, self._files, self._dumps, self._left, self._notes, self._hung)
+        if items:
+            say({"type": "evidence", "items": items})
+        done = {"type": "collected", "folder": kept, "dumps": len(dumps), "notes": self._notes, "hung": self._hung}
+        say(done | {"errors": sum(file["kind"] == "error" for file in self._files), "left": len(self._left)})
+
+
+def prune(bundles: Path, most: int, most_bytes: int, spare: str) -> None:
+    """Oldest bundles out first, until the rest is within bounds; never the newest, ``spare``."""
+    found = []
+    for folder in bundles.iterdir():
+        if folder.is_dir() and not folder.name.startswith("."):
+            size = sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
+            found.append((folder.stat().st_mtime, size, folder))
+    found.sort()
+    total = sum(size for _, size, _ in found)
+    for count, (_, size, folder) in enumerate(found):
+        if folder.name != spare and (len(found) - count > most or total > most_bytes):
+            shutil.rmtree(folder, ignore_errors=True)
+            total -= size
+
+
+def fitting(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Summaries that fit in one answer: with fewer calls where they are many, then fewer of them."""
+    if sum(len(json.dumps(item)) for item in dumps) <= WIRE_BYTES:
+        return dumps
+    for item in dumps:
+        for group in item.get("trace", {}).get("groups", []):
+            group["calls"] = group["calls"][-FEW_CALLS:]
+    size, made = 0, []
+    for item in dumps:
+        size += len(json.dumps(item))
+        if size > WIRE_BYTES:
+            break
+        made.append(item)
+    return made
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()

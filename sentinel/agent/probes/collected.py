@@ -1,0 +1,41 @@
+"""Answers the daemon's order for what was collected of an attempt here: the dumps' summaries, once collecting is over."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from sentinel.agent.probes import begin, say
+
+LOOK_S = 0.1
+
+
+def answer(bundles: Path, job: int, attempt: int, wait_s: float) -> dict[str, Any]:
+    """``{done, dumps, folder}``; ``done`` is false while the job has not ended here, or is still being looked at."""
+    name = f"{job}.{attempt}"
+    until_s = time.monotonic() + wait_s
+    while not (bundles / f"{name}.done").exists():
+        if time.monotonic() >= until_s:
+            return {"done": False, "dumps": [], "folder": None}
+        time.sleep(LOOK_S)
+    try:
+        dumps = json.loads((bundles / name / "dumps.json").read_bytes())
+    except FileNotFoundError:
+        return {"done": True, "dumps": [], "folder": None}
+    return {"done": True, "dumps": dumps if isinstance(dumps, list) else [], "folder": str(bundles / name)}
+
+
+def main() -> None:
+    arguments = begin()
+    try:
+        bundles = Path(str(arguments["state"])) / "bundles"
+        wait_s = max(0.0, float(arguments["deadline_s"]) - 0.5)
+        say({"result": answer(bundles, int(arguments["job"]), int(arguments["attempt"]), wait_s)})
+    except (KeyError, ValueError, TypeError, OSError) as error:
+        say({"error": f"what was collected cannot be told: {error!r}"})
+
+
+if __name__ == "__main__":
+    main()

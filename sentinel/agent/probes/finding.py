@@ -1,0 +1,265 @@
+"""What a job that ended left in its user's files: flight-recorder dumps, torchelastic's error files, the end of its log.
+
+Runs as the job's user, in the part of the collector that may hang. Bounded in files, bytes, entries and time. Links are not
+followed; of a folder that everybody may write to, only the user's own files count; older files are another job's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.agent.log_path import newest
+from sentinel.collectives import RankTrace, Unreadable
+from sentinel.evidence.flight_recorder import named_as_dump, rank_of_name, read_dump
+from sentinel.evidence.flight_recorder_wire import to_wire
+
+# What PyTorch names its dumps by, where the job does not say: 2.12 and older, and since.
+PREFIXES = ("/tmp/nccl_trace_rank_", "/tmp/torch/comm_lib_trace_rank_")  # noqa: S108 - looked into, not written
+HOME_PREFIX = ".cache/torch/comm_lib_trace_rank_"
+ELASTIC = ("/tmp/torchelastic_",)  # noqa: S108
+WORKER = re.compile(r"/attempt_\d{1,6}/\d{1,6}/error\.json$")
+SHARED = re.compile(r"^(nfs\d?|lustre|gpfs|mmfs|beegfs|ceph|fuse\..*|wekafs|cifs|smb3?|afs|panfs|pvfs2|9p|gluster.*)$")
+SKIPPED = frozenset({"__pycache__", "node_modules", "wandb", "site-packages", "tb", "tensorboard"})
+DEPTH = 4  # of folders below a work folder
+ENTRIES = 20_000  # of all folders of one place
+CLOCK_S = 2.0  # by which a file server's clock may be behind
+
+Tell = Callable[[Mapping[str, Any], bytes], None]
+
+
+@dataclass
+class Limits:
+    """What one look may take."""
+
+    files: int  # whose content is kept
+    dumps: int  # that are read for what they say
+    file_bytes: int
+    total_bytes: int
+    until_s: float  # monotonic
+    kept: int = 0
+    bytes: int = 0
+    read: int = 0
+    entries: int = 0
+    seen: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def over(self) -> bool:
+        return self.entries >= ENTRIES or time.monotonic() >= self.until_s
+
+
+def look(arguments: Mapping[str, Any], tell: Tell) -> None:
+    """Everything there is, dumps first: ``tell`` takes a header and the content to keep."""
+    began_s = float(arguments["began_s"]) - CLOCK_S
+    limits = Limits(
+        files=int(arguments["files"]),
+        dumps=int(arguments["dumps"]),
+        file_bytes=int(arguments["file_bytes"]),
+        total_bytes=int(arguments["total_bytes"]),
+        until_s=time.monotonic() + float(arguments["look_s"]),
+    )
+    uid, first = int(arguments["uid"]), arguments["first"] is True
+    places: Mapping[str, list[str]] = arguments["places"]
+    for prefix in dict.fromkeys((*places.get("dumps", ()), *PREFIXES, *_home_prefixes(uid, places))):
+        for path in _named(prefix, limits, first):
+            _dump(path, uid, began_s, limits, tell)
+    for path in _error_files(places, limits, first):
+        _error_file(path, uid, began_s, limits, tell)
+    work = str(arguments.get("work_dir") or "")
+    if work.startswith("/") and _ours(work, first):
+        for path in _below(work, limits, 0):
+            if path.endswith("/error.json"):
+                _error_file(path, uid, began_s, limits, tell)
+            elif named_as_dump(path) and rank_of_name(path) is not None:
+                _dump(path, uid, began_s, limits, tell)
+    if first and arguments.get("log"):
+        _log(str(arguments["log"]), int(arguments["log_bytes"]), tell)
+    if limits.entries >= ENTRIES:
+        tell({"note": f"more than {ENTRIES} files and folders: the rest was not looked at"}, b"")
+    elif limits.over:
+        tell({"note": f"looking took longer than {arguments['look_s']} s: the rest was not looked at"}, b"")
+
+
+# ------------------------------------------------------------------------------------------------------- where to look
+
+
+def _home_prefixes(uid: int, places: Mapping[str, list[str]]) -> Iterator[str]:
+    import pwd
+
+    for cache in places.get("caches", ()):
+        yield f"{cache}/torch/comm_lib_trace_rank_"
+    homes = list(places.get("homes", ()))
+    with contextlib.suppress(KeyError):  # a user that this node does not know has no home here
+        homes.append(pwd.getpwuid(uid).pw_dir)
+    for home in dict.fromkeys(homes):
+        yield f"{home}/{HOME_PREFIX}"
+
+
+def _named(prefix: str, limits: Limits, first: bool) -> Iterator[str]:
+    """Files whose path begins with ``prefix``."""
+    folder, _, name = prefix.rpartition("/")
+    if not folder.startswith("/") or not _ours(folder, first):
+        return
+    for entry in _entries(folder, limits):
+        if entry.name.startswith(name):
+            yield entry.path
+
+
+def _error_files(places: Mapping[str, list[str]], limits: Limits, first: bool) -> Iterator[str]:
+    for path in places.get("errors", ()):
+        yield path
+        if WORKER.search(path):  # its neighbours are the other workers of this node
+            run = path.rsplit("/", 3)[0]
+            if _ours(run, first):
+                yield from (found for found in _below(run, limits, DEPTH - 2) if WORKER.search(found))
+    for prefix in (*ELASTIC, *(f"{folder}/torchelastic_" for folder in places.get("temporary", ()))):
+        for path in _named(prefix, limits, first):
+            if not os.path.islink(path):  # noqa: PTH114
+                yield from (found for found in _below(path, limits, 0) if WORKER.search(found))
+
+
+def _below(folder: str, limits: Limits, depth: int) -> Iterator[str]:
+    """Files below a folder, a few levels deep, without links."""
+    folders = []
+    for entry in _entries(folder, limits):
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                yield entry.path
+        except OSError:
+            continue  # gone meanwhile
+    for path in folders if depth < DEPTH else ():
+        name = path.rpartition("/")[2]
+        if name not in SKIPPED and not name.startswith("."):
+            yield from _below(path, limits, depth + 1)
+
+
+def _entries(folder: str, limits: Limits) -> list[os.DirEntry[str]]:
+    found: list[os.DirEntry[str]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                limits.entries += 1
+                if limits.over:
+                    break
+                found.append(entry)
+    except OSError:
+        return []  # not there, or not this user's to see: nothing of the job's is in it
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _ours(folder: str, first: bool) -> bool:
+    """Whether this node reads it: what all nodes see is read by the job's first node, the rest by each."""
+    return first or not SHARED.match(file_system(folder))
+
+
+def file_system(folder: str, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """Type of the file system that a folder lies on; empty when it cannot be told."""
+    try:
+        device = os.stat(folder).st_dev  # noqa: PTH116
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in lines:
+        words = line.split(" ")
+        if len(words) > 4 and words[2] == wanted and "-" in words:
+            return words[words.index("-") + 1]
+    return ""
+
+
+# --------------------------------------------------------------------------------------------------------- what is read
+
+
+def _open(path: str, uid: int, began_s: float, limits: Limits) -> tuple[int, os.stat_result] | None:
+    """A file of the job's; None for anything else. A file is given once, by whatever way it was found."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return None
+    status = os.fstat(descriptor)
+    key = (status.st_dev, status.st_ino)
+    anybodys = os.stat(os.path.dirname(path)).st_mode & stat.S_IWOTH  # noqa: PTH116, PTH120
+    if (
+        not stat.S_ISREG(status.st_mode)
+        or status.st_mtime < began_s
+        or (anybodys and status.st_uid != uid)
+        or key in limits.seen
+    ):
+        os.close(descriptor)
+        return None
+    limits.seen.add(key)
+    return descriptor, status
+
+
+def _read(descriptor: int, most: int) -> bytes:
+    parts = []
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        while most > 0 and (part := stream.read(min(most, 1 << 20))):
+            parts.append(part)
+            most -= len(part)
+    return b"".join(parts)
+
+
+def _content(path: str, uid: int, began_s: float, limits: Limits, tell: Tell) -> tuple[bytes, os.stat_result] | None:
+    opened = _open(path, uid, began_s, limits)
+    if opened is None:
+        return None
+    try:
+        return _read(opened[0], limits.file_bytes), opened[1]
+    except OSError as error:
+        tell({"note": f"{path}: {error.strerror}"}, b"")
+        return None
+
+
+def _kept(header: dict[str, Any], data: bytes, status: os.stat_result, limits: Limits, tell: Tell) -> None:
+    """Tell it, with its content as long as there is room."""
+    room = limits.kept < limits.files and limits.bytes + len(data) <= limits.total_bytes
+    limits.kept += room
+    limits.bytes += len(data) if room else 0
+    changed = datetime.fromtimestamp(status.st_mtime, UTC).isoformat()
+    tell({**header, "size": status.st_size, "changed": changed, "whole": room and status.st_size == len(data)},
+         data if room else b"")  # fmt: skip
+
+
+def _dump(path: str, uid: int, began_s: float, limits: Limits, tell: Tell) -> None:
+    if limits.read >= limits.dumps:
+        return
+    found = _content(path, uid, began_s, limits, tell)
+    if found is None:
+        return
+    dump = read_dump(found[0], path)
+    if isinstance(dump, (RankTrace, Unreadable)):
+        limits.read += 1
+        _kept({"kind": "dump", "path": path, "dump": to_wire(dump)}, *found, limits, tell)
+
+
+def _error_file(path: str, uid: int, began_s: float, limits: Limits, tell: Tell) -> None:
+    found = _content(path, uid, began_s, limits, tell)
+    if found is not None:
+        _kept({"kind": "error", "path": path}, *found, limits, tell)
+
+
+def _log(pattern: str, most: int, tell: Tell) -> None:
+    """The end of the job's log, whoever owns it: Slurm wrote it as the user."""
+    try:
+        path = newest(pattern)
+        if path is None:
+            return
+        with Path(path).open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            stream.seek(max(0, size - most))
+            data = stream.read(most)
+    except OSError as error:
+        tell({"note": f"{pattern}: {error.strerror}"}, b"")
+        return
+    tell({"kind": "log", "path": path, "size": size, "whole": len(data) == size}, data)

@@ -1,0 +1,127 @@
+"""What the collector found, as evidence: error files, dumps, processes left behind, and where all of it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.adapters.rules_files import load_rules
+from sentinel.agent.probes.leftovers import Leftover
+from sentinel.evidence.error_file import read_error_file
+from sentinel.evidence.logs import Signatures
+from sentinel.model import Evidence, Kind, Source, Where, stable_id, utc
+from sentinel.wire import to_json
+
+ERROR_FILES = 16  # of one node that become evidence; eight workers fail with the same words
+
+
+class Findings:
+    """Of one attempt on one node."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._node, self._job, self._attempt = arguments["node"], int(arguments["job"]), int(arguments["attempt"])
+        self._began = utc(float(arguments["began_s"]))
+        self._ended = utc(float(arguments["ended_s"]))
+        self._rules = str(arguments.get("rules") or "")
+        self._signatures: Signatures | None = None
+        self._errors: list[Evidence] = []
+        self._read = 0
+
+    def error_file(self, path: str, content: bytes) -> None:
+        """Read one of torchelastic's error files."""
+        self._read += 1
+        if self._read > ERROR_FILES:
+            return
+        if self._signatures is None:  # compiling all rules takes a moment: only where there is something to read
+            self._signatures = Signatures(load_rules(site=Path(self._rules) if self._rules else None))
+        where = self._where(path)
+        self._errors.extend(read_error_file(content, where, self._signatures, self._began, datetime.now(UTC)))
+
+    def evidence(
+        self,
+        folder: str | None,
+        files: Sequence[Mapping[str, Any]],
+        dumps: Sequence[Mapping[str, Any]],
+        left: Sequence[Leftover],
+        notes: Sequence[str],
+        hung: int | None,
+    ) -> list[dict[str, Any]]:
+        """JSON of all evidence; nothing when nothing was found."""
+        items = [*self._errors, *(self._leftover(item) for item in left)]
+        if dumps:
+            items.append(self._dumped(dumps, folder))
+        if hung is not None:
+            items.append(self._hung(hung, notes))
+        if folder is not None:
+            items.append(self._kept(folder, files, notes))
+        return [to_json(item) for item in items]
+
+    def _where(self, path: str | None = None) -> Where:
+        return Where(node=self._node, job=self._job, attempt=self._attempt, path=path)
+
+    def _dumped(self, dumps: Sequence[Mapping[str, Any]], folder: str | None) -> Evidence:
+        ranks = sorted({rank for item in dumps if isinstance(rank := _rank(item), int)})
+        torn = sum("unreadable" in item for item in dumps)
+        text = f"{len(dumps)} flight-recorder dumps on {self._node}, of ranks {_some(ranks)}"
+        text += f"; {torn} of them cannot be read" if torn else ""
+        return self._make("dumps", Source.FLIGHT_RECORDER, text, folder, {"count": len(dumps), "unreadable": torn})
+
+    def _leftover(self, item: Leftover) -> Evidence:
+        held = ", ".join(item.uuids) or ", ".join(f"GPU {minor}" for minor in item.gpus)
+        text = (
+            f"process {item.pid} ({item.command}, uid {item.uid}, state {item.state}) of job {self._job} is still there"
+        )
+        text += f" and holds {held}" if held else ""
+        text += {"no": "", "still there": "; it does not die"}.get(item.ended, f"; it was ended ({item.ended})")
+        return Evidence(
+            id=stable_id("left-behind", self._node, self._job, self._attempt, item.pid, item.began),
+            at=self._ended,
+            seen_at=datetime.now(UTC),
+            source=Source.HOST,
+            kind=Kind.LEFT_BEHIND,
+            where=Where(
+                node=self._node,
+                job=self._job,
+                attempt=self._attempt,
+                gpu=item.gpus[0] if item.gpus else None,
+                gpu_uuid=item.uuids[0] if item.uuids else None,
+            ),
+            text=text,
+            data={"pid": item.pid, "command": item.command, "uid": item.uid, "why": item.why, "ended": item.ended},
+        )
+
+    def _hung(self, pid: int, notes: Sequence[str]) -> Evidence:
+        text = f"reading the job's files hangs, and process {pid} does not die: {'; '.join(notes[-1:])}"
+        return self._make(Kind.PROBE_HUNG, Source.AGENT, text, None, {"probe": "collect", "unkillable": True})
+
+    def _kept(self, folder: str, files: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> Evidence:
+        text = f"{len(files)} files that explain the end are kept on {self._node} in {folder}"
+        text += f" ({'; '.join(notes)[:500]})" if notes else ""
+        size = sum(int(file["bytes"]) for file in files)
+        return self._make(Kind.BUNDLE, Source.AGENT, text, folder, {"files": len(files), "bytes": size})
+
+    def _make(self, kind: str, source: Source, text: str, path: str | None, data: Mapping[str, Any]) -> Evidence:
+        return Evidence(
+            id=stable_id("collected", self._node, self._job, self._attempt, kind),
+            at=self._ended,
+            seen_at=datetime.now(UTC),
+            source=source,
+            kind=kind,
+            where=self._where(path),
+            text=text,
+            data=dict(data),
+        )
+
+
+def _rank(item: Mapping[str, Any]) -> object:
+    part = item.get("trace") or item.get("unreadable")
+    return part.get("rank") if isinstance(part, dict) else None
+
+
+def _some(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return "that are not known"
+    shown = ", ".join(map(str, ranks[:16]))
+    return shown + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")

@@ -1,0 +1,167 @@
+"""Processes that an ended job left on the node, and the GPUs that they hold; ended only where the site says so.
+
+A process is the job's if Slurm's own variable in its environment says so. One that wiped its environment is named if it
+holds one of the job's GPUs and its owner has no other job here. Never root's, never another running job's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+_DEVICE = re.compile(r"^/dev/nvidia(\d+)$")
+_LEAST_UID = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    pid: int
+    began: str  # start time in the kernel's ticks: a pid alone may be another process's by now
+    uid: int
+    state: str
+    command: str
+    gpus: tuple[int, ...]  # minor numbers of the device files that it holds
+    uuids: tuple[str, ...]
+    why: str
+    ended: str = "no"  # "no", "TERM", "KILL", "still there"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def left_behind(
+    job: int,
+    uid: int | None,
+    gpus: Collection[int],
+    *,
+    node: str = "",
+    others: Mapping[int, int | None] | None = None,
+    proc: Path = Path("/proc"),
+) -> list[Leftover]:
+    """What is left of a job.
+
+    Args:
+        gpus: minor numbers of its GPUs.
+        others: jobs that run here now, with their users; a user that is not known may be anybody.
+    """
+    others = others or {}
+    elsewhere = set(others.values())
+    alone = uid is not None and uid not in elsewhere and None not in elsewhere
+    uuids = gpu_uuids(proc)
+    found = []
+    for entry in sorted((e for e in proc.iterdir() if e.name.isdigit()), key=lambda e: int(e.name)):
+        seen = _process(entry)
+        if seen is None or seen.uid < _LEAST_UID:
+            continue
+        environment = _environment(entry)
+        theirs = environment.get("SLURM_JOB_ID", "")
+        if theirs == str(job):
+            if environment.get("SLURMD_NODENAME", node) not in (node, "") and node:
+                continue  # several nodes may share one host
+            found.append(replace(seen, uuids=_names(seen.gpus, uuids), why=f"its environment names job {job}"))
+        elif alone and seen.uid == uid and set(seen.gpus) & set(gpus) and not theirs.isdigit():
+            why = "it holds a GPU of the job, and its owner has no other job here"
+            found.append(replace(seen, uuids=_names(seen.gpus, uuids), why=why))
+    return found
+
+
+def gpu_uuids(proc: Path) -> dict[int, str]:
+    """UUID of each GPU by the minor number of its device file, as the driver tells it."""
+    found = {}
+    for path in sorted((proc / "driver" / "nvidia" / "gpus").glob("*/information")):
+        try:
+            lines = path.read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        parts = (line.partition(":") for line in lines)
+        fields = {name.strip(): value.strip() for name, _, value in parts}
+        if fields.get("Device Minor", "").isdigit() and fields.get("GPU UUID"):
+            found[int(fields["Device Minor"])] = fields["GPU UUID"]
+    return found
+
+
+def _names(minors: Sequence[int], uuids: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(uuids[minor] for minor in minors if minor in uuids)
+
+
+def _process(entry: Path) -> Leftover | None:
+    try:
+        uid = entry.stat().st_uid
+        head, _, rest = (entry / "stat").read_text(errors="replace").rpartition(")")
+        fields = rest.split()
+        command = head.partition("(")[2]
+        state, began = fields[0], fields[19]
+    except (OSError, IndexError):
+        return None  # gone
+    held = set()
+    try:
+        for descriptor in (entry / "fd").iterdir():
+            device = _DEVICE.match(os.readlink(descriptor))  # noqa: PTH115
+            if device:
+                held.add(int(device[1]))
+    except OSError:
+        pass  # gone meanwhile, or not ours to look at: then it is not known to hold any
+    return Leftover(int(entry.name), began, uid, state, command[:64], tuple(sorted(held)), (), "")
+
+
+def _environment(entry: Path) -> dict[str, str]:
+    try:
+        content = (entry / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition("=") for item in content.decode("utf-8", "replace").split("\0"))
+    return {name: value for name, _, value in pairs if name in ("SLURM_JOB_ID", "SLURMD_NODENAME")}
+
+
+def end(found: Sequence[Leftover], term_s: float, proc: Path = Path("/proc")) -> list[Leftover]:
+    """TERM, then KILL to what is still there after ``term_s``. Zombies are left to their parents."""
+    pidfds = {item.pid: descriptor for item in found if (descriptor := _hold(item, proc)) is not None}
+    sent = {item.pid: "TERM" for item in found if item.pid in pidfds and _send(pidfds[item.pid], signal.SIGTERM)}
+    _wait(found, sent, term_s, proc)
+    for item in found:
+        if item.pid in sent and _there(item, proc) and _send(pidfds[item.pid], signal.SIGKILL):
+            sent[item.pid] = "KILL"
+    _wait(found, sent, 1.0, proc)
+    for descriptor in pidfds.values():
+        os.close(descriptor)
+    return [
+        replace(item, ended="still there" if _there(item, proc) and item.pid in sent else sent.get(item.pid, "no"))
+        for item in found
+    ]
+
+
+def _hold(item: Leftover, proc: Path) -> int | None:
+    """A descriptor that stands for this very process, also when its pid is given to another one."""
+    try:
+        descriptor = os.pidfd_open(item.pid)
+    except OSError:
+        return None
+    if _there(item, proc):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _send(descriptor: int, number: signal.Signals) -> bool:
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return False
+    return True
+
+
+def _wait(found: Sequence[Leftover], sent: Mapping[int, str], for_s: float, proc: Path) -> None:
+    until_s = time.monotonic() + for_s
+    while time.monotonic() < until_s and any(item.pid in sent and _there(item, proc) for item in found):
+        time.sleep(0.05)
+
+
+def _there(item: Leftover, proc: Path) -> bool:
+    now = _process(proc / str(item.pid))
+    return now is not None and now.began == item.began and now.state not in ("Z", "X")

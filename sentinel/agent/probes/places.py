@@ -1,0 +1,51 @@
+"""Where a running job's processes will leave what explains their end: from their environment, as long as they are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sentinel.agent.probes import begin, say
+
+# Variable -> what its value is; the older names of PyTorch stay valid.
+VARIABLES = {
+    "TORCH_FR_DUMP_TEMP_FILE": "dumps",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "dumps",
+    "TORCHELASTIC_ERROR_FILE": "errors",
+    "HOME": "homes",
+    "XDG_CACHE_HOME": "caches",
+    "TMPDIR": "temporary",
+}
+MOST = 16  # of each; a job that has more of them is not served better by reading them all
+LONGEST = 1024
+
+
+def places_of(job: int, uid: int | None, node: str, proc: Path = Path("/proc")) -> dict[str, list[str]]:
+    """Absolute paths by kind, each once, in the order of the processes."""
+    wanted = f"SLURM_JOB_ID={job}".encode()
+    found: dict[str, dict[str, None]] = {kind: {} for kind in VARIABLES.values()}
+    for entry in sorted((e for e in proc.iterdir() if e.name.isdigit()), key=lambda e: int(e.name)):
+        try:
+            if uid is not None and entry.stat().st_uid != uid:
+                continue
+            items = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # gone, or not ours to look at
+        if wanted not in items:
+            continue
+        pairs = dict(item.decode("utf-8", "surrogateescape").partition("=")[::2] for item in items)
+        if node and pairs.get("SLURMD_NODENAME", node) != node:
+            continue  # several nodes may share one host
+        for name, kind in VARIABLES.items():
+            value = pairs.get(name, "")
+            if value.startswith("/") and len(value) <= LONGEST and len(found[kind]) < MOST:
+                found[kind][value] = None
+    return {kind: list(values) for kind, values in found.items()}
+
+
+def main() -> None:
+    arguments = begin()
+    say({"places": places_of(int(arguments["job"]), arguments.get("uid"), str(arguments.get("node", "")))})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""A listing in one short text, for evidence: compressed, the newest steps first, within bounds both ways. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sentinel.checkpoints.records import Part
+
+MOST_BYTES = 96 << 10  # of the text
+MOST_PLAIN_BYTES = 16 << 20  # of what is unpacked: it came over the network
+_LEVEL = 6
+
+
+def pack(parts: Sequence[Part], most_bytes: int = MOST_BYTES) -> str:
+    """As many parts as fit, highest steps first; what does not fit alone goes without its files, as not known."""
+    kept: list[Part] = []
+    text = _pack(kept)
+    for part in sorted(parts, key=lambda part: -1 if part.step is None else part.step, reverse=True):
+        longer = _pack([*kept, part])
+        if len(longer) > most_bytes:
+            bare = replace(part, has={}, needs={}, coverage={}, valid=None, reason="listed without its files: too many")
+            longer = _pack([*kept, bare])
+            if len(longer) > most_bytes:
+                break
+            kept.append(bare)
+        else:
+            kept.append(part)
+        text = longer
+    return text
+
+
+def _pack(parts: Sequence[Part]) -> str:
+    raw = json.dumps([part.to_json() for part in parts], separators=(",", ":")).encode()
+    return base64.b85encode(zlib.compress(raw, _LEVEL)).decode()
+
+
+def unpack(text: str) -> list[Part]:
+    """The inverse of ``pack``. ValueError for anything else."""
+    if len(text) > 4 * MOST_BYTES:
+        raise ValueError("a listing that is too long")
+    try:
+        machine = zlib.decompressobj()
+        raw = machine.decompress(base64.b85decode(text), MOST_PLAIN_BYTES)
+        if machine.unconsumed_tail or not machine.eof:
+            raise ValueError("a listing that is torn, or too long when unpacked")
+        listing = json.loads(raw)
+    except (zlib.error, binascii.Error, RecursionError) as error:
+        raise ValueError(f"no packed listing: {error!s:.100}") from error
+    if not isinstance(listing, list) or not all(isinstance(part, dict) for part in listing):
+        raise ValueError("no packed listing: not a list of parts")
+    return [Part.from_json(part) for part in listing]
