@@ -27,6 +27,7 @@ class FakeDaemon:
         self.callers: list[int] = []
         self.changed = threading.Condition()
         self.stopped = False
+        self.watch: list[dict[str, Any]] = []  # folders of jobs that heartbeats are answered with
         self.lie: str = ""  # "signature": answers are signed for something else
         self._orders: dict[str, dict[str, Any]] = {}
         daemon = self
@@ -112,7 +113,7 @@ class FakeDaemon:
             answer: dict[str, Any] = {}
             if path == HEARTBEAT:
                 self.heartbeats.append(body)
-                answer = {"at": datetime.now(UTC).isoformat()}
+                answer = {"at": datetime.now(UTC).isoformat(), "watch": self.watch}
             elif path == EVIDENCE:
                 self.batches.append(body)
                 self.evidence.extend((now_s, item) for item in body["items"])

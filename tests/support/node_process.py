@@ -131,11 +131,14 @@ def running_node(folder: Path, munge_socket: str, more: str = "") -> Iterator[No
     """A node whose agent says that it is well; that no ERROR is in its log is checked at the end."""
     made = Node(folder, munge_socket)
     made.start(more)
-    assert made.verdict("OK"), (folder / "agent.log").read_text()
-    yield made
-    assert made.agent is not None
-    made.agent.terminate()
-    assert made.agent.wait(20) == 0
-    made.daemon.stop()
-    os.close(made.log)
+    try:
+        assert made.verdict("OK"), (folder / "agent.log").read_text()
+        yield made
+    finally:
+        assert made.agent is not None
+        made.agent.terminate()
+        status = made.agent.wait(20)
+        made.daemon.stop()
+        os.close(made.log)
+    assert status == 0
     assert " ERROR " not in (folder / "agent.log").read_text()
