@@ -28,6 +28,7 @@ from sentinel.adapters.spool import Spool, Value
 from sentinel.agent.children import Children, Program
 from sentinel.agent.collecting import Collecting, failures_of
 from sentinel.agent.diagnosing import Diagnosing
+from sentinel.agent.disk_watch import DiskWatch
 from sentinel.agent.gpus import GpuWatch
 from sentinel.agent.holding import Holding
 from sentinel.agent.jobs import Jobs
@@ -71,8 +72,12 @@ class Agent:
         for folder in (run_dir, state):
             folder.mkdir(parents=True, exist_ok=True)
         self.spool = Spool(
-            state / "spool", limit_bytes=settings.spool.bytes, segment_bytes=settings.spool.segment_bytes
+            state / "spool",
+            limit_bytes=settings.spool.bytes,
+            segment_bytes=settings.spool.segment_bytes,
+            sync_s=settings.spool.sync_s,
         )
+        self.disks = DiskWatch(self.node, self.spool, self.keep, hung_s=settings.spool.hung_s)
         self.children = Children()
         self.children.on_unkillable = self._unkillable
         self.gpus = GpuWatch(self.node, settings, self.children, self.program, self.keep)
@@ -219,6 +224,7 @@ class Agent:
 
     def _look(self) -> None:
         """What hooks left for us."""
+        self.disks.look()
         self.collecting.look()
         self.jobs.scan()
         self.holding.look(self.jobs.jobs)

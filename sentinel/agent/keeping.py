@@ -1,4 +1,9 @@
-"""What survives a restart of the agent besides the spool: small JSON files, replaced atomically."""
+"""What survives a restart of the agent besides the spool: small JSON files, replaced atomically.
+
+Each folder is written by a thread of its own, and whoever writes waits for it a little at most: a disk that hangs below
+``state`` stops neither the watch of the GPUs nor the answers to the prolog, which lie elsewhere. What is late is written
+when the disk comes back, the newest content of each file; the agent says that it hangs (``stuck``).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ import json
 import os
 import socket
 import sys
+import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -13,6 +20,9 @@ from typing import Any
 from sentinel.log import Log
 
 log = Log()
+
+PATIENCE_S = 2.0  # how long a caller waits for a write; one to a healthy disk takes a millisecond
+_IDLE_S = 10.0  # after which a folder's thread ends until there is something to write
 
 
 def bug(told: Log, where: str) -> None:
@@ -23,13 +33,75 @@ def bug(told: Log, where: str) -> None:
     told.error("bug", where=where, error=repr(error), place=place)
 
 
+class Folder:
+    """The thread that writes the files of one folder."""
+
+    def __init__(self, patience_s: float | None = None) -> None:
+        self.patience_s = PATIENCE_S if patience_s is None else patience_s
+        self._lock = threading.Condition()
+        self._waiting: dict[Path, tuple[int, bytes, int]] = {}  # file -> number of the write, content, mode
+        self._results: dict[Path, tuple[int, bool]] = {}  # of the last write of each file
+        self._count = 0
+        self._thread: threading.Thread | None = None
+        self._busy_since_s: float | None = None
+
+    @property
+    def stuck_s(self) -> float:
+        """For how long a write has not returned; 0 when there is none."""
+        since_s = self._busy_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    def write(self, path: Path, content: bytes, mode: int) -> bool:
+        """True when it is written; False when the disk refused, or did not answer yet."""
+        with self._lock:
+            self._count += 1
+            number = self._count
+            self._waiting[path] = (number, content, mode)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="state", daemon=True)
+                self._thread.start()
+            self._lock.notify_all()
+            if self.stuck_s < self.patience_s:
+                self._lock.wait_for(lambda: self._results.get(path, (0, False))[0] >= number, self.patience_s)
+            done, good = self._results.get(path, (0, False))
+            return good and done >= number
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._busy_since_s = None
+                if not self._lock.wait_for(lambda: self._waiting, _IDLE_S):
+                    self._thread = None
+                    return
+                path, (number, content, mode) = next(iter(self._waiting.items()))
+                del self._waiting[path]
+                self._busy_since_s = time.monotonic()
+            good = _replace(path, content, mode)
+            with self._lock:
+                self._results[path] = (number, good)
+                self._lock.notify_all()
+
+
+_folders: dict[Path, Folder] = {}
+
+
+def stuck() -> dict[Path, float]:
+    """Folders whose disk does not answer, and for how long in seconds."""
+    return {path: seconds for path, folder in list(_folders.items()) if (seconds := folder.stuck_s) > 0}
+
+
 def write_atomically(path: Path, content: str, mode: int = 0o644) -> bool:
-    """Replace a file in one step. False when the disk refuses: the old content stays."""
+    """Replace a file in one step. False when the disk refuses, or hangs: the old content stays, for now."""
+    folder = _folders.setdefault(path.parent, Folder())
+    return folder.write(path, content.encode("utf-8", "surrogateescape"), mode)
+
+
+def _replace(path: Path, content: bytes, mode: int) -> bool:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
-            os.write(descriptor, content.encode("utf-8", "surrogateescape"))
+            os.write(descriptor, content)
         finally:
             os.close(descriptor)
         temporary.replace(path)

@@ -20,6 +20,8 @@ from sentinel.wire import time_from
 
 log = Log()
 
+UNREAD_S = 0.5  # pause while the disk does not give back what is pending
+
 
 class Sender:
     """Empties the spool. A daemon that does not answer costs nothing but disk.
@@ -85,6 +87,7 @@ class Sender:
         """One request with the oldest evidence; what the daemon acknowledges is forgotten."""
         items = self._spool.batch(self._batch)
         if not items:
+            self._stopped.wait(UNREAD_S if self._spool.pending else 0.0)
             return
         first = self._next_number
         body = {"node": self.node, "epoch": self.epoch, "first": first, "items": [item.content for item in items]}

@@ -51,6 +51,15 @@ class Spool:
     )
     segment_bytes: int = setting(256 << 10, "size of one file of it", least=4096)
     batch: int = setting(200, "items sent in one request", least=1, most=5000)
+    sync_s: float = setting(
+        5.0,
+        "evidence that was not sent is forced to the disk this late (hardware's after 50 ms): a power failure loses what"
+        " came since; below 0 never",
+        unit="s",
+    )
+    hung_s: float = setting(
+        5.0, "a write to the state disk that takes longer is evidence: it hangs", unit="s", least=0.1
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.adapters.spool import Spool, Value
+from sentinel.adapters.spool import RECENT_ITEMS, Item, Spool, Value
 
 
 def contents(spool: Spool, size: int = 1000) -> list[object]:
@@ -156,6 +158,97 @@ def test_a_disk_that_refuses_keeps_evidence_in_memory(tmp_path: Path, monkeypatc
     assert drained(Spool(tmp_path)) == ["on disk", "in memory"]
 
 
+def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path, patience_s=0.02)
+    answers, really = threading.Event(), spool._write
+
+    def hang(line: bytes, item: Item) -> bool:
+        answers.wait()
+        return really(line, item)
+
+    monkeypatch.setattr(spool, "_write", hang)
+    for letter in "abc":
+        spool.append(letter, Value.HIGH)
+    assert spool.stuck_s > 0
+    assert list(tmp_path.glob("*.seg")) == [], "nothing is on disk"
+    sent = spool.batch(2)
+    assert [item.content for item in sent] == ["a", "b"], "and the sender has it all the same"
+    spool.acknowledge(sent[-1].number)
+    assert contents(spool) == ["c"]
+    answers.set()
+    spool.patience_s = 60.0
+    spool.append("d")
+    assert spool.stuck_s < 60
+    spool.close()
+    assert drained(Spool(tmp_path)) == ["c", "d"]
+
+
+def test_a_backlog_on_a_hanging_disk_waits_and_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Spool(tmp_path).append("old")
+    spool = Spool(tmp_path, patience_s=0.02)
+    answers, really = threading.Event(), spool._read_back
+
+    def hang(size: int, cursor: int) -> None:
+        answers.wait()
+        really(size, cursor)
+
+    monkeypatch.setattr(spool, "_read_back", hang)
+    assert spool.batch(5) == []
+    spool.append("new")
+    assert spool.batch(5) == [], "order is kept: what is newer waits behind it"
+    assert spool.pending == 2
+    answers.set()
+    spool.patience_s = 60.0
+    spool.append("newest")
+    assert drained(spool) == ["old", "new", "newest"]
+
+
+def test_what_has_high_value_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = threading.Event()
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: synced.set())
+    spool = Spool(tmp_path, sync_s=3600.0)
+    spool.append("a line", Value.NORMAL)
+    assert (spool._until_sync_s() or 0) > 3000
+    spool.append("an Xid", Value.HIGH)
+    assert synced.wait(60)
+    spool.append("a line", Value.NORMAL)
+    synced.clear()
+    spool.close()
+    assert synced.is_set(), "an agent that ends in order loses nothing"
+
+
+def test_without_a_policy_nothing_is_forced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: pytest.fail("synced"))
+    spool = Spool(tmp_path, sync_s=-1.0)
+    spool.append("an Xid", Value.HIGH)
+    spool.close()
+    assert contents(Spool(tmp_path)) == ["an Xid"]
+
+
+def test_more_than_memory_holds_is_read_back_from_the_disk(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for number in range(RECENT_ITEMS + 300):
+        spool.append(number)
+    assert len(spool._recent) == RECENT_ITEMS
+    assert drained(spool) == list(range(RECENT_ITEMS + 300))
+
+
+def test_memory_is_bounded_while_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.adapters.spool.MEMORY_ITEMS", 20)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    spool = Spool(tmp_path)
+    monkeypatch.setattr(spool, "_begin", full)
+    for number in range(15):
+        spool.append({"xid": number}, Value.HIGH)
+        spool.append({"step": number}, Value.LOW)
+    assert (spool.dropped, spool.pending) == (10, 20)
+    found = drained(spool)
+    assert sum(isinstance(item, dict) and "xid" in item for item in found) == 15
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     actions=st.lists(
@@ -168,7 +261,8 @@ def test_nothing_is_lost_or_reordered_by_any_order_of_events(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("spool")
-    spool, put, taken = Spool(folder, segment_bytes=120), 0, []
+    spool, put = Spool(folder, segment_bytes=120), 0
+    taken: list[object] = []
     for action, argument in actions:
         if action == "put":
             spool.append(put, Value(argument))
