@@ -94,13 +94,13 @@ def _trend(points: Sequence[Value], counter: Counter) -> Trend | None:
     known = len(points) > 1 and days >= counter.least_days
     grows = known and low > counter.per_day
     quickens = known and faster and per_day > counter.per_day
+    part = f"{counter.words} of {newest.unit}" if newest.unit else counter.words
     reason = ""
     if at_limit:
-        reason = f"{counter.words}: {newest.value:g}, at {counter.limit:g} the part is replaced"
+        reason = f"{part}: {newest.value:g}, and at {counter.limit:g} it is replaced"
     elif grows or quickens:
-        reason = f"{counter.words}: {per_day:.3g} a day ({low:.2g} to {high:.2g}), {counter.per_day:g} is usual at most"
-        reason += ", and faster than before" if faster else ""
-    part = f" of {newest.unit}" if newest.unit and reason else ""
+        reason = f"{part}: {per_day:.2g} a day ({low:.2g} to {high:.2g}), more than {counter.per_day:g}"
+        reason += "; faster than before" if faster else ""
     return Trend(
         node=newest.node,
         unit=newest.unit,
@@ -114,7 +114,7 @@ def _trend(points: Sequence[Value], counter: Counter) -> Trend | None:
         high=high,
         faster=faster,
         suspect=bool(reason),
-        reason=f"{reason}{part}",
+        reason=reason,
     )
 
 

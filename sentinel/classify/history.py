@@ -27,6 +27,7 @@ class PastFailure:
     incident: str | None = None  # several records of one incident are one failure
     ranks: tuple[int, ...] = ()
     step: int | None = None  # at which numbers went bad
+    blamed: bool = True  # False: the node was only where the words were seen
 
     def __post_init__(self) -> None:
         require_aware(self.at)
@@ -70,6 +71,17 @@ class NodeScore:
     high: float
     lemon: bool
     reasons: tuple[str, ...] = ()
+    others: float = 0.0  # rate of all other nodes together
+    last_at: datetime | None = None
+    burst_s: float | None = None  # time within which the newest BURST failures came; None: fewer
+
+    @property
+    def suspicion(self) -> float:
+        """For an order: how many times the others' rate this node's is at least; 0 without a failure."""
+        return self.low / self.others if self.failures and self.others > 0 else 0.0
+
+
+BURST = 3
 
 
 def node_scores(history: History, now: datetime, *, ratio: float = 3.0) -> list[NodeScore]:
@@ -78,7 +90,9 @@ def node_scores(history: History, now: datetime, *, ratio: float = 3.0) -> list[
     The rate is a Gamma posterior around the rate of the other nodes, so three failures in a busy month and three in an hour
     differ, and one failure on a new node says little. Failures of the application do not count against a node.
     """
-    against = [past for past in history.recent(now) if past.node is not None and past.cause not in APPLICATION]
+    against = [
+        past for past in history.recent(now) if past.node is not None and past.blamed and past.cause not in APPLICATION
+    ]
     counts: dict[str, list[PastFailure]] = {}
     for past in against:
         counts.setdefault(past.node or "", []).append(past)
@@ -86,27 +100,57 @@ def node_scores(history: History, now: datetime, *, ratio: float = 3.0) -> list[
     total_days = sum(days.values()) or float(max(len(counts), 1))
     scores = []
     for node in sorted(set(days) | set(counts)):
-        pasts = counts.get(node, [])
+        pasts = sorted(counts.get(node, []), key=lambda past: past.at)
         busy = days.get(node, total_days / max(len(days), 1))
         others = max(len(against) - len(pasts), 0.5) / max(total_days - busy, 1.0)
         shape, rate = len(pasts) + PRIOR, busy + PRIOR / others
         low, high = _gamma_interval(shape, rate)
         jobs = {past.job for past in pasts if past.job is not None}
-        reasons = _reasons(pasts, jobs)
         lemon = low > ratio * others or (len(pasts) >= 3 and len(jobs) >= 3 and low > 1.5 * others)
-        scores.append(NodeScore(node, len(pasts), busy, shape / rate, low, high, lemon, reasons))
+        burst_s = (pasts[-1].at - pasts[-BURST].at).total_seconds() if len(pasts) >= BURST else None
+        scores.append(
+            NodeScore(
+                node=node,
+                failures=len(pasts),
+                busy_days=busy,
+                rate=shape / rate,
+                low=low,
+                high=high,
+                lemon=lemon,
+                reasons=_reasons(pasts, jobs, burst_s),
+                others=others,
+                last_at=pasts[-1].at if pasts else None,
+                burst_s=burst_s,
+            )
+        )
     scores.sort(key=lambda score: (-score.low, score.node))
     return scores
 
 
-def _reasons(pasts: list[PastFailure], jobs: set[int]) -> tuple[str, ...]:
+def _reasons(pasts: list[PastFailure], jobs: set[int], burst_s: float | None) -> tuple[str, ...]:
     by_cause: dict[str, int] = {}
     for past in pasts:
         by_cause[past.cause.value] = by_cause.get(past.cause.value, 0) + 1
     reasons = [f"{count} x {cause}" for cause, count in sorted(by_cause.items(), key=lambda item: -item[1])]
     if len(jobs) > 1:
         reasons.append(f"under {len(jobs)} different jobs")
+    gpus = {past.gpu for past in pasts if past.gpu is not None}
+    if len(gpus) == 1 and len(pasts) > 1:
+        reasons.append(
+            f"always GPU {gpus.pop()}" if all(p.gpu for p in pasts) else f"GPU {gpus.pop()} where one was named"
+        )
+    if burst_s is not None:
+        reasons.append(f"{BURST} within {span(burst_s)}")
     return tuple(reasons)
+
+
+def span(seconds: float) -> str:
+    """A length of time for a person: "41 min", "3.5 h", "12 d"."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            number = seconds / size
+            return f"{number:.1f} {unit}" if number < 10 and unit != "min" else f"{number:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _gamma_interval(shape: float, rate: float) -> tuple[float, float]:

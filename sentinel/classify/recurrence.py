@@ -88,7 +88,7 @@ def _node_again(incident: Incident, readings: Sequence[Reading], history: Histor
     if node is None or not kinds:
         return []
     past = history.on_node(node, now, other_than_job=incident.job)
-    machine = [p for p in past if p.cause not in APPLICATION and p.cause is not C.NUMERICAL_NAN]
+    machine = [p for p in past if p.blamed and p.cause not in APPLICATION and p.cause is not C.NUMERICAL_NAN]
     soft = [p for p in past if p.cause in SOFT]
     jobs = {p.job for p in soft}
     if not machine and (len(jobs) < 2 or set(kinds) == {"nan"} or _one_users_program(soft, node, history, now)):

@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "jobs": ("sentinel.cli.fleet:jobs", "Jobs: attempts, steps gained, time lost."),
     "incidents": ("sentinel.cli.incidents:incidents", "What happened and what was decided."),
     "why": ("sentinel.cli.incidents:why", "On what grounds, and what would have changed it."),
-    "history": ("sentinel.cli.incidents:history", "Past failures; recurring ones first."),
+    "history": ("sentinel.cli.history:history", "Past failures; recurring ones first."),
     "drain": ("sentinel.cli.operate:drain", "Drain a node (state shown first)."),
     "release": ("sentinel.cli.operate:release", "Return a node that Sentinel drained."),
     "pause": ("sentinel.cli.operate:pause", "Stop acting; go on observing."),

@@ -14,6 +14,8 @@ import click
 from sentinel.errors import Unavailable
 from sentinel.settings import Settings, load
 
+_BETWEEN = 3  # characters between two columns
+_LEAST_CUT = 12
 WIDE = 110  # terminal columns from which tables show everything
 CONFIG = "/etc/sentinel/sentinel.toml"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,12 +87,14 @@ def table(
     *,
     wide: Sequence[str] = (),
     whole: Sequence[str] = (),
+    cut: Sequence[str] = (),
 ) -> None:
     """A table that fits the terminal; cell texts are data, never markup.
 
     Args:
         wide: columns shown only where the terminal has WIDE columns or more.
         whole: columns whose cells are not broken.
+        cut: columns, at most one, whose cells are one line, cut where the terminal ends.
     """
     from rich import box
     from rich.console import Console
@@ -103,9 +107,18 @@ def table(
     made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number in kept:
         made.add_column(columns[number], overflow="fold", no_wrap=columns[number] in whole)
-    for row in rows:
-        cells = [row[number] for number in kept]
-        made.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in cells))
+    cells = [[row[n] if isinstance(row[n], Text) else Text(shown(row[n])) for n in kept] for row in rows]
+    for place in (n for n, number in enumerate(kept) if columns[number] in cut):
+        others = [
+            max([len(columns[number]), *(row[n].cell_len for row in cells)])
+            for n, number in enumerate(kept)
+            if n != place
+        ]
+        room = max(_LEAST_CUT, console.width - sum(others) - _BETWEEN * len(others) - 2)
+        for row in cells:
+            row[place].truncate(room, overflow="ellipsis")
+    for row in cells:
+        made.add_row(*row)
     console.print(made)
 
 

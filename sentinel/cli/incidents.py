@@ -1,4 +1,4 @@
-"""``sentinel incidents``, ``why`` and ``history``: what happened, on what grounds, how often."""
+"""``sentinel incidents`` and ``why``: what happened, and on what grounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.asking import config_option, json_option, print_json, shown, table, view
+from sentinel.cli.asking import ago, config_option, json_option, print_json, shown, table, view
 from sentinel.cli.fleet import incident_table
 
 
@@ -17,13 +17,25 @@ from sentinel.cli.fleet import incident_table
 @config_option
 @json_option
 def incidents(incident: str | None, job: int | None, config: Path, as_json: bool) -> None:
-    """What happened and what was decided; with an incident's id, the same as ``sentinel why``."""
+    """What happened and what was decided; with an incident's id, the same as ``sentinel why``.
+
+    \b
+    Examples:
+      sentinel incidents
+      sentinel incidents --job 1234
+      sentinel incidents 0f3a9c
+    """
     if incident is not None:
         _explain(view(config, "why", incident=incident), as_json)
         return
     seen = view(config, "incidents", **({"job": job} if job is not None else {}))
     if as_json:
         print_json(seen["incidents"])
+        return
+    if not seen["incidents"]:
+        click.echo(
+            "No incident." if job is None else f"No incident of job {job}; sentinel incidents lists all of them."
+        )
         return
     incident_table("", seen["incidents"])
 
@@ -33,36 +45,14 @@ def incidents(incident: str | None, job: int | None, config: Path, as_json: bool
 @config_option
 @json_option
 def why(incident: str, config: Path, as_json: bool) -> None:
-    """On what grounds an incident was judged, what was done, and what would have changed it."""
+    """On what grounds an incident was judged, what was done, and what would have changed it.
+
+    \b
+    Examples:
+      sentinel why 0f3a9c           the beginning of an id is enough
+      sentinel why 0f3a9c --json
+    """
     _explain(view(config, "why", incident=incident), as_json)
-
-
-@click.command()
-@click.option("--days", type=float, default=30.0, show_default=True, help="How far back.")
-@click.option("--by", type=click.Choice(["node", "job", "user", "cause"]), help="Only this grouping.")
-@config_option
-@json_option
-def history(days: float, by: str | None, config: Path, as_json: bool) -> None:
-    """Past failures by cause, node, job and user; recurring ones first."""
-    seen = view(config, "history", days=days)
-    groups = {name: rows for name, rows in seen["by"].items() if by in (None, name)}
-    if as_json:
-        print_json({"by": name, **row} for name, rows in groups.items() for row in rows)
-        return
-    if not seen["incidents"]:
-        click.echo(f"No incident in the last {days:g} days.")
-        return
-    click.echo(f"{len(seen['incidents'])} incidents in the last {days:g} days")
-    for name in ("cause", "node", "job", "user"):
-        if groups.get(name):
-            most = max(row["failures"] for row in groups[name])
-            rows = [(row["key"], row["failures"], _bar(row["failures"], most)) for row in groups[name][:15]]
-            table(f"By {name}", (name, "failures", ""), rows)
-    incident_table("Latest", seen["incidents"][:15])
-
-
-def _bar(value: int, most: int, width: int = 30) -> str:
-    return "█" * max(1, round(width * value / most))
 
 
 def _explain(seen: dict[str, Any], as_json: bool) -> None:
@@ -70,7 +60,9 @@ def _explain(seen: dict[str, Any], as_json: bool) -> None:
         print_json([seen])
         return
     row, verdict, plan = seen["incident"], seen["verdict"], seen["plan"]
-    click.echo(f"Incident {row['id']}  opened {row['opened_at']}  {row['state']}  {shown(row['outcome'])}")
+    ended = f"  {shown(row['outcome'])}" if row["outcome"] else ""
+    opened = f"{str(row['opened_at'])[:19].replace('T', ' ')} UTC ({ago(row['opened_at'])})"
+    click.echo(f"Incident {row['id']}  {opened}  {row['state']}{ended}")
     if row["job"] is not None:
         click.echo(f"Job {row['job']} attempt {shown(row['attempt'])} of {shown(row['user'])}")
     if verdict is not None:
@@ -92,6 +84,8 @@ def _verdict(verdict: dict[str, Any]) -> None:
     named = [f"{kind} {shown(culprits[kind])}" for kind in ("nodes", "gpus", "ranks") if culprits.get(kind)]
     if named:
         click.echo(f"Culprits: {'; '.join(named)}")
+    if verdict.get("onset_step") is not None:
+        click.echo(f"Numbers went bad at step {verdict['onset_step']}: the restart begins before it")
     if verdict["suspect"]:
         click.echo(f"Suspect, excluded and not drained: {shown(verdict['suspect'])}")
     others = ", ".join(f"{a['cause']} {a['confidence']:.0%}" for a in verdict["alternatives"][:3])

@@ -18,6 +18,7 @@ from sentinel.wire import to_json
 
 # What a bigger or luckier cluster would not have had: failures of programs are not the fleet's.
 _PROGRAMS = "application"
+_SHARED = "cluster"
 _GPUS_PER_NODE = 8  # where Slurm's gres does not tell
 _MOST = 5000  # newest incidents of a month that are looked at
 
@@ -72,8 +73,8 @@ def failures_of(rows: Iterable[Mapping[str, Any]]) -> Iterable[PastFailure]:
         if not row["cause"]:
             continue
         seen = row["seen_on"] or []
-        nodes = row["culprit_nodes"] or (seen if len(seen) == 1 else [None])
-        for node in nodes:
+        blamed = row["culprit_nodes"] if row["scope"] != _SHARED else []  # what all share is no node's failure
+        for node in blamed or (seen if len(seen) == 1 else [None]):
             yield PastFailure(
                 at=row["opened_at"],
                 cause=Cause(row["cause"]),
@@ -84,6 +85,7 @@ def failures_of(rows: Iterable[Mapping[str, Any]]) -> Iterable[PastFailure]:
                 incident=row["id"],
                 ranks=tuple(row["culprit_ranks"] or ()),
                 step=row["onset_step"],
+                blamed=bool(blamed),
             )
 
 

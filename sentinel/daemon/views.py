@@ -6,19 +6,23 @@ Researchers see incidents and attempts of their own jobs; operators see all (uid
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from sentinel import __version__
 from sentinel.adapters.store import Store
+from sentinel.classify.ageing import Counter as AgeingCounter
 from sentinel.daemon.accounts import name_of
 from sentinel.daemon.fleets import Fleets
+from sentinel.daemon.histories import groups, job_of, nodes_of, wanted
 from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.orders import OrderBook
 from sentinel.daemon.past import fleet_history
+from sentinel.daemon.scores import read_scores
 from sentinel.errors import UserError
 from sentinel.model import OURS, IncidentState, NodeView
 from sentinel.planning.advice import recommend
@@ -29,7 +33,6 @@ from sentinel.wire import to_json
 
 _HISTORY_DAYS = 30.0
 _MOST_DAYS = 36500.0
-_MOST_JOB = 2**31 - 1  # what the store's column holds; Slurm's own ids are smaller
 _SHOWN = 200
 _SEARCHED = 5000  # newest incidents among which those of one researcher, one node or one id are looked for
 
@@ -46,7 +49,9 @@ class Views:
         settings: Settings,
         operators: set[int],
         clock: Clock,
+        counters: Mapping[str, AgeingCounter] | None = None,
     ) -> None:
+        self._counters = counters or {}
         self._store = store
         self._live = live
         self._fleets = fleets
@@ -76,6 +81,7 @@ class Views:
         nodes = list(fleet.nodes.values()) if fleet else []
         rows = await self._seen_by(user)
         still_open = [row for row in rows if row["state"] != IncidentState.CLOSED]
+        scores = await asyncio.to_thread(read_scores, self._store, self._live, self._counters, self._clock.now())
         return {
             "at": self._clock.now(),
             "version": __version__,
@@ -92,6 +98,7 @@ class Views:
             ),
             "jobs": dict(Counter(job.state for job in fleet.jobs.values())) if fleet else {},
             "drained_by_us": sorted(node.name for node in nodes if node.drained and node.reason.startswith(OURS)),
+            "suspects": scores.suspects([node.name for node in nodes]),
             "open_incidents": [_row(row) for row in still_open],
             "recent_incidents": [_row(row) for row in rows[:10]],
         }
@@ -104,23 +111,24 @@ class Views:
 
     async def _nodes(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         fleet = await self._fleets.take(5.0)
-        since = self._clock.now() - timedelta(days=_HISTORY_DAYS)
-        rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=_SEARCHED)
-        counts = Counter(name for row in rows for name in (row["culprit_nodes"] or []))
-        wanted = arguments.get("node")
-        shown = [n for n in fleet.nodes.values() if wanted in (None, n.name)]
-        if wanted is not None and not shown:
-            raise UserError(f"Slurm knows no node {wanted!r}", fix="sinfo -N lists them")
+        now = self._clock.now()
+        chosen = arguments.get("node")
+        shown = [n for n in fleet.nodes.values() if chosen in (None, n.name)]
+        if chosen is not None and not shown:
+            raise UserError(f"Slurm knows no node {chosen!r}", fix="sinfo -N lists them")
+        scores = await asyncio.to_thread(read_scores, self._store, self._live, self._counters, now)
+        shown.sort(key=lambda node: _natural(node.name))
+        shown.sort(key=lambda node: scores.suspicion(node.name), reverse=True)  # what comes again stands first
+        rows = []
+        if chosen is not None:
+            since = now - timedelta(days=_HISTORY_DAYS)
+            rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=_SEARCHED)
         return {
-            "nodes": [self._node(node, counts[node.name]) for node in sorted(shown, key=lambda n: n.name)],
-            "incidents": [
-                _row(row)
-                for row in rows
-                if wanted is not None and wanted in (row["culprit_nodes"] or []) and _may_see(row, user)
-            ],
+            "nodes": [{**self._node(node), **scores.shown(node.name)} for node in shown],
+            "incidents": [_row(row) for row in rows if chosen in nodes_of(row) and _may_see(row, user)],
         }
 
-    def _node(self, node: NodeView, failures: int) -> dict[str, Any]:
+    def _node(self, node: NodeView) -> dict[str, Any]:
         seen = self._live.nodes.get(node.name)
         job = self._live.job_on(node.name)
         return {
@@ -134,14 +142,13 @@ class Views:
             "verdict": seen.verdict if seen else {},
             "clock_offset_s": seen.clock_offset_s if seen else None,
             "job": job.id if job else None,
-            "failures_30d": failures,
         }
 
     async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        wanted = _job(arguments)
-        since = None if wanted is not None else self._clock.now() - timedelta(days=_HISTORY_DAYS)
-        attempts = await asyncio.to_thread(self._store.attempts, job=wanted, since=since)
-        live = {(job, attempt): seen for (job, attempt), seen in self._live.attempts.items() if wanted in (None, job)}
+        asked = job_of(arguments)
+        since = None if asked is not None else self._clock.now() - timedelta(days=_HISTORY_DAYS)
+        attempts = await asyncio.to_thread(self._store.attempts, job=asked, since=since)
+        live = {(job, attempt): seen for (job, attempt), seen in self._live.attempts.items() if asked in (None, job)}
         mtbf = await asyncio.to_thread(self._job_mtbf)
         rows = []
         for row in attempts:
@@ -185,7 +192,7 @@ class Views:
         }
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        return {"incidents": [_row(row) for row in await self._seen_by(user, _job(arguments))]}
+        return {"incidents": [_row(row) for row in await self._seen_by(user, job_of(arguments))]}
 
     async def _why(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         name = str(arguments.get("incident", ""))
@@ -224,26 +231,15 @@ class Views:
         }
 
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        days = _days(arguments)
-        since = self._clock.now() - timedelta(days=days)
-        rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=_SEARCHED)
-        rows = [row for row in rows if _may_see(row, user)]
-        groups: dict[str, Counter[str]] = {"node": Counter(), "job": Counter(), "user": Counter(), "cause": Counter()}
-        for row in rows:
-            groups["cause"][row["cause"] or "unknown"] += 1
-            groups["node"].update(row["culprit_nodes"] or [])
-            if row["job"] is not None:
-                groups["job"][str(row["job"])] += 1
-            if row["user"]:
-                groups["user"][row["user"]] += 1
-        return {
-            "days": days,
-            "incidents": [_row(row) for row in rows],
-            "by": {
-                name: [{"key": key, "failures": count} for key, count in counter.most_common()]
-                for name, counter in groups.items()
-            },
-        }
+        days, chosen = _days(arguments), wanted(arguments)
+        now = self._clock.now()
+        rows = await asyncio.to_thread(self._store.incident_rows, since=now - timedelta(days=days), limit=_SEARCHED)
+        rows = [row for row in rows if _may_see(row, user) and chosen.has(row)]
+        scores = await asyncio.to_thread(read_scores, self._store, self._live, self._counters, now)
+        by = groups(rows)
+        for group in by["node"]:
+            group["score"] = scores.shown(group["key"])["score"]
+        return {"days": days, "incidents": [_row(row) for row in rows], "by": by}
 
     async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         now = self._clock.now()
@@ -274,13 +270,6 @@ def _days(arguments: dict[str, Any]) -> float:
     return float(days)
 
 
-def _job(arguments: dict[str, Any]) -> int | None:
-    job = arguments.get("job")
-    if job is not None and (not isinstance(job, int) or isinstance(job, bool) or not 0 <= job <= _MOST_JOB):
-        raise UserError(f"{job!r:.40} is no id of a job", fix="squeue and sacct list them")
-    return job
-
-
 def _may_see(row: dict[str, Any], user: str | None) -> bool:
     return user is None or row["user"] == user
 
@@ -288,6 +277,11 @@ def _may_see(row: dict[str, Any], user: str | None) -> bool:
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = to_json({key: value for key, value in row.items() if key != "nodes"})
     return shown
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """n2 before n10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def _shown_state(node: NodeView) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from sentinel.classify import History, PastFailure, node_scores
+from sentinel.classify.history import span
 from sentinel.model import Cause
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
@@ -44,3 +45,31 @@ def test_old_failures_are_forgotten() -> None:
 def test_the_interval_holds_the_rate() -> None:
     for score in node_scores(history(("a", 5, 20.0), ("b", 0, 20.0), ("c", 1, 3.0)), NOW):
         assert score.low <= score.rate <= score.high
+
+
+def test_reasons_name_causes_jobs_the_gpu_and_the_burst() -> None:
+    def failure(minutes: float, gpu: str | None) -> PastFailure:
+        return PastFailure(NOW - timedelta(minutes=minutes), Cause.PCIE, node="n1", gpu=gpu, job=int(minutes))
+
+    burst = History((failure(50, "3"), failure(20, "3"), failure(5, "3")), {"n1": 3600.0, "n2": 20 * DAY_S})
+    (score, _) = node_scores(burst, NOW)
+    assert score.reasons == ("3 x pcie", "under 3 different jobs", "always GPU 3", "3 within 45 min")
+    assert score.burst_s == 45 * 60 and score.last_at == NOW - timedelta(minutes=5) and score.suspicion > 1.0
+    part = History((failure(50, "3"), failure(20, None)), {"n1": DAY_S, "n2": 20 * DAY_S})
+    assert node_scores(part, NOW)[0].reasons == ("2 x pcie", "under 2 different jobs", "GPU 3 where one was named")
+
+
+def test_where_words_were_seen_is_no_failure_of_that_node() -> None:
+    seen = PastFailure(NOW - timedelta(days=1), Cause.NUMERICAL_NAN, node="n1", blamed=False)
+    assert node_scores(History((seen,), {"n1": 20 * DAY_S}), NOW)[0].failures == 0
+
+
+def test_lengths_of_time_for_people() -> None:
+    assert [span(s) for s in (5, 90, 5400, 40000, 3 * DAY_S, 20 * DAY_S)] == [
+        "5 s",
+        "2 min",
+        "1.5 h",
+        "11 h",
+        "3.0 d",
+        "20 d",
+    ]

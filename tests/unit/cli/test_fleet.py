@@ -21,7 +21,23 @@ def node_row(**changes: object) -> dict[str, Any]:
     return {
         "node": "n1", "state": "draining", "reason": "sentinel:0f3a9c gpu_memory_ecc n1:3", "partitions": ["train"],
         "gpus": 8, "agent": "heard", "orders": True, "verdict": {"state": "bad"}, "clock_offset_s": 0.1, "job": 101,
-        "failures_30d": 4, **changes,
+        "failures_30d": 4, "score": score(), "suspect": True, "suspect_reasons": ["4 x gpu_memory_ecc", REMAPPED["reason"]],
+        "trends": [REMAPPED], **changes,
+    }  # fmt: skip
+
+
+REMAPPED: dict[str, Any] = {
+    "counter": "remapped_rows", "words": "remapped rows", "unit": "gpu3", "value": 12.0, "days": 20.0, "per_day": 0.6,
+    "low_per_day": 0.31, "high_per_day": 0.9, "faster": True, "suspect": True,
+    "reason": "remapped rows of gpu3: 0.6 a day (0.31 to 0.9), more than 0.1", "speaks_for": "gpu_memory_ecc",
+}  # fmt: skip
+
+
+def score(**changes: object) -> dict[str, Any]:
+    return {
+        "failures": 4, "busy_days": 28.04, "per_month": 3.1234, "low_per_month": 1.2, "high_per_month": 16.5,
+        "others_per_month": 0.04, "lemon": True, "reasons": ["4 x gpu_memory_ecc", "under 3 different jobs"],
+        "last_at": "2026-03-01T11:00:00Z", "burst_s": 3000.0, **changes,
     }  # fmt: skip
 
 
@@ -63,7 +79,25 @@ def test_status_with_trouble(asked: Asked) -> None:
     lines = asked.run("status").output
     assert "PAUSED: observing only; Slurm not known: slurmctld did not answer" in lines
     assert "Drained by Sentinel: n1, n2" in lines and "No open incident." not in lines
-    assert lines.count("0f3a9c") == 2 and "Open incidents" in lines and "Latest" in lines and "95%" in lines
+    assert "Open incidents" in lines and "95%" in lines
+    assert lines.count("0f3a9c") == 1 and "Latest" not in lines  # what is open is not told twice
+
+
+def test_status_names_suspects_and_what_was_latest_of_the_others(asked: Asked) -> None:
+    suspects = [
+        {"node": "n7", "reasons": ["4 x gpu_memory_ecc", "3 within 2 d"]},
+        {"node": HOSTILE, "reasons": [HOSTILE]},
+    ]
+    rows = [incident_row(), incident_row(id="77aa", state="closed")]
+    asked.views["status"] = STATUS | {
+        "suspects": suspects,
+        "open_incidents": rows[:1],
+        "recent_incidents": rows,
+        "cluster": "",
+    }
+    output = asked.run("status").output
+    assert output.startswith("Sentinel 1.0: active") and "Suspect: n7: 4 x gpu_memory_ecc; 3 within 2 d" in output
+    assert "Latest of the others" in output and output.count("77aa") == 1 and harmless(output)
 
 
 @pytest.mark.parametrize("columns", [80, 140])
@@ -100,14 +134,69 @@ def test_one_node_with_its_incidents(asked: Asked) -> None:
     asked.views["nodes"] = {"nodes": [node_row()], "incidents": [incident_row()]}
     output = asked.run("nodes", "n1").output
     assert asked.seen == [("nodes", {"node": "n1"})] and "Incidents of n1" in output and "0f3a9c" in output
-    assert "sentinel:0f3a9c" in output and " 8 " in output and " bad " in output
+    for words in (
+        "n1: draining (sentinel:0f3a9c gpu_memory_ecc n1:3)",
+        "Agent heard, clock +0.10 s; says bad",
+        "Partitions train; 8 GPUs; job 101",
+        "LEMON. 4 failures in 28.0 days of work",
+        "(4 x gpu_memory_ecc; under 3 different jobs)",
+        "That is 3.1 (1.2-16) in a month of work; the other nodes have 0.04.",
+        "Suspect: remapped rows of gpu3: 0.6 a day (0.31 to 0.9), more than 0.1",
+        "Counters that grow",
+        "suspect, faster than before",
+    ):
+        assert words in output, (words, output)
+
+
+def test_failures_in_a_month_of_work_and_in_an_hour_look_different(asked: Asked) -> None:
+    month = score(failures=3, busy_days=29.0, per_month=2.1, low_per_month=0.7, high_per_month=3.9)
+    hour = score(failures=3, busy_days=0.04, per_month=5.1, low_per_month=2.0, high_per_month=9.7)
+    asked.views["nodes"] = {"nodes": [node_row(score=month)], "incidents": []}
+    assert "3 failures in 29.0 days of work" in asked.run("nodes", "n1").output
+    asked.views["nodes"] = {"nodes": [node_row(score=hour)], "incidents": []}
+    assert "3 failures in 1.0 h of work" in asked.run("nodes", "n1").output
+    assert "5.1 (2.0-9.7)" in asked.run("nodes").output
+
+
+def test_node_without_failures_and_without_a_past(asked: Asked) -> None:
+    quiet = node_row(score=score(failures=0, lemon=False, reasons=[]), trends=[], suspect=False, suspect_reasons=[])
+    asked.views["nodes"] = {"nodes": [quiet], "incidents": []}
+    output = asked.run("nodes", "n1").output
+    assert "No failure in 28.0 days of work" in output and "LEMON" not in output and "Counters" not in output
+    asked.views["nodes"] = {"nodes": [quiet | {"score": None}], "incidents": []}
+    assert "No failure and no work in 30 days that we know of." in asked.run("nodes", "n1").output
+
+
+def test_only_suspects(asked: Asked) -> None:
+    quiet = node_row(node="n2", suspect=False, suspect_reasons=[], score=None, trends=[], failures_30d=0)
+    asked.views["nodes"] = {"nodes": [node_row(), quiet], "incidents": []}
+    assert [row["node"] for row in objects(asked.run("nodes", "--suspects", "--json").output)] == ["n1"]
+    output = asked.run("nodes", "--suspects").output
+    assert "n1" in output and "n2" not in output and "LEMON" in output
+    asked.views["nodes"] = {"nodes": [quiet], "incidents": []}
+    assert asked.run("nodes", "--suspects").output == "No suspect node.\n"
+    asked.views["nodes"] = {"nodes": [], "incidents": []}
+    assert asked.run("nodes").output == "Slurm knows no node.\n"
+
+
+def test_reason_is_cut_where_the_terminal_ends(asked: Asked) -> None:
+    asked.views["nodes"] = {"nodes": [node_row(suspect_reasons=["because " * 40])], "incidents": []}
+    lines = asked.run("nodes", columns=80).output.rstrip().splitlines()
+    assert lines[-1].rstrip().endswith("…") and max(map(len, lines)) <= 80
+
+
+def test_no_jobs(asked: Asked) -> None:
+    asked.views["jobs"] = {"attempts": []}
+    assert asked.run("jobs").output == "No job in the last 30 days.\n"
+    assert "Nothing is known of job 7" in asked.run("jobs", "7").output
 
 
 def test_what_is_not_known_is_a_dash(asked: Asked) -> None:
-    row = node_row(gpus=None, job=None, verdict={}, reason="", agent="unknown", failures_30d=0)
+    row = node_row(gpus=None, job=None, verdict={}, reason="", agent="unknown", failures_30d=0, suspect_reasons=[],
+                   suspect=False, score=None, trends=[])  # fmt: skip
     asked.views["nodes"] = {"nodes": [row], "incidents": []}
     line = asked.run("nodes").output.rstrip().splitlines()[-1]
-    assert line.split() == ["n1", "draining", "unknown", "-", "-", "0", "-", "-"]
+    assert line.split() == ["n1", "draining", "unknown", "-", "-", "0", "-", "-", "-"]
 
 
 def test_verdict_of_a_torn_agent(asked: Asked) -> None:

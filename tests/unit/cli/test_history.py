@@ -1,0 +1,81 @@
+"""history: what comes again stands first, whoever asks for less gets less, and no key of a user acts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cli_asked import HOSTILE, Asked, harmless, incident_row, objects
+
+
+def group(key: str, failures: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "key": key, "failures": failures, "first_at": "2026-02-01T12:00:00Z", "last_at": "2026-03-01T12:00:00Z",
+        "burst_s": 2460.0, "causes": {"gpu_memory_ecc": failures}, "jobs": 2, "nodes": 1, **changes,
+    }  # fmt: skip
+
+
+SCORE = {"failures": 6, "per_month": 6.2, "low_per_month": 2.9, "high_per_month": 9.8, "lemon": True}
+HISTORY: dict[str, Any] = {
+    "days": 30.0,
+    "incidents": [incident_row()],
+    "by": {
+        "node": [group("n1", 6, score=SCORE), group("n2", 1, score=None)],
+        "cause": [group("gpu_memory_ecc", 7)],
+        "job": [],
+        "user": [group("ada", 7, causes={"gpu_memory_ecc": 6, "pcie": 1})],
+        "time": [group("2026-02-27", 1), group("2026-03-01", 6)],
+    },
+}
+
+
+def test_history_with_bars(asked: Asked) -> None:
+    asked.views["history"] = HISTORY
+    output = asked.run("history").output
+    assert asked.seen == [("history", {"days": 30.0})] and "1 incident in the last 30 days" in output
+    bars = {line.split()[0]: line.count("█") for line in output.splitlines() if "█" in line}
+    assert bars == {"gpu_memory_ecc": 20, "n1": 20, "n2": 3, "ada": 20, "2026-02-27": 3, "2026-03-01": 20}
+    assert "By job" not in output and "6.2 (2.9-9.8) LEMON" in output and "41 min" in output
+    assert "1 node, 2 jobs" in output and "6 gpu_memory_ecc, 1 pcie" in output
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_fit(asked: Asked, columns: int) -> None:
+    long = group("a-very-long-name-of-a-user", 3, causes={"gpu_fallen_off_bus": 2, "filesystem_storage": 1, "pcie": 1})
+    asked.views["history"] = HISTORY | {"by": HISTORY["by"] | {"user": [long] * 40}}
+    output = asked.run("history", columns=columns).output
+    assert max(len(line) for line in output.splitlines()) <= columns
+    assert output.count("a-very-long-name-of-a-user") == 15 and "--by user shows 25 more" in output
+    assert asked.run("history", "--by", "user", columns=columns).output.count("a-very-long-name-of-a-user") == 40
+
+
+def test_history_by_one_thing(asked: Asked) -> None:
+    asked.views["history"] = HISTORY
+    output = asked.run("history", "--by", "node", "--days", "7").output
+    assert asked.seen == [("history", {"days": 7.0})] and "By node" in output and "By user" not in output
+    rows = objects(asked.run("history", "--by", "node", "--json").output)
+    assert rows == [{"by": "node", **row} for row in HISTORY["by"]["node"]]
+    assert {row["by"] for row in objects(asked.run("history", "--json").output)} == {"node", "cause", "user", "time"}
+
+
+def test_filters_reach_the_daemon_and_are_named(asked: Asked) -> None:
+    asked.views["history"] = HISTORY
+    words = ("--node", "n1", "--job", "101", "--user", "ada", "--cause", "gpu_memory_ecc")
+    output = asked.run("history", *words).output
+    chosen = {"node": "n1", "job": 101, "user": "ada", "cause": "gpu_memory_ecc"}
+    assert asked.seen == [("history", {"days": 30.0, **chosen})]
+    assert "of node n1 of job 101 of user ada of cause gpu_memory_ecc in the last 30 days" in output
+    assert "By node" not in output and "By day" in output  # a table of the one that was asked for says nothing
+
+
+def test_quiet_history(asked: Asked) -> None:
+    asked.views["history"] = {"days": 7, "incidents": [], "by": {"node": []}}
+    assert asked.run("history", "--days", "7").output == "No incident in the last 7 days.\n"
+    assert asked.run("history", "--node", "n9").output == "No incident of node n9 in the last 30 days.\n"
+    assert asked.run("history", "--json").output == ""
+
+
+def test_hostile_keys(asked: Asked) -> None:
+    asked.views["history"] = HISTORY | {"by": {"user": [group(HOSTILE, 1, causes={HOSTILE: 1})]}}
+    assert harmless(asked.run("history").output)
+    assert harmless(asked.run("history", "--node", HOSTILE).output)
