@@ -11,6 +11,7 @@ from datetime import datetime
 from sentinel.classify.history import History
 from sentinel.classify.readings import GPU_CAUSES, Reading
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
+from sentinel.classify.watchdogs import differing
 from sentinel.model import Cause, Evidence, Incident, Kind, Scope
 from sentinel.rules import Drain, Form, Role, Rules
 
@@ -30,6 +31,7 @@ def context(
         _many_links,
         _many_jobs,
         _stopped_task,
+        differing,
         recurring,
     ):
         added.extend(judge(incident, readings, history, rules, now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,9 @@ from sentinel.model import Cause, Evidence, Kind, Scope, Trust
 from sentinel.rules import Drain, Form, Role, Rule, Rules, Xid
 
 C = Cause
+# What a program tells as a warning it mostly survives: glog's W, logging's WARNING, Python's warnings.
+_WARNING = re.compile(r"(?:^|[\s\]>)])\[?W\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\bWARNING\b|\b\w*Warning: ")
+WARNED = 0.6
 GPU_CAUSES = (C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR_DRIVER, C.PCIE)
 
 
@@ -42,15 +46,20 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
     if rule is not None:
         if rule.role is Role.PROGRESS or (not rule.weights and rule.role is not Role.CONSEQUENCE):
             return None
+        note = rule.kind.replace("_", " ").replace("-", " ")
+        weights, role = rule.weights, rule.role
+        if rule.form is Form.PROGRAM and rule.role is Role.CAUSE and _WARNING.search(evidence.text[:200]):
+            weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
+            note = f"{note} (told as a warning)"
         return Reading(
             evidence,
             rule.id,
-            rule.weights,
-            rule.role,
+            weights,
+            role,
             rule.scope,
             rule.drain,
             rule.form,
-            note=rule.kind.replace("_", " ").replace("-", " "),
+            note=note,
             advice=rule.advice,
             late=rule.late,
         )

@@ -16,6 +16,7 @@ LATE = 0.95  # the same for a line that is always written after what it reports 
 SHADOW = 0.08  # weight of a consequence while its cause is known
 SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
 RIVALS = (2.5, 1.9, 1.5)  # how much likelier what is often mistaken for the leading cause is than the rest
+CLOCKS_S = 30.0  # by which the times of two sources may differ
 LEADS = 1.2  # strength from which a cause counts as known
 
 
@@ -42,9 +43,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     for reading in readings:
         if roles[id(reading)] is Role.SYMPTOM:
-            follows = (
-                bool(causes) and not _before(reading, causes[0]) and _points_to(reading) is not _points_to(causes[0])
-            )
+            follows = bool(causes) and _follows(reading, causes[0]) and _points_to(reading) is not _points_to(causes[0])
             roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     known = bool(causes)
@@ -93,6 +92,13 @@ def _echoes(readings: Sequence[Reading]) -> set[int]:
                 echoes.add(id(reading))
             said |= causes
     return echoes
+
+
+def _follows(one: Reading, other: Reading) -> bool:
+    """Whether ``one`` can be what became of ``other``; sources that do not share a clock may tell it the other way round."""
+    if one.evidence.where.path == other.evidence.where.path and one.evidence.source is other.evidence.source:
+        return not _before(one, other)
+    return (other.evidence.at - one.evidence.at).total_seconds() <= CLOCKS_S
 
 
 def _points_to(reading: Reading) -> Cause | None:

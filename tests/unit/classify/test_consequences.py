@@ -1,0 +1,132 @@
+"""What is said after the fact: last words of launchers, late witnesses, watchdogs of several ranks, mere warnings."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+
+import pytest
+
+from sentinel.adapters.rules_files import load_rules
+from sentinel.classify import classify
+from sentinel.classify.weigh import with_rivals
+from sentinel.evidence.logs import LogReader, Signatures
+from sentinel.model import Cause, Evidence, Incident, Kind, Scope, Source, Verdict, Where, stable_id
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = load_rules()
+SIGNATURES = Signatures(RULES)
+LAST_WORDS = (
+    "srun: error: c4: task 0: Exited with exit code 1\n"
+    "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+    "slurmstepd: error: *** STEP 52.0 ON c4 CANCELLED AT 2026-03-04T12:00:09 ***\n"
+    "srun: Force Terminated StepId=52.0\n"
+)
+
+
+def log(text: str, at: float = 0.0) -> list[Evidence]:
+    when = NOW + timedelta(seconds=at)
+    reader = LogReader(SIGNATURES, where=Where(job=52, path="out.txt"))
+    return reader.feed(text.encode(), when) + reader.finish(when)
+
+
+def fact(kind: str, source: Source, at: float = 0.0, **data) -> Evidence:
+    when = NOW + timedelta(seconds=at)
+    return Evidence(
+        stable_id(kind, source, at, sorted(data.items())),
+        when,
+        when,
+        source,
+        kind,
+        Where(node="c4", job=52, attempt=0),
+        data=data,
+    )
+
+
+def judge(*parts: Evidence | list[Evidence]) -> Verdict:
+    evidence = tuple(item for part in parts for item in (part if isinstance(part, list) else [part]))
+    return classify(Incident("i", NOW, NOW, job=52, evidence=evidence), rules=RULES, now=NOW + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("number", [13, 31, 43, 69])
+def test_a_fault_that_programs_cause_is_an_answer_of_its_own(number: int) -> None:
+    verdict = judge(fact(Kind.XID, Source.KERNEL, xid=number))
+    assert (verdict.cause, verdict.scope, verdict.drain_recommended) == (Cause.USER_CODE, Scope.APPLICATION, False)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_the_launchers_last_words_hide_no_failure_whenever_they_come(order: tuple[int, ...]) -> None:
+    parts = [
+        lambda at: [fact(Kind.XID, Source.KERNEL, at, xid=43)],
+        lambda at: log(LAST_WORDS, at),
+        lambda at: [fact(Kind.JOB_ENDED, Source.SLURM, at, state="CANCELLED", exit_code=0, signal=15)],
+    ]
+    verdict = judge(*(parts[part](float(place)) for place, part in enumerate(order)))
+    assert verdict.cause is Cause.USER_CODE
+
+
+def test_an_exception_before_a_cancellation_is_why_it_was_cancelled() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 40, in step\n'
+        "KeyError: 'position_ids'\n"
+        "slurmstepd: error: *** JOB 52 ON c4 CANCELLED AT 2026-03-04T12:30:00 ***\n"
+    )
+    assert judge(log(text)).cause is Cause.USER_CODE
+
+
+def test_a_cancellation_with_nothing_before_it_is_the_cause() -> None:
+    verdict = judge(log("step 4 loss 2.1\nslurmstepd: error: *** JOB 52 ON c4 CANCELLED AT 2026-03-04T12:30:00 ***\n"))
+    assert verdict.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+def test_slurm_reports_an_oom_kill_after_what_it_did() -> None:
+    text = (
+        "RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly\n"
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=52.0. Some of the step tasks have been OOM Killed.\n"
+    )
+    assert judge(log(text)).cause is Cause.APP_OOM_HOST
+    assert judge(log(text.splitlines(keepends=True)[0])).cause is Cause.DATALOADER
+
+
+def watchdog(rank: int, sequence: int, op: str, numel: int) -> str:
+    return (
+        f"[rank{rank}]:[E304 12:00:00.1 ProcessGroupNCCL.cpp:600] [Rank {rank}] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum={sequence}, OpType={op}, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) "
+        "ran for 600010 milliseconds before timing out.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ([(0, 9, "ALLREDUCE", 64), (1, 9, "ALLREDUCE", 64)], Cause.NCCL_HANG_UNKNOWN),
+        ([(0, 9, "ALLREDUCE", 64), (1, 9, "BROADCAST", 64)], Cause.COLLECTIVE_MISMATCH),
+        ([(0, 9, "ALLREDUCE", 64), (1, 9, "ALLREDUCE", 512)], Cause.COLLECTIVE_MISMATCH),
+        ([(0, 9, "ALLTOALL", 64), (1, 9, "ALLTOALL", 512)], Cause.NCCL_HANG_UNKNOWN),
+        ([(0, 7, "ALLREDUCE", 64), (1, 9, "ALLREDUCE", 64)], Cause.NCCL_HANG_UNKNOWN),
+        ([(0, 7, "ALLREDUCE", 64), (1, 9, "_REDUCE_SCATTER_BASE", 64)], Cause.COLLECTIVE_MISMATCH),
+    ],
+)
+def test_watchdogs_of_several_ranks_are_compared(lines: list[tuple[int, int, str, int]], cause: Cause) -> None:
+    verdict = judge(log("".join(watchdog(*line) for line in lines)))
+    assert (verdict.cause, verdict.drain_recommended) == (cause, False)
+
+
+def test_what_is_told_as_a_warning_yields_to_what_is_told_as_an_error() -> None:
+    text = (
+        "[W socket.cpp:500] [c10d] The client socket has failed to connect to [c4]:29500 (errno: 111 - refused).\n"
+        "ModuleNotFoundError: No module named 'flash_kernels'\n"
+    )
+    verdict = judge(log(text))
+    assert verdict.cause is Cause.SOFTWARE_ENV
+    assert any("told as a warning" in ground.note for ground in verdict.against)
+
+
+def test_rivals_rank_first_among_what_nothing_speaks_for_and_take_nothing_from_the_leader() -> None:
+    ranked = [(Cause.GPU_NVLINK, 0.8), (Cause.APP_OOM_GPU, 0.1), (Cause.GPU_GSP_OR_DRIVER, 0.1)]
+    raised = with_rivals(ranked, RULES)
+    assert raised[0] == (Cause.GPU_NVLINK, 0.8)
+    assert raised[1][0] is Cause.GPU_GSP_OR_DRIVER
+    assert sum(share for _, share in raised) == pytest.approx(1.0)
+    assert with_rivals([], RULES) == []
