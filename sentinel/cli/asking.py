@@ -107,7 +107,9 @@ def table(
     made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number in kept:
         made.add_column(columns[number], overflow="fold", no_wrap=columns[number] in whole)
-    cells = [[row[n] if isinstance(row[n], Text) else Text(shown(row[n])) for n in kept] for row in rows]
+    cells: list[list[Text]] = [
+        [cell if isinstance(cell := row[n], Text) else Text(shown(cell)) for n in kept] for row in rows
+    ]
     for place in (n for n, number in enumerate(kept) if columns[number] in cut):
         others = [
             max([len(columns[number]), *(row[n].cell_len for row in cells)])
