@@ -46,7 +46,8 @@ def decide(
 
 def matters(incident: Incident, verdict: Verdict, rules: Rules) -> bool:
     """Whether people should hear of it. An Xid that means nothing, under a job that goes on, does not."""
-    stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
+    # A job that its user cancelled, or that reached its time limit, is no failure: whoever did that knows.
+    stopped = any(item.kind == Kind.STALL or item.kind == Kind.JOB_ENDED and opens(item) for item in incident.evidence)
     reasons = [item for item in incident.evidence if opens(item)]
     harmless = {item.text for item in reasons if _harmless(item, rules)}  # other rules may read the same line
     if reasons and not stopped and not verdict.drain and all(item.text in harmless for item in reasons):

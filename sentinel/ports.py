@@ -71,6 +71,10 @@ class SlurmWriter(Protocol):
         """Change a pending job; ``excluded`` and ``required`` replace the lists (the caller gives the union)."""
         ...
 
+    async def defer(self, job: int) -> None:
+        """A held, pending job is no longer held and starts a month from now; what is not held stays as it is."""
+        ...
+
     async def release(self, job: int) -> None: ...
 
     async def notify(self, job: int, text: str) -> None:

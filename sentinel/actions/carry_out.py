@@ -38,7 +38,9 @@ async def carry_out(
             outcome = await ACTIONS[task.step.kind](task, means)
         except Unavailable as error:
             # Not known whether it happened: the action looks at Slurm first when it is tried again.
-            not_known = Outcome(task.step, Result.NOT_KNOWN, means.clock.now(), error.message)
+            before = means.ledger.outcome(task.incident.id, task.step)  # what it had asked for already, it keeps
+            kept = before.data if before is not None else {}
+            not_known = Outcome(task.step, Result.NOT_KNOWN, means.clock.now(), error.message, kept)
             means.ledger.record(task.plan, not_known)
             report(task.plan, not_known, error)
             await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])

@@ -71,6 +71,9 @@ class DryWriter:
         }
         self._note("update_job", job=job, data={key: value for key, value in asked.items() if value is not None})
 
+    async def defer(self, job: int) -> None:
+        self._note("defer", job=job)
+
     async def release(self, job: int) -> None:
         self._note("release", job=job)
 

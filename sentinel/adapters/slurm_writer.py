@@ -22,6 +22,7 @@ MAX_ARGUMENT = 1024  # Slurm cuts comments there
 # old ("Job credential revoked") and the restarted job fails at once (seen with 24.11). And it forgets the ended job only
 # when it last looked two seconds ago: a start before that is taken for the same job and its Prolog is not run (22.05).
 REVOKED_S = 2.05
+DEFERRED = "now+30days"  # a start this far off is none; a person who finds such a job sets StartTime=now
 NO_MORE_WORK = frozenset({"drain", "fail"})
 
 
@@ -190,7 +191,10 @@ class Writer:
             fields["StartTime"] = "now"
         if not fields:
             return
-        spec = array_spec(await self._record(job))
+        record = await self._record(job)
+        spec, seen = array_spec(record), _view(record)
+        if start_now and seen.state == "pending" and not seen.held:
+            await self._sleep(self._too_soon_s(seen))
         try:
             await self._verbs.set_job(spec, fields)
         except SlurmSaidNo as no:
@@ -200,6 +204,21 @@ class Writer:
                     return
                 raise Refused(f"job {job} is {view.state}: {no.message}") from no
             raise _refusal(spec, no) from no
+
+    async def defer(self, job: int) -> None:
+        """A held job waits for a time far off and is held no more, so that somebody's hold on it shows.
+
+        Raises:
+            Refused: the job does not wait, or slurmctld does not know it.
+        """
+        record = await self._record(job)
+        if not _view(record).held:
+            return
+        spec = array_spec(record)
+        if not await self._said_yes(lambda one: self._verbs.set_job(one, {"StartTime": DEFERRED}), spec):
+            raise Refused(f"job {job} does not wait any more")
+        if not await self._said_yes(self._verbs.release, spec):
+            raise Unavailable(f"job {job} changed its state; not known whether it waits")
 
     async def release(self, job: int) -> None:
         """Let a held job go. A job that is not held (any more), also one that ran and ended, is as asked.

@@ -141,7 +141,7 @@ class Recover:
         outcome = last.reason if last is not None else ""
         state = IncidentState.CLOSED
         if last is not None and (last.result is Result.FAILED or last.step.kind is StepKind.HOLD):
-            state = IncidentState.HELD
+            state = IncidentState.CLOSED if last.data.get("cancelled") else IncidentState.HELD
         if last is not None and last.step.kind is StepKind.CONFIRM and last.result is Result.DONE:
             took = (last.at - plan.at).total_seconds()
             self._telemetry.restart_s.observe(max(0.0, took))

@@ -191,8 +191,7 @@ def test_a_node_that_was_returned_is_not_convicted_again_by_what_it_was_drained_
     story.lab.run("inject", "xid", "--undo")
     story.reboot([first])
     story.sentinel("release", first, "--yes")
-    job = story.job(2)
-    assert first in job.nodes
+    job = story.job(2, "--", f"--nodelist={first}")
     victim = next(name for name in job.nodes if name != first)
     story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
     story.expect(drains=[victim], returns=[first], restarts=[job], messages=[{"gpus": [f"{victim}:1"]}])

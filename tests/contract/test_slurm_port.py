@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 
 import pytest
@@ -293,6 +294,24 @@ async def test_a_job_held_by_its_user_is_seen_as_such(world: World) -> None:
     assert (await world.job(job, waits_held)).reason == "JobHeldUser"
     await world.writer.requeue_hold(job)
     assert (await world.job(job, waits_held)).reason == "JobHeldUser"
+
+
+async def test_a_deferred_job_waits_without_a_hold_and_its_users_hold_shows(world: World) -> None:
+    job = world.submit()
+    await world.job(job, running)
+    await world.writer.requeue_hold(job)
+    await world.job(job, lambda job: waits_held(job) and not job.nodes)
+    for _ in range(2):
+        await world.writer.defer(job)
+    seen = await world.job(job, waiting)
+    assert not seen.held and seen.eligible_at is not None
+    assert seen.eligible_at - datetime.now(UTC) > timedelta(days=29) or not isinstance(world, RealWorld)
+    world.hold(job)
+    assert (await world.job(job, waits_held)).reason == "JobHeldUser"
+    await world.writer.update_job(job, start_now=True)
+    assert (await world.job(job, waits_held)).state == "pending"
+    world.unhold(job)
+    assert (await world.job(job, running)).restarts == 1
 
 
 async def test_requeue_0_is_mended_while_the_job_runs(world: World) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from sentinel.adapters.slurm_parse import ENDED, Record, job_view, node_view
 from sentinel.adapters.slurm_process import Answer, SlurmSaidNo
-from sentinel.adapters.slurm_writer import Writer
+from sentinel.adapters.slurm_writer import DEFERRED, Writer
 from sentinel.errors import Denied, Timeout
 from sentinel.model import Fleet, JobView, NodeView
 
@@ -368,6 +368,8 @@ class _FakeVerbs:
             this.requeue = fields["Requeue"] == "1"
         if fields.get("StartTime") == "now":
             this.eligible = self._slurm.clock.now().timestamp()
+        elif fields.get("StartTime") == DEFERRED:
+            this.eligible = self._slurm.clock.now().timestamp() + 30 * 86_400
         self._slurm.schedule()
 
     async def notify(self, job: str, text: str) -> None:

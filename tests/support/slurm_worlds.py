@@ -50,6 +50,10 @@ class World(Protocol):
 
     def cancel(self, job: int) -> None: ...
 
+    def hold(self, job: int) -> None: ...
+
+    def unhold(self, job: int) -> None: ...
+
     def lose(self, node: str) -> None: ...
 
     def revive(self, node: str) -> None: ...
@@ -110,6 +114,14 @@ class FakeWorld:
 
     def cancel(self, job: int) -> None:
         self.slurm.cancel(job)
+
+    def hold(self, job: int) -> None:
+        this = self.slurm.jobs[job]
+        if not this.held:  # else Slurm leaves everything as it is
+            this.held, this.held_by = True, "JobHeldUser"
+
+    def unhold(self, job: int) -> None:
+        self.slurm.jobs[job].held = False
 
     def lose(self, node: str) -> None:
         self.slurm.lose(node)
@@ -200,6 +212,12 @@ class RealWorld:
 
     def cancel(self, job: int) -> None:
         self.cluster.command("scancel", f"{job}")
+
+    def hold(self, job: int) -> None:
+        self.cluster.command("scontrol", "uhold", f"{job}")
+
+    def unhold(self, job: int) -> None:
+        self.cluster.command("scontrol", "release", f"{job}")
 
     def lose(self, node: str) -> None:
         self._lost.add(node)

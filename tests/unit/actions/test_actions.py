@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from core_records import AT, ended, incident, plan
 from core_world import ECC, FakeCheckpoints, FakeProgress, Fate, World
+from fake_slurm import FakeSlurm
 
 from sentinel.actions import ACTIONS, Means, Task
 from sentinel.actions.carry_out import carry_out, next_step
@@ -117,7 +118,7 @@ async def test_lost_node_that_a_person_drained_keeps_their_reason(world: Worlds)
 
 
 @pytest.mark.parametrize("how", ["running", "failed", "completed", "requeued"])
-async def test_job_is_held_from_whatever_state(world: Worlds, how: str) -> None:
+async def test_job_waits_far_off_from_whatever_state(world: Worlds, how: str) -> None:
     there = world()
     if how in ("failed", "completed"):
         there.slurm.end(there.job, exit_code=int(how == "failed"))
@@ -127,7 +128,65 @@ async def test_job_is_held_from_whatever_state(world: Worlds, how: str) -> None:
     assert (await do(there, StepKind.REQUEUE_HOLD)).result is Result.DONE
     job = there.slurm.jobs[there.job]
     found: list[object] = [job.state, job.held, job.restarts, list(job.on)]
-    assert found == ["PENDING", True, 1, []]
+    assert found == ["PENDING", False, 1, []]
+    assert job.eligible - there.slurm.clock.now().timestamp() > 86_400
+
+
+@pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD])
+async def test_job_that_its_user_cancels_while_it_completes_stays_cancelled(world: Worlds, kind: StepKind) -> None:
+    """Slurm calls it completing until its processes are gone, and would requeue it."""
+    there = world()
+    job = there.slurm.jobs[there.job]
+    job.state = "COMPLETING"
+    looks = 0
+
+    async def look(number: int) -> object:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            there.slurm.cancel(number)
+        return await FakeSlurm.job(there.slurm, number)
+
+    there.slurm.job = look  # type: ignore[method-assign,assignment]
+    found = await do(there, kind)
+    assert "cancelled" in found.reason and found.data["cancelled"] is True
+    assert there.slurm.calls == [] and job.state == "CANCELLED"
+
+
+async def test_job_that_its_user_held_before_we_stopped_it_is_left(world: Worlds) -> None:
+    there = world()
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)  # scontrol requeuehold, by its user
+    found = await do(there, StepKind.REQUEUE_HOLD)
+    assert found.result is Result.FAILED and "not by Sentinel" in found.reason
+    assert there.slurm.jobs[there.job].held and there.slurm.calls == []
+
+
+async def test_job_that_its_user_holds_while_we_prepare_its_restart_stays_held(world: Worlds) -> None:
+    there = world()
+    stop = Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0)
+    there.store.intend(plan(stop), stop, AT)
+    there.store.record(plan(stop), await do(there, StepKind.REQUEUE_HOLD))
+    await do(there, StepKind.EXCLUDE, nodes="n1")
+    job = there.slurm.jobs[there.job]
+    job.held, job.held_by = True, "JobHeldUser"
+    found = await do(there, StepKind.RELEASE)
+    assert found.result is Result.FAILED and "whoever held it releases it" in found.reason
+    assert job.held and job.state == "PENDING"
+
+
+async def test_words_of_others_in_the_admin_comment_stay(world: Worlds) -> None:
+    there = world()
+    job = there.slurm.jobs[there.job]
+    job.admin_comment = "bill to project 7"
+    await do(there, StepKind.REQUEUE_HOLD)
+    for _ in range(2):
+        await do(there, StepKind.EXCLUDE, nodes="n1")
+        assert job.admin_comment == "sentinel:inc1 gpu_memory_ecc n1:3 attempt=1 || bill to project 7"
+    await do(there, StepKind.HOLD)
+    assert job.admin_comment == "sentinel:inc1 gpu_memory_ecc n1:3 held || bill to project 7"
+    job.admin_comment = "x" * 1024
+    await do(there, StepKind.EXCLUDE, nodes="n1")
+    assert len(job.admin_comment) == 1024 and job.admin_comment.startswith("sentinel:inc1 ")
 
 
 async def test_job_that_somebody_restarted_is_not_stopped(world: Worlds) -> None:
@@ -168,7 +227,8 @@ async def test_purged_job_fails(world: Worlds, kind: StepKind) -> None:
 
 async def test_job_whose_epilogs_hang_is_not_called_held(world: Worlds) -> None:
     there = world()
-    await do(there, StepKind.REQUEUE_HOLD)
+    there.slurm.lose("n1")
+    there.slurm.notice("n1")  # requeued by Slurm, not held
     there.slurm.jobs[there.job].on = ("n1",)  # still on its node
     with pytest.raises(Unavailable, match="still pending after 90 s"):
         await do(there, StepKind.REQUEUE_HOLD)
@@ -219,8 +279,9 @@ async def test_only_what_this_incident_held_is_released(world: Worlds) -> None:
 @pytest.mark.parametrize("comment", ["", "sentinel:other gpu", "mine"])
 async def test_job_held_by_somebody_else_is_never_released(world: Worlds, comment: str) -> None:
     there = world()
-    await held_by_us(there)
-    there.slurm.jobs[there.job].admin_comment = comment
+    job = there.slurm.jobs[there.job]
+    there.slurm.back_to_queue(job, held=True)
+    job.admin_comment = comment
     found = await do(there, StepKind.RELEASE)
     assert found.result is Result.FAILED and "held by somebody else" in found.reason
     assert there.slurm.jobs[there.job].held

@@ -94,12 +94,30 @@ async def test_lost_node_is_set_down_unless_all_of_it_is_so(
     assert outcome.result is Result.DONE and was_asked == asked
 
 
-@pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD])
-async def test_held_job_is_not_held_again(world: Worlds, kind: StepKind) -> None:
+async def test_held_job_is_not_held_again(world: Worlds) -> None:
     there = world()
     there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)
-    outcome, asked = await do(there, kind)
-    assert outcome.result is Result.DONE and asked == ([] if kind is StepKind.REQUEUE_HOLD else ["update_job"])
+    outcome, asked = await do(there, StepKind.HOLD)
+    assert outcome.result is Result.DONE and asked == ["update_job"]
+
+
+async def test_job_that_waits_far_off_is_not_stopped_again(world: Worlds) -> None:
+    there = world()
+    outcome, asked = await do(there, StepKind.REQUEUE_HOLD)
+    assert outcome.result is Result.DONE and asked == ["requeue_hold", "defer"]
+    outcome, asked = await do(there, StepKind.REQUEUE_HOLD)
+    assert outcome.result is Result.DONE and asked == []
+
+
+async def test_hold_that_is_ours_and_was_cut_is_carried_on(world: Worlds) -> None:
+    """Killed between the request and the answer: the ledger knows that we had asked."""
+    there = world()
+    step = Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0)
+    there.store.intend(plan(step), step, there.slurm.clock.now())
+    there.store.record(plan(step), Outcome(step, Result.NOT_KNOWN, there.slurm.clock.now(), "", {"asked": True}))
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)
+    outcome, asked = await do(there, StepKind.REQUEUE_HOLD)
+    assert outcome.result is Result.DONE and asked == ["defer"]
 
 
 @pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD])
@@ -107,16 +125,16 @@ async def test_waiting_job_that_is_not_held_is(world: Worlds, kind: StepKind) ->
     there = world()
     there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
     outcome, asked = await do(there, kind)
-    assert outcome.result is Result.DONE and asked[0] == "requeue_hold" and there.slurm.jobs[there.job].held
+    assert outcome.result is Result.DONE and asked[0] == "requeue_hold"
+    assert there.slurm.jobs[there.job].held == (kind is StepKind.HOLD)
 
 
 async def test_running_job_that_is_held_only_by_name_is_stopped(world: Worlds) -> None:
     there = world()
     there.slurm.jobs[there.job].held = True
     outcome, asked = await do(there, StepKind.REQUEUE_HOLD)
-    assert (
-        outcome.result is Result.DONE and asked == ["requeue_hold"] and there.slurm.jobs[there.job].state == "PENDING"
-    )
+    assert outcome.result is Result.DONE and asked == ["requeue_hold", "defer"]
+    assert there.slurm.jobs[there.job].state == "PENDING"
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])

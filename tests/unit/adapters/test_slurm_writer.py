@@ -97,6 +97,20 @@ async def test_a_job_requeued_this_second_is_released_in_the_next(later_s: float
     assert not slurm.jobs[job].held
 
 
+@pytest.mark.parametrize(("later_s", "waits_s"), [(0.0, REVOKED_S), (3.0, 0.0)])
+async def test_a_deferred_job_starts_in_the_next_second(later_s: float, waits_s: float) -> None:
+    slurm = FakeSlurm()
+    job = slurm.submit()
+    await slurm.requeue_hold(job)
+    await slurm.defer(job)
+    assert (slurm.jobs[job].held, slurm.jobs[job].state) == (False, "PENDING")
+    waits = Waits()
+    writer = Writer(slurm._verbs, now=lambda: slurm.jobs[job].submitted + later_s, sleep=waits)
+    await writer.update_job(job, start_now=True)
+    assert waits.seconds == [pytest.approx(waits_s)]
+    assert slurm.jobs[job].state == "RUNNING"
+
+
 async def test_a_job_that_never_ran_is_released_at_once() -> None:
     slurm = FakeSlurm()
     job = slurm.submit(held=True)

@@ -161,6 +161,8 @@ NOTHING = verdict(Cause.UNKNOWN, scope=Scope.UNKNOWN, restart=Restart.NONE)
         ([REMAP, BUS], verdict(suspect=("n1",)), True),
         ([REMAP, ended()], verdict(suspect=("n1",)), True),
         ([ended()], NOTHING, True),
+        ([REMAP, ended(state="cancelled")], verdict(suspect=("n1",)), False),
+        ([ended(state="timeout")], NOTHING, False),
         ([evidence(Kind.STALL, source=Source.PROGRESS, job=101)], NOTHING, True),
         ([BUS], verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.CLUSTER), True),
         ([BUS], verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.CLUSTER, restart=Restart.NONE), False),

@@ -1,0 +1,45 @@
+"""What a job's user does with it while it is being restarted wins."""
+
+from __future__ import annotations
+
+import pytest
+from timeline import Story, until
+
+pytestmark = pytest.mark.slurm
+
+MOMENTS = [
+    pytest.param("incident-candidate", id="not yet judged", marks=pytest.mark.deep),
+    pytest.param("kind=drain ", id="drained"),
+    pytest.param("kind=choose_checkpoint ", id="checkpoint chosen", marks=pytest.mark.deep),
+    pytest.param("kind=release ", id="released", marks=pytest.mark.deep),
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_job_that_its_user_cancels_does_not_come_back(story: Story, moment: str):
+    job = story.job(2)
+    victim = job.nodes[1]
+    story.inject("xid", "--node", victim, "--gpu", "0", "--xid", "79")
+    story.wait_daemon_log(moment)
+    story.lab.slurm("scancel", str(job.id))
+    story.jobs.remove(job)  # how often it was restarted until then is not the matter
+    until(lambda: job.state() == "CANCELLED", lambda: f"the job to be cancelled: {job.shown()}")
+    story.expect(drains=[victim], messages=[{"cause": "gpu_fallen_off_bus", "job": job.id}])
+    story.settle(2)
+    assert job.state() == "CANCELLED"
+    assert moment == "kind=release " or len(job.starts()) == 1
+
+
+def test_a_job_that_its_user_holds_while_it_is_restarted_stays_held(story: Story):
+    job = story.job(2)
+    victim = job.nodes[0]
+    story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
+    story.wait_daemon_log("kind=choose_checkpoint ")
+    story.lab.slurm("scontrol", "uhold", str(job.id))
+    story.expect(drains=[victim], held=[job], messages=[{"cause": "gpu_fallen_off_bus", "job": job.id}])
+    assert len(job.starts()) == 1
+    story.lab.slurm("scontrol", "release", str(job.id))
+    until(lambda: len(job.starts()) == 2 and job.steps_again(), lambda: f"the released job to train: {job.shown()}")
+    story.expect(free=[job])
+    assert job.resumed()[0] in job.saved(job.resumed()[1])  # the resume point was written all the same
+    assert victim not in job.nodes_now()
