@@ -26,6 +26,8 @@ QUIET = frozenset(
         Kind.CHECKPOINTS_HELD,
         Kind.BUNDLE,
         Kind.LEFT_BEHIND,
+        Kind.COUNTERS,
+        "persistence_off",  # a setting of the driver: slower to begin, no fault
     }
 )
 # How Slurm says that a job did not end by itself or by somebody's wish.

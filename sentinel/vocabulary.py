@@ -101,6 +101,7 @@ class Kind(StrEnum):
     SLOW = "slow"
     TASK_STATE = "task_state"  # data: state (/proc letter), pid; where.rank
     CHECKPOINT_INVALID = "checkpoint_invalid"  # data: path, step, reason
+    COUNTERS = "counters"  # counters that age with their part; data: "unit/name" -> value, e.g. "gpu3/pcie_replay"
     CHECKPOINT_SAVED = "checkpoint_saved"
     CHECKPOINTS_HELD = "checkpoints_held"  # local checkpoints when the job ended; data: listing (packed)
     BUNDLE = "bundle"  # what explains a job's end is kept in where.path on where.node; data: files, bytes

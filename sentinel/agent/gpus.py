@@ -14,6 +14,7 @@ from sentinel.agent.children import Children, Ending, Program
 from sentinel.agent.keeping import restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError
+from sentinel.evidence.ageing import Ageing
 from sentinel.evidence.dcgm import DcgmReader, Fact
 from sentinel.evidence.gpu_samples import Sample, sample_from
 from sentinel.log import Log
@@ -49,6 +50,7 @@ class GpuWatch:
         kept = restore(self._state)
         self._reader = DcgmReader(node, promised, kept if isinstance(kept, dict) else None)
         self._saved = self._reader.state
+        self._ageing = Ageing(node, Source.DCGM, period_s=settings.dcgm.counters_s)
         self._lock = threading.Lock()
         self._heard_s: float | None = None
         self._reason = "no telemetry yet"
@@ -90,7 +92,7 @@ class GpuWatch:
                 return
             with self._lock:
                 news = not self._fresh()
-                found = self._reader.read(sample)
+                found = [*self._reader.read(sample), *self._ageing.gpus(sample)]
                 self._heard_s = time.monotonic()
                 if sample.via == "dcgm":
                     self._said = ""  # what is said of a worse source stays said

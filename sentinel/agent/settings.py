@@ -18,6 +18,12 @@ class Dcgm:
         1.0, "raw fields are the fast signal; health polls every 30 s at best", unit="s", least=0.1
     )
     health_s: float = setting(30.0, "period of DCGM's own health check, the slow second", unit="s", least=1.0)
+    counters_s: float = setting(
+        6 * 3600.0,
+        "counters that age (remaps, replays, ECC) are told this often, changed ones after 15 min",
+        unit="s",
+        least=60.0,
+    )
     connect_s: float = setting(15.0, "a refused connection takes 5 s, a black-holed one 11 s", unit="s", least=1.0)
     silent_s: float = setting(
         10.0,

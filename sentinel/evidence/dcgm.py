@@ -30,6 +30,7 @@ from sentinel.evidence.gpu_samples import (
     PCIE_REPLAY,
     PCIE_WIDTH,
     PCIE_WIDTH_MAX,
+    PERSISTENCE,
     RECOVERY_ACTION,
     REMAP_FAILURE,
     REMAP_PENDING,
@@ -45,6 +46,7 @@ from sentinel.evidence.gpu_samples import (
 from sentinel.model import Evidence, Kind, Scalar, Source, Where, stable_id, utc
 
 FIRST_EVENT_AGE_S = 300.0  # without a cursor, older Xids are history that was dealt with before we came
+CLOCK_BACK_S = 60.0  # a cursor this far ahead of now belongs to a clock that was wrong
 BLANK_SAMPLES = 3  # in a row, before "all blank" is believed
 SLOWDOWN_SAMPLES = 3
 PCIE_REPLAYS_PER_MIN = 8.0  # DCGM's own limit of the replay rate for the boards it knows
@@ -122,6 +124,8 @@ class DcgmReader:
         for gpu_id, xid, at_us in sorted(sample.events, key=lambda event: event[2]):
             gpu = by_id.get(gpu_id) or Gpu(gpu_id)
             known = self._cursor.get(gpu.key)
+            if known is not None and known[0] / 1e6 > sample.at.timestamp() + CLOCK_BACK_S:
+                known = None  # the clock was set back: what comes now is new, whatever its time
             if known is None and at_us / 1e6 < sample.at.timestamp() - FIRST_EVENT_AGE_S:
                 continue
             if known is not None and (at_us < known[0] or (at_us == known[0] and xid in known[1])):
@@ -171,6 +175,11 @@ class DcgmReader:
         yield from self._edge(
             sample, "gpu_thermal", hot, gpu, "gpu_thermal", f"{heat:g} °C, slowdown at {limit:g} °C" if hot else "",
             {"temperature": heat, "limit": limit},
+        )  # fmt: skip
+        persistence = _number(gpu, PERSISTENCE)
+        yield from self._edge(
+            sample, "persistence_off", None if persistence is None else persistence == 0, gpu, "persistence_off",
+            "persistence mode is off: the driver is unloaded between jobs, and counters begin again", {},
         )  # fmt: skip
         reasons = _number(gpu, CLOCK_REASONS)
         if reasons is not None:

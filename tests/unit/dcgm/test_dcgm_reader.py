@@ -10,6 +10,7 @@ import pytest
 from sentinel.errors import ProtocolError
 from sentinel.evidence.dcgm import DcgmReader
 from sentinel.evidence.gpu_samples import ALWAYS_THERE, Gpu, HealthIncident, Sample, sample_from
+from sentinel.incidents import opens
 from sentinel.model import Evidence, Kind, Source
 
 T0 = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -215,3 +216,17 @@ def test_equal_samples_give_equal_ids() -> None:
 def test_a_message_of_another_shape_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
         sample_from(message, T0)
+
+
+def test_a_clock_that_was_set_back_hides_no_xid() -> None:
+    reader = DcgmReader("n7", 4, {"xids": {"GPU-0002": [us(3600), [31]]}})
+    assert kinds(reader.read(sample(1, events=((2, 79, us(0.5)),)))) == ["xid"]
+    assert reader.read(sample(2, events=((2, 79, us(0.5)),))) == [], "and each is still said once"
+
+
+def test_persistence_mode_is_said_and_opens_nothing() -> None:
+    reader = DcgmReader("n7", 4)
+    found = reader.read(sample(1, gpu(0), gpu(1, f66=0), gpu(2), gpu(3)))
+    assert kinds(found) == ["persistence_off"]
+    assert not opens(found[0])
+    assert reader.read(sample(2, gpu(0), gpu(1, f66=None), gpu(2), gpu(3))) == []
