@@ -32,7 +32,11 @@ def decide(
     verdict = classify(incident, history=history, rules=rules, now=now)
     if only_tells(incident):  # its job goes on
         verdict = dataclasses.replace(verdict, drain=(), suspect=(), restart=Restart.NONE, onset_step=None)
-    plan = policy.decide(
+    return Decision(verdict, _plan(verdict, incident, situation, settings, now))
+
+
+def _plan(verdict: Verdict, incident: Incident, situation: Situation, settings: Settings, now: datetime) -> Plan:
+    return policy.decide(
         verdict,
         incident,
         situation,
@@ -41,13 +45,22 @@ def decide(
         act_confidence=settings.judgement.act_confidence,
         now=now,
     )
-    return Decision(verdict, plan)
+
+
+def plan_for_job(
+    verdict: Verdict, incident: Incident, situation: Situation, *, settings: Settings, now: datetime
+) -> Plan:
+    """What may be done for one more job of nodes that another incident takes out: that one's verdict, this job's budget."""
+    plan = _plan(verdict, incident, situation, settings, now)
+    return dataclasses.replace(plan, steps=tuple(step for step in plan.steps if step.kind not in NODE_STEPS))
 
 
 def matters(incident: Incident, verdict: Verdict, rules: Rules) -> bool:
     """Whether people should hear of it. An Xid that means nothing, under a job that goes on, does not."""
     # A job that its user cancelled, or that reached its time limit, is no failure: whoever did that knows.
-    stopped = any(item.kind == Kind.STALL or item.kind == Kind.JOB_ENDED and opens(item) for item in incident.evidence)
+    stopped = any(
+        item.kind == Kind.STALL or (item.kind == Kind.JOB_ENDED and opens(item)) for item in incident.evidence
+    )
     reasons = [item for item in incident.evidence if opens(item)]
     harmless = {item.text for item in reasons if _harmless(item, rules)}  # other rules may read the same line
     if reasons and not stopped and not verdict.drain and all(item.text in harmless for item in reasons):

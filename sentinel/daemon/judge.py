@@ -11,6 +11,8 @@ from functools import partial
 from sentinel import incidents as room
 from sentinel import pipeline
 from sentinel.adapters.store import Store
+from sentinel.daemon import joining
+from sentinel.daemon.failed_resume import failed_resume
 from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
@@ -31,7 +33,6 @@ from sentinel.model import (
     Kind,
     Plan,
     Source,
-    StepKind,
     Verdict,
     Where,
     stable_id,
@@ -198,16 +199,17 @@ class Judge:
         incident = self.incidents.get(incident_id)
         if incident is None or incident.state is IncidentState.CLOSED:
             return
-        incident = self._settle_job(incident, fleet)
+        incident = self._joined(incident, fleet)
         asked: list[Evidence] = []
         if incident_id not in self.plans:
-            asked = [*await self._inquiry.about(incident), *await asyncio.to_thread(self._failed_resume, incident)]
-        if asked:
-            stored = await asyncio.to_thread(self._store.append, asked)
-            incident = room.attach(self.incidents[incident_id], stored, self._clock.now())
-        incident = located(incident, self._live)
-        self.incidents[incident_id] = incident
+            resumed = partial(failed_resume, incident, self._live, self._store, self._clock.now())
+            asked = [*await self._inquiry.about(incident), *await asyncio.to_thread(resumed)]
+        stored = await asyncio.to_thread(self._store.append, asked) if asked else []
         now = self._clock.now()
+        if incident_id not in self.incidents:
+            return  # became part of another one meanwhile
+        incident = located(room.attach(self.incidents[incident_id], stored, now), self._live)
+        self.incidents[incident_id] = incident
         history = await asyncio.to_thread(self._past.history, now, without=incident_id)
         look = partial(self._first_looks, now=now)
         alike = failing_alike(incident, self.incidents, self.verdicts, list(self._judging), look)
@@ -222,52 +224,37 @@ class Judge:
         if incident_id not in self.plans and not pipeline.matters(incident, decision.verdict, self._rules):
             self._log.info("evidence-noted", incident=incident_id, cause=decision.verdict.cause)
             return
+        first = incident_id not in self.plans
         await self._keep(incident, decision.verdict, decision.plan, situation.job, now)
+        if first:
+            await self._take_along(incident, decision.verdict, self.plans[incident_id], fleet, now)
+
+    def _joined(self, incident: Incident, fleet: Fleet) -> Incident:
+        """With its job, and with what turns out to be the same failure."""
+        incident = joining.with_job(incident, self._live, fleet)
+        if incident.id not in self.plans:
+            others = list(self.incidents.values())
+            for other in joining.same_failure(incident, others, self.plans, self._live, fleet, self._window):
+                incident = room.attach(incident, other.evidence, self._clock.now())
+                del self.incidents[other.id]
+                self._log.info("incident-joined", incident=incident.id, joined=other.id)
+        self.incidents[incident.id] = incident
+        return incident
+
+    async def _take_along(self, incident: Incident, verdict: Verdict, plan: Plan, fleet: Fleet, now: datetime) -> None:
+        """The other jobs of the nodes that go out are recovered as well."""
+        known, opt_in = list(self.incidents.values()), self._settings.recovery.opt_in
+        for new in joining.taken_along(incident, verdict, plan, fleet, known, opt_in=opt_in, now=now):
+            self.incidents[new.id] = new
+            situation = await self._situation(new, fleet, now)
+            own = pipeline.plan_for_job(verdict, new, situation, settings=self._settings, now=now)
+            self._log.info("job-taken-along", incident=new.id, of=incident.id, job=new.job)
+            await self._keep(new, verdict, own, situation.job, now)
 
     def _words_may_come(self, incident: Incident, now: datetime) -> bool:
         """Whether the job ended just now: the last lines of its log, which say why, are still under way."""
         early = now - timedelta(seconds=self._settings.judgement.log_settle_s)
         return any(item.kind == Kind.JOB_ENDED and item.seen_at > early for item in incident.evidence)
-
-    def _failed_resume(self, incident: Incident) -> list[Evidence]:
-        """An attempt that ended before a step, and was to resume from a checkpoint we chose: that one is suspect."""
-        kinds = {item.kind for item in incident.evidence}
-        if incident.job is None or not incident.attempt or Kind.JOB_ENDED not in kinds or "resumed" in kinds:
-            return []
-        if self._live.first_step(incident.job, incident.attempt) is not None:
-            return []
-        rows = self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=incident.job)
-        chosen = next((r["data"] for r in rows if r["attempt"] == incident.attempt - 1 and r["data"].get("path")), None)
-        if chosen is None:
-            return []
-        now = self._clock.now()
-        return [
-            Evidence(
-                id=stable_id("failed-resume", incident.job, incident.attempt),
-                at=now,
-                seen_at=now,
-                source=Source.CHECKPOINT,
-                kind=Kind.CHECKPOINT_INVALID,
-                where=Where(job=incident.job, attempt=incident.attempt, path=str(chosen["path"])),
-                text=f"attempt {incident.attempt} was to resume from {chosen['path']} and gained no step",
-                data={
-                    "path": str(chosen["path"]),
-                    "step": chosen.get("step"),
-                    "reason": "the job did not resume from it",
-                },
-            )
-        ]
-
-    def _settle_job(self, incident: Incident, fleet: Fleet) -> Incident:
-        """Job and attempt, now that a fresh snapshot is here."""
-        if incident.job is None:
-            view = next((v for v in map(self._live.job_on, incident.nodes) if v is not None), None)
-            if view is not None:
-                return dataclasses.replace(incident, job=view.id, attempt=view.restarts)
-            return incident
-        if incident.attempt is None and incident.job in fleet.jobs:
-            return dataclasses.replace(incident, attempt=fleet.jobs[incident.job].restarts)
-        return incident
 
     async def _keep(self, incident: Incident, verdict: Verdict, plan: Plan, job: JobView | None, now: datetime) -> None:
         first = incident.id not in self.plans

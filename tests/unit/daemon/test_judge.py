@@ -181,3 +181,62 @@ async def test_end_of_a_job_is_the_same_evidence_from_event_and_reconciliation(w
     assert job_ended(view, later(1), nodes=()) == job_ended(view, later(1), nodes=())
     assert job_ended(view, later(1), nodes=()).id == job_ended(view, later(9), nodes=("n1",)).id
     assert job_ended(view, later(1), nodes=()).data["exit_code"] == 3
+
+
+# --- what belongs together after all ---------------------------------------------------------------------------------------
+
+
+async def test_gpu_heard_of_before_its_job_and_the_jobs_end_are_one_incident(world: Worlds) -> None:
+    """The job began a moment ago: no snapshot shows it yet, and when one does it has failed."""
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    there.slurm.end(there.job, exit_code=1)
+    for item in (bus("n1"), ended(there.job)):
+        await daemon.observe([item])
+    await daemon.quiet()
+    assert [row[1:] for row in incidents_of(there.store).values()] == [(there.job, "gpu_fallen_off_bus")]
+    assert drained(there) == {"n1"} and len(sink.got) == 1
+    assert there.slurm.jobs[there.job].restarts == 1
+
+
+async def test_gpu_lost_after_a_job_had_ended_is_not_its_failure(world: Worlds) -> None:
+    there = world()
+    there.slurm.end(there.job, exit_code=1)
+    await Daemon(there).observe([])
+    daemon = Daemon(there)
+    await daemon.observe([bus("n1", at_s=60.0)])
+    await daemon.quiet()
+    assert [row[1] for row in incidents_of(there.store).values()] == [None]
+    assert there.slurm.jobs[there.job].restarts == 0
+
+
+def beside(there: World, node: str, *, comment: str | None = None) -> int:
+    """One more job on a node that another one is on, too: each has some of its GPUs."""
+    first = there.slurm.jobs[there.job]
+    job = there.slurm.submit(nodes=99, user="bo", uid=1002, comment=comment or str(first.record["comment"]))
+    this = there.slurm.jobs[job]
+    this.state, this.on, this.nodes, this.started = "RUNNING", (node,), 1, first.started
+    return job
+
+
+async def test_every_job_of_a_node_that_goes_out_is_recovered_by_its_own_plan(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    other, left = beside(there, "n1"), beside(there, "n1", comment="{}")
+    daemon = Daemon(there, [sink])
+    await daemon.observe([bus("n1")])
+    await daemon.quiet()
+    assert sorted(row[1] for row in incidents_of(there.store).values()) == [there.job, other]
+    assert [there.slurm.jobs[job].restarts for job in (there.job, other, left)] == [1, 1, 0]
+    assert drained(there) == {"n1"}
+    assert [call[1] for call in there.slurm.calls if call[0] == "set_node"] == ["n1"]
+    assert sorted(notice.data["user"] for notice in sink.got) == ["alice", "bo"]
+    assert daemon.bugs() == 0
+
+
+async def test_a_job_of_another_node_is_left(world: Worlds) -> None:
+    there = world()
+    other = beside(there, "n3")
+    daemon = Daemon(there)
+    await daemon.observe([bus("n1")])
+    await daemon.quiet()
+    assert there.slurm.jobs[other].restarts == 0
