@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from math import isfinite
 
 from sentinel.classify.context import context
 from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.readings import Reading, read
+from sentinel.classify.recurrence import onset
+from sentinel.classify.separate import with_others
 from sentinel.classify.weigh import Weighed, grounds, odds, order, shares, weigh, with_rivals
 from sentinel.model import (
     Alternative,
@@ -41,6 +42,11 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     by_id = rules.by_id()
     readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
     readings = _survived(readings, incident)
+    verdict = _judge(incident, readings, history, rules, now)
+    return with_others(verdict, readings, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN)
+
+
+def _judge(incident: Incident, readings: list[Reading], history: History, rules: Rules, now: datetime) -> Verdict:
     added = context(incident, readings, history, rules, now)
     leading = order([*readings, *(reading for reading in added if reading.role is Role.CAUSE)])
     weighed = weigh(leading, rules) + [Weighed(reading, 1.0) for reading in added if reading.role is not Role.CAUSE]
@@ -84,7 +90,7 @@ def _unknown(
         scope=Scope.UNKNOWN,
         confidence=round(1 - ranked[0][1], 3),
         restart=Restart.RESUME,
-        onset_step=_onset(incident),
+        onset_step=onset(incident),
         alternatives=tuple(Alternative(c, round(p, 3)) for c, p in ranked[:3]) if shown else (),
         grounds=spoke_for if shown else (),
         against=against if shown else (),
@@ -123,7 +129,7 @@ def _verdict(
         suspect=suspect,
         drain_recommended=recommended,
         restart=restart,
-        onset_step=_onset(incident),
+        onset_step=onset(incident),
         alternatives=tuple(Alternative(c, round(p, 3)) for c, p in ranked[1:4]),
         grounds=spoke_for,
         against=against,
@@ -195,6 +201,8 @@ def _who(
         named = named or [where.rank]
         if reading.evidence.kind != Kind.STALL:
             ranks.extend(rank for rank in named if rank is not None and rank not in ranks)
+    first = [e.where.rank for e in incident.evidence if e.kind == "first-failure" and e.where.rank is not None]
+    ranks = [*dict.fromkeys([*first, *ranks])]  # whom the launcher saw fail first
     machine = cause not in APPLICATION
     suspect = (
         tuple(node for node in nodes if node not in drain)[:8] if machine and cause is not C.FILESYSTEM_STORAGE else ()
@@ -208,21 +216,6 @@ def _who(
 def _add(names: list[str], name: str | None) -> None:
     if name and name not in names:
         names.append(name)
-
-
-def _onset(incident: Incident) -> int | None:
-    """The step at which numbers went bad: of the first bad line, or of the last step before it."""
-    last: int | None = None
-    for evidence in sorted(incident.evidence, key=lambda e: (e.at, e.line or 0)):
-        step = evidence.data.get("step")
-        if evidence.kind == "nan":
-            return step if isinstance(step, int) else (last + 1 if last is not None else None)
-        if evidence.kind == Kind.STEP and isinstance(step, int):
-            loss = evidence.data.get("loss")
-            if isinstance(loss, float) and not isfinite(loss):
-                return step
-            last = step
-    return None
 
 
 def _would_change(cause: Cause, ranked: list[tuple[Cause, float]], rules: Rules, drained: bool) -> tuple[str, ...]:

@@ -9,12 +9,13 @@ import stat
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sentinel.classify.hang import HangFinding, analyse
 from sentinel.collectives import RankTrace, Unreadable
 from sentinel.errors import UserError
+from sentinel.evidence.error_file import read_error_file
 from sentinel.evidence.flight_recorder import named_as_dump, read_dump
 from sentinel.evidence.logs import LogReader, Signatures
 from sentinel.model import Evidence, Kind, Source, Where, stable_id
@@ -29,6 +30,8 @@ _PROGRESS = frozenset({"pause", "resumed"})
 _KERNEL_NAME = re.compile(r"(?i)^(?:dmesg|kern(?:el)?[._-]?log|kmsg|messages|syslog|journal(?:ctl)?)\b")
 _SLURM_NAME = re.compile(r"(?i)^slurm(?:ctld|d|dbd)\b")
 _DCGM_NAME = re.compile(r"(?i)^(?:dcgm|nv-hostengine|fabricmanager)")
+ERROR_FILE_BYTES = 1 << 20  # of one worker's error file
+EPOCH = datetime(1970, 1, 2, tzinfo=UTC)
 DUMP_BYTES = 1 << 28  # of one flight-recorder dump
 
 
@@ -43,6 +46,9 @@ def read_path(
     for file in _files(path, problems):
         try:
             if path.is_dir() and named_as_dump(file.name) and _dump(file, traces, torn):
+                continue
+            if source == "auto" and (written := _error_file(file, signatures, node, now)):
+                evidence.extend(written)
                 continue
             evidence.extend(_read(file, signatures, now, source, node))
         except OSError as error:
@@ -64,6 +70,17 @@ def _dump(file: Path, traces: list[RankTrace], torn: list[Unreadable]) -> bool:
     elif isinstance(found, Unreadable):
         torn.append(found)
     return found is not None
+
+
+def _error_file(file: Path, signatures: Signatures, node: str | None, now: datetime) -> list[Evidence]:
+    """What torchelastic's error file of one worker says; nothing where the file is none."""
+    if not file.name.endswith(".json") or not file.is_file() or file.stat().st_size > ERROR_FILE_BYTES:
+        return []
+    content = file.read_bytes()
+    if not content.lstrip().startswith(b'{"message"'):
+        return []
+    found = read_error_file(content, Where(node=node, path=str(file)), signatures, EPOCH, now)
+    return [] if any(item.kind == Kind.UNREADABLE for item in found) else found  # then it is a log of JSON lines
 
 
 def _hang(finding: HangFinding, path: Path, now: datetime) -> Evidence:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sentinel.evidence.launcher import BLOCK, first_failure
 from sentinel.evidence.lines import clean, prefix_of, time_of, uptime_of, visible
 from sentinel.evidence.screen import PlainScreen, Screen
 from sentinel.evidence.xid import xid_data
@@ -24,6 +25,7 @@ LIMIT = 6  # evidences kept per rule and unit; further ones are counted
 UNIT_LIMIT = 2048  # rules times units kept
 FORGET_S = 600.0  # while following a live log, the limits above hold for so long
 ENOUGH = 4096  # hits of one rule after which its lines are only counted; Xids, which differ by number, are all read
+FIRST_FAILURE = "first-failure"  # a launcher's headline; the worker it means stands in the lines behind it
 STEPS_PER_BLOCK = 96  # a block with more step lines yields the first and last of them, evenly thinned
 
 # A machine's own log is read with the rules of its form; a job's log may quote any of them.
@@ -33,6 +35,13 @@ FORMS = {
     Source.DCGM: frozenset({Form.DCGM, Form.KERNEL}),
 }
 
+# A line of source that a traceback quotes names an error that may never have happened.
+_QUOTED = re.compile(
+    rb"[^\n]{0,60}?(?: {4,}|\t)(?:raise|if|elif|return|except|assert|with|for|while|yield|warnings\.warn)[ (]"
+    rb"[^\n]{0,200}(?:[(:,\[{]|\))\s*$",
+    re.MULTILINE,
+)
+_OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 Matcher = Callable[[Sequence[str]], Screen]
 
 
@@ -159,8 +168,11 @@ class LogReader:
     ) -> list[Evidence]:
         matched: list[tuple[_Compiled, re.Match[bytes], bytes]] = []
         told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
+        quoted = _QUOTED.match(block, start, min(end, start + 400)) is not None
         for index, at in batch:
             compiled = self._signatures.compiled[index]
+            if quoted and compiled.rule.role in _OUTRIGHT and compiled.rule.form is Form.PROGRAM:
+                continue
             if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
                 continue
             if self._forms is not None and compiled.rule.form not in self._forms:
@@ -179,6 +191,8 @@ class LogReader:
             if known and compiled.rule.role is Role.FALLBACK:
                 continue
             evidence = self._evidence(compiled, hit, window, line, now)
+            if evidence is not None and evidence.kind == FIRST_FAILURE:
+                evidence = _named(evidence, block[end : end + BLOCK])
             if evidence is not None:
                 found.append(evidence)
         return found
@@ -242,6 +256,17 @@ class LogReader:
             nic=fields.get("nic") or self._where.nic,
         )
         return where, data
+
+
+def _named(evidence: Evidence, behind: bytes) -> Evidence:
+    """Rank, host and status of the worker that the lines behind the headline name."""
+    first = first_failure(behind)
+    where = replace(
+        evidence.where,
+        node=first.host or evidence.where.node,
+        rank=first.rank if first.rank is not None else evidence.where.rank,
+    )
+    return replace(evidence, where=where, data={**evidence.data, **first.data})
 
 
 _NUMBERS = frozenset(
