@@ -81,6 +81,7 @@ class Collecting:
         self._asked: dict[Key, int] = {}  # times that a job's processes were asked for their places
         self._waiting: dict[Key, tuple[float, Path]] = {}  # due, job file
         self._running: set[Key] = set()
+        self._again: set[Key] = set()  # looked at once, and once more when the last lines of their logs are known
         self._hung: list[int] = []
 
     # ------------------------------------------------------------------------------------------------ what speaks against
@@ -118,9 +119,7 @@ class Collecting:
                 continue
             key = (job.job, job.attempt)
             if key not in self._waiting and key not in self._running:
-                # Where Slurm does not say how it ended, the last lines of its log are waited for.
-                settle_s = self._limits.settle_s if _code_of(path) == "unknown" else 0.0
-                self._waiting[key] = (now_s + settle_s, path)
+                self._waiting[key] = (now_s, path)
                 self.on_ended(job)
         for key, (due_s, path) in list(self._waiting.items()):
             if (due_s <= now_s or due_s > now_s + self._limits.settle_s) and len(self._running) < AT_ONCE:
@@ -137,11 +136,16 @@ class Collecting:
             return
         code = _code_of(path)
         with self._lock:
-            against = self._against.pop(key, "")
+            against = self._against.get(key, "")
         why = "code" if code not in ("0", "unknown") else "" if code == "0" and against == "log" else against
-        if not self._limits.on or (code == "0" and not why and not self._limits.end_stray):
+        nothing = not why and (key in self._again or (code == "0" and not self._limits.end_stray))
+        if not self._limits.on or nothing:
             self._finish(key, path, {"folder": None})
             return
+        if code == "unknown" and not why:
+            self._again.add(key)
+        else:
+            self._again.discard(key)
         self._running.add(key)
         started = self._children.start(
             self._program(
@@ -206,7 +210,12 @@ class Collecting:
             if isinstance(message.get("hung"), int):
                 self._hung.append(message["hung"])
             log.info("collected", job=key[0], attempt=key[1], folder=message.get("folder"), dumps=message.get("dumps"))
-            self._finish(key, path, message)
+            if key in self._again and message.get("folder") is None:
+                # Slurm does not say how it ended, and it left nothing: its log may still say something.
+                self._waiting[key] = (self._clock() + self._limits.settle_s, path)
+                self._running.discard(key)  # second: a look in between finds it in one of them
+            else:
+                self._finish(key, path, message)
 
     def _over(self, key: Key, path: Path, ending: Ending) -> None:
         if key in self._running:  # it ended without its last word
@@ -217,6 +226,9 @@ class Collecting:
     def _finish(self, key: Key, path: Path, result: Mapping[str, Any]) -> None:
         """It is over, whatever came of it: the order of the daemon can be answered."""
         self._running.discard(key)
+        self._again.discard(key)
+        with self._lock:
+            self._against.pop(key, None)
         name = f"{key[0]}.{key[1]}"
         save(self._bundles / f"{name}.done", {"folder": result.get("folder"), "trouble": result.get("trouble")})
         path.unlink(missing_ok=True)

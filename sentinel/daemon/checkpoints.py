@@ -230,19 +230,24 @@ class FleetCheckpoints:
         answers = await asyncio.gather(*local, shared, return_exceptions=True)
         parts: list[Part] = []
         problems = []
-        for answer in answers:
+        answered: set[str] = set()
+        for index, answer in enumerate(answers):
             if isinstance(answer, BaseException):
                 if not isinstance(answer, (Unavailable, ProtocolError)):
                     raise answer
                 problems.append(str(answer))
             else:
                 parts.extend(answer)
+                answered.update(nodes[index : index + 1] if local else ())
         if not parts and problems:
             raise Unavailable("no node could list the job's checkpoints: " + "; ".join(problems)[:500])
         by_root: dict[str, list[Part]] = {}
         for part in parts:
             by_root.setdefault(_root_of(part, intent), []).append(part)
-        world = _world_size(parts, len(self._live.nodes_of(task.job, task.attempt)))
+        everybody = self._live.nodes_of(task.job, task.attempt)
+        held, words = self._live.listings.silent(task.job, task.attempt, set(everybody) - answered)
+        problems += [*words, *self._live.listings.wiped(task.job, task.attempt, parts, answered)]
+        world = _world_size([*parts, *held], len(everybody))
         candidates = [
             candidate
             for group in by_root.values()

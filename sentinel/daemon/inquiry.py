@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from sentinel.daemon.dumps import Dumps
 from sentinel.daemon.live import Live
 from sentinel.errors import Unavailable
 from sentinel.model import Evidence, Incident, Kind, Source, Where, stable_id
@@ -18,13 +19,15 @@ class Inquiry:
         self._orders = orders
         self._live = live
         self._clock = clock
+        self._dumps = Dumps(orders, live, clock)
 
     async def about(self, incident: Incident) -> list[Evidence]:
         """Evidence gathered live; empty when nothing needs asking or it was asked already."""
+        found = await self._dumps.about(incident)
         kinds = {item.kind for item in incident.evidence}
         if Kind.STALL not in kinds or Kind.TASK_STATE in kinds or incident.job is None or incident.attempt is None:
-            return []
-        return await self.tasks(incident.job, incident.attempt)
+            return found
+        return [*found, *await self.tasks(incident.job, incident.attempt)]
 
     async def tasks(self, job: int, attempt: int) -> list[Evidence]:
         """State of every task of the job, from the nodes it runs on; what does not answer is *unreadable*."""

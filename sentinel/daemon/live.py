@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from sentinel.daemon.listings import Listings
 from sentinel.evidence.progress import Rhythm, observe
 from sentinel.model import Evidence, Fleet, JobView, Kind, Source
 
@@ -74,6 +75,7 @@ class Live:
         self.fleet: Fleet | None = None
         self.nodes: dict[str, NodeSeen] = {}
         self.attempts: dict[tuple[int, int], AttemptSeen] = {}
+        self.listings = Listings()
         self._news = asyncio.Event()
 
     # --- progress -----------------------------------------------------------------------------------------------------
@@ -146,7 +148,9 @@ class Live:
             seen = self.attempts[where.job, attempt] = AttemptSeen(
                 view=JobView(id=where.job, state="unknown", restarts=attempt)
             )
-        if item.kind == Kind.STEP:
+        if item.kind == Kind.CHECKPOINTS_HELD:
+            self.listings.note(item)
+        elif item.kind == Kind.STEP:
             self._step(seen, item)
         elif item.source is Source.CHECKPOINT:
             _saved(seen, item)  # read from files: it explains no failure and announces no pause

@@ -1,0 +1,82 @@
+"""What nodes held of a job's local checkpoints when it ended, as they told then. Memory, bounded; the store has it all.
+
+A later choice asks the nodes again. Where a node is gone, slow, or its folders were wiped meanwhile, this says what was
+there: never proof that it still is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sentinel.checkpoints.packed import unpack
+from sentinel.checkpoints.records import Part
+from sentinel.log import Log
+from sentinel.model import Evidence
+
+ATTEMPTS = 64  # remembered; the oldest is forgotten first
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One node's listing when an attempt ended there."""
+
+    at: datetime
+    parts: tuple[Part, ...]
+
+
+class Listings:
+    """By job, attempt and node."""
+
+    def __init__(self, log: Log | None = None) -> None:
+        self._log = log or Log()
+        self._held: dict[tuple[int, int], dict[str, Held]] = {}
+
+    def note(self, item: Evidence) -> None:
+        """Take what a node told (kind ``checkpoints_held``)."""
+        where, text = item.where, item.data.get("listing")
+        if where.job is None or where.attempt is None or where.node is None or not isinstance(text, str):
+            return
+        try:
+            parts = unpack(text)
+        except ValueError as error:
+            self._log.warning("listing-unreadable", node=where.node, job=where.job, reason=str(error))
+            return
+        # A node speaks for itself alone, whatever is written in what it sends.
+        mine = tuple(replace(part, host=where.node) for part in parts)
+        self._held.setdefault((where.job, where.attempt), {})[where.node] = Held(item.at, mine)
+        while len(self._held) > ATTEMPTS:
+            del self._held[next(iter(self._held))]
+
+    def of(self, job: int, attempt: int) -> Mapping[str, Held]:
+        return self._held.get((job, attempt), {})
+
+    def silent(self, job: int, attempt: int, nodes: Collection[str]) -> tuple[list[Part], list[str]]:
+        """What nodes that do not answer now held when the attempt ended, and a sentence about each. No candidate is made
+        of it: that it still is there is not known."""
+        parts: list[Part] = []
+        words = []
+        for node, held in sorted(self.of(job, attempt).items()):
+            if node in nodes:
+                parts.extend(held.parts)
+                words.append(f"{node} held {_steps(held.parts)} when the job ended ({held.at:%H:%M:%S} UTC)")
+        return parts, words
+
+    def wiped(self, job: int, attempt: int, found: Sequence[Part], answered: Collection[str]) -> list[str]:
+        """A sentence for each node that held checkpoints when the attempt ended and holds none of them now."""
+        words = []
+        for node, held in sorted(self.of(job, attempt).items()):
+            before = {part.path for part in held.parts if part.valid is True}
+            now = {part.path for part in found if part.host == node}
+            if node in answered and before and not before & now:
+                words.append(
+                    f"{node} held {_steps(held.parts)} when the job ended and holds none of it now:"
+                    " does an epilog wipe the folder? (local_survives)"
+                )
+        return words
+
+
+def _steps(parts: Sequence[Part]) -> str:
+    steps = sorted({part.step for part in parts if part.step is not None and part.valid is True}, reverse=True)
+    return f"steps {', '.join(map(str, steps[:4]))}" if steps else "no whole checkpoint"

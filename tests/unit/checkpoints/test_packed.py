@@ -1,0 +1,70 @@
+"""Listings packed into one evidence, and what of it can be unpacked."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.checkpoints.packed import MOST_PLAIN_BYTES, pack, unpack
+from sentinel.checkpoints.records import Part
+
+
+def part(step: int | None, files: int = 2) -> Part:
+    return Part(
+        host="n1", root="/nvme", path=f"/nvme/step-{step}", key=f"step-{step}", step=step, tier="local", format="dcp",
+        bytes=1000, valid=True, level="structural", reason="", whole=False, owners=frozenset({0, 1}),
+        has={f"__{number}_{step}.distcp": number * 7919 for number in range(files)},
+    )  # fmt: skip
+
+
+def test_what_is_packed_comes_out_highest_step_first() -> None:
+    parts = [part(10), part(None), part(30), part(20)]
+    assert unpack(pack(parts)) == [part(30), part(20), part(10), part(None)]
+    assert unpack(pack([])) == []
+
+
+def test_what_does_not_fit_goes_without_its_files_and_is_then_not_known() -> None:
+    parts = [part(step, 20_000 if step == 40 else 3) for step in (10, 20, 30, 40)]
+    text = pack(parts, 8000)
+    assert len(text) <= 8000
+    found = unpack(text)
+    assert [item.step for item in found] == [40, 30, 20, 10]
+    assert (found[0].valid, found[0].has) == (None, {})
+    assert found[1:] == [part(30, 3), part(20, 3), part(10, 3)]
+
+
+def test_the_newest_are_kept_when_there_are_too_many() -> None:
+    parts = [part(step, 40) for step in range(400)]
+    found = unpack(pack(parts, 4000))
+    steps = [item.step for item in found]
+    assert steps == list(range(399, 399 - len(steps), -1))
+    assert 4 < len(steps) < 400
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"{", b"7", b"[7]", b'[{"host": 1}]', b"[" * 100_000, json.dumps([part(1).to_json() | {"tier": "moon"}]).encode()],
+)
+def test_what_is_no_listing_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        unpack(base64.b85encode(zlib.compress(raw)).decode())
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    bomb = base64.b85encode(zlib.compress(b" " * (MOST_PLAIN_BYTES + 1), 9)).decode()
+    assert len(bomb) < 64 << 10
+    with pytest.raises(ValueError, match="too long"):
+        unpack(bomb)
+
+
+@given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: base64.b85encode(raw).decode()))
+def test_rubbish_is_refused(text: str) -> None:
+    try:
+        assert unpack(text) == []
+    except ValueError:
+        return
