@@ -113,9 +113,13 @@ class Agent:
         )
         self.sender.on_answer = self._answered
         self._wire_endings(failures_of(signatures.rules))
+        self._wire_orders(settings)
+
+    def _wire_orders(self, settings: AgentSettings) -> None:
+        """What the daemon may ask for."""
         self.orders = Orders(
             self.node,
-            state / "orders",
+            Path(settings.state) / "orders",
             self.children,
             self.program,
             self.client,
