@@ -33,6 +33,7 @@ from sentinel.model import (
 from sentinel.settings import Limits, Mode, Modes
 
 NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
+_GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def decide(
             explanation=f"{len(failing)} nodes failed within {limits.breaker_window_s:g} s: more likely one shared cause "
             "than so many broken nodes. Nothing is drained or restarted until a person looks.",
         )
-    drains, refusal, why_not = _drains(verdict, situation, limits, act_confidence, now)
+    drains, refusal, why_not = _drains(verdict, _lost(verdict, incident), situation, limits, act_confidence, now)
     if refusal:
         return plan(refusal=refusal, explanation=why_not)
     job_steps, job_words = _job_steps(verdict, incident, situation, limits, act_confidence)
@@ -117,8 +118,18 @@ def _mode(step: Step, situation: Situation, modes: Modes) -> str:
     return mode.drain if step.kind in NODE_STEPS else mode.restart
 
 
+def _lost(verdict: Verdict, incident: Incident) -> frozenset[str]:
+    """Which of the nodes to drain are gone: Slurm must give them up. Of two nodes that fail together only one may be."""
+    gone = {item.where.node for item in incident.evidence if item.kind in _GONE}
+    lost = frozenset(name for name in verdict.drain if name in gone)
+    if verdict.cause is Cause.NODE_FAILURE:
+        return lost or frozenset(verdict.drain)
+    led = {ground.evidence.where.node for ground in verdict.grounds if ground.evidence.kind not in _GONE}
+    return lost - led  # a broken GPU whose node Slurm sets down as well is drained
+
+
 def _drains(
-    verdict: Verdict, situation: Situation, limits: Limits, act_confidence: float, now: datetime
+    verdict: Verdict, lost: frozenset[str], situation: Situation, limits: Limits, act_confidence: float, now: datetime
 ) -> tuple[list[Step], str, str]:
     """Steps, refusal code, words."""
     fleet = situation.fleet
@@ -140,9 +151,9 @@ def _drains(
         refused = _partition_limit(partition, unsettled, fleet, limits)
         if refused:
             return [], *refused
-    kind = StepKind.DOWN if verdict.cause is Cause.NODE_FAILURE else StepKind.DRAIN
     data: dict[str, Scalar] = {"cause": str(verdict.cause)}
-    return [*gone, *(Step(kind, node=name, data=data) for name in unsettled)], "", words
+    kinds = {name: StepKind.DOWN if name in lost else StepKind.DRAIN for name in unsettled}
+    return [*gone, *(Step(kind, node=name, data=data) for name, kind in kinds.items())], "", words
 
 
 def _already_out_and_gone(verdict: Verdict, fleet: Fleet, act_confidence: float) -> list[Step]:

@@ -10,7 +10,7 @@ from core_records import ended, evidence, later
 from core_world import Fate, World
 
 from sentinel.daemon.judge import job_ended
-from sentinel.model import Evidence, Kind, Source
+from sentinel.model import Evidence, Kind, Source, StepKind
 from sentinel.settings import Limits, Settings
 
 Worlds = Callable[..., World]
@@ -36,6 +36,34 @@ async def test_same_evidence_twice_is_one_incident_and_one_notice(world: Worlds)
         assert await daemon.observe([bus("n1")])
         await daemon.quiet()
     assert len(incidents_of(there.store)) == 1 and len(sink.got) == 1 and daemon.bugs() == 0
+
+
+async def test_two_nodes_of_one_job_that_break_at_once_are_both_drained(world: Worlds) -> None:
+    """Different causes, and slow clocks on a third node before them: one incident, which hides neither."""
+    there = world(nodes=20, wide=6)
+    daemon = Daemon(there, [FakeSink()])
+    await daemon.fleets.take()
+    hot = [evidence("clocks_slowdown", node=f"n{n}", at_s=-40.0, source=Source.DCGM) for n in (3, 4, 5)]
+    assert await daemon.observe(hot)
+    await daemon.quiet()
+    memory = evidence(Kind.XID, node="n2", at_s=0.1, data={"xid": 48, "pci": "0000:5e:00"}, text="NVRM: Xid 48")
+    await daemon.observe([bus("n1"), memory])
+    await daemon.quiet()
+    assert drained(there) == {"n1", "n2"}, daemon.said
+    named = [set(row["culprit_nodes"]) for row in there.store.incident_rows() if row["culprit_nodes"]]
+    assert set().union(*named) >= {"n1", "n2"}
+
+
+async def test_node_that_is_gone_is_set_down_and_the_one_beside_it_drained(world: Worlds) -> None:
+    there = world(nodes=20, wide=4)
+    daemon = Daemon(there)
+    await daemon.fleets.take()
+    there.slurm.lose("n2")
+    gone = evidence(Kind.NODE_UNREACHABLE, node="n2", source=Source.PROBE, text="slurmd does not answer")
+    await daemon.observe([gone, bus("n1")])
+    await daemon.quiet()
+    kinds = {row["node"]: row["kind"] for row in there.store.steps_done([StepKind.DRAIN, StepKind.DOWN])}
+    assert kinds == {"n1": "drain", "n2": "down"}, daemon.said
 
 
 async def test_job_that_ends_by_the_fault_is_the_same_incident(world: Worlds) -> None:

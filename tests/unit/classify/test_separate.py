@@ -1,0 +1,80 @@
+"""Independent faults on nodes of one job: both are named, whatever order, kind and noise they come in."""
+
+from __future__ import annotations
+
+import pytest
+from core_daemon import RULES
+from core_records import AT, ended, evidence, incident
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.classify import classify
+from sentinel.model import Cause, Evidence, Kind, Scope, Source
+
+XIDS = {79: Cause.GPU_FALLEN_OFF_BUS, 95: Cause.GPU_MEMORY_ECC, 48: Cause.GPU_MEMORY_ECC, 143: Cause.GPU_GSP_OR_DRIVER}
+
+
+def xid(number: int, node: str, at_s: float = 0.0) -> Evidence:
+    return evidence(
+        Kind.XID, node=node, at_s=at_s, data={"xid": number, "pci": "0000:3b:00"}, text=f"NVRM: Xid {number}"
+    )
+
+
+def noise(kind: str, node: str, at_s: float) -> Evidence:
+    return evidence(kind, node=node, at_s=at_s, source=Source.DCGM, text=kind)
+
+
+@given(
+    one=st.sampled_from(sorted(XIDS)),
+    other=st.sampled_from(sorted(XIDS)),
+    apart_s=st.floats(-90, 90),
+    noisy=st.lists(
+        st.tuples(
+            st.sampled_from(["clocks_slowdown", "nvlink_errors", "gpu_thermal", "pcie_replay", "link_flap"]),
+            st.sampled_from(["n5", "n6", "n7", "n8"]),
+            st.floats(-100, 0),
+        ),
+        max_size=6,
+    ),
+    died=st.booleans(),
+)
+def test_two_convicted_nodes_are_both_drained(
+    one: int, other: int, apart_s: float, noisy: list[tuple[str, str, float]], died: bool
+) -> None:
+    items = [xid(one, "n1"), xid(other, "n2", apart_s), *(noise(*told) for told in noisy)]
+    items += [ended(at_s=100.0)] if died else []
+    verdict = classify(incident(*items, nodes=["n1", "n2"]), rules=RULES, now=AT)
+    assert set(verdict.drain) == {"n1", "n2"}, (verdict.cause, verdict.confidence, verdict.drain)
+    assert set(verdict.culprits.nodes) >= {"n1", "n2"}
+    assert verdict.confidence >= 0.6 and verdict.drain_recommended  # else nothing would be done for either
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 6])
+def test_slow_clocks_elsewhere_do_not_hide_a_broken_node(count: int) -> None:
+    hot = [noise("clocks_slowdown", f"n{5 + n}", -60.0 + n) for n in range(count)]
+    verdict = classify(incident(*hot, xid(119, "n1"), noise("gpu_lost", "n1", 0.1), nodes=["n1"]), rules=RULES, now=AT)
+    assert verdict.drain == ("n1",) and verdict.scope is not Scope.CLUSTER, verdict
+
+
+def test_node_that_is_only_advised_against_is_a_suspect_beside_the_other_fault() -> None:
+    verdict = classify(incident(xid(79, "n1"), xid(119, "n2", 1.0), nodes=["n1", "n2"]), rules=RULES, now=AT)
+    assert verdict.drain == ("n1",) and verdict.suspect == ("n2",)
+
+
+def test_shared_fault_stays_one() -> None:
+    down = [noise("link_down", f"n{n}", 0.1 * n) for n in range(1, 6)]
+    verdict = classify(incident(*down, nodes=["n1"]), rules=RULES, now=AT)
+    assert (verdict.cause, verdict.scope, verdict.drain) == (Cause.NETWORK_FABRIC, Scope.CLUSTER, ())
+
+
+def test_what_follows_on_the_same_node_is_no_second_fault() -> None:
+    verdict = classify(
+        incident(xid(79, "n1"), xid(45, "n1", 1.0), xid(45, "n2", 2.0), nodes=["n1"]), rules=RULES, now=AT
+    )
+    assert verdict.cause is Cause.GPU_FALLEN_OFF_BUS and verdict.drain == ("n1",) and verdict.suspect == ()
+
+
+def test_words_of_a_program_accuse_no_second_node() -> None:
+    said = evidence(Kind.XID, node="n2", source=Source.JOB_LOG, job=101, data={"xid": 79}, text="NVRM: Xid 79")
+    verdict = classify(incident(xid(95, "n1"), said, nodes=["n1"]), rules=RULES, now=AT)
+    assert verdict.drain == ("n1",)
