@@ -77,6 +77,12 @@ class Daemon:
         3, "refused or silent this often in a row before a node counts as unreachable", least=1
     )
     retention_days: float = setting(400.0, "a year of history and a month more", unit="days", least=1)
+    store_bytes: int = setting(
+        8 << 30,
+        "what the store may take; beyond it the oldest goes first, whatever its age",
+        unit="bytes",
+        least=1 << 20,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
+from sentinel.adapters import store_retention
 from sentinel.adapters import store_tables as t
 from sentinel.errors import Unavailable
 from sentinel.model import (
@@ -320,12 +321,17 @@ class Store:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     def steps_done(
-        self, kinds: Sequence[StepKind], *, since: datetime | None = None, job: int | None = None
+        self,
+        kinds: Sequence[StepKind],
+        *,
+        since: datetime | None = None,
+        job: int | None = None,
+        results: Sequence[Result] = (Result.DONE,),
     ) -> list[dict[str, Any]]:
-        """Ledger rows of these kinds that were done, oldest first."""
+        """Ledger rows of these kinds that were done (or ended with one of ``results``), oldest first."""
         query = (
             sa.select(t.step)
-            .where(t.step.c.kind.in_(kinds), t.step.c.result == Result.DONE)
+            .where(t.step.c.kind.in_(kinds), t.step.c.result.in_(results))
             .order_by(t.step.c.intended_at)
         )
         if since is not None:
@@ -456,14 +462,20 @@ class Store:
             connection.execute(sa.delete(t.lease).where(t.lease.c.name == name))
 
     def forget(self, before: datetime) -> int:
-        """Delete evidence older than ``before`` that no incident refers to; returns how much."""
-        kept = sa.select(t.incident_evidence.c.evidence)
+        """Delete what is over since before then; returns how much evidence went. What is open stays."""
         with self._begin() as connection:
-            connection.execute(sa.delete(t.counter).where(t.counter.c.at < before))
-            gone = connection.execute(
-                sa.delete(t.evidence).where(t.evidence.c.at < before, t.evidence.c.id.not_in(kept))
-            )
-        return int(gone.rowcount)
+            return store_retention.forget(connection, before)
+
+    def forget_beyond(self, most_bytes: int, now: datetime, before: datetime) -> datetime:
+        """Forget, with a shorter and shorter memory until the rest takes at most ``most_bytes``; returns its beginning."""
+        while True:
+            self.forget(before)
+            with self._read() as connection:
+                size = store_retention.size_bytes(connection)
+            shorter = store_retention.shorter(now, before) if size > most_bytes else None
+            if shorter is None:
+                return before
+            before = shorter
 
 
 def _seen_on(verdict: Verdict) -> list[str]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     Column,
     DateTime,
@@ -23,6 +24,8 @@ from sqlalchemy.engine import Dialect
 from sentinel.model import require_aware
 
 metadata = MetaData()
+# In a federation the high bits are the cluster's number: up to 2^32. SQLite's integers have 64 bits by any name.
+JOB_ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Utc(TypeDecorator[object]):
@@ -51,7 +54,7 @@ evidence = Table(
     Column("kind", String(48), nullable=False),
     Column("trust", String(8), nullable=False),
     Column("node", String(255)),
-    Column("job", Integer),
+    Column("job", JOB_ID),
     Column("attempt", Integer),
     Column("record", JSON, nullable=False),
     Index("evidence_at", "at"),
@@ -67,7 +70,7 @@ incident = Table(
     Column("updated_at", Utc, nullable=False),
     Column("closed_at", Utc),
     Column("state", String(12), nullable=False),
-    Column("job", Integer),
+    Column("job", JOB_ID),
     Column("attempt", Integer),
     Column("user", String(64)),
     Column("nodes", JSON, nullable=False),
@@ -123,7 +126,7 @@ step = Table(
     Column("plan", String(40), nullable=False),
     Column("kind", String(24), nullable=False),
     Column("node", String(255)),
-    Column("job", Integer),
+    Column("job", JOB_ID),
     Column("attempt", Integer),
     Column("intended_at", Utc, nullable=False),
     Column("result", String(12)),  # null: intended, and not known whether it happened
@@ -151,7 +154,7 @@ notice = Table(
 attempt = Table(
     "attempt",
     metadata,
-    Column("job", Integer, primary_key=True),
+    Column("job", JOB_ID, primary_key=True),
     Column("attempt", Integer, primary_key=True),
     Column("started_at", Utc, primary_key=True),
     Column("user", String(64)),

@@ -12,7 +12,7 @@ from typing import Any
 from sentinel.adapters.store import Store
 from sentinel.classify import History, PastFailure
 from sentinel.classify.history import WINDOW
-from sentinel.model import Cause, Fleet, StepKind
+from sentinel.model import Cause, Fleet, Result, StepKind
 from sentinel.policy import PastRestart
 from sentinel.wire import to_json
 
@@ -49,8 +49,9 @@ class Past:
         return History(failures=tuple(failures_of(row for row in rows if row["id"] != without)))
 
     def recall(self, job: int | None, now: datetime) -> tuple[list[dict[str, Any]], list[PastRestart], bool]:
-        """Our drains of the last hour, our restarts of ``job``, and whether an operator paused us."""
-        drains = self._store.steps_done([StepKind.DRAIN, StepKind.DOWN], since=now - timedelta(hours=1))
+        """Drains of the last hour, also those that failed; our restarts of ``job``; whether an operator paused us."""
+        hour, settled = now - timedelta(hours=1), (Result.DONE, Result.FAILED)
+        drains = self._store.steps_done([StepKind.DRAIN, StepKind.DOWN], since=hour, results=settled)
         restarts = []
         if job is not None:
             causes = {row["id"]: row["cause"] for row in self._store.incident_rows(job=job)}

@@ -42,6 +42,7 @@ from sentinel.settings import Settings
 from sentinel.telemetry import Telemetry
 
 _LEASE = "active"
+_PRUNE_FIRST = timedelta(minutes=10)  # a daemon that is started anew each day must forget, too
 _LEASE_S = 15.0  # a daemon that died is replaced after this, at once when it ran on this host
 
 
@@ -216,8 +217,10 @@ async def _serve(
         judge.forget()
 
     async def prune() -> None:
-        before = datetime.now(UTC) - timedelta(days=settings.daemon.retention_days)
-        log.info("pruned", evidence=await asyncio.to_thread(store.forget, before))
+        now = datetime.now(UTC)
+        before = now - timedelta(days=settings.daemon.retention_days)
+        kept = await asyncio.to_thread(store.forget_beyond, settings.daemon.store_bytes, now, before)
+        log.info("pruned", kept_since=kept)
 
     scheduler = AsyncIOScheduler(timezone=UTC)
     scheduler.add_job(
@@ -233,7 +236,7 @@ async def _serve(
     if not diagnoses.off:
         look_s = settings.diagnostics.look_s
         scheduler.add_job(diagnoses.turn, "interval", seconds=look_s, max_instances=1, coalesce=True)
-    scheduler.add_job(prune, "interval", hours=24)
+    scheduler.add_job(prune, "interval", hours=24, next_run_time=datetime.now(UTC) + _PRUNE_FIRST)
     scheduler.start()
     loops = [asyncio.create_task(watch.nodes_forever()), asyncio.create_task(watch.jobs_forever())]
     log.info("started")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sentinel.model import OURS, Fleet, Plan
+from sentinel.model import OURS, Fleet, Plan, Result
 from sentinel.policy import NODE_STEPS
 
 _BEHIND_S = 1.0  # a snapshot may be this much older than it says
@@ -19,10 +19,14 @@ def with_plans(
     """The fleet as it will be when the drains under way are done, and the times of the last hour's drains with these.
 
     Args:
-        drains: rows of the ledger, done in the last hour.
+        drains: rows of the ledger that ended in the last hour. One that failed changed nothing, and one that found
+            somebody else's drain in place (it says so in its reason) was not ours: neither costs budget.
     """
     shown = fleet.at - timedelta(seconds=_BEHIND_S)  # what was done before it, the snapshot shows
-    settled = {(row["incident"], row["node"]) for row in drains if row["finished_at"] <= shown}
+    failed = {(row["incident"], row["node"]) for row in drains if row["result"] == Result.FAILED}
+    drains = [row for row in drains if row["result"] == Result.DONE]
+    settled = failed | {(row["incident"], row["node"]) for row in drains if row["finished_at"] <= shown}
+    drains = [row for row in drains if not row["reason"]]
     under_way = {
         step.node
         for plan in plans

@@ -1,0 +1,104 @@
+"""What a store forgets, and what it never does, over SQLite and over PostgreSQL."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from core_records import AT, evidence, incident, job, later, plan, step, verdict
+
+from sentinel.adapters.store import Store
+from sentinel.model import IncidentState, Notice, Outcome, Result, StepKind
+
+FEDERATED = 2**32 - 5  # a job id with the cluster's number in its high bits
+DAY = 86_400.0
+
+
+def lived(store: Store, name: str, state: IncidentState, at_s: float) -> None:
+    """An incident with all that belongs to it, last changed then."""
+    ground = evidence(at_s=at_s, node="n1", text=name)
+    store.append([ground])
+    at = later(at_s)
+    closed = at if state is IncidentState.CLOSED else None
+    changes = {"id": name, "opened_at": at, "updated_at": at, "state": state, "closed_at": closed}
+    store.save_incident(dataclasses.replace(incident(ground), **changes))  # type: ignore[arg-type]
+    store.save_verdict(name, verdict(), at)
+    made = dataclasses.replace(plan(step(StepKind.DRAIN, node="n1"), incident=name), id=f"plan-{name}")
+    store.save_plan(made)
+    store.intend(made, made.steps[0], at)
+    store.record(made, Outcome(made.steps[0], Result.DONE, at))
+    store.record_notice(Notice(f"notice-{name}", name, at, "title", "body"), "pager", delivered=True)
+
+
+def left(store: Store, name: str) -> list[bool]:
+    return [
+        store.incident(name) is not None,
+        store.last_verdict(name) is not None,
+        store.plan_of(name) is not None,
+        bool(store.steps_of(name)),
+        store.knows_notice(f"notice-{name}", "pager"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "stays"),
+    [
+        (IncidentState.CLOSED, False),
+        (IncidentState.HELD, False),
+        (IncidentState.OPEN, True),
+        (IncidentState.WATCHING, True),
+    ],
+)
+def test_an_old_incident_goes_with_all_of_it_unless_it_is_open(store: Store, state: IncidentState, stays: bool) -> None:
+    lived(store, "old", state, -10 * DAY)
+    lived(store, "young", state, 0.0)
+    store.forget(later(-DAY))
+    assert left(store, "old") == [stays] * 5 and left(store, "young") == [True] * 5
+    assert len(store.evidence_since(later(-20 * DAY))) == 1 + stays
+
+
+def test_an_attempt_that_ended_long_ago_goes_and_one_that_runs_stays(store: Store) -> None:
+    for number, (state, ended_s) in enumerate([("failed", -9 * DAY), ("running", None), ("failed", -60.0)]):
+        ended_at = later(ended_s) if ended_s is not None else None
+        seen = dataclasses.replace(job(), id=number, state=state, started_at=later(-10 * DAY), ended_at=ended_at)
+        store.save_attempt(seen, first_step=1, last_step=2, step_time_s=1.0)
+    store.forget(later(-DAY))
+    assert [row["job"] for row in store.attempts()] == [1, 2]
+
+
+def test_beyond_its_size_the_store_forgets_the_oldest_first(store: Store) -> None:
+    noise = random.Random(7)  # what a database cannot compress
+    for day in range(40):
+        texts = [f"x{noise.randbytes(1500).hex()}" for _ in range(20)]
+        store.append([evidence(at_s=-day * DAY - item, node="n1", text=text) for item, text in enumerate(texts)])
+    lived(store, "open", IncidentState.OPEN, -39.5 * DAY)
+    assert store.forget_beyond(1 << 30, AT, later(-100 * DAY)) == later(-100 * DAY)
+    assert len(store.evidence_since(later(-100 * DAY))) == 801
+    since = store.forget_beyond(1 << 20, AT, later(-100 * DAY))
+    assert later(-30 * DAY) < since < later(-2 * DAY)
+    kept = [item for item in store.evidence_since(later(-100 * DAY)) if item.text.startswith("x")]
+    assert kept and min(item.at for item in kept) >= since
+    assert left(store, "open") == [True] * 5
+
+
+def test_the_last_day_stays_however_small_the_store_may_be(store: Store) -> None:
+    store.append([evidence(at_s=-60.0, node="n1"), evidence(at_s=-50 * DAY, node="n1")])
+    store.forget_beyond(1, AT, later(-400 * DAY))
+    assert [item.at for item in store.evidence_since(later(-100 * DAY))] == [later(-60.0)]
+
+
+def test_job_ids_of_a_federation_are_kept_whole(store: Store) -> None:
+    ground = evidence(job=FEDERATED, attempt=0)
+    store.append([ground])
+    store.save_incident(dataclasses.replace(incident(ground), job=FEDERATED, attempt=0))
+    release = step(StepKind.RELEASE, job=FEDERATED, attempt=0)
+    store.intend(plan(release), release, AT)
+    store.record(plan(release), Outcome(release, Result.DONE, AT))
+    store.save_attempt(
+        dataclasses.replace(job(), id=FEDERATED, started_at=AT), first_step=1, last_step=2, step_time_s=1
+    )
+    assert [row["job"] for row in store.incident_rows(job=FEDERATED)] == [FEDERATED]
+    assert [row["job"] for row in store.steps_done([StepKind.RELEASE], job=FEDERATED)] == [FEDERATED]
+    assert [row["job"] for row in store.attempts(job=FEDERATED)] == [FEDERATED]
+    assert store.evidence_since(AT, job=FEDERATED) == [ground]
