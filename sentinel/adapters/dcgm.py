@@ -245,7 +245,7 @@ class HostEngine:
             yield
         except self._bindings.error as error:
             raise refusal(_code(error), f"DCGM, {doing}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, self._bindings.misuse) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, NameError, self._bindings.misuse) as error:
             raise ProtocolError(f"DCGM, {doing}: answered in a form that is not known: {error!r}") from error
 
 

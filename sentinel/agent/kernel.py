@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from sentinel.adapters.journal import Journal
 from sentinel.adapters.kmsg import KernelLog, Record, boot_id, last_words
 from sentinel.agent.keeping import bug, restore, save
 from sentinel.agent.settings import AgentSettings
@@ -50,6 +51,7 @@ class Flood:
         return False
 
 
+DEVICE = "/dev/kmsg"
 Reader = Callable[[Sequence[Record], datetime], list[Evidence]]
 BATCH = 500  # records looked at together
 
@@ -62,7 +64,7 @@ class KernelWatch:
         self.readable: bool | None = None
         self.records = 0
         self._settings = settings.kernel
-        self._state = Path(settings.state) / "kernel.json"
+        self._cursors = Path(settings.state)
         self._seen_words = Path(settings.state) / "pstore.json"
         self._boot = boot_id()
         self._reader = reader
@@ -91,14 +93,14 @@ class KernelWatch:
         self._stopped.set()
 
     def _follow(self) -> None:
-        source = KernelLog(self._settings.path, restore(self._state), replay=self._settings.replay, boot=self._boot)
+        source, state = self._open()
         try:
-            save(self._state, source.cursor)
+            save(state, source.cursor)
             self.readable = True
             overruns = 0
             while not self._stopped.is_set():
                 if self.turn(source):
-                    save(self._state, source.cursor)
+                    save(state, source.cursor)
                 if source.overruns != overruns:
                     overruns = source.overruns
                     self._unreadable(f"{source.path}: the kernel threw records away before they were read")
@@ -106,7 +108,23 @@ class KernelWatch:
         finally:
             source.close()
 
-    def turn(self, source: KernelLog) -> int:
+    def _open(self) -> tuple[KernelLog | Journal, Path]:
+        """The log and where its cursor is kept: journald's where the device may not be read."""
+        own, other = self._cursors / "kernel.json", self._cursors / "journal.json"
+        settings = self._settings
+        try:
+            return KernelLog(settings.path, restore(own), replay=settings.replay, boot=self._boot), own
+        except Unavailable as error:
+            if not settings.journalctl or settings.path != DEVICE:
+                raise
+            try:
+                journal = Journal(settings.journalctl, restore(other), replay=settings.replay, boot=self._boot)
+            except Unavailable as second:
+                raise Unavailable(f"{error.message}; {second.message}", fix=error.fix) from error
+            log.info("kernel-log-by-journald", reason=error)
+            return journal, other
+
+    def turn(self, source: KernelLog | Journal) -> int:
         """Everything there is now; returns how many records that was."""
         count = 0
         records = source.read()
@@ -176,7 +194,9 @@ def rules_reader(node: str, boot: str, signatures: Signatures) -> Reader:
         found = []
         for index in sorted(hits):
             record = records[min(index, len(records) - 1)]
-            line = KernelLine(record.text, node, record.sequence, record.since_boot_s, record.facility)
+            # Known by the kernel's own stamp, which is the same in every source; last words have none.
+            sequence = None if record.since_boot_s else record.sequence
+            line = KernelLine(record.text, node, sequence, record.since_boot_s, record.facility)
             found.extend(
                 read_message(signatures, line, at=utc(record.at_s), now=now, where=Where(node=node), boot=boot)
             )

@@ -39,6 +39,9 @@ class Kernel:
     path: str = setting(
         "/dev/kmsg", "kernel log: the device, or a file to which kmsg records are appended", unit="path"
     )
+    journalctl: str = setting(
+        "journalctl", "read instead of /dev/kmsg where that may not be read; empty: not at all", unit="path"
+    )
     pstore: str = setting("/sys/fs/pstore", "where the kernel leaves its last words after a panic", unit="path")
     poll_s: float = setting(
         0.1, "how often a plain file is looked at; the device needs no polling", unit="s", least=0.01

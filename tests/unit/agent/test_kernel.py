@@ -213,3 +213,11 @@ def test_times_never_lie_in_the_future(kmsg: Path, opened: Any) -> None:
         stream.write("4,1,99999999999999999,-;from the future\n")
     (record,) = log.read()
     assert utc(record.at_s) <= datetime.now(UTC)
+
+
+def test_a_line_has_one_id_in_both_sources(by_rules: Any) -> None:
+    """The device counts, journald does not; both have the kernel's stamp."""
+    both = [Record(sequence, 1.9e9, 3, 0, XID, 5.000001) for sequence in (812, 5_000_001)]
+    first, second = ([item.id for item in by_rules([each], NOW)] for each in both)
+    assert first
+    assert first == second
