@@ -19,6 +19,7 @@ from sentinel.adapters.kmsg import Record
 from sentinel.errors import Denied, Unavailable
 
 _READ_BYTES = 1 << 20
+_FIRST_S = 10.0  # a journal of years is searched from its end
 _LINE_BYTES = 1 << 20  # a longer line is no kernel message
 
 
@@ -31,7 +32,7 @@ class Journal:
         replay: without a cursor, begin with the oldest record of this boot instead of the next one.
 
     Raises:
-        Unavailable: it cannot be started.
+        Unavailable: it cannot be started, or journald has nothing of the kernel. Denied: not for this user.
     """
 
     device = True  # it tells when there is something: no polling
@@ -52,6 +53,7 @@ class Journal:
         cursor = cursor or {}
         place = cursor.get("journal")
         self._place = place if isinstance(place, str) else ""
+        _require_kernel_lines(command)
         # A cursor of another boot still counts: journald has what that one said before it died.
         where = (
             [f"--after-cursor={self._place}"] if self._place else ["--boot", "--lines=all"] if replay else ["--lines=0"]
@@ -113,9 +115,7 @@ class Journal:
             self._process.wait(timeout=1.0)
 
     def _complaints(self) -> None:
-        words = self._words()
-        if "not seeing messages" in words or "insufficient permissions" in words:
-            raise Denied(f"{self.path}: {words}", fix="run the agent as root, or in the group systemd-journal")
+        _refuse_if_denied(self.path, self._words())
 
     def _words(self) -> str:
         try:
@@ -141,3 +141,25 @@ class Journal:
             return None
         # The kernel's own stamp, as kmsg has it.
         return Record(at_us, wall_us / 1e6, priority & 7, facility, message.split("\n", 1)[0], at_us / 1e6)
+
+
+def _require_kernel_lines(command: str) -> None:
+    """Where journald does not run, or does not take the kernel's messages, to follow it is to wait for ever."""
+    try:
+        done = subprocess.run(
+            [command, "--output=json", "--no-pager", "--lines=1", "_TRANSPORT=kernel"],
+            capture_output=True, timeout=_FIRST_S, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise Unavailable(f"{command}: {error.strerror}", fix="give the agent access to /dev/kmsg") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{command} did not answer within {_FIRST_S:g} s") from error
+    words = " ".join(done.stderr.decode("utf-8", "replace").split())[:300]
+    _refuse_if_denied(command, words)
+    if not done.stdout.strip():
+        raise Unavailable(f"{command}: journald has no messages of the kernel {words}".rstrip())
+
+
+def _refuse_if_denied(command: str, words: str) -> None:
+    if "not seeing messages" in words or "insufficient permissions" in words:
+        raise Denied(f"{command}: {words}", fix="run the agent as root, or in the group systemd-journal")
