@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import array
 import math
+import os
 from dataclasses import dataclass
 
-from sentinel.checkpoints import pickles
+from sentinel import inert_pickle
 from sentinel.checkpoints.files import Broken
-from sentinel.checkpoints.pickles import Global, Inert
+from sentinel.inert_pickle import Limits, Name, Opaque
 
 # dtype -> bytes of one element
 ITEM_BYTES: dict[str, int] = {
@@ -29,6 +30,27 @@ _STORAGES: dict[str, str] = {
     "QInt32Storage": "qint32", "UntypedStorage": "bytes", "QUInt4x2Storage": "quint4x2",
     "QUInt2x4Storage": "quint2x4",
 }  # fmt: skip
+
+
+_MEMORY_SETTING = "SENTINEL_PICKLE_MEMORY_MB"
+
+
+def limits(data_bytes: int = 256 << 20) -> Limits:
+    """What one pickle may take: 150 MB of objects, so that a check stays below 200 MB whatever it is given.
+
+    A person who wants a larger one read says so in the environment, SENTINEL_PICKLE_MEMORY_MB.
+    """
+    text = os.environ.get(_MEMORY_SETTING, "")
+    return Limits(data_bytes, (int(text) if text.isdigit() else 150) << 20)
+
+
+def _size(shape: object = ()) -> tuple[object, ...]:
+    if not isinstance(shape, tuple):
+        raise TypeError("a shape that is no tuple")
+    return shape
+
+
+SHAPES: inert_pickle.Makers = {("torch", "Size"): _size}  # torch.Size is a tuple
 
 
 @dataclass(slots=True)
@@ -65,10 +87,10 @@ def read_pickle(data: bytes, what: str) -> Pickled:
         return storages.setdefault(storage.key, storage)
 
     try:
-        value, census = pickles.load_counted(data, persistent=persistent)
-    except pickles.PickleTooLarge:
+        value, census = inert_pickle.load_counted(data, persistent=persistent, makers=SHAPES, limits=limits())
+    except inert_pickle.PickleTooLarge:
         raise
-    except pickles.PickleError as error:
+    except inert_pickle.PickleError as error:
         raise Broken(f"{what}: data.pkl: {error}") from None
     tensors = [tensor for item in census.tensors if (tensor := _tensor(item, what))]
     return Pickled(value, storages, tensors)
@@ -80,7 +102,7 @@ def read_storage_reference(reference: object, what: str) -> Storage:
         isinstance(reference, tuple)
         and len(reference) in (5, 6)
         and reference[0] == "storage"
-        and isinstance(reference[1], Global)
+        and isinstance(reference[1], Name)
         and isinstance(reference[2], str)
         and isinstance(reference[4], int)
         and reference[4] >= 0
@@ -91,7 +113,7 @@ def read_storage_reference(reference: object, what: str) -> Storage:
     raise Broken(f"{what}: data.pkl: a storage that cannot be understood")
 
 
-def _tensor(item: Inert, what: str) -> Tensor | None:
+def _tensor(item: Opaque, what: str) -> Tensor | None:
     args = item.args
     if not isinstance(args, tuple) or len(args) < 4:
         return None
@@ -102,7 +124,7 @@ def _tensor(item: Inert, what: str) -> Tensor | None:
     if shape is None or strides is None or len(shape) != len(strides):
         raise Broken(f"{what}: data.pkl: a tensor without a shape")
     dtype = storage.dtype
-    if dtype == "bytes" and len(args) > 6 and isinstance(args[6], Global):
+    if dtype == "bytes" and len(args) > 6 and isinstance(args[6], Name):
         dtype = storage.dtype = args[6].name
     if all(shape):
         last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
@@ -113,11 +135,14 @@ def _tensor(item: Inert, what: str) -> Tensor | None:
 
 def integers(value: object) -> tuple[int, ...] | None:
     """A tuple of whole numbers, also where it is wrapped as torch.Size; None for anything else."""
-    if isinstance(value, Inert) and isinstance(value.args, tuple) and len(value.args) == 1:
+    if isinstance(value, Opaque) and isinstance(value.args, tuple) and len(value.args) == 1:
         value = value.args[0]
-    if isinstance(value, (tuple, list)) and all(type(number) is int for number in value):
-        return tuple(number for number in value if type(number) is int)
-    return None
+    if not isinstance(value, (tuple, list)):
+        return None
+    for number in value:  # a loop: this is asked for every piece of a large checkpoint
+        if type(number) is not int:
+            return None
+    return value if type(value) is tuple else tuple(value)
 
 
 # dtype -> (bytes of one element, values of its high byte that hint at NaN or infinity, index of that byte)

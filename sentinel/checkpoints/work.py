@@ -16,10 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.checkpoints import pickles, zips
+from sentinel.checkpoints import zips
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, opened, visible
 from sentinel.checkpoints.records import Level
 from sentinel.checkpoints.tensors import FloatScan, Pickled, read_pickle
+from sentinel.inert_pickle import PickleTooLarge
 
 _BUFFER_BYTES = 1 << 20
 _END_BYTES = 4 << 10  # of an archive: its headers are in the first, its directory in the last
@@ -107,7 +108,7 @@ def open_archive(read: zips.Reader, length: int, what: str) -> Opened:
     except Broken:
         read_pickle(data, what)  # the same, with the name of the file in its reason
         raise
-    except pickles.PickleTooLarge as error:
+    except PickleTooLarge as error:
         raise NotKnown(f"{what}: data.pkl: {error}") from None
     for key, storage in pickled.storages.items():
         held = archive.get(f"data/{key}")

@@ -27,7 +27,7 @@ ROOTS = {"daemon", "agent", "cli", "hook", "__main__"}
 # acts, waits or reads; each module here is checked for that like a pure room (READS names the exceptions and why).
 VOCABULARY = {
     "", "model", "vocabulary", "errors", "ports", "wire", "protocol", "rules", "collectives", "collectives_live", "intent",
-    "inert_pickle", "inert_pickle_machine",
+    "inert_pickle",
 }  # fmt: skip
 # Beside the rooms: for the roots and adapters, never for a room.
 BESIDE = {"settings", "rules_toml", "telemetry", "log", "pipeline"}

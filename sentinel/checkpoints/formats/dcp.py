@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, read_small, visible
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
 from sentinel.checkpoints.formats import dcp_mixed
 from sentinel.checkpoints.formats.base import (
     Ask,
@@ -23,14 +23,8 @@ from sentinel.checkpoints.formats.base import (
     refuse_links,
     unfinished,
 )
-from sentinel.checkpoints.formats.dcp_metadata import (
-    Item,
-    Metadata,
-    read_metadata,
-    tiles,
-    volume,
-)
-from sentinel.checkpoints.pickles import Inert
+from sentinel.checkpoints.formats.dcp_metadata import Metadata, read_metadata
+from sentinel.checkpoints.formats.dcp_pieces import Files, Item, tiles, volume
 from sentinel.checkpoints.tensors import Pickled
 from sentinel.checkpoints.work import (
     BATCH_BYTES,
@@ -41,9 +35,9 @@ from sentinel.checkpoints.work import (
     threads_for,
 )
 from sentinel.checkpoints.zips import archive_start
+from sentinel.inert_pickle import Opaque
 
 NAME = "dcp"
-METADATA_LIMIT_BYTES = 256 << 20
 _SHARD = re.compile(r"__(\d+)_(\d+)\.distcp")
 _TEMPORARY = re.compile(r"(\.|__\d+\.)metadata\.tmp")
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
@@ -81,7 +75,8 @@ def _shards(tree: Tree) -> dict[str, int]:
 
 
 def _read(tree: Tree, name: str) -> Metadata:
-    return read_metadata(read_small(tree.path(name), METADATA_LIMIT_BYTES, name), visible(name))
+    with opened(tree.path(name), name) as handle:
+        return read_metadata(handle)
 
 
 def _check_plain(tree: Tree, ask: Ask) -> Finding:
@@ -91,13 +86,12 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
             raise Broken(f"the pieces of {visible(name)} do not cover it exactly once")
     files = metadata.files()
     shards = _shards(tree)
-    needs = {name: max(item.offset + item.length for item in items) for name, items in files.items()}
-    here = {name: items for name, items in files.items() if name in tree.files}
+    here = files.only([name for name in files if name in tree.files])
     if len(here) < len(files) and not (ask.part and (here or shards)):
         missing = sorted(set(files) - set(here))
         _missing(tree, ask, missing)
-    for name, items in here.items():
-        _layout(tree, name, items)
+    for name in here:
+        _layout(tree, name, here)
     newer_than(tree, shards, ".metadata")
     newer_than(tree, here, ".metadata")
     if ask.level == "structural":  # the others read every byte
@@ -111,7 +105,7 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
         world_size=max(writers) + 1 if writers else None,
         whole=len(here) == len(files),
         has={name: tree.files[name].size for name in here},
-        needs={} if len(here) == len(files) else needs,
+        needs={} if len(here) == len(files) else {name: files.end(name) for name in files},
         works=_item_works(tree, here, ask),
     )
 
@@ -124,20 +118,22 @@ def _missing(tree: Tree, ask: Ask, missing: list[str]) -> None:
     raise Broken(reason)
 
 
-def _layout(tree: Tree, name: str, items: list[Item]) -> None:
+def _layout(tree: Tree, name: str, files: Files) -> None:
     """The pieces of one file: from its start to its end, one after another, and the file exactly that long."""
-    reached = 0
-    for item in items:
-        if item.offset != reached:
-            raise Broken(f"{visible(name)}: a gap or an overlap before {visible(item.name)}")
-        reached = item.offset + item.length
-    size = tree.files[name].size
+    gap = files.gap(name)
+    if gap is not None:
+        raise Broken(f"{visible(name)}: a gap or an overlap before {visible(gap)}")
+    size, reached = tree.files[name].size, files.end(name)
     if size != reached:
         raise Broken(f"{visible(name)}: {size} bytes, its metadata says {reached}")
 
 
-def _ends(tree: Tree, files: dict[str, list[Item]]) -> Iterator[Work]:
-    every = sum(len(items) for items in files.values()) <= _ENDS_CHECKED
+Layout = Mapping[str, Sequence[Item]]
+
+
+def _ends(tree: Tree, files: Files | Layout) -> Iterator[Work]:
+    count = files.count() if isinstance(files, Files) else sum(len(items) for items in files.values())
+    every = count <= _ENDS_CHECKED
     batch: list[str] = []
     for name in files:
         batch.append(name)
@@ -148,7 +144,7 @@ def _ends(tree: Tree, files: dict[str, list[Item]]) -> Iterator[Work]:
         yield _ends_work(tree, batch, files, every)
 
 
-def _ends_work(tree: Tree, names: list[str], files: dict[str, list[Item]], every: bool) -> Work:
+def _ends_work(tree: Tree, names: list[str], files: Layout, every: bool) -> Work:
     def run(buffer: bytearray) -> None:
         del buffer
         for name in names:
@@ -158,7 +154,7 @@ def _ends_work(tree: Tree, names: list[str], files: dict[str, list[Item]], every
     return Work(0, run)
 
 
-def _check_ends(handle: Handle, items: list[Item], every: bool) -> None:
+def _check_ends(handle: Handle, items: Sequence[Item], every: bool) -> None:
     """Each piece starts and ends as an archive does. Where one ends the next starts: one read sees both."""
     looked = items if every else [items[0], *(() if len(items) == 1 else (items[-1],))]
     if looked[0].plain and handle.read(looked[0].offset, 4) != b"PK\x03\x04":
@@ -186,7 +182,7 @@ def _what_instead(handle: Handle, item: Item) -> str:
 
 def _inner_step(tree: Tree, metadata: Metadata) -> int | None:
     """The step that the training state inside states, where it is kept as a plain number."""
-    items = {item.name: item for item in metadata.items if item.name in _STEP_NAMES and item.size is None}
+    items = {name: item for name, item in metadata.named(_STEP_NAMES).items() if item.size is None}
     for name in _STEP_NAMES:
         item = items.get(name)
         if item and item.plain and item.length < 1 << 20 and item.file in tree.files:
@@ -209,7 +205,7 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     finding = Finding(owners=frozenset(ranks), world_size=None if ask.part else world, whole=not ask.part)
     union: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {}
     totals: dict[str, tuple[str, tuple[int, ...]]] = {}
-    layouts: dict[str, list[Item]] = {}
+    layouts: dict[str, Sequence[Item]] = {}
     steps: dict[int, int] = {}
     folders: dict[int, int] = {}
     for rank in sorted(ranks):
@@ -241,17 +237,18 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     return finding
 
 
-def _check_rank(tree: Tree, rank: int, shards: dict[str, int], layouts: dict[str, list[Item]]) -> Metadata:
+def _check_rank(tree: Tree, rank: int, shards: dict[str, int], layouts: dict[str, Sequence[Item]]) -> Metadata:
     marker = f"__{rank}.metadata"
     metadata = _read(tree, marker)
-    for name, items in metadata.files().items():
+    files = metadata.files()
+    for name in files:
         match = _SHARD.fullmatch(name)
         if not match or int(match.group(1)) != rank:
             raise Broken(f"{marker} names {visible(name)}, which is not a shard of rank {rank}")
         if name not in tree.files:
             raise Broken(f"{visible(name)} named by {marker}, but not there")
-        _layout(tree, name, items)
-        layouts[name] = items
+        _layout(tree, name, files)
+        layouts[name] = files[name]
     newer_than(tree, [name for name, owner in shards.items() if owner == rank], marker)
     return metadata
 
@@ -277,7 +274,7 @@ def owners_by_name(tree: Tree) -> frozenset[int]:
 def _check_shards_alone(tree: Tree, ask: Ask) -> Finding:
     """Shards whose metadata is on another host: walked from their end, archive by archive."""
     shards = _shards(tree)
-    layouts: dict[str, list[Item]] = {}
+    layouts: dict[str, Sequence[Item]] = {}
     for name in shards:
         with opened(tree.path(name), name) as handle:
             layouts[name] = _walk_back(handle)
@@ -304,21 +301,20 @@ def _walk_back(handle: Handle) -> list[Item]:
     return items[::-1]
 
 
-def _item_works(tree: Tree, files: dict[str, list[Item]], ask: Ask) -> Iterator[Work]:
-    opaque = next((item for items in files.values() for item in items if not item.plain), None)
+def _item_works(tree: Tree, files: Layout, ask: Ask) -> Iterator[Work]:
+    opaque: Item | None = None
     for name, items in files.items():
-        batch: list[Item] = []
-        size = 0
-        for item in items:
-            if not item.plain:
-                continue
-            batch.append(item)
-            size += item.length
+        start = size = 0
+        for index, item in enumerate(items):
+            if item.plain:
+                size += item.length
+            else:
+                opaque = opaque or item
             if size >= BATCH_BYTES:
-                yield _items_work(tree, name, batch, ask)
-                batch, size = [], 0
-        if batch:
-            yield _items_work(tree, name, batch, ask)
+                yield _items_work(tree, name, items[start : index + 1], ask, size)
+                start, size = index + 1, 0
+        if size:
+            yield _items_work(tree, name, items[start:], ask, size)
     if opaque is not None:
         yield _no_checksum(opaque)
     yield Work(0, partial(dcp_mixed.compare, tree, files))
@@ -332,20 +328,22 @@ def _no_checksum(item: Item) -> Work:
     return Work(0, run)
 
 
-def _items_work(tree: Tree, name: str, items: list[Item], ask: Ask) -> Work:
+def _items_work(tree: Tree, name: str, items: Sequence[Item], ask: Ask, size: int) -> Work:
     def run(buffer: bytearray) -> None:
         with opened(tree.path(name), name) as handle:
             for item in items:
+                if not item.plain:
+                    continue
                 what = f"{handle.name}: {visible(item.name)}"
                 agree = partial(_agree, item, what)
                 check_slice(handle, item.offset, item.length, level=ask.level, buffer=buffer, what=what, agree=agree)
 
-    return Work(sum(item.length for item in items), run)
+    return Work(size, run)
 
 
 def _agree(item: Item, what: str, pickled: Pickled) -> None:
     """What the piece says of itself is what the metadata says of it."""
-    if item.size is None or not isinstance(pickled.value, Inert) or len(pickled.tensors) != 1:
+    if item.size is None or not isinstance(pickled.value, Opaque) or len(pickled.tensors) != 1:
         return
     tensor = pickled.tensors[0]
     if tensor.dtype != item.dtype:

@@ -7,19 +7,20 @@ are not, was not written by this save. The CRC-32s in the archives' directories 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sentinel.checkpoints import zips
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
 from sentinel.checkpoints.formats.base import neighbours
-from sentinel.checkpoints.formats.dcp_metadata import Item, volume
+from sentinel.checkpoints.formats.dcp_pieces import Item, volume
 
 _NEIGHBOURS = 4
 _SAMPLE = 3  # pieces of a file that are compared first
 _SMALL = 4  # elements; what is smaller may well stay the same
 
 
-def compare(tree: Tree, files: dict[str, list[Item]], buffer: bytearray) -> None:
+def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
     """`NotKnown` where some of these shards are those of a step beside this one and others are not."""
     del buffer
     if len(files) < 2:
@@ -38,7 +39,7 @@ def compare(tree: Tree, files: dict[str, list[Item]], buffer: bytearray) -> None
             )
 
 
-def _alike(tree: Tree, name: str, items: list[Item], folder: Path) -> bool | None:
+def _alike(tree: Tree, name: str, items: Sequence[Item], folder: Path) -> bool | None:
     """Whether all tensors of this shard are those of the shard of the other step; None where it has none to compare."""
     telling = [i for i in items if i.plain and i.size and volume(i.size) >= _SMALL and "float" in i.dtype]
     if not telling:

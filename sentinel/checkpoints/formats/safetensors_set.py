@@ -21,7 +21,7 @@ from sentinel.checkpoints.formats.base import (
     refuse_links,
     unfinished,
 )
-from sentinel.checkpoints.formats.dcp_metadata import Shape, TensorInfo, tiles
+from sentinel.checkpoints.formats.dcp_pieces import Shape, TensorInfo, tiles
 from sentinel.checkpoints.formats.safetensors_file import Header, check_file
 from sentinel.checkpoints.work import Work
 

@@ -10,12 +10,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sentinel.checkpoints import pickles, zips
+from sentinel import inert_pickle
+from sentinel.checkpoints import zips
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
-from sentinel.checkpoints.pickles import Inert
-from sentinel.checkpoints.tensors import ITEM_BYTES, FloatScan, Storage, Tensor, read_storage_reference
+from sentinel.checkpoints.tensors import ITEM_BYTES, SHAPES, FloatScan, Storage, Tensor, limits, read_storage_reference
 from sentinel.checkpoints.work import Opened, Work, archive_works, open_archive, span_crc
+from sentinel.inert_pickle import Opaque, load_from
 
 NAME = "torch"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
@@ -48,7 +49,7 @@ class TorchFile:
         """A value in nested dicts (and in the state of objects); None where there is none."""
         value = self.value
         for key in keys:
-            if isinstance(value, Inert):
+            if isinstance(value, Opaque):
                 value = value.state
             value = value.get(key) if isinstance(value, dict) else None
         return value
@@ -72,7 +73,7 @@ def number_in(tree: Tree, file: TorchFile, value: object) -> float | None:
     """A plain number, or the one in a tensor of a single float32 or int64; None for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, Inert) or file.opened is None:
+    if not isinstance(value, Opaque) or file.opened is None:
         return None
     tensor = next((t for t in file.opened.pickled.tensors if _is(value, t)), None)
     layout = {"float32": "<f", "int64": "<q"}.get(tensor.dtype) if tensor else None
@@ -83,7 +84,7 @@ def number_in(tree: Tree, file: TorchFile, value: object) -> float | None:
         return float(struct.unpack(layout, handle.read(record.data, struct.calcsize(layout)))[0])
 
 
-def _is(value: Inert, tensor: Tensor) -> bool:
+def _is(value: Opaque, tensor: Tensor) -> bool:
     args = value.args
     return isinstance(args, tuple) and bool(args) and args[0] is tensor.storage and not any(tensor.size)
 
@@ -113,16 +114,16 @@ def _legacy(tree: Tree, name: str, handle: Handle, head: bytes, ask: Ask) -> Tor
         return storages.setdefault(storage.key, storage)
 
     try:
-        magic, at = pickles.load_from(data, 0)
+        magic, at = load_from(data, 0)
         if magic != _LEGACY_MAGIC:
             raise Broken(f"{shown}: a pickle that torch.save did not write")
-        _, at = pickles.load_from(data, at)
-        _, at = pickles.load_from(data, at)
-        value, at = pickles.load_from(data, at, persistent=persistent)
-        keys, at = pickles.load_from(data, at)
-    except pickles.PickleTooLarge as error:
+        _, at = load_from(data, at)
+        _, at = load_from(data, at)
+        value, at = load_from(data, at, persistent=persistent, makers=SHAPES, limits=limits())
+        keys, at = load_from(data, at)
+    except inert_pickle.PickleTooLarge as error:
         raise NotKnown(f"{shown}: {error}") from None
-    except pickles.PickleError as error:
+    except inert_pickle.PickleError as error:
         if handle.size > len(data):
             raise NotKnown(f"{shown}: its description is longer than this reader takes") from None
         raise Broken(f"{shown}: {error}") from None
