@@ -34,6 +34,7 @@ QUIET = frozenset(
 FAILED_STATES = frozenset({"failed", "node_fail", "out_of_memory", "boot_fail"})
 # Lines of the job's own output explain a failure; a running job may print anything, so they open none.
 _WORDS = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
+_AFTER_THE_END = timedelta(seconds=5)  # a node may take this long to say what ended the job on it
 MOST_EVIDENCE = 400  # of one incident: what opens one and the first of the rest decide, all of it is in the store
 
 
@@ -75,13 +76,19 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
         return False  # one finding, one message; a failure that comes later is another matter
     if where.job is not None and incident.job is not None:
         return where.job == incident.job and (where.attempt is None or where.attempt == incident.attempt)
-    if where.node is None or incident.state is IncidentState.CLOSED:
+    if where.node is None or incident.state is IncidentState.CLOSED or _long_over(incident, evidence.at):
         return False
     # After the restart the job's other nodes may run the next attempt: their news is no longer this incident's.
     of_its_job = incident.state is IncidentState.OPEN and where.node in job_nodes
     if where.node not in incident.nodes and not of_its_job:
         return False
     return abs(evidence.at - incident.updated_at) <= window
+
+
+def _long_over(incident: Incident, at: datetime) -> bool:
+    """Whether the incident's job had ended well before: its nodes may run another one by then."""
+    ends = [item.at for item in incident.evidence if item.kind == Kind.JOB_ENDED]
+    return bool(ends) and at > max(ends) + _AFTER_THE_END
 
 
 def find(

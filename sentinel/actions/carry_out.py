@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from sentinel.actions import ACTIONS, Means, Task
-from sentinel.errors import SentinelError, Unavailable
+from sentinel.actions.requeue import leave_held
+from sentinel.errors import Refused, SentinelError, Unavailable
 from sentinel.model import Outcome, Plan, Result, Step, StepKind
 
 # A failed step ends the plan, except for these: the rest is still worth doing.
@@ -35,7 +36,7 @@ async def carry_out(
         if not means.ledger.intend(task.plan, task.step, means.clock.now()):
             continue
         try:
-            outcome = await ACTIONS[task.step.kind](task, means)
+            outcome = await _outcome(task, means)
         except Unavailable as error:
             # Not known whether it happened: the action looks at Slurm first when it is tried again.
             before = means.ledger.outcome(task.incident.id, task.step)  # what it had asked for already, it keeps
@@ -46,8 +47,6 @@ async def carry_out(
             await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
             failures += 1
             continue
-        except SentinelError as error:
-            outcome = means.failed(task, error.message)
         failures = 0
         means.ledger.record(task.plan, outcome)
         report(task.plan, outcome, None)
@@ -55,6 +54,22 @@ async def carry_out(
         if outcome.result is Result.FAILED and task.step.kind not in _OPTIONAL:
             return outcome
     return last
+
+
+async def _outcome(task: Task, means: Means) -> Outcome:
+    """Raises Unavailable (not known); every other error is a failure, after which the job is left to its people."""
+    try:
+        outcome = await ACTIONS[task.step.kind](task, means)
+    except Unavailable:
+        raise
+    except SentinelError as error:
+        outcome = means.failed(task, error.message)
+    if outcome.result is Result.FAILED and task.step.kind not in _OPTIONAL and task.step.kind is not StepKind.CONFIRM:
+        try:
+            await leave_held(task, means)
+        except Refused as error:
+            return means.failed(task, f"{outcome.reason}; {error.message}", outcome.data)
+    return outcome
 
 
 def next_step(plan: Plan, ledger_outcome: Callable[[Step], Outcome | None]) -> Step | None:

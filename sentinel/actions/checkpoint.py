@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from sentinel.actions.means import Means, Task
-from sentinel.model import Outcome, StepKind
+from sentinel.actions.requeue import hold
+from sentinel.errors import Refused
+from sentinel.model import Outcome, Result, StepKind
 
 
 async def choose_checkpoint(task: Task, means: Means) -> Outcome:
@@ -11,8 +13,20 @@ async def choose_checkpoint(task: Task, means: Means) -> Outcome:
     job = await means.reader.job(task.job)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job}")
-    chosen = await means.checkpoints.choose(task, job)
+    try:
+        chosen = await means.checkpoints.choose(task, job)
+    except Refused as error:
+        return await _hold(task, means, error)
     return means.done(task, str(chosen.get("explanation", "")), chosen)
+
+
+async def _hold(task: Task, means: Means, error: Refused) -> Outcome:
+    """No restart is better than one from bad numbers: the job waits for a person, and starts at once when released."""
+    held = await hold(task, means)
+    if held.result is not Result.DONE or held.data.get("cancelled"):
+        return held
+    await means.writer.update_job(task.job, start_now=True)  # until now it waited for a time far off
+    return means.failed(task, error.message, {"held": True})
 
 
 async def quarantine(task: Task, means: Means) -> Outcome:

@@ -149,6 +149,18 @@ def _held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
     return means.failed(task, words)
 
 
+async def leave_held(task: Task, means: Means) -> None:
+    """After a step that failed: the job that we stopped waits for a person, held, and starts when it is released."""
+    if task.step.job is None or not means.earlier(task, StepKind.REQUEUE_HOLD).get("deferred"):
+        return
+    job = await means.reader.job(task.job)
+    if job is None or not _waits(job) or job.restarts != task.attempt + 1:
+        return
+    if not job.held:
+        await means.writer.requeue_hold(task.job)
+    await means.writer.update_job(task.job, start_now=True)
+
+
 async def hold(task: Task, means: Means) -> Outcome:
     """The job keeps its id and waits for a person: held, with the answer in its admin comment."""
     job = await _settled(task, means)

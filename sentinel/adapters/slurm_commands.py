@@ -142,7 +142,7 @@ class CommandVerbs:
         await self._commands.run("scontrol", "requeuehold", job)
 
     async def hold(self, job: str) -> None:
-        await self._commands.run("scontrol", "hold", job)
+        await self._commands.run("scontrol", "uhold", job)  # its user may release it, too
 
     async def release(self, job: str) -> None:
         await self._commands.run("scontrol", "release", job)

@@ -89,7 +89,7 @@ def requeue_hold(pyslurm: Any, job: int) -> None:
 
 
 def hold(pyslurm: Any, job: int) -> None:
-    pyslurm.Job(job).hold()
+    pyslurm.Job(job).hold("user")  # its user may release it, too
 
 
 def release(pyslurm: Any, job: int) -> None:

@@ -340,7 +340,7 @@ class _FakeVerbs:
         this = self._job("hold", job)
         if this.state != "PENDING":
             raise SlurmSaidNo(Answer.NOT_PENDING, "Job is no longer pending execution")
-        this.held, this.held_by = True, "JobHeldAdmin"
+        this.held, this.held_by = True, "JobHeldUser"
 
     async def release(self, job: str) -> None:
         this = self._job("release", job)

@@ -392,3 +392,22 @@ async def test_choice_that_names_no_checkpoint_is_done(world: Worlds) -> None:
     there.checkpoints = FakeCheckpoints({})
     found = await do(there, StepKind.CHOOSE_CHECKPOINT)
     assert found.result is Result.DONE and "path" not in found.data
+
+
+async def test_job_whose_restart_fails_half_way_is_left_held_and_starts_when_released(world: Worlds) -> None:
+    there = world()
+    steps = [Step(kind, job=there.job, attempt=0) for kind in (StepKind.REQUEUE_HOLD, StepKind.EXCLUDE)]
+    made = plan(*steps)
+
+    def current() -> Task | None:
+        found = next_step(made, lambda s: there.store.outcome("inc1", s))
+        if found is not None and found.kind is StepKind.EXCLUDE:
+            found = Step(found.kind, job=found.job, attempt=0, data={"nodes": "no-such-node"})
+        return Task(incident(ended(there.job), job=there.job), ECC, made, found) if found is not None else None
+
+    last = await carry_out(current, means(there), lambda *_: None)
+    assert last is not None and last.result is Result.FAILED and "no-such-node" not in there.slurm.nodes
+    job = there.slurm.jobs[there.job]
+    assert job.held and job.state == "PENDING"
+    await there.slurm.release(there.job)
+    assert job.state == "RUNNING"
