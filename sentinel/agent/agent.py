@@ -273,6 +273,8 @@ class Agent:
         }
 
     def _order_settings(self, kind: OrderKind) -> dict[str, object]:
+        if kind is OrderKind.TASK_STATES:
+            return {"node": self.node, **self.gpus.doing()}
         if kind is not OrderKind.DIAGNOSE:
             return {"node": self.node, "state": self.settings.state}
         dcgm, diagnostics = self.settings.dcgm, self.settings.diagnostics

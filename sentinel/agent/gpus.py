@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.agent.children import Children, Ending, Program
+from sentinel.agent.gpu_activity import GpuActivity
 from sentinel.agent.keeping import restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError
@@ -40,6 +41,7 @@ class GpuWatch:
         self.node = node
         self.last: Sample | None = None
         self.samples = 0
+        self.activity = GpuActivity()
         self.on_change: Callable[[], None] = lambda: None  # the verdict may be another one
         self._settings = settings
         self._children = children
@@ -99,6 +101,7 @@ class GpuWatch:
                 self.samples += 1
                 if sample.full:
                     self.last = sample
+                    self.activity.add(sample)
             for evidence in found:
                 self._keep(evidence)
             if found or self._reader.state != self._saved:
@@ -138,6 +141,13 @@ class GpuWatch:
             if gpu.pci and plain_pci(gpu.pci) == plain_pci(pci):
                 return replace(evidence, where=replace(evidence.where, gpu=gpu.index, gpu_uuid=gpu.uuid))
         return evidence
+
+    def doing(self) -> dict[str, object]:
+        """For a look at a job's processes: what the GPUs do now, and whether there are any; None where it is not known."""
+        promised = self._settings.gpus
+        there = promised > 0 or self.last is not None or (promised < 0 and Path("/dev/nvidiactl").exists())
+        fresh = self.trouble() is None
+        return {"has_gpus": there, "gpus": (self.activity.now(datetime.now(UTC)) or None) if there and fresh else None}
 
     def trouble(self) -> str | None:
         """Why telemetry is not known; None when it is fresh."""

@@ -7,6 +7,7 @@ import asyncio
 from sentinel.daemon.dumps import Dumps
 from sentinel.daemon.live import Live
 from sentinel.errors import Unavailable
+from sentinel.evidence.standstill import Look, read_look
 from sentinel.model import Evidence, Incident, Kind, Source, Where, stable_id
 from sentinel.ports import Clock, Orders
 from sentinel.protocol import OrderKind
@@ -35,11 +36,34 @@ class Inquiry:
         answers = await asyncio.gather(*(self._tasks(job, attempt, node) for node in nodes))
         return [item for answer in answers for item in answer]
 
-    async def _tasks(self, job: int, attempt: int, node: str) -> list[Evidence]:
+    def nodes(self, job: int, attempt: int) -> tuple[str, ...]:
+        return self._live.nodes_of(job, attempt)
+
+    async def looks(self, job: int, attempt: int) -> tuple[dict[str, Look], list[Evidence]]:
+        """What the processes of the job do now, by node, and the same as evidence; who does not answer is missing."""
+        nodes = self._live.nodes_of(job, attempt)
+        answers = await asyncio.gather(*(self._answer(job, node) for node in nodes))
+        looks: dict[str, Look] = {}
+        found: list[Evidence] = []
+        for node, answer in zip(nodes, answers, strict=True):
+            found.extend(self._read(job, attempt, node, answer))
+            look = None if isinstance(answer, Unavailable) else read_look(answer, self._clock.now().timestamp())
+            if look is not None:
+                looks[node] = look
+        return looks, found
+
+    async def _answer(self, job: int, node: str) -> object:
         try:
-            answer = await self._orders.ask(node, OrderKind.TASK_STATES, {"job": job}, deadline_s=_ANSWER_S)
+            return await self._orders.ask(node, OrderKind.TASK_STATES, {"job": job}, deadline_s=_ANSWER_S)
         except Unavailable as error:
-            return [self._unreadable(job, attempt, node, error.message)]
+            return error
+
+    async def _tasks(self, job: int, attempt: int, node: str) -> list[Evidence]:
+        return self._read(job, attempt, node, await self._answer(job, node))
+
+    def _read(self, job: int, attempt: int, node: str, answer: object) -> list[Evidence]:
+        if isinstance(answer, Unavailable):
+            return [self._unreadable(job, attempt, node, answer.message)]
         tasks = answer.get("tasks") if isinstance(answer, dict) else None
         if not isinstance(tasks, list):
             return [self._unreadable(job, attempt, node, "the agent's answer has no list of tasks")]

@@ -15,6 +15,8 @@ from datetime import datetime, timedelta
 
 from sentinel.daemon.listings import Listings
 from sentinel.evidence.progress import Rhythm, observe
+from sentinel.evidence.silence import Watched
+from sentinel.evidence.standstill import Look
 from sentinel.model import Evidence, Fleet, JobView, Kind, Source
 
 _SAVES = 50  # newest saves of an attempt that its interval is taken from
@@ -38,6 +40,20 @@ class NodeSeen:
 
 
 @dataclass(slots=True)
+class SilenceSeen:
+    """The present silence of an attempt, and what looks at it showed."""
+
+    watched: Watched = field(default_factory=Watched)
+    looks: dict[str, Look] = field(default_factory=dict)  # the newest, by node
+    count: int = 0
+    looked_at: datetime | None = None
+    tasks: list[Evidence] = field(default_factory=list)  # of the newest look
+    looking: asyncio.Task[None] | None = None
+    asking: asyncio.Task[list[Evidence]] | None = None  # who holds the others up
+    told: bool = False  # that it is silent for longer than usual
+
+
+@dataclass(slots=True)
 class AttemptSeen:
     """One attempt of a job."""
 
@@ -49,8 +65,7 @@ class AttemptSeen:
     rhythm: Rhythm = field(default_factory=Rhythm)
     ended: bool = False
     stalled: bool = False
-    silent_at_step: int | None = None  # step after which it is silent for longer than usual
-    asked_at: datetime | None = None  # when the nodes were last asked what its tasks do
+    silence: SilenceSeen = field(default_factory=SilenceSeen)
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
     saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
     rank_nodes: dict[int, str] = field(default_factory=dict)  # as the tasks themselves told

@@ -15,8 +15,9 @@ from sentinel.daemon.judge import job_ended
 from sentinel.daemon.lateness import Lateness
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.probe import slurmd_answers
+from sentinel.daemon.silence import Silences
 from sentinel.errors import Unavailable
-from sentinel.evidence.progress import observe, stalled
+from sentinel.evidence.progress import observe
 from sentinel.log import Log
 from sentinel.model import OURS, Evidence, Fleet, JobView, Kind, NodeView, Source, Where, stable_id
 from sentinel.ports import Clock
@@ -24,7 +25,6 @@ from sentinel.settings import Settings
 from sentinel.telemetry import Telemetry
 
 _LOOK_S = 0.25
-_ASK_TASKS_S = 5.0  # between questions to the nodes of a job that may only pause
 _REMEMBERED = 10  # lines that stand for a job's rhythm after a start
 _NEWS_S = 1.0  # between looks at Slurm that nodes' news of unknown jobs may cause
 _ALONE = 3  # all of at least this many nodes silent together: more likely it is we who are cut off
@@ -57,7 +57,7 @@ class Watch:
         self._telemetry = telemetry
         self._log = log
         self._observe = observe
-        self._inquiry = inquiry
+        self._silences = Silences(inquiry=inquiry, limits=settings.judgement, log=log)
         self._started_s = time.monotonic()
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
@@ -233,57 +233,12 @@ class Watch:
         await asyncio.gather(*(self._look_at_job(job, attempt, seen, now) for job, attempt, seen in running))
 
     async def _look_at_job(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> None:
-        item = await self._stands_still(job, attempt, seen, now) or self._silent_for_long(job, attempt, seen, now)
-        if item is None or not await self._still_runs(job, attempt):
+        found = await self._silences.look(job, attempt, seen, now)
+        if not found or not await self._still_runs(job, attempt):
             return
         seen.stalled = True
         self._log.warning("job-stalled", job=job, attempt=attempt, step=seen.last_step)
-        await self._observe([item])
-
-    def _silent_for_long(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> Evidence | None:
-        """A silence that the job's rhythm does not allow. Nothing but the clock speaks for a hang here, and a restart of a
-        job that only paused costs more than some seconds: it must last ``stall_confirm`` times as long."""
-        item = stalled(seen.rhythm, now, self._settings.judgement)
-        if item is None:
-            seen.silent_at_step = None
-            return None
-        if seen.silent_at_step != seen.last_step:
-            seen.silent_at_step = seen.last_step
-            self._log.info("job-silent", job=job, attempt=attempt, step=seen.last_step)
-        silent_s, allowed_s = item.data.get("silent_s"), item.data.get("allowed_s")
-        if not isinstance(silent_s, float) or not isinstance(allowed_s, float):
-            return item
-        return item if silent_s > self._settings.judgement.stall_confirm * allowed_s else None
-
-    async def _stands_still(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> Evidence | None:
-        """Silence that may be a pause (an evaluation, compilation): the tasks tell. One that is stopped is no pause, and
-        start-up does not last for ever."""
-        limits = self._settings.judgement
-        since = seen.rhythm.last_at
-        silent_s = (now - since).total_seconds() if since is not None else 0.0
-        if since is None or silent_s <= max(limits.stall_floor_s, limits.stall_steps * (seen.rhythm.gap_s or 0.0)):
-            return None
-        if seen.rhythm.gap_s is None and silent_s > limits.stall_startup_s:
-            return self._stall(job, attempt, seen, now, f"no step for {silent_s:.0f} s since the first ones")
-        if seen.asked_at is not None and (now - seen.asked_at).total_seconds() < _ASK_TASKS_S:
-            return None
-        seen.asked_at = now
-        stopped = [item for item in await self._inquiry.tasks(job, attempt) if item.data.get("state") == "T"]
-        if not stopped:
-            return None
-        return self._stall(job, attempt, seen, now, f"no step for {silent_s:.0f} s, and {stopped[0].text}")
-
-    def _stall(self, job: int, attempt: int, seen: AttemptSeen, now: datetime, text: str) -> Evidence:
-        return Evidence(
-            id=stable_id("stall", job, attempt, seen.last_step),
-            at=seen.rhythm.last_at or now,
-            seen_at=now,
-            source=Source.PROGRESS,
-            kind=Kind.STALL,
-            where=Where(job=job, attempt=attempt),
-            text=text,
-            data={"step": seen.last_step},
-        )
+        await self._observe(found)
 
     async def _still_runs(self, job: int, attempt: int) -> bool:
         """Before a job is called hung: does Slurm say that it still runs?"""

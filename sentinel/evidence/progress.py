@@ -1,8 +1,8 @@
-"""Silent hangs and slowdowns from progress alone, at each job's own rhythm.
+"""Silent hangs from progress alone, at each job's own rhythm.
 
 A job's silence means something only against its own habit: the gap between its step lines, the pauses that it makes for
 evaluation and checkpoints (announced by a line, or learned by their period in steps or in time), and the phases before its
-first steps, which are exempt. Pure: ``observe`` takes a step line, ``stalled`` and ``slowed`` take the time.
+first steps, which are exempt. Pure: ``observe`` takes a step line, ``stalled`` takes the time.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
+from math import exp, log
 from statistics import median
 from typing import Protocol
 
 from sentinel.model import NOWHERE, Evidence, Kind, Source, Trust, Where, stable_id
 
 PAUSE = "pause"  # kind of evidence: a line that announces an evaluation or a save
-GAPS = 48  # gaps between step lines that are remembered
+GAPS = 96  # gaps between step lines that are remembered
 PAUSES = 40
 TIMES = 240
 EXEMPT_GAPS = 4  # start-up and compilation: no silence is judged before so many gaps
-FIRST_PAUSE_S = 240.0  # an unannounced pause at a round step that the job has not passed often yet
+FIRST_PAUSE_S = 300.0  # an unannounced pause at a round step that the job has not passed often yet
 ANNOUNCED_S = 300.0  # an announced pause whose length is not known yet
+TOLD_S = 120.0  # an announced pause of a job whose pauses are known: the same words may announce another kind of pause
+TOLD = 3
 ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25)  # steps at which people evaluate and save
 LEAST_PAUSE_S = 11.0  # a shorter gap cannot look like a hang, so it need not be learned
 HICCUP_S = 11.0  # one delay of a network or a disk that is no hang
+TAIL = 5.0  # standard deviations of the logarithm of a gap: once in millions of steps
 PASSED = 2  # so many round steps passed without a pause: none is expected at the next
 
 
@@ -66,6 +70,8 @@ class Rhythm:
     passed: tuple[tuple[int, int], ...] = ()  # round number -> multiples passed without a pause
     visited: tuple[tuple[int, int], ...] = ()  # round number -> multiples seen, with a pause or without
     announced_at: datetime | None = None
+    told: int = 0  # announced pauses seen
+    longest_told_s: float = 0.0
     times: tuple[float, ...] = ()  # seconds per step
 
     @property
@@ -113,6 +119,8 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
         passed=passed,
         visited=visited,
         announced_at=None,
+        told=rhythm.told + (is_pause and announced),
+        longest_told_s=max(rhythm.longest_told_s, gap_s) if is_pause and announced else rhythm.longest_told_s,
         times=rhythm.times if is_pause else (*rhythm.times, _seconds(evidence, gap_s, steps))[-TIMES:],
     )
 
@@ -140,19 +148,41 @@ def _pass(passed: tuple[tuple[int, int], ...], step: int) -> tuple[tuple[int, in
     return tuple(sorted(counts.items()))
 
 
-def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
-    """Silence that is still usual after the last step line; None while the job is exempt."""
+def usual_s(rhythm: Rhythm, limits: Limits) -> float | None:
+    """Silence that this job's steps alone explain, pauses left out; None while it is exempt.
+
+    Step times spread like a lognormal variable, each job with its own width: it is taken from the middle half of the gaps
+    (a few long ones say nothing) and from the longest twentieth (which say everything where the spread is not even).
+    """
     usual = rhythm.gap_s
     if usual is None or rhythm.last_at is None:
         return None
-    spread = sorted(rhythm.gaps)[-max(1, len(rhythm.gaps) // 20)]
+    gaps = sorted(rhythm.gaps)
+    long = gaps[-max(1, len(gaps) // 20)]
     hiccup = min(usual + HICCUP_S, max(15.0, limits.stall_floor_s))
-    allowed = max(limits.stall_floor_s, limits.stall_steps * usual, 1.3 * spread, hiccup)
+    tail = usual * exp(min(TAIL * _width(gaps), 3.0)) if len(gaps) >= 16 else 0.0
+    return max(limits.stall_floor_s, limits.stall_steps * usual, 1.3 * long, hiccup, tail)
+
+
+def _width(gaps: list[float]) -> float:
+    """Standard deviation of the logarithm of sorted gaps, from their quartiles or from their ninth tenth."""
+    low, middle = gaps[len(gaps) // 4], gaps[len(gaps) // 2]
+    high, late = gaps[3 * len(gaps) // 4], gaps[9 * len(gaps) // 10]
+    return max(log(high / low) / 1.349, log(late / middle) / 1.282) if low > 0.0 else 0.0
+
+
+def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
+    """Silence that is still usual after the last step line, with the pause that may be due; None while the job is exempt."""
+    allowed = usual_s(rhythm, limits)
+    if allowed is None or rhythm.last_at is None:
+        return None
     due = _due(rhythm)
     new = any(dict(rhythm.visited).get(number, 0) < 1 for number in _round_of(rhythm.last_step))
     if rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at:
         since = (rhythm.announced_at - rhythm.last_at).total_seconds()
-        return since + max(allowed, ANNOUNCED_S if new or due is None else 1.6 * due + 10.0)
+        if rhythm.told < TOLD or new:
+            return since + max(allowed, ANNOUNCED_S, 1.6 * rhythm.longest_told_s + 10.0)
+        return since + max(allowed, TOLD_S, 1.6 * max(rhythm.longest_told_s, due or 0.0) + 10.0)
     if due is not None:
         return max(allowed, 1.6 * due + 10.0 + (FIRST_PAUSE_S if new else 0.0))
     if _irregular(rhythm):
@@ -251,59 +281,6 @@ def stalled(rhythm: Rhythm, now: datetime, limits: Limits | None = None) -> Evid
         },
         trust=Trust.USER,
     )
-
-
-WINDOW = 16  # steps that are compared with those before
-SLOWER = 1.12  # a change below is not worth a word
-
-
-def slowed(rhythm: Rhythm, now: datetime) -> Evidence | None:
-    """Evidence of slower steps: "transient" while short, "persistent" once three windows in a row are slow.
-
-    The change must stand out from the job's own spread, so that variable sequence lengths do not alarm.
-    """
-    times = rhythm.times
-    if len(times) < 5 * WINDOW or rhythm.last_at is None:
-        return None
-    recent = median(times[-WINDOW:])
-    before = times[: -3 * WINDOW]
-    base = median(before)
-    spread = median(abs(value - base) for value in before)
-    threshold = max(SLOWER * base, base + 4.0 * 1.4826 * spread / (WINDOW**0.5) * 1.25)
-    if recent <= threshold:
-        return None
-    windows = [median(times[-WINDOW * (i + 1) : len(times) - WINDOW * i]) for i in range(3)]
-    persistent = all(value > threshold for value in windows)
-    where = Where(job=rhythm.where.job, attempt=rhythm.where.attempt, path=rhythm.where.path)
-    kind = "persistent" if persistent else "transient"
-    return Evidence(
-        id=stable_id("slow", where.job, where.attempt, kind, rhythm.last_step // (4 * WINDOW)),
-        at=now,
-        seen_at=now,
-        source=Source.PROGRESS,
-        kind=Kind.SLOW,
-        where=where,
-        text=f"steps take {recent:.3f} s instead of {base:.3f} s since about step {_onset(rhythm, threshold)} ({kind})",
-        data={
-            "step": rhythm.last_step,
-            "step_time_s": round(recent, 4),
-            "usual_s": round(base, 4),
-            "ratio": round(recent / base, 3) if base > 0 else None,
-            "persistent": persistent,
-        },
-        trust=Trust.USER,
-    )
-
-
-def _onset(rhythm: Rhythm, threshold: float) -> int:
-    """Step at which the slow run began, counted back over at most two quick steps."""
-    quick, back = 0, 0
-    for i, value in enumerate(reversed(rhythm.times)):
-        quick = 0 if value > threshold else quick + 1
-        if quick > 2:
-            break
-        back = i
-    return max(rhythm.last_step - back * rhythm.stride, 0)
 
 
 def silent_until(rhythm: Rhythm, limits: Limits | None = None) -> datetime | None:

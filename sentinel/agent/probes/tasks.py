@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ class Task:
     cpu_s: float
     command: str
     leaf: bool  # the process that does the task's work: no wrapper, and not the launcher of the processes that do
+    read_bytes: int | None = None  # by read and write calls of any kind, so that network file systems count
+    written_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class _Process:
     cpu_s: float
     command: str
     environment: dict[str, str]
+    moved: tuple[int | None, int | None]
 
 
 def tasks_of(job: int, proc: Path = Path("/proc"), ticks: int | None = None, node: str = "") -> list[Task]:
@@ -60,6 +64,8 @@ def tasks_of(job: int, proc: Path = Path("/proc"), ticks: int | None = None, nod
                 cpu_s=process.cpu_s,
                 command=process.command,
                 leaf=working and not below,
+                read_bytes=process.moved[0],
+                written_bytes=process.moved[1],
             )
         )
     return sorted(made, key=lambda task: task.pid)
@@ -86,7 +92,19 @@ def _processes(job: int, proc: Path, ticks: int) -> Iterator[_Process]:
             cpu_s=(int(fields[11]) + int(fields[12])) / ticks,
             command=head.partition("(")[2],
             environment={name: value for name, _, value in pairs},
+            moved=_moved(entry),
         )
+
+
+def _moved(entry: Path) -> tuple[int | None, int | None]:
+    """Bytes read and written by calls since the start; None where the kernel does not tell us."""
+    try:
+        lines = (entry / "io").read_text().splitlines()
+    except OSError:
+        return None, None
+    found = dict(line.split(": ", 1) for line in lines if ": " in line)
+    read, written = found.get("rchar", ""), found.get("wchar", "")
+    return int(read) if read.isdigit() else None, int(written) if written.isdigit() else None
 
 
 def _rank(environment: dict[str, str]) -> int | None:
@@ -98,13 +116,10 @@ def _rank(environment: dict[str, str]) -> int | None:
 
 def main() -> None:
     arguments = begin()
-    say(
-        {
-            "result": {
-                "tasks": [asdict(task) for task in tasks_of(int(arguments["job"]), node=str(arguments.get("node", "")))]
-            }
-        }
-    )
+    tasks = tasks_of(int(arguments["job"]), node=str(arguments.get("node", "")))
+    result = {"tasks": [asdict(task) for task in tasks], "at_s": time.monotonic()}
+    result.update({name: arguments[name] for name in ("gpus", "has_gpus") if name in arguments})
+    say({"result": result})
 
 
 if __name__ == "__main__":

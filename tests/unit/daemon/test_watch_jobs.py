@@ -110,24 +110,108 @@ async def test_suspended_job_is_no_stall_and_gets_its_time_when_it_runs_again(wo
 
 
 async def test_tasks_that_run_are_in_a_pause(world: Worlds) -> None:
-    """At step 100 a job may evaluate: its tasks are asked, at most every five seconds."""
+    """At step 100 a job may evaluate: its tasks are asked every three seconds at first, then every five."""
     orders = FakeOrders({("n1", "task_states"): tasks("R", "S"), ("n2", "task_states"): tasks("D", "S")})
     scene = Scene(world(), orders=orders)
     await steps(scene, 30, last=100)
-    assert await look(scene, 11.0) == [] and orders.asked == []
-    for _ in range(40):
+    assert await look(scene, 5.5) == [] and orders.asked == []
+    for _ in range(100):
         assert await look(scene, 0.25) == []
-    assert len(orders.asked) == 2 * 2
+    assert len(orders.asked) == 2 * 7
 
 
 async def test_stopped_task_is_no_pause(world: Worlds) -> None:
     orders = FakeOrders({("n1", "task_states"): tasks("S", "S"), ("n2", "task_states"): tasks("S", "T")})
     scene = Scene(world(), orders=orders)
     await steps(scene, 30, last=100)
-    assert await look(scene, 13.0) == [Kind.STALL]
-    (item,) = scene.reported
-    assert "rank 1 on n2: process 41 is in state T" in item.text and item.data == {"step": 100}
+    assert (await look(scene, 6.5))[0] == Kind.STALL  # before the floor: a stopped task is not slow
+    item = scene.reported[0]
+    assert "rank 1 on n2: process 41 is in state T" in item.text
+    assert (item.data["step"], item.data["motion"]) == (100, "stopped")
     assert item.source is Source.PROGRESS and item.at < item.seen_at
+    assert {task.kind for task in scene.reported[1:]} == {Kind.TASK_STATE}
+
+
+def still(*states: str, cpu_s: float = 5.0, **rest: object) -> dict[str, object]:
+    """Tasks that move no byte; the GPUs of the node as given."""
+    each = [
+        {"rank": rank, "state": state, "pid": 40 + rank, "cpu_s": cpu_s, "read_bytes": 10, "written_bytes": 10}
+        for rank, state in enumerate(states)
+    ]
+    return {"tasks": each, "has_gpus": False, "gpus": None, **rest}
+
+
+def busy(scene: Scene, orders: FakeOrders, at_s: float) -> None:
+    """Rank 0 of n1 takes a core, as one that computes or one that loops does."""
+    orders.answers["n1", "task_states"] = still("S", "S", cpu_s=at_s)
+
+
+async def test_job_of_which_every_process_waits_is_hung_at_once(world: Worlds) -> None:
+    orders = FakeOrders({(node, "task_states"): still("S", "S") for node in ("n1", "n2")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    assert await look(scene, 6.2) == [] and await look(scene, 3.1) == [] and await look(scene, 2.5) == []
+    assert (await look(scene, 0.5))[0] == Kind.STALL  # 12 s: the floor, not twice the usual silence
+    assert scene.reported[0].data["motion"] == "waits" and "its GPUs only wait" in scene.reported[0].text
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hung"),
+    [
+        ([{"index": 0, "utilisation": 1.0, "power_w": 200.0, "usual_w": 600.0}], True),  # spins in a collective
+        ([{"index": 0, "utilisation": 1.0, "power_w": 580.0, "usual_w": 600.0}], False),  # computes
+        ([{"index": 0, "utilisation": 0.0, "power_w": 90.0, "usual_w": 600.0}], False),  # the host computes
+        (None, False),  # nobody knows
+    ],
+)
+async def test_gpus_tell_a_poll_from_work(world: Worlds, gpus: object, hung: bool) -> None:
+    """Every rank takes a whole core: it polls for its GPU, or it works."""
+    orders = FakeOrders()
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    for _ in range(12):
+        now_s = scene.world.slurm.clock.now().timestamp()
+        for node in ("n1", "n2"):
+            orders.answers[node, "task_states"] = still("R", "R", cpu_s=now_s, has_gpus=True, gpus=gpus)
+        await look(scene, 1.1)
+    assert (scene.kinds[:1] == [Kind.STALL]) is hung
+
+
+async def test_one_rank_that_moves_is_no_proof(world: Worlds) -> None:
+    orders = FakeOrders({(node, "task_states"): still("S", "S") for node in ("n1", "n2")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    for number in range(15):
+        busy(scene, orders, 1000.0 + number)
+        assert await look(scene, 1.1) == []
+
+
+async def test_job_that_was_seen_to_wait_and_went_on_must_wait_longer(world: Worlds) -> None:
+    orders = FakeOrders({(node, "task_states"): still("S", "S") for node in ("n1", "n2")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=100)  # a round step: it may evaluate
+    for _ in range(14):
+        assert await look(scene, 1.0) == []
+    scene.live.note(
+        evidence(Kind.STEP, at_s=14.0, source=Source.PROGRESS, job=scene.world.job, attempt=0, data={"step": 101})
+    )
+    waited_s = 0.0
+    while Kind.STALL not in await look(scene, 0.5):
+        waited_s += 0.5
+        assert waited_s < 24.0
+    assert waited_s > 13.0
+
+
+async def test_job_that_writes_has_longer(world: Worlds) -> None:
+    orders = FakeOrders()
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    for number in range(40):
+        for node in ("n1", "n2"):
+            answer = still("S", "S")
+            answer["tasks"] = [task | {"written_bytes": number * 10_000_000} for task in answer["tasks"]]  # type: ignore[union-attr, operator, attr-defined]
+            orders.answers[node, "task_states"] = answer
+        assert await look(scene, 1.0) == []
 
 
 async def test_nodes_that_do_not_answer_are_no_stopped_tasks(world: Worlds) -> None:
@@ -141,7 +225,7 @@ async def test_start_up_may_be_long_and_not_for_ever(world: Worlds) -> None:
     await steps(scene, 2, last=37)  # too few to have a rhythm
     assert await look(scene, 599.0) == []
     assert await look(scene, 2.0) == [Kind.STALL]
-    assert "no step for 601 s since the first ones" in scene.reported[0].text
+    assert "no step after 37 for 601.0 s, since the first ones" in scene.reported[0].text
 
 
 async def test_job_that_never_printed_a_step_is_not_judged(world: Worlds) -> None:

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sentinel.evidence.progress import PAUSE, DefaultLimits, Rhythm, allowed_s, observe, silent_until, slowed, stalled
+from sentinel.evidence.progress import PAUSE, DefaultLimits, Rhythm, allowed_s, observe, silent_until, stalled
+from sentinel.evidence.slowdown import slowed
 from sentinel.model import Evidence, Kind, Source, Trust, Where
 
 START = datetime(2026, 3, 4, tzinfo=UTC)

@@ -1,0 +1,105 @@
+"""Jobs that print no steps: their nodes are asked what the processes do, until it is a pause, a hang, or over.
+
+How long is waited, and what a look proves, is in ``sentinel.evidence.silence``; here is who is asked, and when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+from sentinel.daemon.inquiry import Inquiry
+from sentinel.daemon.live import AttemptSeen, SilenceSeen
+from sentinel.evidence.progress import allowed_s
+from sentinel.evidence.silence import ask_after_s, hung_after_s, looked, next_look_s, went_on
+from sentinel.evidence.standstill import WORDS, Motion, motion_of_job, stopped
+from sentinel.log import Log
+from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
+from sentinel.settings import Judgement
+
+_PART_S = 0.5  # nodes that do not answer must not keep other jobs from being looked at
+_WHO_S = 2.0  # a verdict waits so long for what the job says of itself; what comes later is attached
+
+
+class Silences:
+    def __init__(self, *, inquiry: Inquiry, limits: Judgement, log: Log) -> None:
+        self._inquiry = inquiry
+        self._limits = limits
+        self._log = log
+
+    async def look(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> list[Evidence]:
+        """Evidence of a hang and of what showed it; empty while there is none. Called several times a second."""
+        rhythm, silence = seen.rhythm, seen.silence
+        if rhythm.last_at is None:
+            return []
+        if silence.watched.step != rhythm.last_step:
+            seen.silence = silence = SilenceSeen(watched=went_on(silence.watched, rhythm.last_step))
+        silent_s = (now - rhythm.last_at).total_seconds()
+        ask_s = ask_after_s(rhythm) or self._limits.stall_floor_s
+        if silent_s <= ask_s:
+            return []
+        self._tell(job, attempt, seen, now, silent_s)
+        await self._ask_nodes(job, attempt, silence, now)
+        hung_s = hung_after_s(rhythm, silence.watched, self._limits)
+        if hung_s is None:  # it has no rhythm yet
+            hung_s = ask_s if silence.watched.motion is Motion.STOPPED else self._limits.stall_startup_s
+        if silent_s <= hung_s:
+            return []
+        known = [item for item in silence.tasks if item.kind == Kind.TASK_STATE]
+        return [_stall(job, attempt, seen, now, silent_s, hung_s), *known]
+
+    def _tell(self, job: int, attempt: int, seen: AttemptSeen, now: datetime, silent_s: float) -> None:
+        allowed = allowed_s(seen.rhythm, self._limits)
+        if not seen.silence.told and allowed is not None and silent_s > allowed:
+            seen.silence.told = True
+            self._log.info("job-silent", job=job, attempt=attempt, step=seen.last_step)
+
+    async def _ask_nodes(self, job: int, attempt: int, silence: SilenceSeen, now: datetime) -> None:
+        """A look, when one is due. One that takes long goes on by itself, and its answer is found at a later call."""
+        if silence.looking is not None and not silence.looking.done():
+            return
+        if silence.looked_at is not None and (now - silence.looked_at).total_seconds() < next_look_s(silence.count):
+            return
+        silence.looking = asyncio.create_task(self._one_look(job, attempt, silence, now))
+        await asyncio.wait({silence.looking}, timeout=_PART_S)
+        if silence.looking.done():
+            silence.looking.result()  # a bug of ours is for the loop to count
+
+    async def _one_look(self, job: int, attempt: int, silence: SilenceSeen, now: datetime) -> None:
+        before, began = silence.looks, silence.looked_at
+        silence.looked_at, silence.count = now, silence.count + 1
+        looks, silence.tasks = await self._inquiry.looks(job, attempt)
+        nodes = self._inquiry.nodes(job, attempt)
+        halted = any(stopped(look) is not None for look in looks.values())
+        if began is not None or halted:
+            motion = Motion.STOPPED if halted else motion_of_job(nodes, before, looks)
+            silence.watched = looked(silence.watched, motion, began or now, now)
+        silence.looks = looks
+
+
+def _stall(job: int, attempt: int, seen: AttemptSeen, now: datetime, silent_s: float, hung_s: float) -> Evidence:
+    motion = seen.silence.watched.motion
+    halted = [item for item in seen.silence.tasks if item.data.get("state") in ("T", "t")]
+    if motion is Motion.STOPPED and halted:
+        why = halted[0].text
+    else:
+        why = WORDS[motion] if motion is not None else "its nodes were not asked"
+    gap_s = seen.rhythm.gap_s
+    usual = ", since the first ones" if gap_s is None else f"; usual gap {gap_s:.2f} s, allowed {hung_s:.1f} s"
+    return Evidence(
+        id=stable_id("stall", job, attempt, seen.last_step, (seen.rhythm.last_at or now).isoformat()),
+        at=seen.rhythm.last_at or now,
+        seen_at=now,
+        source=Source.PROGRESS,
+        kind=Kind.STALL,
+        where=Where(job=job, attempt=attempt, path=seen.rhythm.where.path),
+        text=f"no step after {seen.last_step} for {silent_s:.1f} s{usual}; {why}",
+        data={
+            "step": seen.last_step,
+            "silent_s": round(silent_s, 3),
+            "allowed_s": round(hung_s, 3),
+            "gap_s": round(gap_s, 4) if gap_s is not None else None,
+            "motion": motion.value if motion is not None else None,
+        },
+        trust=Trust.USER,
+    )
