@@ -45,6 +45,7 @@ def compose(
     lines = [
         f"What: {verdict.cause}, {_SCOPE_WORDS[verdict.scope]}; {verdict.confidence:.0%} sure.",
         *_culprits(verdict),
+        *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
         *_job_line(job, last_step),
         *_done(plan, outcomes),
     ]
@@ -100,7 +101,7 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome]) -> list[str]:
     if drained:
         lines.append(f"Drained: {', '.join(str(node) for node in drained)}.")
     for outcome in outcomes:
-        if outcome.step.kind is StepKind.HOLD and _is_done(outcome):
+        if (outcome.step.kind is StepKind.HOLD and _is_done(outcome)) or outcome.data.get("held"):
             lines.append(
                 f"The job is held and keeps its id; release it when it is fixed: scontrol release {outcome.step.job}"
             )

@@ -284,5 +284,6 @@ _KINDS: dict[str, Maker] = {
     Kind.SLOW: _simple(
         "slow", {C.GPU_THERMAL_POWER: 0.5, C.NETWORK_FABRIC: 0.5, C.PCIE: 0.3}, "steps became slower", role=Role.CONTEXT
     ),
+    "loss_spike": _simple("loss-spike", {C.NUMERICAL_NAN: 1.5}, "the loss rose far above its habit", role=Role.CONTEXT),
     Kind.SXID: _simple("sxid", {C.GPU_NVLINK: 3.5}, "an NVSwitch error", drain=Drain.ADVISE),
 }

@@ -59,7 +59,7 @@ def onset(incident: Incident) -> int | None:
     return None
 
 
-BAD_NUMBERS = frozenset({"nan", "loss_spike"})
+BAD_NUMBERS = frozenset({"nan"})  # a spike may pass; that it ended in bad numbers, their evidence knows (onset_step)
 
 
 def recurring(

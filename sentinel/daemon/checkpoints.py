@@ -73,6 +73,12 @@ class FleetCheckpoints:
         except Unavailable as error:
             if self._waited_s(task) < self._recovery.storage_s:
                 raise
+            if task.verdict.onset_step is not None:
+                raise Refused(
+                    f"numbers went bad at step {task.verdict.onset_step}, and which checkpoints are older is not known: "
+                    f"{error.message}",
+                    fix="name a checkpoint before it in the script, then scontrol release",
+                ) from error
             # The nodes cannot tell, and the job has waited long enough: better its own resume than none.
             return {"explanation": f"not checked, the job resumes as its script does: {error.message}"}
 
@@ -101,6 +107,7 @@ class FleetCheckpoints:
         )
         explanation = "; ".join(filter(None, [decision.explanation, *seen.problems]))[:1500]
         if decision.chosen is None:
+            _hold_if_bad(task.verdict.onset_step, seen, explanation)
             return {"explanation": explanation, "last_step": reached}
         chosen = decision.chosen
         return {
@@ -304,6 +311,19 @@ class FleetCheckpoints:
             "reason": f"incident {task.incident.id}",
         }
         await self._orders.ask(host, OrderKind.QUARANTINE, arguments, deadline_s=self._recovery.inventory_s)
+
+
+def _hold_if_bad(onset: int | None, seen: Seen, explanation: str) -> None:
+    """By itself the script would resume from its newest checkpoint, which holds the bad numbers.
+
+    Raises:
+        Refused: there are checkpoints, and none that is good is from before the onset.
+    """
+    if onset is not None and seen.candidates:
+        raise Refused(
+            f"numbers went bad at step {onset} and no checkpoint before it can be used: {explanation}",
+            fix="start from an older one or anew, then scontrol release",
+        )
 
 
 def _free(fleet: Fleet, name: str, job: JobView) -> bool:

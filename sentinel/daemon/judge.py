@@ -17,6 +17,7 @@ from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.live import Live
+from sentinel.daemon.numbers import Onsets
 from sentinel.daemon.past import Past
 from sentinel.daemon.placing import located
 from sentinel.daemon.under_way import with_plans
@@ -74,6 +75,7 @@ class Judge:
         self._log = log
         self._decided = decided
         self._past = Past(store)
+        self._onsets = Onsets(live)
         self._first_looks = FirstLooks(rules)
         self.incidents: dict[str, Incident] = {}  # open ones, candidates, and those closed a short while ago
         self.verdicts: dict[str, Verdict] = {}
@@ -120,6 +122,7 @@ class Judge:
 
     async def observe(self, items: Sequence[Evidence]) -> None:
         """Store what is new and put it to the incident it belongs to. Returns when it is safe to acknowledge."""
+        items = self._onsets.told(items)
         steps = [item for item in items if item.kind == Kind.STEP]
         others = [item for item in items if item.kind != Kind.STEP]  # progress is telemetry: memory only
         fresh = await asyncio.to_thread(self._store.append, others)

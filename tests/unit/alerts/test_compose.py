@@ -54,6 +54,16 @@ def test_it_says_what_who_and_where_to_look() -> None:
     assert made.data["drained"] == ["n1"] and made.data["user"] == "ada"
 
 
+def test_job_whose_numbers_went_bad_and_that_waits_says_since_when_and_how_it_goes_on() -> None:
+    failed = done(
+        CHOOSE, Result.FAILED, "numbers went bad at step 250 and no checkpoint before it can be used", held=True
+    )
+    body = notice(judged=verdict(Cause.NUMERICAL_NAN, onset_step=250), made=plan(CHOOSE), outcomes=(failed,)).body
+    assert "Numbers went bad at step 250." in body and "scontrol release 101" in body
+    assert "Failed: choose_checkpoint 101: numbers went bad at step 250 and no checkpoint" in body
+    assert "scontrol release" not in notice(made=plan(CHOOSE), outcomes=(done(CHOOSE, Result.FAILED, "x"),)).body
+
+
 def test_id_depends_on_the_incident_only() -> None:
     assert notice().id == notice(made=None, judged=verdict(Cause.PCIE), last_step=None).id
     assert notice(happened=incident(id="inc2")).id != notice().id
