@@ -147,3 +147,35 @@ async def test_port_of_one_job_is_a_link_and_ports_of_many_at_once_the_fabric(wo
 
 async def test_ports_of_two_jobs_are_two_links(world: Worlds) -> None:
     assert await port_down(Failing(world(nodes=8)), 2, 3) == [("network_fabric", "link")] * 2
+
+
+NAN = "[rank0]: step {step} | loss nan | step time 0.4 s"
+
+
+async def test_bad_numbers_for_the_first_time_accuse_no_node(world: Worlds) -> None:
+    row = await Failing(world(nodes=4)).job(NAN.format(step=250))
+    assert (row["cause"], row["scope"], row["culprit_nodes"]) == ("numerical_nan", "application", [])
+
+
+async def test_bad_numbers_that_follow_a_node_make_it_a_suspect(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    first = await there.job(NAN.format(step=250), user="bob")
+    there.world.slurm.cancel(first["job"])
+    there.restart()
+    row = await there.job(NAN.format(step=9400), user="ada")
+    assert (row["cause"], row["scope"], row["culprit_nodes"]) == ("numerical_nan", "gpu", ["n1"]), row
+    assert there.world.slurm.jobs[row["job"]].excluded == ("n1",) and not there.world.slurm.nodes["n1"].drained
+    assert (await there.job(NAN.format(step=70), on=("n2",), user="eve"))["scope"] == "application"
+
+
+async def test_same_step_on_another_node_is_the_program(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    past = await there.job(NAN.format(step=9400), on=("n1",), user="bob")  # n1 has a past
+    there.world.slurm.cancel(past["job"])
+    first = await there.job(NAN.format(step=250), on=("n2",))
+    slurm = there.world.slurm
+    this = slurm.jobs[first["job"]]
+    assert this.state == "RUNNING" and this.restarts == 1  # restarted before the onset
+    this.on = ("n1",)
+    again = await there.job(NAN.format(step=251), on=("n1",), job=first["job"])
+    assert (again["cause"], again["scope"]) == ("numerical_nan", "application"), again
