@@ -97,6 +97,19 @@ def strays(proc: Path, jobs: Collection[int]) -> list[tuple[int, str]]:
     return found
 
 
+def switches(proc: Path) -> int:
+    """NVSwitches that the driver has on this node."""
+    return sum(1 for _ in proc.glob("driver/nvidia-nvswitch/devices/*"))
+
+
+def runs(proc: Path, name: str) -> bool | None:
+    """Whether a process of root with this name runs; None where processes cannot be listed."""
+    try:
+        return any(_text(folder / "comm") == name[:15] and folder.stat().st_uid == 0 for _, folder in _processes(proc))
+    except OSError:
+        return None
+
+
 def _processes(proc: Path) -> Iterator[tuple[int, Path]]:
     for entry in proc.iterdir():
         if entry.name.isdigit():

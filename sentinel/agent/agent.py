@@ -218,6 +218,8 @@ class Agent:
         if self.settings.jobs.saves_s:
             saves_s = self.settings.jobs.saves_s
             scheduler.add_job(self.saves.look, "interval", seconds=saves_s, jitter=saves_s / 10)
+        if host.smart_s:
+            scheduler.add_job(self.rounds.smart, "interval", seconds=host.smart_s, jitter=host.smart_s / 10)
         if host.mounts:
             scheduler.add_job(self.rounds.mounts, "interval", seconds=host.period_s, jitter=host.period_s / 10)
         for name, check in self.settings.checks.items():

@@ -8,6 +8,8 @@ from typing import Any
 
 from sentinel.agent.children import Children, Ending, Program
 from sentinel.agent.settings import AgentSettings, Check
+from sentinel.evidence.ageing import Ageing
+from sentinel.evidence.disks import DiskReader
 from sentinel.evidence.host import HostReader, check_evidence, check_meaning, reading_from
 from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Scalar, Source, Where, stable_id
@@ -37,6 +39,10 @@ class Rounds:
         self._reader = HostReader(
             node, full_fraction=host.full_fraction, flaps=host.flaps, flap_window_s=host.flap_window_s
         )
+        self._disks = DiskReader(node)
+        self._ageing = {
+            of: Ageing(node, Source.HOST, period_s=settings.dcgm.counters_s, of=of) for of in ("ports", "disks")
+        }
         self._said: dict[str, str] = {}  # what is said of each thing now
 
     # ------------------------------------------------------------------------------------------------ rounds
@@ -61,6 +67,11 @@ class Rounds:
                 lambda message, path=path: self._mount_said(path, message),  # type: ignore[misc]
                 path,
             )
+
+    def smart(self) -> None:
+        host = self._settings.host
+        arguments = {"smartctl": host.smartctl, "disk_s": host.smart_deadline_s}
+        self._start("smart", "smart", arguments, 6 * host.smart_deadline_s, self._smart_said)
 
     def check(self, name: str) -> None:
         check = self._settings.checks[name]
@@ -116,7 +127,27 @@ class Rounds:
 
     def _host_said(self, message: dict[str, Any]) -> None:
         self._say("host", "", "", Source.AGENT, {})
-        for evidence in self._reader.read(reading_from(message, datetime.now(UTC))):
+        reading = reading_from(message, datetime.now(UTC))
+        counts = {
+            f"{port.name}/{name}": float(value) for port in reading.ports for name, value in port.counters.items()
+        }
+        for evidence in [*self._reader.read(reading), *self._ageing["ports"].read(counts, reading.at)]:
+            self._keep(evidence)
+
+    def _smart_said(self, message: dict[str, Any]) -> None:
+        """One disk's answer. A node without smartctl says so once to the log: its disks are not known."""
+        if "absent" in message:
+            if self._said.get("smart") != "absent":
+                self._said["smart"] = "absent"
+                log.info("disks-not-known", reason=message["absent"])
+            return
+        disk = str(message.get("disk"))
+        if "error" in message:
+            self._say(f"smart:{disk}", Kind.UNREADABLE, f"disk {disk}: {message['error']}", Source.HOST, {"disk": disk})
+            return
+        self._say(f"smart:{disk}", "", "", Source.HOST, {})
+        now = datetime.now(UTC)
+        for evidence in [*self._disks.read(message, now), *self._ageing["disks"].read(self._disks.counters, now)]:
             self._keep(evidence)
 
     def _mount_said(self, path: str, message: dict[str, Any]) -> None:

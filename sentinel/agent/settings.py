@@ -142,6 +142,11 @@ class Host:
     proc: str = setting("/proc", "root of procfs", unit="path")
     flaps: int = setting(3, "link losses of one port within flap_window_s that are reported", least=1)
     flap_window_s: float = setting(600.0, "window of that count", unit="s", least=1.0)
+    smart_s: float = setting(
+        3600.0, "period of asking local disks for their SMART health; each time wakes them. 0: never", unit="s", least=0
+    )
+    smartctl: str = setting("smartctl", "command for that; where there is none, disks are not known", unit="path")
+    smart_deadline_s: float = setting(10.0, "one disk's answer; all together have six of these", unit="s", least=1.0)
     clock_skew_s: float = setting(1.0, "offset from the daemon's clock that is reported", unit="s", least=0.01)
 
 

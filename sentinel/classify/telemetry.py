@@ -28,6 +28,8 @@ TELEMETRY: dict[str, tuple[dict[Cause, float], Drain, Role, str]] = {
     "host_memory_ecc": ({C.NODE_OS_OR_HOST: 4.5}, Drain.ADVISE, Role.CAUSE, "uncorrected errors of host memory"),
     "host_memory_low": ({C.APP_OOM_HOST: 1.5, C.NODE_OS_OR_HOST: 0.5}, Drain.NO, Role.CONTEXT, "host memory is low"),
     "disk_full": ({C.DISK_FULL: 3.5}, Drain.NO, Role.CAUSE, "a disk is full"),
+    "disk_failing": ({C.NODE_OS_OR_HOST: 4.0}, Drain.ADVISE, Role.CAUSE, "a local disk says that it fails"),
+    "disk_errors": ({C.NODE_OS_OR_HOST: 2.2}, Drain.NO, Role.CAUSE, "errors of a local disk grow"),
     "driver_mismatch": ({C.GPU_GSP_OR_DRIVER: 4.0}, Drain.ADVISE, Role.CAUSE, "driver and library versions differ"),
     "mount_error": ({C.FILESYSTEM_STORAGE: 3.2}, Drain.NO, Role.CAUSE, "a mount does not answer"),
     "mount_missing": ({C.FILESYSTEM_STORAGE: 2.6, C.NODE_OS_OR_HOST: 1.0}, Drain.NO, Role.CAUSE, "a mount is missing"),

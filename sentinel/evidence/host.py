@@ -34,6 +34,8 @@ class HostReading:
     memory_available: float | None = None  # share
     driver: str | None = None  # loaded kernel module
     library: str | None = None  # libnvidia-ml on disk
+    switches: int = 0  # NVSwitches on this node
+    fabric_manager: bool | None = None  # whether it runs
     strays: tuple[tuple[int, str], ...] = ()  # processes that hold a GPU and belong to no job here: pid, name
 
 
@@ -49,6 +51,8 @@ def reading_from(message: Mapping[str, Any], at: datetime) -> HostReading:
         memory_available=message.get("memory_available"),
         driver=message.get("driver"),
         library=message.get("library"),
+        switches=int(message.get("switches") or 0),
+        fabric_manager=message.get("fabric_manager"),
         strays=tuple((int(pid), str(name)) for pid, name in message.get("strays", ())),
     )
 
@@ -77,6 +81,7 @@ class HostReader:
             *self._memory(reading),
             *self._disks(reading),
             *self._driver(reading),
+            *self._fabric(reading),
             *self._strays(reading),
         ]
 
@@ -142,6 +147,14 @@ class HostReader:
             reading, "driver", (reading.driver != reading.library) if known else None, "driver_mismatch", Source.HOST,
             f"the loaded driver is {reading.driver}, its library on disk is {reading.library}",
             {"driver": reading.driver, "library": reading.library},
+        )  # fmt: skip
+
+    def _fabric(self, reading: HostReading) -> Iterator[Evidence]:
+        """Without its fabric manager no GPU behind NVSwitches can begin a job."""
+        down = None if reading.fabric_manager is None else reading.switches > 0 and not reading.fabric_manager
+        yield from self._edge(
+            reading, "fabric_manager", down, "fabric_manager", Source.HOST,
+            f"the fabric manager does not run, and {reading.switches} NVSwitches need it", {"switches": reading.switches},
         )  # fmt: skip
 
     def _strays(self, reading: HostReading) -> Iterator[Evidence]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from sentinel.adapters import host
 from sentinel.agent.probes import begin, say
 
+FABRIC_MANAGER = "nv-fabricmanager"
+
 
 def main() -> None:
     arguments = begin()
@@ -22,6 +24,8 @@ def main() -> None:
             "driver": host.driver_version(proc),
             "library": host.library_version(),
             "strays": host.strays(proc, arguments["jobs"]),
+            "switches": host.switches(proc),
+            "fabric_manager": host.runs(proc, FABRIC_MANAGER),
         }
     )
 

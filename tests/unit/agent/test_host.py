@@ -83,6 +83,27 @@ def test_a_driver_that_does_not_fit_its_library() -> None:
     assert kinds(reader.read(reading(2, driver="570.1", library="575.2"))) == ["driver_mismatch"]
 
 
+def test_switches_need_their_fabric_manager() -> None:
+    reader = HostReader("n1")
+    assert reader.read(reading(0, switches=0, fabric_manager=False)) == [], "no switches, no manager"
+    assert reader.read(reading(1, switches=4, fabric_manager=None)) == [], "not known"
+    (found,) = reader.read(reading(2, switches=4, fabric_manager=False))
+    assert found.kind == "fabric_manager"
+    assert reader.read(reading(3, switches=4, fabric_manager=False)) == []
+    reader.read(reading(4, switches=4, fabric_manager=True))
+    assert len(reader.read(reading(5, switches=4, fabric_manager=False))) == 1
+
+
+def test_the_fabric_manager_is_found_by_its_name_and_root(tmp_path: Path) -> None:
+    (tmp_path / "412").mkdir()
+    (tmp_path / "412" / "comm").write_text("nv-fabricmanage\n")
+    (tmp_path / "driver" / "nvidia-nvswitch" / "devices" / "0000:05:00.0").mkdir(parents=True)
+    assert host.switches(tmp_path) == 1
+    assert host.runs(tmp_path, "nv-fabricmanager") is ((tmp_path / "412").stat().st_uid == 0)
+    assert host.runs(tmp_path, "nv-hostengine") is False
+    assert host.runs(tmp_path / "nothing", "nv-fabricmanager") is None
+
+
 def test_strays_are_named() -> None:
     reader = HostReader("n1")
     (found,) = reader.read(reading(0, strays=((412, "python"),)))
@@ -230,3 +251,26 @@ def test_a_reading_from_json() -> None:
     made = reading_from({"ports": [{"name": "a:1", "state": "DOWN"}], "strays": [[1, "x"]]}, T0)
     assert made.ports[0].state == "DOWN"
     assert made.strays == ((1, "x"),)
+
+
+def test_disks_by_their_own_word(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
+    rounds, bench, kept = site
+    for message in (
+        {"disk": "nvme0", "passed": True, "critical_warning": 0, "media_errors": 0},
+        {"disk": "nvme0", "passed": False, "critical_warning": 4, "media_errors": 2},
+        {"disk": "nvme0", "error": "no answer within 10 s"},
+        {"absent": "smartctl: No such file or directory"},
+    ):
+        rounds.smart()
+        bench.programs["smart"].on_message({"type": "smart", **message})
+    assert kinds(kept) == [Kind.COUNTERS, "disk_failing", "disk_errors", Kind.UNREADABLE]
+    assert kept[0].data == {"nvme0/media_errors": 0.0}
+
+
+def test_port_counters_age_too(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
+    rounds, bench, kept = site
+    rounds.host()
+    bench.programs["host"].on_message(
+        {"ports": [{"name": "mlx5_0:1", "state": "ACTIVE", "counters": {"link_downed": 4}}]}
+    )
+    assert [(item.kind, dict(item.data)) for item in kept] == [(Kind.COUNTERS, {"mlx5_0:1/link_downed": 4.0})]
