@@ -23,6 +23,8 @@ from sentinel.vocabulary import Trust as Trust
 Scalar = str | int | float | bool | None
 # How the reason of a drain and the admin comment of a job of ours begin (promise 5: only what is ours is undone by us).
 OURS = "sentinel:"
+# How Slurm itself explains the drain of a node whose prolog failed.
+PROLOG_ERROR = "Prolog error"
 MAX_TEXT = 2048  # characters of raw text that one evidence carries; the source keeps the rest
 
 _EMPTY: Mapping[str, Scalar] = MappingProxyType({})

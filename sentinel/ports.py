@@ -53,6 +53,10 @@ class SlurmWriter(Protocol):
         """A node that is gone: jobs on it end at once (NODE_FAIL), and it stays drained when it answers again."""
         ...
 
+    async def explain(self, node: str, reason: str) -> None:
+        """Our reason in the place of Slurm's own "Prolog error". Raises Refused when any other reason is there."""
+        ...
+
     async def undrain(self, node: str) -> None: ...
 
     async def requeue_hold(self, job: int) -> None:

@@ -48,6 +48,9 @@ class DryWriter:
     async def down(self, node: str, reason: str) -> None:
         self._note("down", node=node, data={"reason": reason})
 
+    async def explain(self, node: str, reason: str) -> None:
+        self._note("explain", node=node, data={"reason": reason})
+
     async def undrain(self, node: str) -> None:
         self._note("undrain", node=node)
 

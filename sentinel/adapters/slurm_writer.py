@@ -14,7 +14,7 @@ from typing import Protocol
 from sentinel.adapters.slurm_parse import ENDED, Record, array_spec, het_leader, job_of
 from sentinel.adapters.slurm_process import Answer, SlurmSaidNo
 from sentinel.errors import Refused, Unavailable
-from sentinel.model import OURS, JobView, NodeView
+from sentinel.model import OURS, PROLOG_ERROR, JobView, NodeView
 
 TRIES = 4  # a job changes its state between our look and our request at most a few times
 MAX_ARGUMENT = 1024  # Slurm cuts comments there
@@ -88,6 +88,19 @@ class Writer:
             await self._set_node(node, "DRAIN", words)
         if seen.state != "down":
             await self._set_node(node, "DOWN", words)
+
+    async def explain(self, node: str, reason: str) -> None:
+        """Our reason in the place of Slurm's own, on a node that is drained since its prolog failed.
+
+        Raises:
+            Refused: the node is in service, or carries somebody else's reason. Nothing was changed.
+        """
+        seen = await self._node(node)
+        if _out_of_service(seen) and seen.reason.startswith(OURS):
+            return
+        if not _out_of_service(seen) or seen.reason != PROLOG_ERROR:
+            raise Refused(f"{node} is not drained by a failed prolog: {seen.reason or 'no reason given'}")
+        await self._set_node(node, "DRAIN", one_line(reason))
 
     async def undrain(self, node: str) -> None:
         """Give a node that we drained (or set down) back to Slurm.

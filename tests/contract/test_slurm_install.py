@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -17,6 +18,9 @@ from fake_node_daemon import FakeDaemon
 from slurm_cluster import Cluster, missing
 
 from sentinel.adapters.munge import Munge
+from sentinel.adapters.slurm import connect
+from sentinel.errors import Refused
+from sentinel.settings import Slurm as SlurmSettings
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
@@ -95,7 +99,10 @@ def site() -> Iterator[Site]:
     with cluster:
         site.daemon = FakeDaemon(Munge(str(cluster.folder / "munge" / "socket"))).start()
         site.configure(site.daemon)
-        yield site
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in cluster.environment.items():
+                patch.setenv(name, value)
+            yield site
         site.daemon.stop()
 
 
@@ -159,11 +166,18 @@ def test_a_refused_node_is_drained_and_its_job_goes_elsewhere(site: Site) -> Non
 
     site.cluster.wait(elsewhere, "the job elsewhere", within_s=60)
     assert "Held" not in site.state(job)
+    _, writer, _ = connect(SlurmSettings(conf=str(site.cluster.conf)))
+    asyncio.run(writer.explain("n1", "sentinel:ab12 gpu_lost: GPU 1 is lost"))
+    assert "n1|sentinel:ab12 gpu_lost: GPU 1 is lost" in site.reasons()
+    asyncio.run(writer.explain("n1", "sentinel:ab12 something else"))
+    assert "something else" not in site.reasons()
+    with pytest.raises(Refused):
+        asyncio.run(writer.explain("n2", "sentinel:ab12 it is in service"))
     assert (site.run("n2") / "ended").is_dir()
     # The site's prolog comes after ours in the folder: it is not run on a node that was refused.
     site.verdict("n1", "OK", "ok fine")
     site.cluster.command("scontrol", "update", "nodename=n1", "state=resume")
-    site.cluster.wait(lambda: "Prolog" not in site.reasons(), "the node back")
+    site.cluster.wait(lambda: "n1" not in site.reasons(), "the node back")
 
 
 def test_slurm_runs_the_health_check(site: Site) -> None:
