@@ -10,6 +10,7 @@ Equal costs: the better validated one, then global, then the higher step, then t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
@@ -127,7 +128,7 @@ def _rank(candidate: Candidate, question: _Question) -> Ranked:
     )
     obstacle = _obstacle(candidate, question)
     if obstacle:
-        return Ranked(candidate, False, obstacle, None, lost)
+        return Ranked(candidate, False, sys.intern(obstacle), None, lost)
     tier, obstacle = _reach(candidate, question)
     if obstacle or lost is None:
         return Ranked(candidate, False, obstacle or "its step is not known", None, lost)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.formats import nvrx
-from sentinel.checkpoints.records import LEVELS, Candidate, Level, Part, Tier
+from sentinel.checkpoints.records import LEVELS, NOTHING, Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
 
@@ -29,16 +29,20 @@ _SKIPPED = frozenset({".quarantine", "lost+found", "tb", "tensorboard", "wandb",
 class Spot:
     """Where a checkpoint lies; ``step`` only where several share one folder (NVRx local)."""
 
-    path: Path
+    place: str  # text: a hundred thousand paths take five times the memory
     step: int | None = None
 
     @property
+    def path(self) -> Path:
+        return Path(self.place)
+
+    @property
     def order(self) -> tuple[int, str]:
-        step = self.step if self.step is not None else step_of(self.path.name)
-        return (1 if step is None else -step, str(self.path))
+        step = self.step if self.step is not None else step_of(self.place.rpartition("/")[2])
+        return (1 if step is None else -step, self.place)
 
     def key(self, root: Path) -> str:
-        inside = os.path.relpath(self.path, root)
+        inside = os.path.relpath(self.place, root)
         return inside if self.step is None else f"{inside}/iter_{self.step:07d}"
 
 
@@ -90,11 +94,11 @@ def _explore(root: Path, search: _Search) -> None:
 def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, search: _Search) -> None:
     """One folder: it is a checkpoint itself, or holds checkpoints, or holds folders that may."""
     if _is_checkpoint({entry.name for entry in entries}):
-        search.spots.append(Spot(folder))
+        search.spots.append(Spot(str(folder)))
         return
     local = _local_iterations(entries)
     if local:
-        search.spots.extend(Spot(folder, step) for step in local)
+        search.spots.extend(Spot(str(folder), step) for step in local)
         return
     for entry in entries:
         if entry.name in _SKIPPED or entry.name.startswith("."):
@@ -106,11 +110,11 @@ def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, sea
                     search.notes.append((path, "a symbolic link: not followed"))
             elif entry.is_dir(follow_symlinks=False):
                 if step_of(entry.name) is not None:
-                    search.spots.append(Spot(path))
+                    search.spots.append(Spot(str(path)))
                 elif depth < _DEPTH:
                     search.pending.append((path, depth + 1))
             elif _is_checkpoint_file(entry.name):
-                search.spots.append(Spot(path))
+                search.spots.append(Spot(str(path)))
         except OSError as error:
             search.notes.append((path, f"cannot be read ({error.strerror or type(error).__name__})"))
 
@@ -312,7 +316,7 @@ def _join(parts: list[Part], world_size: int | None) -> Candidate:
         valid=valid,
         level=level,
         reason=reason,
-        paths={part.host: part.path for part in parts} if first.tier != "global" else {},
+        paths={part.host: part.path for part in parts} if first.tier != "global" else NOTHING,
         key=first.key,
     )
 

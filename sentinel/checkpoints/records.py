@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 Tier = Literal["local", "peer", "global"]
 Level = Literal["structural", "checksum", "content"]
 LEVELS: tuple[Level, ...] = ("structural", "checksum", "content")
-_NO_SHARDS: Mapping[int, frozenset[str]] = MappingProxyType({})
+NOTHING: dict[str, Any] = {}  # one for all who have none: a folder may hold a hundred thousand steps
 
 
 def level_at_least(level: str, wanted: str) -> bool:
@@ -89,9 +88,9 @@ class Part:
     whole: bool = True
     world_size: int | None = None
     owners: frozenset[int] = frozenset()
-    has: Mapping[str, int] = field(default_factory=dict)
-    needs: Mapping[str, int] = field(default_factory=dict)
-    coverage: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    has: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    needs: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    coverage: Mapping[str, tuple[int, int]] = field(default_factory=lambda: NOTHING)
     marked: bool = False
     saved_step: int | None = None
     newest_mtime_s: float = 0.0
@@ -168,7 +167,7 @@ class Candidate:
     valid: bool | None
     level: str
     reason: str
-    paths: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     key: str = ""
 
     def to_json(self) -> dict[str, object]:
@@ -254,12 +253,12 @@ class Decision:
     cost_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
+        return {**self.head_to_json(), "candidates": [ranked.to_json() for ranked in self.candidates]}
+
+    def head_to_json(self) -> dict[str, object]:
+        """All but the candidates, of which there may be very many."""
         chosen = next((r for r in self.candidates if r.candidate is self.chosen), None)
-        return {
-            "chosen": chosen.to_json() if chosen else None,
-            "candidates": [ranked.to_json() for ranked in self.candidates],
-            "explanation": self.explanation,
-        }
+        return {"chosen": chosen.to_json() if chosen else None, "explanation": self.explanation}
 
 
 def _text(data: Mapping[str, object], key: str) -> str:

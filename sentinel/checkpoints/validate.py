@@ -11,6 +11,7 @@ nothing proven.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pathlib import Path
 from sentinel.checkpoints import formats, manifest
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
-from sentinel.checkpoints.records import Level, Part, Tier, Validity
+from sentinel.checkpoints.records import NOTHING, Level, Part, Tier, Validity
 from sentinel.checkpoints.remembered import Memory
 from sentinel.checkpoints.share import deal
 from sentinel.checkpoints.steps import step_of
@@ -91,7 +92,7 @@ def validate_part(
     finding = judged.finding or Finding(whole=tier == "global", owners=judged.owners, marked=False)
     return Part(
         host=host,
-        root=str(root),
+        root=sys.intern(str(root)),
         path=str(path),
         key=os.path.relpath(path, root),
         step=judged.step,
@@ -100,13 +101,13 @@ def validate_part(
         bytes=judged.bytes,
         valid=judged.valid,
         level=judged.level,
-        reason=judged.reason,
+        reason=sys.intern(judged.reason),
         whole=finding.whole,
         world_size=finding.world_size,
         owners=finding.owners,
-        has=finding.has,
-        needs=finding.needs,
-        coverage=finding.coverage,
+        has=finding.has or NOTHING,
+        needs=finding.needs or NOTHING,
+        coverage=finding.coverage or NOTHING,
         marked=finding.marked,
         saved_step=finding.saved_step,
         newest_mtime_s=judged.newest_s,

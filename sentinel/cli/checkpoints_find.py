@@ -23,7 +23,6 @@ from sentinel.checkpoints.records import (
     Level,
     Part,
     Tier,
-    Validity,
     level_at_least,
     parse_level,
 )
@@ -32,6 +31,7 @@ from sentinel.checkpoints.share import parse_share
 from sentinel.checkpoints.validate import Settings
 from sentinel.cli.checkpoints_bar import bar
 from sentinel.cli.checkpoints_deadline import check_within, listings, parts_within
+from sentinel.cli.checkpoints_show import echo_decision, part_line, show_decision, show_validity
 from sentinel.errors import Refused, UserError
 
 # Up to so much every candidate is read at the level asked for; beyond it only those that would be chosen.
@@ -186,9 +186,9 @@ def find(
     }
     candidates, decision = _search(roots, wanted, names, limit, everything, _settings(no_cache), question, deadline_s)
     if as_json:
-        click.echo(json.dumps(decision.to_json()))
+        echo_decision(decision)
     else:
-        _show_decision(decision)
+        show_decision(decision)
     if decision.chosen is None:
         raise Refused(f"no checkpoint was chosen: {decision.explanation}", fix=_advice(candidates))
 
@@ -246,28 +246,6 @@ def _advice(candidates: Sequence[Candidate]) -> str:
     return "Each candidate's reason is listed above; `sentinel checkpoints validate PATH` checks one again."
 
 
-def _mark(valid: bool | None) -> str:
-    return {True: "valid", False: "invalid", None: "not known"}[valid]
-
-
-def _show_decision(decision: Decision) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("step", "tier", "format", "valid", "level", "path", "verdict"):
-        table.add_column(heading, overflow="fold")
-    for entry in decision.candidates:
-        candidate = entry.candidate
-        step = "?" if candidate.step is None else str(candidate.step)
-        cells = (step, candidate.tier, candidate.format, _mark(candidate.valid), candidate.level)
-        table.add_row(*cells, escape(visible(candidate.path)), escape(visible(entry.verdict)))
-    console = Console()
-    console.print(table)
-    console.print(escape(visible(decision.explanation)))
-
-
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option("--level", type=_LEVELS, default="structural", show_default=True, help="How closely to check.")
@@ -311,7 +289,7 @@ def validate(
             answers = [check_within(path, wanted, settings, deadline_s) for path in paths]
     for answer in answers:
         bad += answer.valid is not True
-        _show_validity(answer, as_json)
+        show_validity(answer, as_json)
     if bad:
         raise Refused(f"{bad} of {len(paths)} not proven valid at level {level}", fix="The reasons are above.")
 
@@ -327,16 +305,6 @@ def _share(text: str | None) -> tuple[int, int] | None:
         return parse_share(text)
     except ValueError as error:
         raise UserError(str(error), fix="--share is for the tasks of --slurm.") from error
-
-
-def _show_validity(answer: Validity, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(answer.to_json()))
-        return
-    step = "step ?" if answer.step is None else f"step {answer.step}"
-    colour = {True: "green", False: "red", None: "yellow"}[answer.valid]
-    click.secho(f"{_mark(answer.valid):9}", fg=colour, nl=False)
-    click.echo(f" {visible(answer.path)}  {answer.format}  {step}  {answer.level}: {visible(answer.reason)}")
 
 
 @click.command(cls=Spread)
@@ -376,24 +344,4 @@ def inventory(
             if as_json:
                 click.echo(json.dumps(part.to_json()))
             else:
-                click.echo(_part_line(part))
-
-
-def _part_line(part: Part) -> str:
-    step = "?" if part.step is None else str(part.step)
-    ranks = f"ranks {_ranks(part.owners)}" if part.owners else "all ranks" if part.whole else ""
-    head = f"{visible(part.host) or '-':12} {part.tier:6} {_mark(part.valid):9} {step:>9}"
-    return f"{head}  {visible(part.path)}  {part.format}  {ranks}  {visible(part.reason)}"
-
-
-def _ranks(owners: Iterable[int]) -> str:
-    """1,2,3,7 as 1-3,7."""
-    texts: list[str] = []
-    run: list[int] = []
-    for rank in [*sorted(owners), None]:
-        if run and (rank is None or rank != run[-1] + 1):
-            texts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
-            run = []
-        if rank is not None:
-            run.append(rank)
-    return ",".join(texts)
+                click.echo(part_line(part))

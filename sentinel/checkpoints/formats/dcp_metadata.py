@@ -265,7 +265,7 @@ class _Gathered:
         if offsets is None or len(offsets) > 250 or min(offsets, default=0) < 0:
             reason = reason or "a stored piece that is not one of its pieces"
         where = _where(info)
-        if not reason and isinstance(where, tuple):
+        if not reason and isinstance(where, tuple) and isinstance(name, str):
             try:
                 taken = self.pieces.add(name, *where)
                 self._starts.append(len(self._places))
