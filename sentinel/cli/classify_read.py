@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -197,13 +198,26 @@ def _blocks(file: Path) -> Iterator[bytes]:
             if first and _binary(block):
                 raise UserError(f"{file}: binary, not a log", fix="give text; for dumps use `sentinel hang`")
             first = False
+            if stat.S_ISREG(mode) and not block.strip(b"\0"):
+                if not _past_hole(descriptor):
+                    return
+                continue
             yield block
     finally:
         os.close(descriptor)
 
 
+def _past_hole(descriptor: int) -> bool:
+    """Go on where a sparse file holds data again; False where only a hole is left."""
+    try:
+        os.lseek(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_DATA)
+    except OSError as error:
+        return error.errno != errno.ENXIO  # a file system without holes is read to its end
+    return True
+
+
 def _binary(block: bytes) -> bool:
-    """Mostly control bytes: a dump, an archive, a checkpoint. Invalid UTF-8 alone is still a log."""
-    sample = block[:8192]
-    control = sum(sample.count(bytes([byte])) for byte in (*range(0, 9), *range(14, 27), *range(28, 32)))
+    """Mostly control bytes: a dump, an archive, a checkpoint. Invalid UTF-8 and runs of zeros alone are still a log."""
+    sample = block.replace(b"\0", b"")[:8192]
+    control = sum(sample.count(bytes([byte])) for byte in (*range(1, 9), *range(14, 27), *range(28, 32)))
     return control > max(8, len(sample) // 20)

@@ -22,6 +22,9 @@ from sentinel.rules import Form, Role, Rule, Rules
 LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
 WINDOW = 2048  # bytes around a hit that are looked at
 LIMIT = 6  # evidences kept per rule and unit; further ones are counted
+XID_LIMIT = (
+    128  # lines with one Xid of one device that are looked at; nodes of a merged log may share the device's address
+)
 UNIT_LIMIT = 2048  # rules times units kept
 FORGET_S = 600.0  # while following a live log, the limits above hold for so long
 ENOUGH = 4096  # hits of one rule after which its lines are only counted; Xids, which differ by number, are all read
@@ -90,6 +93,7 @@ class LogReader:
         self._line = first_line
         self._kept: dict[tuple[str, object], int] = {}
         self._kept_since: datetime | None = None
+        self._xids: dict[tuple[str, str | None, str | None], int] = {}
         self.counts: dict[str, int] = {}  # hits per rule, also of those not kept
         self.bytes_read = 0
         self.lines_read = 0
@@ -125,6 +129,7 @@ class LogReader:
         """What was kept long ago does not silence what a job that runs for weeks says now."""
         if self._kept_since is None or (now - self._kept_since).total_seconds() > FORGET_S:
             self._kept.clear()
+            self._xids.clear()
             self.counts.clear()
             self._kept_since = now
 
@@ -205,9 +210,11 @@ class LogReader:
         if compiled.capture is not None and (more := compiled.capture.search(window)):
             groups.update({name: value for name, value in more.groupdict().items() if value is not None})
         fields = {name: value.decode("utf-8", "replace")[:256] for name, value in groups.items()}
+        kind = rule.kind
+        if kind == Kind.XID and not self._worth(rule.id, fields):
+            return None
         text = window.decode("utf-8", "replace")
         where, data = self._place(fields, text)
-        kind = rule.kind
         if kind == Kind.XID:
             data = {**data, **xid_data(fields, text)}
         if rule.role is not Role.PROGRESS:
@@ -234,6 +241,15 @@ class LogReader:
             data=data,
             trust=self._trust,
         )
+
+    def _worth(self, rule: str, fields: dict[str, str]) -> bool:
+        """Whether an Xid line is worth reading: one number of one device a hundred times over says nothing new."""
+        device = (rule, fields.get("pci"), fields.get("xid"))
+        seen = self._xids.get(device, 0)
+        if seen >= XID_LIMIT or (not seen and len(self._xids) >= UNIT_LIMIT):
+            return False
+        self._xids[device] = seen + 1
+        return True
 
     def _place(self, fields: dict[str, str], text: str) -> tuple[Where, dict[str, Scalar]]:
         """Who and where: what the rule captured, then the line's prefix, then what the reader was told."""

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from sentinel.evidence.literals import literals
+
 
 class Screen(Protocol):
     name: str
@@ -74,77 +76,3 @@ def _places(text: bytes, words: tuple[bytes, ...]) -> list[int]:
             at = text.find(word, at + len(word))
     places.sort()
     return places
-
-
-def literals(pattern: str) -> tuple[tuple[bytes, ...], bool]:
-    """Words of which every match holds at least one, and whether they are folded to lower case.
-
-    Empty when a branch of the pattern has no literal of three characters.
-    """
-    fold = "(?i" in pattern
-    body = pattern.removeprefix("(?i)")
-    words = []
-    for branch in _branches(body):
-        word = _longest(branch)
-        if len(word) < 3:
-            return (), fold
-        words.append((word.lower() if fold else word).encode("ascii"))
-    return tuple(words), fold
-
-
-def _branches(pattern: str) -> list[str]:
-    """The pattern split at its top-level alternation; a group around the whole of it is opened."""
-    depth, start, parts, i = 0, 0, [], 0
-    while i < len(pattern):
-        char = pattern[i]
-        if char == "\\":
-            i += 2
-            continue
-        if char == "[":
-            i = _class_end(pattern, i)
-            continue
-        depth += (char == "(") - (char == ")")
-        if char == "|" and depth == 0:
-            parts.append(pattern[start:i])
-            start = i + 1
-        i += 1
-    return [*parts, pattern[start:]]
-
-
-def _class_end(pattern: str, at: int) -> int:
-    i = at + 1 + (pattern[at + 1 : at + 2] == "^")
-    i += pattern[i : i + 1] == "]"
-    while i < len(pattern) and pattern[i] != "]":
-        i += 2 if pattern[i] == "\\" else 1
-    return i + 1
-
-
-def _longest(branch: str) -> str:
-    """Longest run of plain characters outside groups and classes that no quantifier makes optional."""
-    best = run = ""
-    depth = i = 0
-    while i < len(branch):
-        char = branch[i]
-        plain = ""
-        step = 1
-        if char == "\\":
-            step = 2
-            following = branch[i + 1 : i + 2]
-            plain = following if following and not following.isalnum() else ""
-        elif char == "[":
-            step = _class_end(branch, i) - i
-        elif char in "()":
-            depth += 1 if char == "(" else -1
-        elif char not in ".^$|*+?{}":
-            plain = char
-        elif char == "{":
-            step = branch.index("}", i) - i + 1
-        if plain and depth == 0:
-            run += plain
-        else:
-            if char in "*?{":  # the character before may be absent
-                run = run[:-1]
-            best = max(best, run, key=len)
-            run = ""
-        i += step
-    return max(best, run, key=len)

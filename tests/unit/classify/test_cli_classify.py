@@ -78,6 +78,16 @@ def test_what_is_not_there_or_holds_nothing_is_said(tmp_path: Path) -> None:
     assert "neither a file nor a pipe" in device["error"]
 
 
+def test_holes_of_a_sparse_file_are_skipped(tmp_path: Path) -> None:
+    log = tmp_path / "slurm-1.out"
+    with log.open("wb") as file:
+        file.truncate(1 << 40)  # a tebibyte of nothing, in which
+        file.seek(3 << 30)
+        file.write(b"\nOSError: [Errno 122] Disk quota exceeded\n")
+    (answer,) = ask(log)
+    assert (answer["cause"], "error" in answer) == ("disk_full", False)
+
+
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
