@@ -9,6 +9,9 @@ import click
 
 from sentinel.cli.asking import ago, config_option, json_option, print_json, shown, table, view
 from sentinel.cli.fleet import incident_table
+from sentinel.model import Kind, Source
+
+KEPT = 8  # nodes whose folder is named
 
 
 @click.command()
@@ -76,6 +79,16 @@ def _explain(seen: dict[str, Any], as_json: bool) -> None:
             for s in seen["steps"]
         ]
         table("Done", columns, steps, whole=("began", "step", "result"))
+    _kept(seen["evidence"])
+
+
+def _kept(evidence: list[dict[str, Any]]) -> None:
+    """Where the nodes keep what explains the job's end: dumps, error files, ends of logs, kernel lines."""
+    kept = [item["where"] for item in evidence if item["kind"] == Kind.BUNDLE and item["source"] == Source.AGENT]
+    for where in kept[:KEPT]:
+        click.echo(f"Kept on {shown(where['node'])}: {shown(where['path'])}")
+    if len(kept) > KEPT:
+        click.echo(f"... and on {len(kept) - KEPT} more nodes (--json names them all)")
 
 
 def _verdict(verdict: dict[str, Any]) -> None:

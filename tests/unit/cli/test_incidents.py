@@ -81,6 +81,22 @@ def test_why_for_machines(asked: Asked) -> None:
     assert objects(asked.run("why", "0f3", "--json").output) == [why()]
 
 
+def bundle(node: str, path: str = "/var/lib/sentinel/agent/bundles/101.0", **changes: str) -> dict[str, Any]:
+    return {"kind": "bundle", "source": "agent", "where": {"node": node, "path": path}, **changes}
+
+
+def test_where_the_nodes_keep_what_explains_it(asked: Asked) -> None:
+    asked.views["why"] = why(
+        evidence=[bundle("n1"), bundle("n2", HOSTILE), bundle("n3", source="job_log"), ground()["evidence"]]
+    )
+    output = asked.run("why", "0f3").output
+    assert "Kept on n1: /var/lib/sentinel/agent/bundles/101.0" in output
+    assert output.count("Kept on") == 2 and harmless(output)
+    asked.views["why"] = why(evidence=[bundle(f"n{number}") for number in range(20)])
+    output = asked.run("why", "0f3").output
+    assert output.count("Kept on") == 8 and "and on 12 more nodes" in output
+
+
 def test_incident_that_is_not_judged_yet(asked: Asked) -> None:
     asked.views["why"] = why(plan=None, steps=[], incident=incident_row(job=None, cause=None)) | {"verdict": None}
     found = asked.run("why", "0f3")
