@@ -63,6 +63,12 @@ class Daemon:
     database: str = setting("", "SQLAlchemy URL; empty: SQLite in the state folder")
     resume: str = setting("", "folder on the shared file system that TaskProlog reads resume points from", unit="path")
     munge_socket: str = setting("", "munged's socket; empty: munge's default")
+    events: str = setting(
+        "",
+        "folder in which the controller's hook leaves its news (SENTINEL_EVENTS), of SlurmUser, closed to others; empty: "
+        "only over HTTP, with a process for each job",
+        unit="path",
+    )
     trusted_uids: list[int] = setting([], "uids besides root and our own that may speak for nodes")
     operators: list[int] = setting([], "uids besides root and our own that may change state")
     request_bytes: int = setting(4 << 20, "largest request that is read", unit="bytes", least=4096)

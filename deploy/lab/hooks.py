@@ -48,9 +48,10 @@ def install(lab: Lab) -> None:
                 f"SENTINEL_HOME={shlex.quote(str(ROOT))}",
                 f"SENTINEL_URL={shlex.quote(sentinel_config.daemon_url(lab))}",
                 f"SENTINEL_MUNGE_SOCKET={shlex.quote(str(lab.munge_socket))}",
+                f"SENTINEL_EVENTS={shlex.quote(str(sentinel_config.events_folder(lab)))}",
                 f"PATH={shlex.quote(lab.environment()['PATH'])}",
                 "export SENTINEL_RUN_DIR SENTINEL_CONFIG SENTINEL_PYTHON SENTINEL_HOME",
-                "export SENTINEL_URL SENTINEL_MUNGE_SOCKET PATH",
+                "export SENTINEL_URL SENTINEL_MUNGE_SOCKET SENTINEL_EVENTS PATH",
             ]
         )
         target = str(ROOT / hook) if lab.spec.sentinel else "/nonexistent"

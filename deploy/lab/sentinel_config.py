@@ -21,6 +21,7 @@ def text(value: object) -> str:
 
 def write(lab: Lab) -> None:
     resume_folder(lab).mkdir(parents=True, exist_ok=True)
+    events_folder(lab).mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(lab.etc / "sentinel.toml", daemon(lab))
     for name in lab.names:
         write_atomic(lab.node(name) / "sentinel.toml", agent(lab, name))
@@ -40,6 +41,7 @@ url = {text(daemon_url(lab))}
 state = {text(lab.state / "sentinel")}
 resume = {text(resume_folder(lab))}
 munge_socket = {text(lab.munge_socket)}
+events = {text(events_folder(lab))}
 heartbeat_lost_s = 3.0
 
 # A lab is small and its faults come quickly: a real cluster keeps the defaults.
@@ -81,6 +83,10 @@ path = {text(folder / "kmsg")}
 
 def resume_folder(lab: Lab) -> Path:
     return lab.shared / ".sentinel"
+
+
+def events_folder(lab: Lab) -> Path:
+    return lab.state / "events"
 
 
 def daemon_url(lab: Lab) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from sentinel.daemon.fleets import Fleets
@@ -11,6 +12,8 @@ from sentinel.daemon.live import Live
 from sentinel.daemon.watch import Watch
 from sentinel.log import Log
 from sentinel.ports import Clock
+
+_SHOWN = 100  # jobs of one burst that the log names
 
 
 class Events:
@@ -26,24 +29,34 @@ class Events:
     async def arrived(self, event: str, environment: dict[str, Any]) -> None:
         """Take an event; the hook must not wait for Slurm, so the rest happens after the answer."""
         job = str(environment.get("SLURM_JOB_ID", ""))
-        self._log.info("event", name=event, job=job)
-        if event == "job_ended" and job.isdecimal():
-            task = asyncio.create_task(self._job_ended(int(job)))
+        await self.arrived_together(event, {int(job)} if job.isdecimal() else set())
+
+    async def arrived_together(self, event: str, jobs: Collection[int]) -> None:
+        """The same event of several jobs: Slurm is asked once for all of them."""
+        for job in [str(job) for job in sorted(jobs)[:_SHOWN]] or [""]:
+            self._log.info("event", name=event, job=job)
+        if event == "job_ended" and jobs:
+            task = asyncio.create_task(self._jobs_ended(set(jobs)))
         else:
             task = asyncio.create_task(self._watch.reconcile())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _job_ended(self, job: int) -> None:
-        # While the epilogs run the job is "completing" and its final state is Slurm's to say: ask until it says it.
+    async def _jobs_ended(self, jobs: set[int]) -> None:
+        # While the epilogs run a job is "completing" and its final state is Slurm's to say: ask until it says it.
         for _ in range(50):
             fleet = await self._fleets.insist()
-            view = fleet.jobs.get(job)
-            if view is None or view.state not in ("running", "completing"):
-                break
-            await asyncio.sleep(0.2)
-        else:
-            return  # reconciliation sees it when it is through
-        if view is None or view.state in ("pending", "configuring"):
-            return  # requeued: whoever did it knows
-        await self._judge.observe([job_ended(view, self._clock.now(), nodes=self._live.nodes_of(job, view.restarts))])
+            views = [view for view in (fleet.jobs.get(job) for job in sorted(jobs)) if view is not None]
+            jobs = {view.id for view in views if view.state in ("running", "completing")}
+            now = self._clock.now()
+            over = [
+                job_ended(view, now, nodes=self._live.nodes_of(view.id, view.restarts))
+                for view in views
+                if view.id not in jobs
+                and view.state not in ("pending", "configuring")  # requeued: whoever did it knows
+            ]
+            if over:
+                await self._judge.observe(over)
+            if not jobs:
+                return
+            await asyncio.sleep(0.2)  # what is left then, reconciliation sees when it is through

@@ -23,6 +23,7 @@ from sentinel.adapters.webhook import Webhook
 from sentinel.daemon.changes import Changes
 from sentinel.daemon.checkpoints import FleetCheckpoints
 from sentinel.daemon.diagnoses import Diagnoses, wired
+from sentinel.daemon.dropbox import Dropbox
 from sentinel.daemon.events import Events
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
@@ -39,7 +40,7 @@ from sentinel.errors import FileError, Unavailable
 from sentinel.log import Log
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 from sentinel.rules import Rules
-from sentinel.settings import Settings
+from sentinel.settings import Daemon, Settings
 from sentinel.telemetry import Telemetry
 
 _LEASE = "active"
@@ -90,7 +91,8 @@ async def run(settings: Settings, log: Log) -> None:
         observe=judge.observe,
         inquiry=Inquiry(base.orders, live, base.clock),
     )
-    server = _server(base, judge, watch, recover)
+    events = Events(live=live, fleets=fleets, judge=judge, watch=watch, clock=base.clock, log=log)
+    server = _server(base, judge, watch, recover, events)
     diagnoses = wired(
         orders=base.orders, judge=judge, live=live, store=store, settings=settings, clock=base.clock, log=log
     )
@@ -100,7 +102,10 @@ async def run(settings: Settings, log: Log) -> None:
     await judge.carry_on()
     await server.start()
     explaining = asyncio.create_task(_reasons(base, judge).forever())
+    boxes = [asyncio.create_task(box.forever()) for box in _dropbox(settings.daemon, events, telemetry, log)]
     await _serve(settings, store, holder, watch, judge, diagnoses, log)
+    for task in boxes:
+        task.cancel()
     explaining.cancel()
     await diagnoses.stop()
     await recover.stop()
@@ -178,9 +183,14 @@ def _reasons(base: Base, judge: Judge) -> Reasons:
     )
 
 
-def _server(base: Base, judge: Judge, watch: Watch, recover: Recover) -> Server:
+def _dropbox(settings: Daemon, events: Events, telemetry: Telemetry, log: Log) -> list[Dropbox]:
+    if not settings.events:
+        return []
+    return [Dropbox(Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, events, telemetry, log)]
+
+
+def _server(base: Base, judge: Judge, watch: Watch, recover: Recover, events: Events) -> Server:
     """What answers nodes, hooks and people."""
-    events = Events(live=base.live, fleets=base.fleets, judge=judge, watch=watch, clock=base.clock, log=base.log)
     views = Views(
         store=base.store,
         live=base.live,

@@ -313,6 +313,27 @@ def test_the_epilog_never_fails(hooks: Hooks) -> None:
     assert hooks("epilog/10-sentinel", SLURM_JOB_ID="").returncode == 0
 
 
+def test_the_end_of_a_job_is_a_file_in_the_daemons_folder(hooks: Hooks, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    for _ in range(2):
+        done = hooks("epilog/slurmctld-sentinel", SENTINEL_EVENTS=str(events), SENTINEL_PYTHON="/nonexistent")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert {path.name.rpartition(".")[0] for path in events.iterdir()} == {"job_ended.31"}
+
+
+@pytest.mark.parametrize("job", ["31", "../31", "3 1", "$(touch x)", ""])
+def test_where_no_file_can_be_left_the_daemon_is_asked(hooks: Hooks, tmp_path: Path, job: str) -> None:
+    (tmp_path / "here").mkdir()
+    events = str(tmp_path / ("nowhere" if job == "31" else "here"))
+    done = hooks(
+        "epilog/slurmctld-sentinel", SENTINEL_EVENTS=events, SLURM_JOB_ID=job, SENTINEL_URL="http://127.0.0.1:1",
+        SENTINEL_EVENT_S="0.3",
+    )  # fmt: skip
+    assert done.returncode == 0 and "sentinel:" in done.stderr
+    assert list((tmp_path / "here").iterdir()) == []
+
+
 def test_an_event_that_cannot_be_told_fails_nothing(hooks: Hooks) -> None:
     done = hooks("epilog/slurmctld-sentinel", SENTINEL_URL="http://127.0.0.1:1", SENTINEL_EVENT_S="0.5")
     assert done.returncode == 0

@@ -97,6 +97,27 @@ async def test_job_that_is_gone_or_waits_again_is_no_news(world: Worlds, how: st
     assert wired.told == []
 
 
+async def test_many_ends_at_once_cost_one_question(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = world(nodes=8, wide=1)
+    wired = Wired(there)
+    jobs = [there.job, *(there.slurm.submit() for _ in range(5))]
+    for job in jobs[:-1]:
+        there.slurm.end(job, exit_code=1)
+    real, looks = there.slurm.fleet, 0
+
+    async def fleet() -> object:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            there.slurm.end(jobs[-1])
+        return await real()
+
+    monkeypatch.setattr(there.slurm, "fleet", fleet)
+    await wired.events.arrived_together("job_ended", set(jobs))
+    await wired.scene.daemon.quiet()
+    assert [item.where.job for item in wired.told] == jobs and looks == 3
+
+
 async def test_hook_does_not_wait_for_slurm(world: Worlds) -> None:
     there = world()
     wired = Wired(there)
