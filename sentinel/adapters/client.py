@@ -129,6 +129,7 @@ class DaemonClient:
             401: Denied,
             403: Denied,
             409: Refused,
+            422: UserError,
             400: ProtocolError,
             413: ProtocolError,
         }

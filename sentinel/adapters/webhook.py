@@ -29,8 +29,14 @@ class Webhook:
         try:
             async with (
                 aiohttp.ClientSession(timeout=self._deadline) as session,
-                session.post(self.name, json=body, headers=headers) as answer,
+                # A redirect would be followed with a GET: the notice would be lost, and taken for delivered.
+                session.post(self.name, json=body, headers=headers, allow_redirects=False) as answer,
             ):
+                if 300 <= answer.status < 400:
+                    target = answer.headers.get("Location", "")[:200]
+                    raise Refused(
+                        f"webhook {self.name} redirects to {target!r}", fix="name that one in [alerts] webhooks"
+                    )
                 if answer.status >= 500 or answer.status == 429:
                     raise Unavailable(f"webhook {self.name} answered {answer.status}")
                 if answer.status >= 400:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,23 @@ def _change(config: Path, change: str, as_json: bool, done: str, **arguments: ob
         click.echo(done)
 
 
-def _state_of(config: Path, node: str) -> str:
-    row = view(config, "nodes", node=node)["nodes"][0]
+def _state_of(row: Mapping[str, Any]) -> str:
     job = f", runs job {row['job']}" if row["job"] is not None else ""
     reason = f", reason: {shown(row['reason'])}" if row["reason"] else ""
-    return f"{row['node']} is {row['state']}{job}{reason}."
+    return f"{row['node']} is {row['state']}{job}{reason}.{_bad(row)}"
+
+
+def _node(config: Path, node: str) -> dict[str, Any]:
+    row: dict[str, Any] = view(config, "nodes", node=node)["nodes"][0]
+    return row
+
+
+def _bad(row: Mapping[str, Any]) -> str:
+    """What the node says against itself, if it does: whoever returns it should know that its prolog would refuse jobs."""
+    verdict = row.get("verdict") or {}
+    if verdict.get("word") != "BAD":
+        return ""
+    return f" Its own last verdict is BAD: {shown(verdict.get('sentence', ''))}. While that holds, its prolog refuses jobs."
 
 
 @click.command()
@@ -39,7 +52,7 @@ def _state_of(config: Path, node: str) -> str:
 @json_option
 def drain(node: str, reason: str, yes: bool, config: Path, as_json: bool) -> None:
     """Drain NODE: it takes no new work; the job on it goes on."""
-    click.echo(_state_of(config, node), err=as_json)
+    click.echo(_state_of(_node(config, node)), err=as_json)
     if not yes:
         click.confirm(f"Drain {node}? It takes no new work until it is released", abort=True, err=as_json)
     _change(config, "drain", as_json, f"{node} is drained.", node=node, reason=reason)
@@ -52,9 +65,11 @@ def drain(node: str, reason: str, yes: bool, config: Path, as_json: bool) -> Non
 @json_option
 def release(node: str, yes: bool, config: Path, as_json: bool) -> None:
     """Return NODE, if Sentinel drained it. What others drained is left alone."""
-    click.echo(_state_of(config, node), err=as_json)
+    row = _node(config, node)
+    click.echo(_state_of(row), err=as_json)
     if not yes:
-        click.confirm(f"Return {node} to work?", abort=True, err=as_json)
+        although = " although its own verdict is BAD" if _bad(row) else ""
+        click.confirm(f"Return {node} to work{although}?", abort=True, err=as_json)
     _change(config, "release", as_json, f"{node} is back.", node=node)
 
 

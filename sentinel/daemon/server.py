@@ -27,7 +27,7 @@ from sentinel.daemon.orders import OrderBook
 from sentinel.daemon.saving import watch_list
 from sentinel.daemon.views import Views
 from sentinel.daemon.watch import Watch
-from sentinel.errors import Denied, ProtocolError, SentinelError, Unavailable
+from sentinel.errors import Denied, ProtocolError, SentinelError, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model import Evidence
 from sentinel.ports import Clock, Credentials
@@ -38,7 +38,7 @@ from sentinel.wire import evidence_from, time_from, to_json
 # munged takes its time over each credential (a tenth of a millisecond and more) and answers few clients at once. Waiting
 # for it is not the event loop's business: with thousands of nodes nothing else would be done.
 _SIGNERS = 4
-_STATUS = {Denied: 403, Unavailable: 503, ProtocolError: 400}
+_STATUS = {Denied: 403, Unavailable: 503, ProtocolError: 400, UserError: 422}
 
 Handler = Callable[[int, dict[str, Any]], Awaitable[dict[str, Any]]]
 

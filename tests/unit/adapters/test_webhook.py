@@ -25,6 +25,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.status = 200
+        self.location = ""
         self.silent = asyncio.Event()
         self.silent.set()
         self.got: list[tuple[dict[str, str], Any]] = []
@@ -34,7 +35,7 @@ class Receiver:
     async def answer(self, request: web.Request) -> web.Response:
         self.got.append((dict(request.headers), json.loads(await request.read())))
         await self.silent.wait()
-        return web.Response(status=self.status)
+        return web.Response(status=self.status, headers={"Location": self.location} if self.location else None)
 
     async def start(self) -> None:
         self.runner.app.router.add_post("/hook", self.answer)
@@ -84,6 +85,15 @@ async def test_trying_again_cannot_help(receiver: Receiver, status: int) -> None
     with pytest.raises(Refused, match=f"answered {status}") as caught:
         await Webhook(receiver.url, deadline_s=60.0).send(NOTICE)
     assert "webhooks" in caught.value.fix
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirect_is_not_followed(receiver: Receiver, status: int) -> None:
+    """A client would turn the POST into a GET of the other address, and its 200 into a delivery."""
+    receiver.status, receiver.location = status, f"{receiver.url}/elsewhere"
+    with pytest.raises(Refused, match=r"redirects to .*elsewhere"):
+        await Webhook(receiver.url, deadline_s=60.0).send(NOTICE)
+    assert len(receiver.got) == 1
 
 
 async def test_receiver_that_does_not_answer_in_time(receiver: Receiver) -> None:

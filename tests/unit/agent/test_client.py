@@ -67,7 +67,15 @@ def test_an_answer_without_signature_is_refused(credentials: Any) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, Denied), (403, Denied), (409, Refused), (400, ProtocolError), (500, Unavailable), (503, Unavailable)],
+    [
+        (401, Denied),
+        (403, Denied),
+        (409, Refused),
+        (422, UserError),
+        (400, ProtocolError),
+        (500, Unavailable),
+        (503, Unavailable),
+    ],
 )
 def test_error_statuses_are_errors_of_ours(credentials: Any, status: int, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="because"):

@@ -87,3 +87,18 @@ def test_node_that_is_not_known_is_not_asked_about(asked: Asked) -> None:
 def test_hostile_reason_is_harmless(asked: Asked) -> None:
     asked.views["nodes"] = {"nodes": [NODE | {"reason": HOSTILE}]}
     assert harmless(asked.run("release", "n1", says="n\n").output)
+
+
+def test_release_of_a_node_that_is_against_it_says_so_before_the_question(asked: Asked) -> None:
+    verdict = {"word": "BAD", "at_s": 1.0, "code": "gpu_lost", "sentence": f"GPU 3 is lost {HOSTILE}"}
+    asked.views["nodes"] = {"nodes": [NODE | {"verdict": verdict}]}
+    found = asked.run("release", "n1", says="n\n")
+    assert "Its own last verdict is BAD: GPU 3 is lost" in found.output and asked.made == []
+    assert "although its own verdict is BAD?" in found.output and harmless(found.output)
+    assert "BAD" in asked.run("release", "n1", "--yes").output and asked.made == [RELEASE]
+
+
+@pytest.mark.parametrize("word", ["OK", "UNKNOWN", None])
+def test_release_of_a_node_that_says_nothing_against_it(asked: Asked, word: str | None) -> None:
+    asked.views["nodes"] = {"nodes": [NODE | {"verdict": {"word": word, "sentence": "x"} if word else {}}]}
+    assert "BAD" not in asked.run("release", "n1", "--yes").output

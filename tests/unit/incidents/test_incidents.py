@@ -75,6 +75,13 @@ def test_other_nodes_of_the_job_belong_while_it_is_open_and_not_after_its_restar
     assert belongs(incident(nodes=("n1",), state=IncidentState.WATCHING), evidence(node="n1"), ("n1", "n2"))
 
 
+def test_news_of_a_node_long_after_its_job_ended_is_of_the_next_job() -> None:
+    there = incident(evidence(Kind.XID, node="n1"), ended(at_s=10.0), job=101, attempt=0)
+    assert belongs(there, evidence(Kind.XID, node="n2", at_s=14.0), ("n1", "n2"))
+    assert not belongs(there, evidence(Kind.XID, node="n2", at_s=16.0), ("n1", "n2"))
+    assert not belongs(there, evidence(Kind.XID, node="n1", at_s=16.0), ("n1", "n2"))
+
+
 def test_closed_incident_takes_its_jobs_late_words_and_no_nodes() -> None:
     closed = incident(ended(), nodes=("n1",), state=IncidentState.CLOSED)
     assert belongs(closed, word(at_s=3.0))
