@@ -47,8 +47,12 @@ class OrderKind(StrEnum):
     INVENTORY = "inventory"
     # {job, uid, gid, root, paths: [...], steps: [...], reason} → {moved: [[from, to], ...]}
     QUARANTINE = "quarantine"
-    # {job} → {tasks: [{rank, pid, state, cpu_s, command}]}: processes of the job on this node, from /proc
+    # {job} → {tasks: [{rank, pid, state, cpu_s, command, read_bytes, written_bytes}], at_s, has_gpus, gpus: [{index,
+    # utilisation, power_w, usual_w}]|null}: processes of the job on this node, from /proc, and what the GPUs do
     TASK_STATES = "task_states"
+    # {job, uid, gid, ras: true|false, gap_s} → {ras: [{after_s, text}], dumps: [summary, ...], stacks: [{rank, form, text}],
+    # ranks: [{pid, rank}], host, notes}: what a running job tells of itself, without stopping it
+    ASK_JOB = "ask_job"
     # {job, attempt} → {done, dumps: [summary, ...], folder}: what the node kept of an attempt that ended badly
     # (sentinel.evidence.flight_recorder_wire); ``done`` is false while it is not over there
     COLLECTED = "collected"

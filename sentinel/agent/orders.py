@@ -27,6 +27,7 @@ PROGRAMS = {
     OrderKind.QUARANTINE: "sentinel.agent.probes.quarantine",
     OrderKind.TASK_STATES: "sentinel.agent.probes.tasks",
     OrderKind.COLLECTED: "sentinel.agent.probes.collected",
+    OrderKind.ASK_JOB: "sentinel.agent.probes.ask_job",
     OrderKind.DIAGNOSE: "sentinel.agent.probes.diagnose",
 }
 

@@ -63,6 +63,7 @@ def analyse_live(
     polls: tuple[RasPoll, RasPoll] | None = None,
     *,
     gap_s: float | None = None,
+    least_gap_s: float = MIN_POLL_GAP_S,
     traces: Iterable[RankTrace] = (),
     unreadable: Iterable[Unreadable] = (),
     stacks: StackGroups | None = None,
@@ -72,12 +73,13 @@ def analyse_live(
 
     Args:
         polls: two answers of NCCL's RAS port, ``gap_s`` apart.
+        least_gap_s: closer polls say nothing; less than the default only of a job that is silent for several of its steps.
         ranks: (host, process id) -> global rank; without it a communicator's own numbers can be named only where it
             holds as many ranks as the largest one, which is the job.
     """
     traces = tuple(traces)
     finding = analyse(traces, unreadable) if traces else None
-    states = compare_polls(*polls) if polls and gap_s is not None and gap_s >= MIN_POLL_GAP_S else []
+    states = compare_polls(*polls) if polls and gap_s is not None and gap_s >= least_gap_s else []
     if any(state.moved for state in states) and not any(state.dead for state in states):
         return HangFinding(
             kind="none",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from sentinel.daemon.asking import Asking
 from sentinel.daemon.dumps import Dumps
-from sentinel.daemon.live import Live
+from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.errors import Unavailable
 from sentinel.evidence.standstill import Look, read_look
 from sentinel.model import Evidence, Incident, Kind, Source, Where, stable_id
@@ -21,6 +22,7 @@ class Inquiry:
         self._live = live
         self._clock = clock
         self._dumps = Dumps(orders, live, clock)
+        self._asking = Asking(orders, clock)
 
     async def about(self, incident: Incident) -> list[Evidence]:
         """Evidence gathered live; empty when nothing needs asking or it was asked already."""
@@ -35,6 +37,10 @@ class Inquiry:
         nodes = self._live.nodes_of(job, attempt)
         answers = await asyncio.gather(*(self._tasks(job, attempt, node) for node in nodes))
         return [item for answer in answers for item in answer]
+
+    async def who(self, job: int, attempt: int, seen: AttemptSeen) -> list[Evidence]:
+        """Who holds the others up, by the running job's own word."""
+        return await self._asking.who(job, attempt, seen)
 
     def nodes(self, job: int, attempt: int) -> tuple[str, ...]:
         return self._live.nodes_of(job, attempt)

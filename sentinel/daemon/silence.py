@@ -6,6 +6,7 @@ How long is waited, and what a look proves, is in ``sentinel.evidence.silence``;
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from sentinel.daemon.inquiry import Inquiry
@@ -18,12 +19,18 @@ from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.settings import Judgement
 
 _PART_S = 0.5  # nodes that do not answer must not keep other jobs from being looked at
+_WHO_SHARE = 0.75  # of the silence that is a hang, after which the job is asked who holds it up
 _WHO_S = 2.0  # a verdict waits so long for what the job says of itself; what comes later is attached
 
 
+Observe = Callable[[Sequence[Evidence]], Awaitable[None]]
+
+
 class Silences:
-    def __init__(self, *, inquiry: Inquiry, limits: Judgement, log: Log) -> None:
+    def __init__(self, *, inquiry: Inquiry, limits: Judgement, log: Log, observe: Observe) -> None:
         self._inquiry = inquiry
+        self._observe = observe
+        self._late: set[asyncio.Task[None]] = set()
         self._limits = limits
         self._log = log
 
@@ -43,10 +50,31 @@ class Silences:
         hung_s = hung_after_s(rhythm, silence.watched, self._limits)
         if hung_s is None:  # it has no rhythm yet
             hung_s = ask_s if silence.watched.motion is Motion.STOPPED else self._limits.stall_startup_s
+        halted = silence.watched.motion is Motion.STOPPED
+        if not halted and silence.asking is None and silent_s > min(hung_s, max(ask_s + 2.0, _WHO_SHARE * hung_s)):
+            silence.asking = asyncio.create_task(self._inquiry.who(job, attempt, seen))
         if silent_s <= hung_s:
             return []
+        if silence.asking is not None:
+            await asyncio.wait({silence.asking}, timeout=_WHO_S)
+        return [_stall(job, attempt, seen, now, silent_s, hung_s), *self._known(silence)]
+
+    def _known(self, silence: SilenceSeen) -> list[Evidence]:
+        """What is known of a hang when it is told; what the job has yet to say is observed when it comes."""
         known = [item for item in silence.tasks if item.kind == Kind.TASK_STATE]
-        return [_stall(job, attempt, seen, now, silent_s, hung_s), *known]
+        if silence.asking is None:
+            return known
+        if silence.asking.done():
+            return [*known, *silence.asking.result()]
+        late = asyncio.create_task(self._later(silence.asking))
+        self._late.add(late)
+        late.add_done_callback(self._late.discard)
+        return known
+
+    async def _later(self, asking: asyncio.Task[list[Evidence]]) -> None:
+        found = await asking
+        if found:
+            await self._observe(found)
 
     def _tell(self, job: int, attempt: int, seen: AttemptSeen, now: datetime, silent_s: float) -> None:
         allowed = allowed_s(seen.rhythm, self._limits)

@@ -57,7 +57,7 @@ class Watch:
         self._telemetry = telemetry
         self._log = log
         self._observe = observe
-        self._silences = Silences(inquiry=inquiry, limits=settings.judgement, log=log)
+        self._silences = Silences(inquiry=inquiry, limits=settings.judgement, log=log, observe=observe)
         self._started_s = time.monotonic()
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None

@@ -27,6 +27,8 @@ _COUNT = re.compile(r"^\s*(\d{1,7}) ranks? ha(?:ve|s) launched up to operation (
 _RANK = re.compile(r"^\s*Rank (\d{1,7})\b.*?managed by process (\d{1,10}) on node (\S{1,200})")
 _DEAD = re.compile(r"\b(considered dead|DEAD|unreachable)\b", re.IGNORECASE)
 _SILENT = re.compile(r"\b(unresponsive|NO ?RESPONSE)\b", re.IGNORECASE)
+_SPIED = re.compile(r"^Thread (?:0x)?[0-9a-fA-F]{1,32}[^\"\n]{0,60}(?:\"([^\"\n]{0,100})\")?")
+_SPIED_FRAME = re.compile(r"^\s+(\S.{0,200}?) \(([^()\n]{1,400}:\d{1,9})\)$")
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-fA-F]+")
 _FRAME = re.compile(r'^\s+File "([^"]{0,400})", line (\d{1,9})(?: in (.{1,200}))?$')
 
@@ -148,6 +150,19 @@ def read_stack(data: bytes) -> Stack | None:
     main = [thread for thread in threads if thread and thread[-1][0] == "<module>"]
     chosen = main or [thread for thread in threads if thread][-1:]
     return Stack(tuple(text for _, text in chosen[-1])) if chosen else None
+
+
+def read_py_spy(data: bytes) -> Stack | None:
+    """The main thread in the output of ``py-spy dump``: by its name, else by its outermost frame, a module."""
+    threads: list[tuple[str, list[tuple[str, str]]]] = []
+    for line in data[:MAX_BYTES].decode("utf-8", "replace").splitlines():
+        if heading := _SPIED.match(line):
+            threads.append((heading[1] or "", []))
+        elif threads and (frame := _SPIED_FRAME.match(line)) and len(threads[-1][1]) < _MAX_FRAMES:
+            threads[-1][1].append((frame[1], f"{frame[1]} ({frame[2]})"))
+    found = [frames for name, frames in threads if name == "MainThread" and frames]
+    found = found or [frames for _, frames in threads if frames and frames[-1][0] == "<module>"]
+    return Stack(tuple(text for _, text in found[0])) if found else None
 
 
 def group_stacks(stacks: Mapping[int, Stack]) -> StackGroups:

@@ -18,7 +18,7 @@ from sentinel.evidence.progress import Limits, Rhythm, allowed_s, usual_s
 from sentinel.evidence.standstill import Motion
 
 ASK_STEPS = 1.6  # a longer gap is worth a question to the nodes
-ASK_LEAST_S = 6.0
+ASK_LEAST_S = 5.0
 WAITS_STEPS = 2.4  # with every process seen to wait, fewer steps than without
 WAITS_IN_PAUSE_S = 40.0  # so long it must be seen to wait where a pause is due or announced
 LULLS = 1.5  # times the longest lull
@@ -87,4 +87,4 @@ def hung_after_s(rhythm: Rhythm, watched: Watched, limits: Patience) -> float | 
 
 def next_look_s(looks: int) -> float:
     """Seconds to the next look after so many of one silence: the first few decide a hang, a long pause asks little."""
-    return 3.0 if looks < 5 else 5.0 if looks < 10 else 10.0
+    return 2.5 if looks < 6 else 5.0 if looks < 10 else 10.0

@@ -71,6 +71,13 @@ def tasks_of(job: int, proc: Path = Path("/proc"), ticks: int | None = None, nod
     return sorted(made, key=lambda task: task.pid)
 
 
+def environments(job: int, proc: Path = Path("/proc"), node: str = "") -> list[tuple[int, int | None, dict[str, str]]]:
+    """(process, rank, environment) of each process that does a task's work, by rank."""
+    leaves = {task.pid for task in tasks_of(job, proc, 100, node) if task.leaf}
+    found = [(p.pid, _rank(p.environment), p.environment) for p in _processes(job, proc, 100) if p.pid in leaves]
+    return sorted(found, key=lambda item: (item[1] is None, item[1] or 0, item[0]))
+
+
 def _processes(job: int, proc: Path, ticks: int) -> Iterator[_Process]:
     wanted = f"SLURM_JOB_ID={job}".encode()
     for entry in proc.iterdir():

@@ -1,0 +1,277 @@
+"""Asks a running job who holds it up, as its user: NCCL's RAS port, the flight recorder's pipes, torch's debug endpoints,
+py-spy. Nothing here stops or ends a process: what cannot be asked without that is not asked.
+
+Every part runs in a thread with deadlines of its own; what is there when the time is over is the answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sentinel.agent.probes import become, begin, say
+from sentinel.agent.probes.tasks import environments
+from sentinel.evidence.flight_recorder import MAX_BYTES, read_dump
+from sentinel.evidence.flight_recorder_wire import to_wire
+
+RAS = "localhost:28028"
+RAS_BYTES = 1 << 20
+ANSWER_BYTES = 8 << 20
+STACK_BYTES = 16_000
+DUMP_S = 3.0  # the recorder looks at its pipe once a second
+SPARE_S = 1.0  # kept of the deadline for the answer itself
+MOST_RANKS = 16  # of one node
+_ADDRESS = re.compile(r"^\[?([\w.:%-]{1,253}?)\]?:(\d{1,5})$")
+
+
+@dataclass(frozen=True)
+class Rank:
+    pid: int
+    rank: int | None
+    environment: Mapping[str, str]
+
+
+@dataclass
+class Answers:
+    """What came, as it came; the threads add to it."""
+
+    ras: list[dict[str, Any]] = field(default_factory=list)
+    dumps: list[dict[str, Any]] = field(default_factory=list)
+    stacks: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, text: str) -> None:
+        with self.lock:
+            self.notes.append(text[:300])
+
+    def result(self, ranks: Sequence[Rank]) -> dict[str, Any]:
+        with self.lock:
+            return {
+                "ras": list(self.ras),
+                "dumps": list(self.dumps),
+                "stacks": list(self.stacks),
+                "notes": self.notes[:20],
+                "ranks": [{"pid": rank.pid, "rank": rank.rank} for rank in ranks],
+                "host": socket.gethostname(),
+            }
+
+
+def main() -> None:
+    arguments = begin()
+    uid = arguments.get("uid")
+    ranks = [Rank(*item) for item in environments(int(arguments["job"]), node=str(arguments.get("node", "")))]
+    if uid is not None:
+        become(int(uid), arguments.get("gid"))
+    answers = Answers()
+    until_s = time.monotonic() + float(arguments["deadline_s"]) - SPARE_S
+    gap_s = float(arguments.get("gap_s", 3.0))
+    threads = [threading.Thread(target=_part, args=(part, answers), daemon=True) for part in parts(
+        ranks[:MOST_RANKS], answers, until_s, gap_s, ras=bool(arguments.get("ras"))
+    )]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until_s - time.monotonic()))
+    say({"result": answers.result(ranks)})
+    os._exit(0)  # a thread that still waits for an answer must not keep us
+
+
+def _part(part: Callable[[], None], answers: Answers) -> None:
+    try:
+        part()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        answers.note(f"{type(error).__name__}: {error}")
+
+
+def parts(
+    ranks: Sequence[Rank], answers: Answers, until_s: float, gap_s: float, *, ras: bool
+) -> list[Callable[[], None]]:
+    """What can be asked of these ranks, each as a call of its own."""
+    made: list[Callable[[], None]] = []
+    if ras:  # one node knows of all; two jobs on a node share a port unless they were told otherwise
+        address = next(
+            (rank.environment["NCCL_RAS_ADDR"] for rank in ranks if "NCCL_RAS_ADDR" in rank.environment), RAS
+        )
+        made.append(lambda: poll_twice(address, answers, until_s, gap_s))
+    py_spy = shutil.which("py-spy")
+    for rank in ranks:
+        made.append(lambda rank=rank: ask_recorder(rank, answers, until_s))  # type: ignore[misc]
+        worker = rank.environment.get("TORCH_WORKER_SERVER_SOCKET", "")
+        if worker:
+            made.append(lambda rank=rank, worker=worker: ask_worker(rank, worker, answers, until_s))  # type: ignore[misc]
+        elif py_spy is not None:
+            made.append(lambda rank=rank: ask_py_spy(rank, py_spy, answers, until_s))  # type: ignore[misc]
+    return made
+
+
+# --- NCCL's RAS port --------------------------------------------------------------------------------------------------
+
+
+def poll_twice(address: str, answers: Answers, until_s: float, gap_s: float) -> None:
+    """Two reports ``gap_s`` apart: only counts that do not move between them say anything."""
+    first_s = time.monotonic()
+    first = poll_ras(address, until_s)
+    time.sleep(max(0.0, min(gap_s - (time.monotonic() - first_s), until_s - time.monotonic() - 1.0)))
+    second_s = time.monotonic()
+    second = poll_ras(address, until_s)
+    with answers.lock:
+        answers.ras += [
+            {"after_s": 0.0, "text": first.decode("utf-8", "replace")},
+            {"after_s": round(second_s - first_s, 3), "text": second.decode("utf-8", "replace")},
+        ]
+
+
+def poll_ras(address: str, until_s: float) -> bytes:
+    """One report, as JSON where this NCCL knows it, else as text.
+
+    Raises:
+        OSError: no answer. ValueError: an address that is none.
+    """
+    match = _ADDRESS.match(address)
+    if match is None:
+        raise ValueError(f"not an address: {address!r:.80}")
+    with socket.create_connection((match[1], int(match[2])), _left(until_s)) as stream:
+        for line in (b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"SET FORMAT json\n"):
+            stream.sendall(line)
+            _line(stream, until_s)  # an older one says ERROR to the last and answers in text
+        stream.sendall(b"VERBOSE STATUS\n")
+        return _all(stream, RAS_BYTES, until_s)
+
+
+def _left(until_s: float) -> float:
+    return max(0.05, until_s - time.monotonic())
+
+
+def _line(stream: socket.socket, until_s: float) -> bytes:
+    found = b""
+    while not found.endswith(b"\n") and len(found) < 4096:
+        stream.settimeout(_left(until_s))
+        more = stream.recv(1)
+        if not more:
+            raise ConnectionError("closed before it answered")
+        found += more
+    return found
+
+
+def _all(stream: socket.socket, most: int, until_s: float) -> bytes:
+    found = bytearray()
+    while len(found) < most:
+        stream.settimeout(_left(until_s))
+        more = stream.recv(65536)
+        if not more:
+            break
+        found += more
+    return bytes(found[:most])
+
+
+# --- the flight recorder ----------------------------------------------------------------------------------------------
+
+
+def ask_recorder(rank: Rank, answers: Answers, until_s: float) -> None:
+    """Trigger a dump through the rank's pipe, where it has one, and read it once it is written."""
+    stem = rank.environment.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
+    prefix = rank.environment.get("TORCH_FR_DUMP_TEMP_FILE") or rank.environment.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    if not stem or not prefix or rank.rank is None:
+        return
+    dump = Path(f"{prefix}{rank.rank}")
+    before = _written(dump)
+    pipe = os.open(f"{stem}{rank.rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISFIFO(os.fstat(pipe).st_mode):  # never write into what is not the recorder's
+            raise ValueError(f"{stem}{rank.rank}.pipe is no pipe")
+        os.write(pipe, b"1")
+    finally:
+        os.close(pipe)
+    end_s = min(until_s, time.monotonic() + DUMP_S)
+    seen: tuple[int, int] | None = None
+    while time.monotonic() < end_s:
+        time.sleep(0.1)
+        now = _written(dump)
+        if now is not None and now != before and now == seen and now[1] > 0:  # and grows no more
+            break
+        seen = now
+    else:
+        answers.note(f"rank {rank.rank} wrote no dump within {DUMP_S:g} s")
+        return
+    _add_dump(rank, dump.read_bytes() if now[1] <= MAX_BYTES else b"", str(dump), answers)
+
+
+def _written(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _add_dump(rank: Rank, content: bytes, name: str, answers: Answers) -> None:
+    found = read_dump(content, name)
+    if found is None:
+        answers.note(f"rank {rank.rank}: {name} is no dump")
+        return
+    with answers.lock:
+        answers.dumps.append({**to_wire(found), "rank": rank.rank})
+
+
+# --- torch's debug endpoints and py-spy -------------------------------------------------------------------------------
+
+
+def ask_worker(rank: Rank, path: str, answers: Answers, until_s: float) -> None:
+    """The stacks and the flight recorder of a worker that listens on a socket of its own."""
+    stack = post(path, "dump_traceback", until_s)
+    with answers.lock:
+        answers.stacks.append({"rank": rank.rank, "form": "traceback", "text": _text(stack)})
+    _add_dump(rank, post(path, "fr_trace_json", until_s), f"rank {rank.rank}", answers)
+
+
+def post(path: str, handler: str, until_s: float) -> bytes:
+    """The body of the answer of one handler.
+
+    Raises:
+        OSError: no answer, or another than 200.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        stream.settimeout(_left(until_s))
+        stream.connect(path)
+        stream.sendall(
+            f"POST /handler/{handler} HTTP/1.0\r\nHost: worker\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
+        head, _, body = _all(stream, ANSWER_BYTES, until_s).partition(b"\r\n\r\n")
+    if b" 200" not in head.split(b"\r\n", 1)[0]:
+        raise ConnectionError(f"{handler}: {head[:80]!r}")
+    return body
+
+
+def ask_py_spy(rank: Rank, command: str, answers: Answers, until_s: float) -> None:
+    """The stack of the rank's main thread, read from outside while it runs on (``--nonblocking``)."""
+    done = subprocess.run(
+        [command, "dump", "--nonblocking", "--pid", str(rank.pid)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_left(until_s),
+        check=False,
+    )
+    if done.returncode:
+        answers.note(f"py-spy, rank {rank.rank}: {done.stderr.decode('utf-8', 'replace').strip()[-200:]}")
+        return
+    with answers.lock:
+        answers.stacks.append({"rank": rank.rank, "form": "py-spy", "text": _text(done.stdout)})
+
+
+def _text(content: bytes) -> str:
+    return content[:STACK_BYTES].decode("utf-8", "replace")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Asking a running job: stand-ins for NCCL's port, the recorder's pipe and a worker's socket; py-spy as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.agent.probes.ask_job import (
+    Answers,
+    Rank,
+    ask_py_spy,
+    ask_recorder,
+    ask_worker,
+    parts,
+    poll_ras,
+    poll_twice,
+)
+from sentinel.collectives_live import RasPoll
+from sentinel.evidence.control_plane import read_py_spy, read_ras, read_stack
+
+TEXT = b"""NCCL version 2.27.3 compiled with CUDA 12.9
+Job summary
+Communicators...
+#0-0 (7f3a) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  3 ranks have launched up to operation 41
+  1 ranks have launched up to operation 40
+  Rank 2 -- GPU 2 managed by process 502 on node n1
+"""
+
+
+def report(count: int) -> bytes:
+    ranks = [
+        {"rank": r, "host": "n1", "pid": 500 + r, "status": {}, "collective_counts": {"AllReduce": count - (r == 2)}}
+        for r in range(4)
+    ]
+    return json.dumps({"communicators": [{"hash": "7f3a", "size": 4, "ranks": ranks, "missing_ranks": []}]}).encode()
+
+
+class Ras:
+    """NCCL's side of the protocol: by lines, a report to STATUS, then the end."""
+
+    def __init__(self, reports: list[bytes], *, knows_json: bool) -> None:
+        self._reports, self._json = list(reports), knows_json
+        self.heard: list[bytes] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while self._reports:
+            stream, _ = self._server.accept()
+            with stream, stream.makefile("rwb") as lines:
+                for line in lines:
+                    self.heard.append(line.strip())
+                    if line.startswith(b"CLIENT"):
+                        lines.write(b"SERVER PROTOCOL 2\n")
+                    elif line.startswith(b"SET"):
+                        lines.write(b"OK\n" if self._json else b"ERROR: Unknown command\n")
+                    elif b"STATUS" in line:
+                        lines.write(self._reports.pop(0))
+                        lines.flush()
+                        break
+                    else:
+                        lines.write(b"OK\n")
+                    lines.flush()
+        self._server.close()
+
+
+def in_5_s() -> float:
+    return time.monotonic() + 5.0
+
+
+def test_two_reports_of_ras_as_json() -> None:
+    ras, answers = Ras([report(41), report(41)], knows_json=True), Answers()
+    poll_twice(ras.address, answers, in_5_s(), 0.01)
+    polls = [read_ras(item["text"].encode(), "ras") for item in answers.ras]
+    assert all(isinstance(poll, RasPoll) and poll.complete for poll in polls)
+    assert isinstance(polls[1], RasPoll)
+    assert [member.counts["AllReduce"] for member in polls[1].communicators[0].members] == [41, 41, 40, 41]
+    assert answers.ras[1]["after_s"] >= 0.01 and b"VERBOSE STATUS" in ras.heard
+
+
+def test_older_ras_answers_in_text() -> None:
+    poll = read_ras(poll_ras(Ras([TEXT], knows_json=False).address, in_5_s()), "ras")
+    assert isinstance(poll, RasPoll) and not poll.complete
+    (member,) = poll.communicators[0].members
+    assert (member.local_rank, member.pid, member.counts) == (2, 502, {"AllReduce": 40})
+
+
+@pytest.mark.parametrize("address", ["localhost", "a b:1", "x;rm:80", ""])
+def test_address_of_the_environment_is_data(address: str) -> None:
+    with pytest.raises(ValueError, match="not an address"):
+        poll_ras(address, in_5_s())
+
+
+def test_silent_port_costs_its_deadline_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(TimeoutError):
+        poll_ras(f"127.0.0.1:{server.getsockname()[1]}", time.monotonic() + 0.2)
+
+
+# --- the flight recorder ----------------------------------------------------------------------------------------------
+
+DUMP = {
+    "version": "2.10",
+    "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+    "pg_status": {"0": {"last_enqueued_collective": 7, "last_started_collective": 6, "last_completed_collective": 6}},
+    "entries": [],
+}
+
+
+def recorder(folder: Path, rank: int, content: bytes) -> dict[str, str]:
+    """A process with a recorder's pipe: it dumps when a byte comes, and goes on."""
+    pipe = folder / f"pipe{rank}.pipe"
+    os.mkfifo(pipe)
+
+    def serve() -> None:
+        with pipe.open("rb", buffering=0) as stream:
+            opened.set()
+            while not stream.read(1):
+                time.sleep(0.01)
+            (folder / f"trace_{rank}").write_bytes(content)
+
+    opened = threading.Event()
+    threading.Thread(target=serve, daemon=True).start()
+    with pipe.open("wb", buffering=0):
+        assert opened.wait(5)
+        keep = os.open(pipe, os.O_WRONLY)  # so that the reader does not see an end before we write
+    threading.Timer(8.0, os.close, [keep]).start()
+    return {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(folder / "pipe"),
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(folder / "trace_"),
+    }
+
+
+def test_recorder_dumps_when_its_pipe_is_written(tmp_path: Path) -> None:
+    rank = Rank(os.getpid(), 1, recorder(tmp_path, 1, json.dumps(DUMP).encode()))
+    answers = Answers()
+    ask_recorder(rank, answers, in_5_s())
+    (dump,) = answers.dumps
+    assert dump["rank"] == 1 and dump["trace"]["groups"][0]["enqueued"] == 7
+
+
+def test_job_without_a_pipe_is_not_asked(tmp_path: Path) -> None:
+    answers = Answers()
+    ask_recorder(Rank(os.getpid(), 1, {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(tmp_path / "t")}), answers, in_5_s())
+    assert answers.result([])["dumps"] == [] and not list(tmp_path.iterdir())
+
+
+def test_file_in_place_of_the_pipe_is_left_alone(tmp_path: Path) -> None:
+    victim = tmp_path / "pipe1.pipe"
+    victim.write_text("precious")
+    environment = {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "pipe"),
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(tmp_path / "trace_"),
+    }
+    with pytest.raises(ValueError, match="is no pipe"):
+        ask_recorder(Rank(os.getpid(), 1, environment), Answers(), in_5_s())
+    assert victim.read_text() == "precious"
+
+
+# --- stacks -----------------------------------------------------------------------------------------------------------
+
+
+def test_worker_that_listens_is_asked_for_its_stack_and_its_recorder(tmp_path: Path) -> None:
+    path = str(tmp_path / "worker")
+    trace = (
+        b'Thread 0x01 (most recent call first):\n  File "t.py", line 9 in load\n  File "t.py", line 11 in <module>\n'
+    )
+    bodies = {"dump_traceback": trace, "fr_trace_json": json.dumps(DUMP).encode()}
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+
+        def serve() -> None:
+            for _ in bodies:
+                stream, _ = server.accept()
+                with stream:
+                    handler = stream.recv(4096).split()[1].decode().rpartition("/")[2]
+                    stream.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + bodies[handler])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        answers = Answers()
+        ask_worker(Rank(1, 3, {}), path, answers, in_5_s())
+        thread.join(5)
+    stack = read_stack(answers.stacks[0]["text"].encode())
+    assert stack is not None and stack.frames == ("load (t.py:9)", "<module> (t.py:11)")
+    assert answers.dumps[0]["rank"] == 3
+
+
+def test_only_one_node_asks_ras() -> None:
+    rank = Rank(os.getpid(), 0, {})
+    with_ras, without = (len(parts([rank], Answers(), in_5_s(), 1.0, ras=ras)) for ras in (True, False))
+    assert with_ras == without + 1
+
+
+PROGRAM = "import time\ndef stuck_in_loader():\n    time.sleep(600)\nstuck_in_loader()\n"
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[Any]]:
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    process = subprocess.Popen([sys.executable, str(script)])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_py_spy_reads_a_process_that_goes_on(sleeper: subprocess.Popen[Any], stopped: bool) -> None:
+    command = shutil.which("py-spy") or str(Path(sys.executable).with_name("py-spy"))
+    if not Path(command).exists():
+        pytest.skip("optional: py-spy is not installed")
+    state = Path(f"/proc/{sleeper.pid}/wchan")
+    until_s = time.monotonic() + 20
+    while "nanosleep" not in state.read_text() and time.monotonic() < until_s:
+        time.sleep(0.05)
+    if stopped:
+        sleeper.send_signal(signal.SIGSTOP)
+    answers = Answers()
+    ask_py_spy(Rank(sleeper.pid, 5, {}), command, answers, time.monotonic() + 20)
+    if any("ermission" in note for note in answers.notes):
+        pytest.skip("optional: ptrace is not allowed here")
+    stack = read_py_spy(answers.stacks[0]["text"].encode())
+    assert stack is not None and stack.frames[0].startswith("stuck_in_loader (") and answers.stacks[0]["rank"] == 5
+    assert sleeper.poll() is None

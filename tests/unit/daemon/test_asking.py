@@ -1,0 +1,87 @@
+"""What a running job says of itself, from all its nodes, becomes one finding; nonsense becomes none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from core_daemon import FakeOrders
+from core_records import fleet, job
+from fake_slurm import FakeClock
+
+from sentinel.daemon.asking import Asking
+from sentinel.daemon.live import Live
+from sentinel.model import Evidence, Trust
+
+WAITS = 'Process 1: python\n\nThread 1 (idle): "MainThread"\n    all_reduce (dist.py:7)\n    <module> (t.py:1)\n'
+LOADS = 'Process 2: python\n\nThread 2 (idle): "MainThread"\n    next_batch (data.py:3)\n    <module> (t.py:1)\n'
+
+
+def report(counts: list[int]) -> str:
+    ranks = [
+        {"rank": r, "host": "10.0.0.9", "pid": 500 + r, "status": {}, "collective_counts": {"AllReduce": count}}
+        for r, count in enumerate(counts)
+    ]
+    return json.dumps({"communicators": [{"hash": "a", "size": len(counts), "ranks": ranks, "missing_ranks": []}]})
+
+
+def answer(first: int, **rest: Any) -> dict[str, Any]:
+    """A node with two ranks, the processes of which are 500 + rank."""
+    ranks = [{"pid": 500 + rank, "rank": rank} for rank in (first, first + 1)]
+    return {"ras": [], "dumps": [], "stacks": [], "ranks": ranks, "host": f"host{first}", "notes": [], **rest}
+
+
+async def who(answers: dict[str, object], uid: int | None = 1000) -> tuple[list[Evidence], FakeOrders]:
+    live = Live()
+    live.see_fleet(fleet(2, [replace(job(), uid=uid)]))
+    orders = FakeOrders({(node, "ask_job"): value for node, value in answers.items()})
+    return await Asking(orders, FakeClock()).who(101, 0, live.attempts[101, 0]), orders
+
+
+async def test_counts_that_stand_name_the_rank_behind_and_its_node() -> None:
+    ras = [{"after_s": 0.0, "text": report([9, 9, 9, 8])}, {"after_s": 2.6, "text": report([9, 9, 9, 8])}]
+    (found,), orders = await who({"n1": answer(0, ras=ras), "n2": answer(2)})
+    assert (found.kind, found.where.rank, found.where.node, found.data["ranks"]) == ("hang", 3, "n2", "3")
+    assert found.trust is Trust.USER and "8 AllReduce" in found.text and found.data["basis"] == "laggard"
+    assert [(node, bool(sent["ras"])) for node, _, sent in orders.asked] == [("n1", True), ("n2", False)]
+
+
+async def test_counts_that_move_are_no_hang() -> None:
+    ras = [{"after_s": 0.0, "text": report([8, 8, 8, 8])}, {"after_s": 2.6, "text": report([9, 9, 9, 9])}]
+    assert (await who({"n1": answer(0, ras=ras), "n2": answer(2)}))[0] == []
+
+
+async def test_polls_too_close_say_nothing() -> None:
+    ras = [{"after_s": 0.0, "text": report([9, 9, 9, 8])}, {"after_s": 0.5, "text": report([9, 9, 9, 8])}]
+    assert (await who({"n1": answer(0, ras=ras), "n2": answer(2)}))[0] == []
+
+
+async def test_stacks_of_all_nodes_are_compared() -> None:
+    def stacks(*texts: tuple[int, str]) -> list[dict[str, Any]]:
+        return [{"rank": rank, "form": "py-spy", "text": text} for rank, text in texts]
+
+    (found,), _ = await who(
+        {"n1": answer(0, stacks=stacks((0, WAITS), (1, WAITS))), "n2": answer(2, stacks=stacks((2, LOADS), (3, WAITS)))}
+    )
+    assert (found.where.rank, found.where.node) == (2, "n2") and "next_batch (data.py:3)" in found.text
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        None,
+        "torn",
+        {},
+        {"ras": "x", "stacks": 3, "dumps": [7], "ranks": None},
+        {"ras": [{"text": "\x00", "after_s": "x"}], "dumps": [{"trace": {"groups": 1}}], "stacks": [{"text": 5}]},
+    ],
+)
+async def test_nonsense_names_nobody(torn: object) -> None:
+    assert (await who({"n1": torn, "n2": torn} if torn is not None else {}))[0] == []
+
+
+async def test_nobody_is_asked_as_an_unknown_user() -> None:
+    found, orders = await who({"n1": answer(0), "n2": answer(2)}, uid=None)
+    assert found == [] and orders.asked == []
