@@ -273,7 +273,8 @@ class Collecting:
             return
         name = f"{key[0]}.{key[1]}"
         before = self._places.get(name, {})
-        merged = {kind: list(dict.fromkeys((*before.get(kind, ()), *values))) for kind, values in places.items()}
+        kinds = {kind: values for kind, values in places.items() if isinstance(values, list)}
+        merged = before | {kind: list(dict.fromkeys((*before.get(kind, ()), *kinds[kind]))) for kind in kinds}
         if merged != before:
             self._places[name] = merged
             save(self._places_file, self._places)
