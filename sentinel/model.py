@@ -214,9 +214,10 @@ class JobView:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     eligible_at: datetime | None = None
+    suspended_at: datetime | None = None  # when it was last suspended, or went on after that
 
     def __post_init__(self) -> None:
-        require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at)
+        require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at, self.suspended_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,7 @@ def job_view(record: Record) -> JobView:
         started_at=None if state in {"pending", "special_exit"} else time_of(record.get("start_time")),
         ended_at=time_of(record.get("end_time")) if ended else None,
         eligible_at=time_of(record.get("eligible_time")),
+        suspended_at=time_of(record.get("suspend_time")),
     )
 
 

@@ -73,6 +73,7 @@ def _job(job: Any) -> Record:
         "start_time": job.start_time,
         "end_time": job.end_time,
         "eligible_time": job.eligible_time,
+        "suspend_time": getattr(job, "suspend_time", None),
         "array_job_id": job.array_id,
         "array_task_id": job.array_task_id,
         "het_job_id": job.heterogeneous_id,

@@ -128,7 +128,7 @@ class Live:
         for (job_id, attempt), seen in self.attempts.items():
             now = fleet.jobs.get(job_id)
             if now is not None and now.restarts == attempt and now.state not in ("pending", "configuring"):
-                if seen.view.state == "suspended" and now.state == "running" and seen.rhythm.last_at is not None:
+                if _was_suspended(seen.view, now) and seen.rhythm.last_at is not None:
                     seen.rhythm = replace(seen.rhythm, last_at=fleet.at)  # its silence was Slurm's doing
                 self.see_attempt(now)
             over = seen.view.started_at is not None and seen.view.ended_at is None
@@ -237,6 +237,11 @@ class Live:
             newest = max((item.at for item in seen.pool), default=seen.view.started_at)
             if seen.ended and newest is not None and newest < before - timedelta(hours=1):
                 del self.attempts[key]
+
+
+def _was_suspended(before: JobView, now: JobView) -> bool:
+    """Whether a job that runs stood still since the last look, also when it began and ended in between."""
+    return now.state == "running" and (before.state == "suspended" or now.suspended_at != before.suspended_at)
 
 
 def _saved(seen: AttemptSeen, item: Evidence) -> None:

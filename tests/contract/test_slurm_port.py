@@ -314,6 +314,13 @@ async def test_a_deferred_job_waits_without_a_hold_and_its_users_hold_shows(worl
     assert (await world.job(job, running)).restarts == 1
 
 
+async def test_a_suspension_between_two_looks_is_seen(world: World) -> None:
+    job = world.submit()
+    assert (await world.job(job, running)).suspended_at is None
+    world.suspend_and_resume(job)
+    assert (await world.job(job, running)).suspended_at is not None
+
+
 async def test_requeue_0_is_mended_while_the_job_runs(world: World) -> None:
     job = world.submit(requeue=False)
     assert (await world.job(job, running)).requeue is False

@@ -54,6 +54,8 @@ class World(Protocol):
 
     def unhold(self, job: int) -> None: ...
 
+    def suspend_and_resume(self, job: int) -> None: ...
+
     def lose(self, node: str) -> None: ...
 
     def revive(self, node: str) -> None: ...
@@ -122,6 +124,9 @@ class FakeWorld:
 
     def unhold(self, job: int) -> None:
         self.slurm.jobs[job].held = False
+
+    def suspend_and_resume(self, job: int) -> None:
+        self.slurm.jobs[job].record["suspend_time"] = int(self.slurm.clock.now().timestamp())
 
     def lose(self, node: str) -> None:
         self.slurm.lose(node)
@@ -218,6 +223,10 @@ class RealWorld:
 
     def unhold(self, job: int) -> None:
         self.cluster.command("scontrol", "release", f"{job}")
+
+    def suspend_and_resume(self, job: int) -> None:
+        self.cluster.command("scontrol", "suspend", f"{job}")
+        self.cluster.command("scontrol", "resume", f"{job}")
 
     def lose(self, node: str) -> None:
         self._lost.add(node)

@@ -106,6 +106,19 @@ async def test_suspended_job_is_no_stall_and_gets_its_time_when_it_runs_again(wo
     assert await look(scene, 20.0) == [Kind.STALL]
 
 
+async def test_suspension_that_began_and_ended_between_two_looks_is_no_stall(world: Worlds) -> None:
+    scene = Scene(world())
+    await steps(scene, 30, last=37)
+    scene.world.slurm.clock.advance(30.0)
+    this = scene.world.slurm.jobs[scene.world.job]
+    this.record["suspend_time"] = int(scene.world.slurm.clock.now().timestamp())
+    scene.fleets._taken_s = float("-inf")
+    assert await look(scene, 1.0) == []
+    scene.fleets._taken_s = float("-inf")
+    assert await look(scene, 5.0) == []
+    assert await look(scene, 20.0) == [Kind.STALL]
+
+
 # --- silence that may be a pause -----------------------------------------------------------------------------------------
 
 
