@@ -234,8 +234,9 @@ class Watch:
 
     async def _look_at_job(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> None:
         found = await self._silences.look(job, attempt, seen, now)
-        if not found or not await self._still_runs(job, attempt):
-            return
+        printed = seen.rhythm.last_at
+        if not found or not await self._still_runs(job, attempt) or seen.rhythm.last_at != printed:
+            return  # ended, printed a step, or was suspended: Slurm says so only now
         seen.stalled = True
         self._log.warning("job-stalled", job=job, attempt=attempt, step=seen.last_step)
         await self._observe(found)
