@@ -74,9 +74,9 @@ class Site:
         return dict(collectors[-1].arguments) if collectors else {}
 
     def say(self, **message: Any) -> None:
-        self.programs[-1].on_message(
-            {"type": "collected", "folder": None, "dumps": 0, "notes": [], "hung": None, **message}
-        )
+        """The newest collector's last word."""
+        program = [program for program in self.programs if program.name.startswith("collect:")][-1]
+        program.on_message({"type": "collected", "folder": None, "dumps": 0, "notes": [], "hung": None, **message})
 
     def speak(
         self, source: Source = Source.KERNEL, kind: str = Kind.XID, rule: str | None = None, **where: Any
