@@ -123,6 +123,8 @@ def read_diagnostic(
     if faults:
         # A fault that DCGM named stands, whatever else is missing from the answer.
         return Diagnosis(Answer.FAIL, _sentence(faults), findings, tests, version)
+    if not report.trouble and _warnings_in(document) > report.warned:
+        report.trouble = "there is a warning where none is known to be"
     trouble = report.trouble or _notes(findings) or _lacking(report, level, gpus) or _disagreement(status, tests)
     answer = Answer.INCONCLUSIVE if trouble else Answer.PASS
     return Diagnosis(answer, trouble or f"level {level} passed", findings, tests, version)
@@ -136,6 +138,7 @@ class _Report:
         self.marks: dict[str, list[tuple[int | None, str]]] = {}  # test → (GPU, mark)
         self.findings: list[Finding] = []
         self.trouble = ""  # why the answer cannot be trusted
+        self.warned = 0  # lists of warnings that were read
         self.single_gpus = False  # 3.x level-one tests have one result for all GPUs
 
     def read(self, body: Mapping[str, Any]) -> None:
@@ -159,8 +162,9 @@ class _Report:
         name = _plain(content["name"])
         marks = self.marks.setdefault(name, [])
         results = content.get("results", [])
+        if not isinstance(results, list) or not results:
+            self.trouble = f"the results of {name} {'are missing' if results == [] else 'cannot be understood'}"
         if not isinstance(results, list):
-            self.trouble = f"the results of {name} cannot be understood"
             return
         said: set[tuple[object, str]] = set()
         for result in results:
@@ -169,8 +173,11 @@ class _Report:
                 continue
             marks.append(self._result(name, _lower(result), said))
         summary = content.get("test_summary")
+        if "test_summary" in content and not isinstance(summary, dict):
+            self.trouble = f"the summary of {name} cannot be understood"
         if isinstance(summary, dict):
             low = _lower(summary)
+            self.warned += bool(low.get("warnings"))
             for warning in _list(low.get("warnings")):
                 code, _, text = _warning(warning)
                 if (code, text) not in said:  # the summary repeats what was said of entities
@@ -185,6 +192,7 @@ class _Report:
         gpu = entity if group == _GPU else None
         if self.old and number is None:
             self.single_gpus = True
+        self.warned += bool(result.get("warnings"))
         for warning in _list(result.get("warnings")):
             code, _, text = _warning(warning)
             said.add((code, text))
@@ -251,11 +259,21 @@ def _root(output: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any], bool] | 
             document, end = None, start
         if isinstance(document, dict) and "\ufffd" not in text[start:end]:  # damaged bytes: not what DCGM wrote
             for key, body in document.items():
-                plain = _plain(key)
-                if plain in ("dcgmdiagnostic", "dcgmgpudiagnostic") and isinstance(body, dict):
-                    return document, body, plain == "dcgmgpudiagnostic"
+                root = str(key).strip().lower()
+                if root in ("dcgm diagnostic", "dcgm gpu diagnostic") and isinstance(body, dict):
+                    return document, body, root == "dcgm gpu diagnostic"
         start = text.find("{", start + 1)
     return None
+
+
+def _warnings_in(value: object) -> int:
+    """How many non-empty lists of warnings there are, wherever they are."""
+    if isinstance(value, dict):
+        own = sum(1 for key, item in value.items() if str(key).strip().lower() == "warnings" and item)
+        # In level-one tests of 3.x a warning's own text is under that name too.
+        own = own if "error_id" not in value else 0
+        return own + sum(map(_warnings_in, value.values()))
+    return sum(map(_warnings_in, value)) if isinstance(value, list) else 0
 
 
 def _lacking(report: _Report, level: int, gpus: Collection[int] | None) -> str:
