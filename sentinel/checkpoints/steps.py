@@ -8,7 +8,7 @@ _WHOLE = (
     re.compile(r"checkpoint-(\d+)"),  # Hugging Face Trainer
     re.compile(r"iter_(\d+)(?:_\d+_local\.pt)?"),  # Megatron-LM; NVRx local
     re.compile(r"global_step_?(\d+)"),  # DeepSpeed
-    re.compile(r"ba(\d+)-rank\d+(?:\.pt)?"),  # Composer
+    re.compile(r"(?:ep\d+-)?ba(\d+)(?:-rank\d+)?(?:\.pt)?"),  # Composer
 )
 # torchtitan step-N, Lightning epoch=1-step=N.ckpt, NeMo name--val_loss=2.1-step=N-last, step_N, global_step=N ...
 _STEP = re.compile(r"(?:^|[^A-Za-z])(?:global[-_]?)?step[-_=]?(\d+)(?=$|[^0-9])", re.IGNORECASE)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from sentinel.checkpoints import formats, manifest
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
+from sentinel.checkpoints.formats import dcp, nemo, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
 from sentinel.checkpoints.records import NOTHING, Level, Part, Tier, Validity
 from sentinel.checkpoints.remembered import Memory
@@ -39,6 +40,8 @@ class Settings:
 
 
 DEFAULTS = Settings()
+# Formats of one checkpoint in one folder that do not themselves look at every torch file in it.
+_WITH_EXTRAS = frozenset((dcp.NAME, safetensors_set.NAME, nemo.NAME))
 
 
 @dataclass(slots=True)
@@ -126,6 +129,8 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         judged.format = found.NAME
         judged.owners = found.owners_by_name(tree) if ask.part else judged.owners
         judged.finding = found.check(tree, ask)
+        if found.NAME in _WITH_EXTRAS and not tree.single:
+            torch_file.check_extras(tree, ask, judged.finding)
         manifest.apply(tree, ask, judged.finding)
         _settle_step(judged, path)
         _deeper(tree, judged, ask, settings)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from sentinel.checkpoints.files import Tree
 from sentinel.checkpoints.formats import (
+    accelerate,
     dcp,
     deepspeed,
+    deepspeed_universal,
     hf_trainer,
     megatron,
     nemo,
@@ -20,8 +22,10 @@ from sentinel.checkpoints.formats.base import Format
 FORMATS: tuple[Format, ...] = (
     nvrx,
     hf_trainer,
+    accelerate,
     tracked,
     megatron,
+    deepspeed_universal,
     deepspeed,
     nemo,
     dcp,

@@ -12,7 +12,7 @@ import os
 import re
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small, visible
-from sentinel.checkpoints.formats import dcp, deepspeed, safetensors_set, torch_file
+from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import (
     SKEW_S,
     Ask,
@@ -29,7 +29,6 @@ _STATE_LIMIT_BYTES = 24 << 20
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
 _PARTS = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "pytorch_model.bin", "optimizer.bin")
-_PICKLED_INDEX = "pytorch_model.bin.index.json"
 
 owners_by_name = no_owners
 
@@ -56,21 +55,13 @@ def check(tree: Tree, ask: Ask) -> Finding:
     finding = Finding(step=step)
     works, names = safetensors_set.check_models(tree, ask)
     finding.unsummed += names
-    files: dict[str, torch_file.TorchFile] = {}
-    for name in sorted(tree.files):
-        if "/" not in name and name.endswith((".pt", ".pth", ".bin")):
-            files[name] = torch_file.check_file(tree, name, ask)
-            works += files[name].works
-            (finding.covered.add if files[name].summed else finding.unsummed.append)(name)
-    if _PICKLED_INDEX in tree.files:
-        held = {name: set(f.value) for name, f in files.items() if isinstance(f.value, dict)}
-        safetensors_set.check_index(tree, ask, _PICKLED_INDEX, held)
-    inner = [_inner(tree, folder, ask) for folder in _inner_folders(tree)]
+    files = hf_inside.check_pickled(tree, ask, finding, works)
+    inner = [_inner(tree, folder, ask) for folder in hf_inside.folders(tree)]
     for part in inner:
         works += list(part.works)
         finding.unsummed += part.unsummed
     _has_model(tree, names, inner)
-    _ranks(tree, ask)
+    _ranks(tree, ask, files)
     _same_step(tree, files, step)
     _written_last(tree)
     _as_beside(tree)
@@ -98,16 +89,12 @@ def _state(tree: Tree, ask: Ask) -> int:
     return step
 
 
-def _inner_folders(tree: Tree) -> list[str]:
-    """Folders that FSDP or DeepSpeed wrote inside."""
-    found = {name.rpartition("/")[0] for name in tree.files if name.endswith((".distcp", "/.metadata"))}
-    found |= {name for name in tree.folders if "/" not in name and re.fullmatch(r"global_step\d+", name)}
-    return sorted(name for name in found if name)
-
-
 def _inner(tree: Tree, folder: str, ask: Ask) -> Finding:
     inner = tree.below(folder)
-    found = deepspeed.check(inner, ask) if deepspeed.recognise(inner) else dcp.check(inner, ask)
+    if tracked.recognise(inner):
+        found = tracked.check(inner, ask)
+    else:
+        found = deepspeed.check(inner, ask) if deepspeed.recognise(inner) else dcp.check(inner, ask)
     return Finding(
         works=found.works,
         unsummed=[f"{folder}/{name}" for name in found.unsummed],
@@ -121,11 +108,16 @@ def _has_model(tree: Tree, names: list[str], inner: list[Finding]) -> None:
     raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
 
 
-def _ranks(tree: Tree, ask: Ask) -> None:
+def _ranks(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None:
     ranks = {int(m.group(1)) for name in tree.files if (m := _RNG.fullmatch(name))}
     holes = set(range(max(ranks, default=-1) + 1)) - ranks
     if holes:
         raise unfinished(tree, ask, f"rng_state_{min(holes)}.pth is missing")
+    # The arguments keep the state of the processes that saved them.
+    arguments = files.get("training_args.bin")
+    world = arguments.get("distributed_state", "num_processes") if arguments else None
+    if ranks and type(world) is int and len(ranks) < world and not ask.part:
+        raise unfinished(tree, ask, f"random states of {len(ranks)} ranks, training_args.bin was saved by {world}")
     if "optimizer.pt" in tree.files and "scheduler.pt" not in tree.files:
         raise unfinished(tree, ask, "optimizer.pt without scheduler.pt: half deleted or half written")
 
@@ -169,6 +161,8 @@ def _as_beside(tree: Tree) -> None:
                 theirs = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
         except OSError:
             return
-        lacking = sorted(name for name in theirs - mine if name in _PARTS or name.endswith(".safetensors"))
+        lacking = sorted(
+            name for name in theirs - mine if name in _PARTS or name.endswith(".safetensors") or _RNG.fullmatch(name)
+        )
         if STATE in theirs and lacking:
             raise NotKnown(f"{visible(lacking[0])} is missing, which {visible(folder.name)} has: half deleted?")

@@ -48,17 +48,21 @@ def check(tree: Tree, ask: Ask) -> Finding:
     works: list[Work] = []
     unsummed: list[str] = []
     covered: set[str] = set()
+    stated: set[int] = set()
     for owner, names in files.items():
         for name in names:
             file = torch_file.check_file(tree, name, ask)
             _same(file, wanted, owner)
+            stated |= _stated_world(file)
             works += file.works
             if file.summed:
                 covered.add(name)
             else:
                 unsummed.append(name)
     # A holder's folder that has nothing left in it still says that there was such a rank.
-    world = max([*files, *_holders(tree)]) + 1
+    if len(stated) > 1:
+        raise Broken(f"the shards were saved by jobs of different sizes: {sorted(stated)[:4]} ranks")
+    world = max([*files, *_holders(tree), *(size - 1 for size in stated)]) + 1
     missing = set(range(world)) - set(files)
     unmade = [name for name in dirty if int(_owner(name)) not in files]
     if unmade and not ask.part:
@@ -70,7 +74,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     return Finding(
         step=wanted,
         owners=frozenset(files),
-        world_size=None if ask.part or tree.single else world,
+        world_size=next(iter(stated), None) if ask.part or tree.single else world,
         whole=not ask.part,
         works=works,
         unsummed=unsummed,
@@ -99,3 +103,10 @@ def _same(file: torch_file.TorchFile, wanted: int, owner: int) -> None:
         inner = file.get(*keys)
         if type(inner) is int and inner != wanted:
             raise Broken(f"{visible(file.name)}: its state is of iteration {inner} (rank {owner})")
+
+
+def _stated_world(file: torch_file.TorchFile) -> set[int]:
+    """The number of ranks, where Megatron's arguments are in the state."""
+    inside = ((), ("state_dict",), ("common_state",), ("state_dict", "common_state"))
+    found = {file.get(*keys, "args", "world_size") for keys in inside}
+    return {size for size in found if type(size) is int and size > 0}

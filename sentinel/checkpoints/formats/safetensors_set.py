@@ -27,6 +27,7 @@ from sentinel.checkpoints.work import Work
 
 NAME = "safetensors_set"
 INDEX = "model.safetensors.index.json"
+SHARDED = "sharded"
 INDEX_LIMIT_BYTES = 32 << 20
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _SHARD = re.compile(r"shard-(\d{5})-model-(\d{5})-of-(\d{5})\.safetensors")
@@ -35,11 +36,18 @@ owners_by_name = no_owners
 
 
 def recognise(tree: Tree) -> bool:
-    return not tree.single and any(("/" not in n and n.endswith(".safetensors")) or n == INDEX for n in tree.files)
+    return not tree.single and any(_is_ours(name) for name in tree.files)
+
+
+def _is_ours(name: str) -> bool:
+    folder, _, file = name.rpartition("/")
+    return (folder in ("", SHARDED) and file.endswith(".safetensors")) or name == INDEX
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
+    if f"{SHARDED}/" in {name[: len(SHARDED) + 1] for name in tree.files}:
+        return _consolidated(tree, ask)
     works, names = check_models(tree, ask)
     ranks = {int(m.group(1)) for name in names if (m := _SHARD.fullmatch(name))}
     return Finding(
@@ -48,6 +56,22 @@ def check(tree: Tree, ask: Ask) -> Finding:
         works=works,
         unsummed=names,
     )
+
+
+def _consolidated(tree: Tree, ask: Ask) -> Finding:
+    """DCP's Hugging Face writer with consolidation: the ranks' shards first, then one model made of them beside.
+
+    The shards alone are all that training resumes from; a model beside them that is not whole is a consolidation that
+    broke off, and it is that model which others would load.
+    """
+    shards = check(tree.below(SHARDED), ask)
+    outer = Tree(tree.root, {name: entry for name, entry in tree.files.items() if "/" not in name})
+    works, names = check_models(outer, ask)
+    if not names:
+        raise unfinished(tree, ask, "no model beside the shards: the consolidation did not finish")
+    shards.works = [*shards.works, *works]
+    shards.unsummed = [*(f"{SHARDED}/{name}" for name in shards.unsummed), *names]
+    return shards
 
 
 def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:

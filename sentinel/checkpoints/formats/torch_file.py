@@ -162,6 +162,24 @@ def _scan_work(tree: Tree, name: str, offset: int, storage: Storage) -> Work:
     return Work(storage.bytes, run)
 
 
+def check_extras(tree: Tree, ask: Ask, finding: Finding) -> None:
+    """Torch files that a folder holds beside what its format names (schedulers, data loaders): whole, or it is not.
+
+    What by its first bytes is no torch file is none of ours.
+    """
+    known = finding.covered.union(finding.unsummed)
+    for name in sorted(tree.files):
+        if not name.endswith(SUFFIXES) or name in known:
+            continue
+        with opened(tree.path(name), name) as handle:
+            head = handle.read(0, min(16, handle.size))
+        if head.strip(b"\0") and not zips.looks_like_zip(head) and head[:2] != b"\x80\x02":
+            continue
+        file = check_file(tree, name, ask)
+        finding.works = [*finding.works, *file.works] if file.works else finding.works
+        (finding.covered.add if file.summed else finding.unsummed.append)(name)
+
+
 def recognise(tree: Tree) -> bool:
     return tree.single and next(iter(tree.files)).endswith(SUFFIXES)
 

@@ -1,0 +1,75 @@
+"""What Hugging Face Accelerate's ``save_state`` leaves: a model, optimizers, schedulers, and ``random_states_<rank>.pkl``.
+
+Each rank writes its random state after everything else, so they are the end markers; they must be 0..W-1, and W is
+written nowhere: it is compared with the folder beside. The model may be safetensors, ``pytorch_model.bin``, or a folder of
+FSDP (DCP) or DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from sentinel.checkpoints.files import Broken, NotKnown, Tree
+from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, safetensors_set, torch_file, tracked
+from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, no_owners, refuse_links, unfinished
+
+NAME = "accelerate"
+_RANDOM = re.compile(r"random_states_(\d+)\.pkl")
+_MODEL = re.compile(r"(pytorch_)?model.*\.(bin|safetensors)|.*fsdp.*\.bin")
+
+owners_by_name = no_owners
+
+
+def recognise(tree: Tree) -> bool:
+    return not tree.single and any(_RANDOM.fullmatch(name) for name in tree.files)
+
+
+def check(tree: Tree, ask: Ask) -> Finding:
+    refuse_links(tree)
+    ranks = {int(m.group(1)): name for name in tree.files if (m := _RANDOM.fullmatch(name))}
+    holes = set(range(max(ranks) + 1)) - set(ranks)
+    if holes and not ask.part:
+        raise unfinished(tree, ask, f"random_states_{min(holes)}.pkl is missing")
+    works, names = safetensors_set.check_models(tree, ask)
+    finding = Finding(works=works, unsummed=list(names))
+    for name in sorted(ranks.values()):
+        file = torch_file.check_file(tree, name, ask)
+        works += file.works
+        (finding.covered.add if file.summed else finding.unsummed.append)(name)
+    hf_inside.check_pickled(tree, ask, finding, works)
+    inner = hf_inside.folders(tree)
+    for folder in inner:
+        found = _inside(tree.below(folder), ask)
+        works += list(found.works)
+        finding.unsummed += [f"{folder}/{name}" for name in found.unsummed]
+        finding.covered |= {f"{folder}/{name}" for name in found.covered}
+    if not inner and not any("/" not in name and _MODEL.fullmatch(name) for name in tree.files):
+        raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
+    newer_than(tree, [n for n in tree.files if n.endswith((".safetensors", ".distcp"))], ranks[max(ranks)])
+    _as_beside(tree, len(ranks))
+    finding.works = works
+    return finding
+
+
+def _inside(tree: Tree, ask: Ask) -> Finding:
+    if tracked.recognise(tree):
+        return tracked.check(tree, ask)
+    return deepspeed.check(tree, ask) if deepspeed.recognise(tree) else dcp.check(tree, ask)
+
+
+def _as_beside(tree: Tree, ranks: int) -> None:
+    """One that lacks what the step beside it has is doubtful."""
+    mine = {name for name in tree.files if "/" not in name}
+    for folder in neighbours(tree.root, 1):
+        try:
+            with os.scandir(folder) as entries:
+                theirs = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+        except OSError:
+            return
+        usual = sum(bool(_RANDOM.fullmatch(name)) for name in theirs)
+        lacking = sorted(n for n in theirs - mine if n.endswith((".bin", ".safetensors", ".pkl")))
+        if usual and (lacking or usual > ranks):
+            raise NotKnown(
+                f"{(lacking or ['a rank'])[0]} is missing, which {folder.name} has: half written or deleted?"
+            )
