@@ -111,7 +111,7 @@ class Collect:
     bundles: int = setting(50, "jobs whose bundle is kept; the oldest goes first", least=1)
     bundles_bytes: int = setting(2 << 30, "disk that all bundles may take", unit="bytes", least=1 << 20)
     places_s: list[float] = setting(
-        [15.0, 60.0, 300.0],
+        [3.0, 20.0, 120.0],
         "when a job's processes are asked where they will leave dumps: a launcher starts workers late",
         unit="s",
     )
