@@ -24,6 +24,7 @@ class Telemetry:
         self.refusals = Counter("sentinel_policy_refusals", "Plans refused", ["reason"], registry=registry)
         self.notices = Counter("sentinel_alerts", "Notices, by what became of them", ["result"], registry=registry)
         self.slurm = Counter("sentinel_slurm_requests", "Requests to slurmctld", ["result"], registry=registry)
+        self.snapshots = Counter("sentinel_slurm_snapshots", "Snapshots of the cluster", ["result"], registry=registry)
         self.bugs = Counter("sentinel_bugs", "Errors of our own that a loop survived", registry=registry)
         self.agents = Gauge("sentinel_agents_connected", "Nodes whose agent is heard", registry=registry)
         self.decision_s = Histogram(
@@ -48,3 +49,4 @@ class Telemetry:
             self.notices.labels(result=delivery)
         for answer in ("answered", "unavailable"):
             self.slurm.labels(result=answer)
+            self.snapshots.labels(result=answer)

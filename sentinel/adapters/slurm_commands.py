@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from sentinel.adapters.slurm_parse import Record, fleet_of, job_of, node_of, records, whole
-from sentinel.adapters.slurm_process import Answer, Commands, SlurmSaidNo, error_from
+from sentinel.adapters.slurm_process import Answer, Asked, Commands, SlurmSaidNo, error_from, untold
 from sentinel.adapters.slurm_writer import Writer
 from sentinel.errors import ProtocolError, Unavailable
 from sentinel.model import Fleet, JobView, NodeView
@@ -43,8 +43,9 @@ class CommandReader:
         environment: Mapping[str, str] | None = None,
         deadline_s: float = 10.0,
         now: Callable[[], datetime] = _utc_now,
+        asked: Asked = untold,
     ) -> None:
-        self._commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s)
+        self._commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
         self._now = now
         self._client: tuple[int, int] | None = None
 
@@ -159,10 +160,16 @@ class CommandWriter(Writer):
     """``SlurmWriter`` over scontrol; same arguments as ``CommandReader``."""
 
     def __init__(
-        self, *, bin: str | None = None, environment: Mapping[str, str] | None = None, deadline_s: float = 10.0
+        self,
+        *,
+        bin: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        deadline_s: float = 10.0,
+        asked: Asked = untold,
     ) -> None:
-        reader = CommandReader(bin=bin, environment=environment, deadline_s=deadline_s)
-        super().__init__(CommandVerbs(reader, Commands(bin=bin, environment=environment, deadline_s=deadline_s)))
+        reader = CommandReader(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
+        commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
+        super().__init__(CommandVerbs(reader, commands))
 
 
 def _unexpected(no: SlurmSaidNo) -> Unavailable:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from sentinel.errors import Denied, ProtocolError, SentinelError, Timeout, Unavailable
@@ -79,6 +79,13 @@ def error_from(said: str) -> SentinelError:
     return SlurmSaidNo(Answer.OTHER, line)
 
 
+Asked = Callable[[str], None]
+
+
+def untold(_result: str) -> None:
+    """Nobody counts."""
+
+
 class Commands:
     """Slurm's commands of one cluster.
 
@@ -86,11 +93,18 @@ class Commands:
         bin: folder of the commands; None takes them from PATH.
         environment: added to ours, e.g. SLURM_CONF. Variables that change what the commands print are left out.
         deadline_s: for one command; then its whole process group is killed.
+        asked: is told of each request, "answered" (a no is an answer) or "unavailable".
     """
 
     def __init__(
-        self, *, bin: str | None = None, environment: Mapping[str, str] | None = None, deadline_s: float = 10.0
+        self,
+        *,
+        bin: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        deadline_s: float = 10.0,
+        asked: Asked = untold,
     ) -> None:
+        self._asked = asked
         kept = {key: value for key, value in os.environ.items() if not _changes_output(key)}
         self.environment = {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **(environment or {})}
         self.path = bin or self.environment.get("PATH", os.defpath)
@@ -109,9 +123,19 @@ class Commands:
             Denied: authentication or rights.
             SlurmSaidNo: slurmctld's no.
         """
-        status, output, said = await self._run(program, arguments)
-        if status != 0:
-            raise error_from(said or f"{program} ended with status {status}")
+        asks = arguments != ("--version",)
+        try:
+            status, output, said = await self._run(program, arguments)
+            error = error_from(said or f"{program} ended with status {status}") if status != 0 else None
+            if isinstance(error, Unavailable):
+                raise error
+        except Unavailable:
+            self._asked("unavailable")
+            raise
+        if asks:
+            self._asked("answered")
+        if error is not None:
+            raise error
         return output, said
 
     async def _run(self, program: str, arguments: tuple[str, ...]) -> tuple[int, bytes, str]:

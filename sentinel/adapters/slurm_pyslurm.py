@@ -20,7 +20,7 @@ from typing import Any
 
 from sentinel.adapters.slurm_commands import CommandReader, CommandVerbs
 from sentinel.adapters.slurm_parse import Record, fleet_of, job_of, node_of, whole
-from sentinel.adapters.slurm_process import Commands, SlurmSaidNo, error_from
+from sentinel.adapters.slurm_process import Asked, Commands, SlurmSaidNo, error_from, untold
 from sentinel.adapters.slurm_writer import Writer
 from sentinel.errors import Timeout, Unavailable
 from sentinel.model import Fleet, JobView, NodeView
@@ -63,7 +63,14 @@ def probe(environment: Mapping[str, str], deadline_s: float, command: tuple[str,
 class Child:
     """The process with pyslurm in it; started when needed."""
 
-    def __init__(self, environment: Mapping[str, str], deadline_s: float, command: tuple[str, ...] = CHILD) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        deadline_s: float,
+        command: tuple[str, ...] = CHILD,
+        asked: Asked = untold,
+    ) -> None:
+        self._asked = asked
         self._environment = {**os.environ, **environment}
         self._deadline_s = deadline_s
         self._command = command
@@ -71,6 +78,19 @@ class Child:
         self._turn = asyncio.Lock()
 
     async def ask(self, verb: str, *arguments: object) -> Any:
+        """The result; counted. Raises as ``_ask`` does."""
+        try:
+            result = await self._ask(verb, *arguments)
+        except Unavailable:
+            self._asked("unavailable")
+            raise
+        except SlurmSaidNo:
+            self._asked("answered")
+            raise
+        self._asked("answered")
+        return result
+
+    async def _ask(self, verb: str, *arguments: object) -> Any:
         """The result.
 
         Raises:
@@ -203,10 +223,11 @@ def connect(
     deadline_s: float = 10.0,
     command: tuple[str, ...] = CHILD,
     now: Callable[[], datetime] = _utc_now,
+    asked: Asked = untold,
 ) -> tuple[PyslurmReader, PyslurmWriter, Child]:
     """Reader and writer over one child; the caller closes the child."""
-    child = Child(environment or {}, deadline_s, command)
-    others = CommandReader(bin=bin, environment=environment, deadline_s=deadline_s)
-    commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s)
+    child = Child(environment or {}, deadline_s, command, asked)
+    others = CommandReader(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
+    commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
     reader = PyslurmReader(child, others, now=now)
     return reader, PyslurmWriter(PyslurmVerbs(child, reader, commands, others)), child

@@ -39,7 +39,7 @@ class Fleets:
             try:
                 fleet = await self._reader.fleet()
             except Unavailable as error:
-                self._telemetry.slurm.labels(result="unavailable").inc()
+                self._telemetry.snapshots.labels(result="unavailable").inc()
                 if error.message != self.problem:
                     self._log.warning("slurm-unavailable", reason=error.message)
                 self.problem = error.message
@@ -47,7 +47,7 @@ class Fleets:
             if self.problem:
                 self._log.info("slurm-answers-again")
             self.problem = ""
-            self._telemetry.slurm.labels(result="answered").inc()
+            self._telemetry.snapshots.labels(result="answered").inc()
             self._taken_s = begun_s
             self._live.see_fleet(fleet)
             return fleet

@@ -75,7 +75,7 @@ async def run(settings: Settings, log: Log) -> None:
     holder = f"{socket.gethostname()}:{os.getpid()}"
     await _become_active(store, holder, log)
     live, telemetry = Live(), Telemetry(CollectorRegistry())
-    reader, writer, description = connect(settings.slurm)
+    reader, writer, description = connect(settings.slurm, lambda result: telemetry.slurm.labels(result=result).inc())
     log.info("starting", slurm=description, store=store.engine.dialect.name, listen=settings.daemon.listen)
     fleets = Fleets(reader, live, telemetry, log)
     base = Base(settings, store, live, OrderBook(), reader, writer, fleets, SystemClock(), telemetry, log)

@@ -170,3 +170,18 @@ async def test_a_torn_answer_is_not_known(tmp_path: Path, printed: str) -> None:
     command(tmp_path, "scontrol", f"[ $1 = --version ] && echo slurm 24.11.5 && exit 0\ncat <<'E'\n{printed}\nE\n")
     with pytest.raises(Unavailable):
         await CommandReader(bin=f"{tmp_path}:/usr/bin:/bin").fleet()
+
+
+async def test_every_request_is_counted_and_how_it_ended(tmp_path: Path) -> None:
+    asked: list[str] = []
+    nodes = '{"nodes": [{"name": "n1", "state": ["IDLE"]}]}'
+    said = f"case $4 in\nnodes) echo '{nodes}' ;;\njobs) echo 'Unable to contact slurm controller' >&2; exit 1 ;;\nesac"
+    command(tmp_path, "scontrol", f"[ $1 = --version ] && echo slurm 24.11.5 && exit 0\n{said}\n")
+    reader = CommandReader(bin=f"{tmp_path}:/usr/bin:/bin", asked=asked.append)
+    assert await reader.node("n1") is not None
+    with pytest.raises(Unavailable):
+        await reader.fleet()
+    command(tmp_path, "scontrol", "echo 'slurm_update error: Invalid node name specified' >&2; exit 1")
+    with pytest.raises(Unavailable):
+        await reader.version()
+    assert asked == ["answered", "answered", "unavailable", "answered"]

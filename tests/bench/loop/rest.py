@@ -34,13 +34,13 @@ def at_rest(lab: Lab, for_s: float) -> None:
     trees = {name: tree(service(lab, name)) for name in ("daemon", *(f"agent-{node}" for node in lab.names))}
     slurm.client(lab, ["sdiag", "--reset"])
     before = {name: usage(pids) for name, pids in trees.items()}
-    asked_before = metric(lab, 'sentinel_slurm_requests_total{result="answered"}')
+    asked_before = metric(lab, 'sentinel_slurm_snapshots_total{result="answered"}')
     began = time.monotonic()
     time.sleep(for_s)
     took_s = time.monotonic() - began
     after = {name: usage(tree(pids[0])) for name, pids in trees.items()}
     counted = requests(lab)
-    snapshots = metric(lab, 'sentinel_slurm_requests_total{result="answered"}') - asked_before
+    snapshots = metric(lab, 'sentinel_slurm_snapshots_total{result="answered"}') - asked_before
     cores = {name: (after[name].cpu_s - before[name].cpu_s) / took_s for name in trees}
     agents = [name for name in trees if name != "daemon"]
     rss = [after[name].rss_bytes / 1e6 for name in agents]

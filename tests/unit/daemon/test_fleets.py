@@ -84,8 +84,8 @@ async def test_no_answer_is_told_once_and_its_end_too(world: Worlds, seconds: Se
         await daemon.fleets.take()
     assert daemon.fleets.problem == "" and daemon.said.count("slurm-answers-again") == 1
     value = daemon.telemetry.registry.get_sample_value
-    assert value("sentinel_slurm_requests_total", {"result": "unavailable"}) == 3.0
-    assert value("sentinel_slurm_requests_total", {"result": "answered"}) == 2.0
+    assert value("sentinel_slurm_snapshots_total", {"result": "unavailable"}) == 3.0
+    assert value("sentinel_slurm_snapshots_total", {"result": "answered"}) == 2.0
 
 
 async def test_refusal_is_no_answer_either(world: Worlds, seconds: Seconds) -> None:
