@@ -7,6 +7,7 @@ first steps, which are exempt. Pure: ``observe`` takes a step line, ``stalled`` 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -30,6 +31,14 @@ LEAST_PAUSE_S = 11.0  # a shorter gap cannot look like a hang, so it need not be
 HICCUP_S = 11.0  # one delay of a network or a disk that is no hang
 TAIL = 5.0  # standard deviations of the logarithm of a gap: once in millions of steps
 PASSED = 2  # so many round steps passed without a pause: none is expected at the next
+
+# Lines that count something else than training steps, in the words of the usual trainers.
+_NO_STEP = re.compile(
+    r"(?i)\bvalidation (?:loss at|dataloader|step|batch|epoch)|\bvalidate step\b|\bsanity checking\b"
+    r"|\beval(?:uating|uation)? (?:iter|step|batch)|\bval (?:step|batch|epoch)\b|\b(?:testing|predicting) dataloader"
+    r"|\bsav(?:ed|ing) (?:\w+ )?checkpoint"
+)
+_PER_EPOCH = frozenset({"step-epoch", "step-bar"})  # rules whose lines may count anew in each epoch
 
 
 class Limits(Protocol):
@@ -73,6 +82,8 @@ class Rhythm:
     told: int = 0  # announced pauses seen
     longest_told_s: float = 0.0
     times: tuple[float, ...] = ()  # seconds per step
+    numbered: bool = False  # its step lines say which step
+    last_line: tuple[int | None, str | None] = (None, None)  # line and file of the last one
 
     @property
     def gap_s(self) -> float | None:
@@ -82,13 +93,22 @@ class Rhythm:
 
 def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
     """The rhythm after this evidence. A step number that goes back (a restart) begins anew and keeps what was learned."""
-    if evidence.kind in {PAUSE, Kind.CHECKPOINT_SAVED}:
+    if evidence.kind == Kind.CHECKPOINT_SAVED:
+        return _saved(rhythm, evidence.at)
+    if evidence.kind == PAUSE or (evidence.kind == Kind.STEP and _NO_STEP.search(evidence.text[:400])):
         return replace(rhythm, announced_at=evidence.at)
     if evidence.kind != Kind.STEP:
         return rhythm
     raw = evidence.data.get("step")
-    step = raw if isinstance(raw, int) and not isinstance(raw, bool) else rhythm.last_step + 1
-    if rhythm.last_at is None or step < rhythm.last_step:
+    numbered = isinstance(raw, int) and not isinstance(raw, bool)
+    if rhythm.numbered and not numbered:
+        return rhythm  # the loss of a step that another line counts
+    if evidence.line is not None and rhythm.lines and (evidence.line, evidence.where.path) == rhythm.last_line:
+        return rhythm  # a bar that counts batches and steps in one line
+    step = raw if isinstance(raw, int) and numbered else rhythm.last_step + 1
+    rhythm = replace(rhythm, numbered=numbered, last_line=(evidence.line, evidence.where.path))
+    epoch = evidence.rule in _PER_EPOCH and step < rhythm.last_step and rhythm.lines > 1
+    if rhythm.last_at is None or (step < rhythm.last_step and not epoch):
         return replace(
             rhythm, where=evidence.where, lines=1, first_at=evidence.at, last_at=evidence.at, last_step=step,
             gaps=(), times=(), announced_at=None,
@@ -96,7 +116,7 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
     if step == rhythm.last_step:  # another rank says the same
         return rhythm
     gap_s = max((evidence.at - rhythm.last_at).total_seconds(), 0.0)
-    steps = step - rhythm.last_step
+    steps = 1 if epoch else step - rhythm.last_step
     usual = rhythm.gap_s
     is_pause = usual is not None and gap_s > max(2.5 * usual, LEAST_PAUSE_S)
     announced = rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at
@@ -122,6 +142,24 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
         told=rhythm.told + (is_pause and announced),
         longest_told_s=max(rhythm.longest_told_s, gap_s) if is_pause and announced else rhythm.longest_told_s,
         times=rhythm.times if is_pause else (*rhythm.times, _seconds(evidence, gap_s, steps))[-TIMES:],
+    )
+
+
+def _saved(rhythm: Rhythm, at: datetime) -> Rhythm:
+    """A save is over. What it took is a pause; from here on the next step is awaited."""
+    if rhythm.last_at is None or rhythm.gap_s is None or at <= rhythm.last_at:
+        return replace(rhythm, announced_at=None)
+    took_s = (at - rhythm.last_at).total_seconds()
+    if took_s <= max(2.5 * rhythm.gap_s, LEAST_PAUSE_S):
+        return replace(rhythm, announced_at=None)  # an asynchronous one; or quick
+    told = rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at
+    return replace(
+        rhythm,
+        last_at=at,
+        pauses=(*rhythm.pauses, Pause(rhythm.last_step, rhythm.last_at, took_s))[-PAUSES:],
+        announced_at=None,
+        told=rhythm.told + told,
+        longest_told_s=max(rhythm.longest_told_s, took_s) if told else rhythm.longest_told_s,
     )
 
 
