@@ -172,5 +172,7 @@ async def hold(task: Task, means: Means) -> Outcome:
         await means.writer.requeue_hold(task.job)
         if not await _until_pending(task, means):
             return means.done(task, "was cancelled by its user", CANCELLED)
-    await means.writer.update_job(task.job, admin_comment=beside(f"{task.reason} held", job.admin_comment))
+    # Whoever releases it waits no 121 s for it.
+    words = beside(f"{task.reason} held", job.admin_comment)
+    await means.writer.update_job(task.job, admin_comment=words, start_now=True)
     return means.done(task)

@@ -411,3 +411,13 @@ async def test_job_whose_restart_fails_half_way_is_left_held_and_starts_when_rel
     assert job.held and job.state == "PENDING"
     await there.slurm.release(there.job)
     assert job.state == "RUNNING"
+
+
+async def test_held_job_starts_at_once_when_its_user_releases_it(world: Worlds) -> None:
+    there = world()
+    there.slurm.end(there.job, exit_code=1)
+    await do(there, StepKind.HOLD)
+    job = there.slurm.jobs[there.job]
+    assert job.held
+    await there.slurm.release(there.job)
+    assert job.state == "RUNNING"
