@@ -50,8 +50,8 @@ def opens(evidence: Evidence) -> bool:
 
 
 def tells(evidence: Evidence) -> bool:
-    """Whether this is a finding about the saves of a job that goes on: its people are told, nothing is done."""
-    return evidence.source is Source.CHECKPOINT and evidence.data.get("watched") is True
+    """Whether this is a finding about the saves or the speed of a job that goes on: its people are told, nothing is done."""
+    return evidence.source in (Source.CHECKPOINT, Source.PROGRESS) and evidence.data.get("watched") is True
 
 
 def only_tells(incident: Incident) -> bool:

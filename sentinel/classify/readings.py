@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sentinel.classify.slowdown import slowdown
 from sentinel.classify.telemetry import TELEMETRY
 from sentinel.model import Cause, Evidence, Kind, Scope, Trust
 from sentinel.rules import Drain, Form, Role, Rule, Rules, Xid
@@ -261,6 +262,12 @@ def _flight(evidence: Evidence) -> Reading | None:
     return None
 
 
+def _slow(evidence: Evidence) -> Reading:
+    """Slower steps, by whom they point at: a part of a node, the job's own work, or what jobs share."""
+    weights, role, scope, note = slowdown(evidence.data.get("pattern"), evidence.data.get("fact"))
+    return Reading(evidence, "slow", weights, role, scope, note=note)
+
+
 _KINDS: dict[str, Maker] = {
     "hang": _flight,
     Kind.GPU_LOST: _simple("gpu-lost", {C.GPU_FALLEN_OFF_BUS: 5.5}, "fewer GPUs than promised", drain=Drain.YES),
@@ -281,9 +288,7 @@ _KINDS: dict[str, Maker] = {
     Kind.PROBE_HUNG: _simple(
         "probe-hung", {C.GPU_GSP_OR_DRIVER: 1.5, C.NODE_OS_OR_HOST: 0.8}, "a probe of the node hung", drain=Drain.NO
     ),
-    Kind.SLOW: _simple(
-        "slow", {C.GPU_THERMAL_POWER: 0.5, C.NETWORK_FABRIC: 0.5, C.PCIE: 0.3}, "steps became slower", role=Role.CONTEXT
-    ),
+    Kind.SLOW: _slow,
     "loss_spike": _simple("loss-spike", {C.NUMERICAL_NAN: 1.5}, "the loss rose far above its habit", role=Role.CONTEXT),
     Kind.SXID: _simple("sxid", {C.GPU_NVLINK: 3.5}, "an NVSwitch error", drain=Drain.ADVISE),
 }

@@ -54,6 +54,14 @@ class SilenceSeen:
 
 
 @dataclass(slots=True)
+class SlowSeen:
+    """The present slowdown of an attempt, and how many step lines were there when it was last looked for."""
+
+    lines: int = 0
+    since: datetime | None = None
+
+
+@dataclass(slots=True)
 class AttemptSeen:
     """One attempt of a job."""
 
@@ -66,6 +74,7 @@ class AttemptSeen:
     ended: bool = False
     stalled: bool = False
     silence: SilenceSeen = field(default_factory=SilenceSeen)
+    slow: SlowSeen = field(default_factory=SlowSeen)
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
     saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
     rank_nodes: dict[int, str] = field(default_factory=dict)  # as the tasks themselves told

@@ -107,7 +107,7 @@ class Silences:
 
 def _stall(job: int, attempt: int, seen: AttemptSeen, now: datetime, silent_s: float, hung_s: float) -> Evidence:
     motion = seen.silence.watched.motion
-    halted = [item for item in seen.silence.tasks if item.data.get("state") in ("T", "t")]
+    halted = [item for item in seen.silence.tasks if item.data.get("state") == "T"]
     if motion is Motion.STOPPED and halted:
         why = halted[0].text
     else:

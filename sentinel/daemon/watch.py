@@ -16,6 +16,7 @@ from sentinel.daemon.lateness import Lateness
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.probe import slurmd_answers
 from sentinel.daemon.silence import Silences
+from sentinel.daemon.slowdown import Slowdowns
 from sentinel.errors import Unavailable
 from sentinel.evidence.progress import observe
 from sentinel.log import Log
@@ -57,6 +58,7 @@ class Watch:
         self._telemetry = telemetry
         self._log = log
         self._observe = observe
+        self._slowdowns = Slowdowns(live)
         self._silences = Silences(inquiry=inquiry, limits=settings.judgement, log=log, observe=observe)
         self._started_s = time.monotonic()
         self._looked_s = float("-inf")
@@ -233,6 +235,9 @@ class Watch:
         await asyncio.gather(*(self._look_at_job(job, attempt, seen, now) for job, attempt, seen in running))
 
     async def _look_at_job(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> None:
+        if slow := self._slowdowns.look(seen, now):
+            self._log.info("job-slow", job=job, attempt=attempt, step=seen.last_step)
+            await self._observe(slow)
         found = await self._silences.look(job, attempt, seen, now)
         printed = seen.rhythm.last_at
         if not found or not await self._still_runs(job, attempt) or seen.rhythm.last_at != printed:

@@ -8,6 +8,13 @@ from statistics import median
 from sentinel.evidence.progress import Rhythm
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 
+# What a node's own telemetry says that makes it slow.
+SLOW_FACTS = frozenset(
+    {
+        "clocks_slowdown", "gpu_thermal", "pcie_width", "pcie_replay", "nvlink_errors", "link_flap", "link_down",
+        "host_memory_ecc", "host_memory_low", "row_remap_uncorrectable",
+    }
+)  # fmt: skip
 WINDOW = 16  # steps that are compared with those before
 SLOWER = 1.12  # a change below is not worth a word
 

@@ -22,7 +22,7 @@ IDLE = 0.1
 
 
 class Motion(StrEnum):
-    STOPPED = "stopped"  # a task was stopped by a signal or a debugger: no pause
+    STOPPED = "stopped"  # a task was stopped by a signal: no pause
     WAITS = "waits"  # every process and GPU of the job was seen, and none does anything but wait
     STORAGE = "storage"  # somebody sleeps in the kernel: storage or a driver, with its own patience
     WRITES = "writes"  # data is written: a save
@@ -122,8 +122,8 @@ def _whole(value: object) -> int | None:
 
 
 def stopped(look: Look) -> Process | None:
-    """The first task that a signal stopped; one look is enough for that."""
-    return next((process for process in look.processes if process.leaf and process.state in ("T", "t")), None)
+    """The first task that a signal stopped; one look is enough for that. A debugger's stop is its user's own doing."""
+    return next((process for process in look.processes if process.leaf and process.state == "T"), None)
 
 
 def motion_of_node(before: Look, after: Look) -> Motion:
