@@ -14,8 +14,10 @@ from typing import Any
 from sentinel.agent.children import Children, Ending, Program
 from sentinel.agent.jobs import JobOnNode
 from sentinel.agent.settings import AgentSettings
+from sentinel.checkpoints.packed import pack
 from sentinel.checkpoints.records import Part
-from sentinel.checkpoints.watch import Save, Trouble, assess, saves_of
+from sentinel.checkpoints.space import Space, filling, no_room
+from sentinel.checkpoints.watch import CHECKPOINTS_SEEN, Save, Trouble, assess, rhythm, saves_of
 from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Scalar, Source, Where, stable_id
 
@@ -24,7 +26,7 @@ log = Log()
 NEWEST = 4  # checkpoints of a root that are listed at each look
 KEPT = 50  # saves of a root that its rhythm is taken from
 LEAST_LOOKS = 5  # a job is told that its saves stopped after so many looks at the earliest
-KINDS: dict[str, str] = {"stopped": "saves_stopped", "shrunk": "saves_shrank"}
+KINDS: dict[str, str] = {"stopped": "saves_stopped", "shrunk": "saves_shrank", "full": "disk_full"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,9 @@ class _Root:
     saves: dict[int, Save] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
     before: set[str] = field(default_factory=set)  # findings of the last look
+    room: list[tuple[float, Space]] = field(default_factory=list)  # at each save
+    hung: int = 0  # looks in a row without an answer
+    sent: str = ""  # the listing that the daemon has
 
 
 def watched_from(answer: Mapping[str, Any]) -> list[Watched]:
@@ -121,15 +126,23 @@ class SavesWatch:
             log.warning("saves-unwatched", job=watched.job, reason="its user is not known")
             return
 
+        answered: set[int] = set()
+
         def said(message: Mapping[str, Any]) -> None:
             index, listing = message.get("index"), message.get("listing")
             if isinstance(index, int) and isinstance(listing, list) and 0 <= index < len(watched.roots):
-                self.listed(watched, watched.roots[index], [Part.from_json(part) for part in listing])
+                answered.add(index)
+                parts = [Part.from_json(part) for part in listing]
+                self.listed(watched, watched.roots[index], parts, Space.from_json(message.get("space")))
 
         def ended(ending: Ending) -> None:
             if ending.silent or ending.status != 0:
                 reason = ending.where or (ending.stderr.strip().splitlines() or [""])[-1]
                 log.warning("saves-not-known", job=watched.job, silent=ending.silent, reason=reason)
+            if ending.silent:  # roots are listed in their order: it stands at the first without an answer
+                root = next((r for i, r in enumerate(watched.roots) if i not in answered), None)
+                if root is not None:
+                    self._hung(watched, root, ending.where)
 
         self._children.start(
             self._program(
@@ -150,11 +163,27 @@ class SavesWatch:
             )
         )
 
-    def listed(self, watched: Watched, root: tuple[str, str], parts: Sequence[Part]) -> None:
+    def _hung(self, watched: Watched, root: tuple[str, str], where: str) -> None:
+        """A folder that does not answer, twice in a row: its file system hangs, and what lies there is not known."""
+        tier, path = root
+        seen = self._seen.setdefault((watched.job, watched.attempt, path), _Root())
+        seen.hung += 1
+        if seen.hung < 2:
+            return
+        stands = f" ({where})" if where else ""
+        trouble = Trouble("stopped", f"was not listed within {self._period_s:g} s{stands}: its file system hangs")
+        self._told(watched, tier, path, "mount_error", f"hung/{path}", trouble, datetime.now(UTC))
+
+    def listed(
+        self, watched: Watched, root: tuple[str, str], parts: Sequence[Part], space: Space | None = None
+    ) -> None:
         """What one look saw under one root: tell what is new, and what two looks in a row agree is wrong."""
         tier, path = root
         now = datetime.now(UTC)
         seen = self._seen.setdefault((watched.job, watched.attempt, path), _Root())
+        seen.hung = 0
+        if tier == "local":
+            self._share(watched, path, parts, seen, now)
         whole = {part.step for part in parts if part.valid is True or (part.marked and part.valid is not False)}
         folders = {part.step: part.path for part in parts}
         saves = [save for save in saves_of(parts) if save.began_s >= watched.since_s]
@@ -163,24 +192,52 @@ class SavesWatch:
                 seen.saves[save.step] = save
             if save.step in whole and save.step not in seen.told:
                 seen.told.add(save.step)
+                if space is not None:
+                    seen.room = [*seen.room[-KEPT:], (save.ended_s, space)]
                 if watched.first:
                     self._saved(watched, tier, folders[save.step], save, now)
         for step in sorted(seen.saves)[:-KEPT]:
             del seen.saves[step]
-        found: dict[str, tuple[str, Trouble]] = {
-            f"invalid/{save.step}/{save.ended_s}": (Kind.CHECKPOINT_INVALID, Trouble("invalid", save.reason, save.step))
-            for save in saves
-            if save.valid is False
-        }
-        history = [seen.saves[step] for step in sorted(seen.saves)]
-        for trouble in assess(history, now.timestamp(), running=True):
-            early = trouble.kind == "stopped" and now.timestamp() - history[-1].ended_s < LEAST_LOOKS * self._period_s
-            if trouble.kind in KINDS and not early:
-                found[f"{trouble.kind}/{trouble.step}"] = (KINDS[trouble.kind], trouble)
+        found = self._wrong(seen, saves, space, now.timestamp())
         for key in seen.before & set(found):
             kind, trouble = found[key]
             self._told(watched, tier, folders.get(trouble.step, path), kind, key, trouble, now)
         seen.before = set(found)
+
+    def _wrong(
+        self, seen: _Root, saves: Sequence[Save], space: Space | None, now_s: float
+    ) -> dict[str, tuple[str, Trouble]]:
+        """What is wrong now, by a name for it: the kind of evidence, and the words."""
+        history = [seen.saves[step] for step in sorted(seen.saves)]
+        usual = rhythm([save for save in history if save.valid is not False])
+        found: dict[str, tuple[str, Trouble]] = {}
+        for save in saves:
+            if save.valid is False:
+                full = no_room(save, usual, space)
+                kind = "disk_full" if full else Kind.CHECKPOINT_INVALID
+                trouble = Trouble("full" if full else "invalid", full or save.reason, save.step)
+                found[f"invalid/{save.step}/{save.ended_s}"] = (kind, trouble)
+        troubles = assess(history, now_s, running=True)
+        full_already = any(kind == "disk_full" for kind, _ in found.values())
+        soon = None if full_already else filling(seen.room, usual)
+        for trouble in [*troubles, *([soon] if soon else [])]:
+            early = trouble.kind == "stopped" and now_s - history[-1].ended_s < LEAST_LOOKS * self._period_s
+            if trouble.kind in KINDS and not early:
+                found[f"{trouble.kind}/{trouble.step}"] = (KINDS[trouble.kind], trouble)
+        return found
+
+    def _share(self, watched: Watched, path: str, parts: Sequence[Part], seen: _Root, now: datetime) -> None:
+        """Tell the daemon what this node holds when that has changed: only all nodes together know what is whole."""
+        settled = [part for part in parts if part.newest_mtime_s >= watched.since_s and part.step is not None]
+        looks = repr(sorted((part.step, part.valid, part.bytes) for part in settled))
+        if not settled or looks == seen.sent:
+            return
+        seen.sent = looks
+        steps = ", ".join(str(part.step) for part in settled)
+        identity = stable_id("seen", watched.job, watched.attempt, self._node, path, looks)
+        data: dict[str, Scalar] = {"listing": pack(settled), "on_node": self._node}
+        text = f"{self._node} holds of steps {steps}"
+        self._put(watched, identity, CHECKPOINTS_SEEN, path, text, data, now, self._node)
 
     def _saved(self, watched: Watched, tier: str, path: str, save: Save, now: datetime) -> None:
         text = f"step {save.step} was saved ({tier}): {path}"
@@ -200,7 +257,8 @@ class SavesWatch:
             "on_node": self._node,
         }  # fmt: skip
         # Of one checkpoint of many nodes one message: every node that finds it says it by the same name.
-        identity = stable_id("saves", watched.job, watched.attempt, kind, trouble.step)
+        own = self._node if tier == "local" and trouble.step is None else ""
+        identity = stable_id("saves", watched.job, watched.attempt, kind, trouble.step, own)
         log.warning("saves", job=watched.job, finding=key, text=text)
         self._put(watched, identity, kind, path, text, data, now)
 
@@ -213,8 +271,9 @@ class SavesWatch:
         text: str,
         data: Mapping[str, Scalar],
         at: datetime,
+        node: str | None = None,
     ) -> None:
-        where = Where(job=watched.job, attempt=watched.attempt, path=path)
+        where = Where(job=watched.job, attempt=watched.attempt, path=path, node=node)
         self._keep(
             Evidence(
                 id=identity,

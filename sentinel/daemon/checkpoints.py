@@ -246,15 +246,20 @@ class FleetCheckpoints:
             else:
                 parts.extend(answer)
                 answered.update(nodes[index : index + 1] if local else ())
+        problems += [
+            f"{part.host}: {part.root} did not answer within {self._recovery.inventory_s:g} s, what it holds is not known"
+            for part in parts
+            if part.key == "." and part.valid is None and "did not answer" in part.reason
+        ]
         if not parts and problems:
             raise Unavailable("no node could list the job's checkpoints: " + "; ".join(problems)[:500])
         by_root: dict[str, list[Part]] = {}
         for part in parts:
-            by_root.setdefault(_root_of(part, intent), []).append(part)
+            by_root.setdefault(root_of(part, intent), []).append(part)
         everybody = self._live.nodes_of(task.job, task.attempt)
         held, words = self._live.listings.silent(task.job, task.attempt, set(everybody) - answered)
         problems += [*words, *self._live.listings.wiped(task.job, task.attempt, parts, answered)]
-        world = _world_size([*parts, *held], len(everybody))
+        world = world_size_of([*parts, *held], len(everybody))
         candidates = [
             candidate
             for group in by_root.values()
@@ -332,7 +337,7 @@ def _free(fleet: Fleet, name: str, job: JobView) -> bool:
     return view is not None and view.usable and (view.state == "idle" or name in job.nodes)
 
 
-def _world_size(parts: Sequence[Part], nodes: int) -> int | None:
+def world_size_of(parts: Sequence[Part], nodes: int) -> int | None:
     """Ranks of the job, as its checkpoints show it; a node that is gone held as many as the others do. None: not known.
 
     Too large a guess only sends the job back to a shared checkpoint; too small a one would miss a lost rank.
@@ -350,7 +355,7 @@ def _rank_hosts(world: int | None, nodes: Sequence[str]) -> dict[int, str] | Non
     return {rank: nodes[rank // each] for rank in range(world)}
 
 
-def _root_of(part: Part, intent: Intent) -> str:
+def root_of(part: Part, intent: Intent) -> str:
     """The root as the comment wrote it: parts of several hosts under one %N pattern belong together."""
     for root in (*intent.local_roots, *intent.global_roots):
         if root.replace("%N", part.host).rstrip("/") == part.root.rstrip("/"):

@@ -21,6 +21,7 @@ from sentinel import protocol
 from sentinel.daemon.changes import Changes
 from sentinel.daemon.events import Events
 from sentinel.daemon.intake import Intake
+from sentinel.daemon.joined_saves import JoinedSaves
 from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import Live
 from sentinel.daemon.orders import OrderBook
@@ -65,6 +66,7 @@ class Server:
         self._live = live
         self._watch = watch
         self._intake = Intake(judge.observe)
+        self._joined = JoinedSaves(live)
         self._orders = orders
         self._events = events
         self._views = views
@@ -174,7 +176,7 @@ class Server:
                 self._log.warning("evidence-unparsable", node=node, reason=error.message)
                 self._telemetry.unreadable.inc()
         self._watch.heard(node)
-        await self._intake.take(evidence)
+        await self._intake.take(self._joined.take(evidence, self._clock.now()))
         return {"acknowledged": first + len(items) - 1}
 
     async def _poll_orders(self, _uid: int, body: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from sentinel.agent.probes import become, begin, say
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.records import Part, parse_level, parse_tier
+from sentinel.checkpoints.space import space_of
 
 ENOUGH = 3  # valid ones: older ones are checked by structure only, since reading terabytes takes long
 LIMIT = 60  # checkpoints of one root, the newest first: an older one is not resumed from
@@ -41,8 +42,15 @@ def main() -> None:
             enough=int(arguments.get("enough") or ENOUGH),
             before_step=arguments.get("before_step"),
         )
-        say({"index": index, "listing": [part.to_json() for part in parts]})
+        say({"index": index, "listing": [part.to_json() for part in parts], "space": _space(path)})
     say({"finished": True})
+
+
+def _space(path: Path) -> dict[str, int | None] | None:
+    try:
+        return space_of(str(path)).to_json()
+    except OSError:
+        return None  # the listing says why
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from sentinel.agent.children import Program
 from sentinel.agent.jobs import JobOnNode
 from sentinel.agent.saves import SavesWatch, watched_from
 from sentinel.agent.settings import AgentSettings
+from sentinel.checkpoints.packed import unpack
 from sentinel.checkpoints.records import Part
 from sentinel.model import Evidence, Kind, Source
 
@@ -153,3 +154,64 @@ def test_an_answer_that_is_none() -> None:
     wrong: list[Any] = [7, {}, {"job": "x", "attempt": 0, "roots": []}, {**ENTRY, "roots": [3]}, ENTRY]
     assert [watched.job for watched in watched_from({"watch": wrong})] == [7]
     assert watched_from({"watch": 5}) == []
+
+
+def looked(node: Node, listed: list[dict[str, Any]], free_bytes: int, free_files: int = 9) -> list[Evidence]:
+    before = len(node.kept)
+    node.watch.heard({"watch": [ENTRY]})
+    node.watch.look()
+    space = {"free_bytes": free_bytes, "total_bytes": 10**9, "free_files": free_files}
+    node.programs[-1].on_message({"index": 0, "listing": listed, "space": space})
+    return node.kept[before:]
+
+
+def test_a_save_that_was_cut_off_on_a_full_storage(node: Node) -> None:
+    listed = [*saves(100.0), part(50, time.time() - 5.0, valid=False, size=10, reason="cut short")]
+    looked(node, listed, 100)
+    (told,) = looked(node, listed, 100)
+    assert told.kind == "disk_full"
+    assert "100 of 1000000000 bytes" in told.text
+    assert told.data["watched"] is True
+
+
+def test_the_same_with_room_is_only_torn(node: Node) -> None:
+    listed = [*saves(100.0), part(50, time.time() - 5.0, valid=False, size=10, reason="cut short")]
+    looked(node, listed, 10**8)
+    assert [item.kind for item in looked(node, listed, 10**8)] == [Kind.CHECKPOINT_INVALID]
+
+
+def test_a_storage_that_fills_is_told_before(node: Node) -> None:
+    listed = saves(10.0)
+    for count, free in enumerate((5000, 4000, 3000, 2000), 1):
+        looked(node, listed[:count], free * 1000)
+    kinds = [item.kind for item in looked(node, listed, 2000 * 1000)]
+    assert kinds == ["disk_full"]
+
+
+def ending(silent: bool) -> Any:
+    from sentinel.agent.children import Ending
+
+    return Ending("saves:7", None if silent else 0, silent, "", "D in rpc_wait_bit_killable" if silent else "")
+
+
+def test_a_folder_that_never_answers_is_told_at_the_second_look(node: Node) -> None:
+    node.look()
+    node.programs[-1].on_end(ending(silent=False))
+    assert node.kept == []
+    for _ in range(2):
+        node.watch.look()
+        node.programs[-1].on_end(ending(silent=True))
+    (told,) = node.kept
+    assert told.kind == "mount_error"
+    assert ROOT in told.text and "60 s" in told.text and "rpc_wait" in told.text
+
+
+def test_of_a_local_tier_each_node_tells_what_it_holds_when_it_changes(node: Node) -> None:
+    local = {**ENTRY, "first": False, "roots": [{"tier": "local", "path": "/nvme/run"}]}
+    held = {**part(10, 200.0), "tier": "local", "whole": False, "owners": [0, 1]}
+    (told,) = node.look(held, entry=local)
+    assert (told.kind, told.where.node, told.where.path) == ("checkpoints_seen", "n1", "/nvme/run")
+    (unpacked,) = unpack(str(told.data["listing"]))
+    assert unpacked.owners == frozenset({0, 1})
+    assert node.look(held, entry=local) == []
+    assert [item.kind for item in node.look(held, {**held, "step": 20}, entry=local)] == ["checkpoints_seen"]

@@ -1,0 +1,71 @@
+"""Room on the storage: what a save that was cut off says about it, and when it will run out."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.checkpoints.space import Space, filling, no_room, space_of
+from sentinel.checkpoints.watch import Rhythm, Save
+
+GB = 10**9
+USUAL = Rhythm(600.0, 30.0, 10.0 * GB, 10.0 * GB / 600)
+TORN = Save(40, 0.0, 30.0, 4 * GB, False, "cut short")
+
+
+@pytest.mark.parametrize(
+    ("space", "full"),
+    [
+        (Space(0, 100 * GB, 5), True),
+        (Space(5 * GB, 100 * GB, 5), True),  # 6 GB were still to come
+        (Space(7 * GB, 100 * GB, 5), False),
+        (Space(50 * GB, 100 * GB, 0), True),
+        (Space(50 * GB, 100 * GB, None), False),
+        (None, False),
+    ],
+)
+def test_a_save_without_room(space, full):
+    text = no_room(TORN, USUAL, space)
+    assert bool(text) is full
+    if full:
+        assert str(space.free_bytes) in text and str(space.total_bytes) in text
+
+
+def test_without_a_usual_size_only_full_is_full():
+    unknown = Rhythm(None, None, None, None)
+    assert no_room(TORN, unknown, Space(4096, GB, 9))
+    assert not no_room(TORN, unknown, Space(GB, GB, 9))
+
+
+def rooms(*free_gb):
+    return [(600.0 * i, Space(int(free * GB), 1000 * GB, None)) for i, free in enumerate(free_gb)]
+
+
+def test_the_rate_at_which_it_fills():
+    trouble = filling(rooms(130, 120, 110, 100), USUAL)
+    assert trouble.kind == "full" and "full in 6000 s" in trouble.text
+    assert filling(rooms(900, 899.999, 899.998), USUAL) is None  # weeks
+
+
+def test_what_is_deleted_again_is_no_growth():
+    assert filling(rooms(50, 40, 50, 50), USUAL) is None
+
+
+def test_too_little_for_the_next_one():
+    assert "needs about" in filling(rooms(9, 9, 9), USUAL).text
+
+
+def test_too_few_saves_to_say():
+    assert filling(rooms(30, 15), USUAL) is None
+
+
+def test_of_a_real_folder(tmp_path):
+    space = space_of(str(tmp_path))
+    assert 0 <= space.free_bytes <= space.total_bytes
+    assert Space.from_json(space.to_json()) == space
+    with pytest.raises(OSError):
+        space_of(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("wrong", [None, 3, {}, {"free_bytes": "1", "total_bytes": 1, "free_files": None}])
+def test_what_is_none(wrong):
+    assert Space.from_json(wrong) is None
