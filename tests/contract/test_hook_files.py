@@ -340,6 +340,80 @@ def test_an_event_that_cannot_be_told_fails_nothing(hooks: Hooks) -> None:
     assert "sentinel:" in done.stderr
 
 
+def filled(folder: Path) -> bool:
+    """A file system of its own without a free byte; False where it cannot be made."""
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+HOOKS = ["prolog/10-sentinel", "epilog/10-sentinel", "deploy/slurm/health-check"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="optional: mounts a small file system, which only root can")
+@pytest.mark.parametrize("file", HOOKS)
+def test_a_full_disk_drains_nobody(hooks: Hooks, file: str) -> None:
+    if not filled(hooks.run):
+        pytest.skip("optional: no file system can be mounted here")
+    try:
+        for name in ("jobs", "ended", "checks", "against"):
+            (hooks.run / name).mkdir()
+        (hooks.run / "jobs" / "31.json").write_text("{}")
+        hooks.verdict("OK")
+        (hooks.run / "against" / "31.2").write_text("node\n")
+        with pytest.raises(OSError, match="No space"):
+            (hooks.run / "filler").write_bytes(bytes(1 << 20))
+        done = hooks(file, SLURM_JOB_EXIT_CODE="256", SENTINEL_EPILOG_LEVEL="2", SENTINEL_EPILOG_S="0",
+                     SENTINEL_FRESH_S="-100")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    finally:
+        subprocess.run(["umount", "-l", str(hooks.run)], check=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="optional: becomes another user, which only root can")
+@pytest.mark.parametrize("file", [*HOOKS, "prolog/task-sentinel"])
+def test_a_folder_that_cannot_be_read_drains_nobody(hooks: Hooks, tmp_path: Path, file: str) -> None:
+    """As when somebody hardened /run/sentinel, or the hooks run confined."""
+    hooks.verdict("BAD", rest="gpu_lost lost")
+    hooks.run.chmod(0o700)
+    done = subprocess.run(
+        [str(ROOT / file)], env={**hooks.environment, "SENTINEL_HOME": "/"}, user=65534, group=65534, extra_groups=[],
+        capture_output=True, text=True, timeout=60, check=False, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+SLIPS = ["exit 1", "return 1", "kill $$", "set -e; false", "X=$(exit 1", 'NAME="no end', "readonly run", "IFS=/", "=x",
+         "1=2", "A-B=c", "\x00\x01", "\udcff\udcfe=1", "PATH", "}", "case in", "UID=0", "EUID=1", "PPID=1",
+         "SHELLOPTS=x", "BASHOPTS=x"]  # fmt: skip
+
+
+@pytest.mark.parametrize("shell", [["dash"], ["bash", "--posix"], []])
+@pytest.mark.parametrize("file", [*HOOKS, "prolog/task-sentinel", "epilog/slurmctld-sentinel"])
+def test_slips_in_the_settings_drain_nobody(hooks: Hooks, tmp_path: Path, file: str, shell: list[str]) -> None:
+    """Whichever shell /bin/sh is."""
+    right = [f"SENTINEL_RUN_DIR='{hooks.run}'", "SENTINEL_EVENT_S=0.1", "SENTINEL_URL=http://x:1"]
+    text = "\n".join(["# settings", *SLIPS, *right])
+    (tmp_path / "hook.conf").write_bytes(text.encode("utf-8", "surrogateescape"))
+    hooks.verdict("OK")
+    (hooks.run / "ended").mkdir()
+    done = subprocess.run(
+        [*shell, str(ROOT / file)], env={**hooks.environment, "SENTINEL_RUN_DIR": "/nowhere"}, capture_output=True,
+        timeout=60, check=False, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    if file == "prolog/10-sentinel":
+        assert hooks.job()["job"] == "31", "the lines that are settings hold"
+
+
+def test_settings_may_differ_by_node(hooks: Hooks, tmp_path: Path) -> None:
+    (tmp_path / "hook.conf").write_text(f'SENTINEL_RUN_DIR="{tmp_path}/of %n/run"')  # no newline at its end
+    (tmp_path / "of n 7" / "run" / "jobs").mkdir(parents=True)
+    hooks("prolog/10-sentinel", SLURMD_NODENAME="n 7", SENTINEL_RUN_DIR="/nowhere")
+    assert (tmp_path / "of n 7" / "run" / "jobs" / "31.json").exists()
+
+
 @pytest.mark.parametrize(
     "file",
     ["prolog/10-sentinel", "prolog/task-sentinel", "epilog/10-sentinel", "epilog/slurmctld-sentinel",

@@ -69,7 +69,7 @@ class Site:
 
     def configure(self, daemon: FakeDaemon) -> None:
         (self.etc / "sentinel" / "hook.conf").write_text(
-            f"SENTINEL_RUN_DIR={self.cluster.folder}/nodes/${{SLURMD_NODENAME:-none}}\nSENTINEL_HOME={ROOT}\n"
+            f"SENTINEL_RUN_DIR={self.cluster.folder}/nodes/%n\nSENTINEL_HOME={ROOT}\n"
             f"SENTINEL_PYTHON={sys.executable}\nSENTINEL_URL={daemon.url}\nSENTINEL_DCGM_HOST=127.0.0.1:1\n"
             f"SENTINEL_MUNGE_SOCKET={self.cluster.folder}/munge/socket\nSENTINEL_RESUME={self.etc}/resume\n"
             f"PATH={self.cluster.environment['PATH']}\n"
