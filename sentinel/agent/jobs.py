@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -106,6 +107,7 @@ class Jobs:
         self._seen: dict[str, int] = {}
         self._broken: dict[str, int] = {}
         self._following: dict[str, JobOnNode] = {}
+        self._young: dict[str, tuple[JobOnNode, float]] = {}  # too young for a follower, with when they began
         self._last: dict[str, dict[str, Any]] = {}
         for folder in (self._folder, self._ended, self._cursors):
             folder.mkdir(parents=True, exist_ok=True)
@@ -133,10 +135,14 @@ class Jobs:
                     log.warning("job-file-unreadable", path=path, error=error)
                 continue
             self._began(job, changed / 1e9)
+        self._follow_older()
 
     def _mark_ended(self, job: JobOnNode) -> None:
         """Tell the job's follower; the epilog may have been first. Without a follower nobody needs the mark."""
         mark = self._ended / f"{job.job}.{job.attempt}"
+        young = self._young.pop(job.name, None)
+        if young is not None and not _ended_well(mark):
+            self._follow(*young)  # to the end of what it wrote, which says why it ended
         if job.name in self._following:
             mark.touch()
         else:
@@ -150,8 +156,14 @@ class Jobs:
         log.info("job-came", job=job.job, attempt=job.attempt)
         self.on_came()
         (self._ended / f"{job.job}.{job.attempt}").unlink(missing_ok=True)
-        if self._settings.jobs.follow and first_node(job.nodelist) == self.node:
-            self._follow(job, began_s)
+        if self._settings.jobs.follow and job.stdout != os.devnull and first_node(job.nodelist) == self.node:
+            self._young[job.name] = (job, began_s)
+
+    def _follow_older(self) -> None:
+        """A process for each of a thousand short jobs would cost their node more than they do."""
+        since_s = time.time() - self._settings.jobs.follow_after_s
+        for name in [name for name, (_, began_s) in self._young.items() if began_s <= since_s]:
+            self._follow(*self._young.pop(name))
 
     def _follow(self, job: JobOnNode, began_s: float) -> None:
         if not job.stdout or job.uid is None:
@@ -191,6 +203,7 @@ class Jobs:
             if (
                 isinstance(kept, dict)
                 and f"log:{path.stem}" not in self._following
+                and f"log:{path.stem}" not in self._young
                 and isinstance(kept.get("path"), str)
             ):
                 job = job_from({**kept, "stdout": kept["path"]})
@@ -255,3 +268,11 @@ class Jobs:
         self._keep(
             Evidence(id=identity, at=now, seen_at=now, source=Source.AGENT, kind=kind, where=where, text=text[:2000])
         )
+
+
+def _ended_well(mark: Path) -> bool:
+    """Whether the epilog knew that the job's exit status was 0; it does on newer releases of Slurm."""
+    try:
+        return mark.read_text(encoding="utf-8", errors="replace").strip() == "0"
+    except OSError:
+        return False

@@ -74,6 +74,12 @@ class Spool:
 @dataclass(frozen=True, slots=True)
 class Jobs:
     follow: bool = setting(True, "follow the log of a job on its batch host")
+    follow_after_s: float = setting(
+        2.0,
+        "a follower is a process; a job that ends well before this never gets one, and no job's failure is missed",
+        unit="s",
+        least=0.0,
+    )
     poll_s: float = setting(0.2, "how often a job's log is looked at", unit="s", least=0.05)
     silent_s: float = setting(
         30.0, "a follower that answers nothing for this long stands on a stuck file system", unit="s", least=1.0

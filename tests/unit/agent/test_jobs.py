@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,49 @@ def test_the_batch_host_follows_the_log(site: Site) -> None:
     assert started.name == "log:5.0"
     assert started.arguments["path"] == "/data/j.out"
     assert started.restart
+
+
+def left(site: Site, job: int, code: str) -> None:
+    """As the epilog leaves it."""
+    (site.run / "ended" / f"{job}.0").write_text(f"{code}\n")
+    (site.run / "jobs" / f"{job}.json").unlink()
+    site.jobs.scan()
+
+
+def young(site: Site, job: int = 5) -> None:
+    """A job file that is written now."""
+    content = {"job": str(job), "attempt": "0", "uid": str(os.getuid()), "nodelist": "n1", "stdout": "/data/j.out"}
+    (site.run / "jobs" / f"{job}.json").write_text(json.dumps(content))
+    site.jobs.scan()
+
+
+def test_a_job_that_ends_well_at_once_gets_no_follower(site: Site) -> None:
+    young(site)
+    assert site.bench.programs == [] and 5 in site.jobs.jobs
+    left(site, 5, "0")
+    assert site.bench.programs == [] and list((site.run / "ended").iterdir()) == []
+
+
+@pytest.mark.parametrize("code", ["1", "unknown", ""])
+def test_a_job_that_fails_at_once_is_read_to_its_end(site: Site, code: str) -> None:
+    young(site)
+    left(site, 5, code)
+    assert [started.name for started in site.bench.programs] == ["log:5.0"]
+    assert (site.run / "ended" / "5.0").exists()
+
+
+def test_a_job_that_lives_gets_its_follower(site: Site) -> None:
+    young(site)
+    site.jobs._young["log:5.0"] = (site.jobs.jobs[5], time.time() - 3.0)
+    site.jobs.scan()
+    site.jobs.scan()
+    assert [started.name for started in site.bench.programs] == ["log:5.0"]
+
+
+def test_a_job_without_a_log_gets_none(site: Site) -> None:
+    site.came(5, stdout="/dev/null")
+    site.jobs.scan()
+    assert site.bench.programs == [] and site.kept == []
 
 
 def test_other_nodes_do_not(site: Site) -> None:
