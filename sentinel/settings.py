@@ -218,6 +218,23 @@ class Diagnostics:
 
 
 @dataclass(frozen=True, slots=True)
+class Prometheus:
+    """Signals of what many nodes share, as PromQL (rules/signals/prometheus.toml)."""
+
+    url: str = setting("", "where Prometheus answers; empty: it is not asked")
+    rules: str = setting("", "the site's own signals and counters; the same id overrides a shipped one", unit="path")
+    deadline_s: float = setting(
+        2.0, "one query; a verdict waits for it, and what is slower is *not known*", unit="s", least=0.1
+    )
+    every_s: float = setting(60.0, "asked this often while nothing fails", unit="s", least=5)
+    answer_bytes: int = setting(4 << 20, "longest answer that is read", unit="bytes", least=4096)
+    authorization_file: str = setting("", "a token, or the whole Authorization header, in one line", unit="path")
+    ca_file: str = setting("", "authority that signed its certificate; empty: the system's", unit="path")
+    certificate_file: str = setting("", "our certificate, where it asks for one", unit="path")
+    key_file: str = setting("", "its key, where that is a file of its own", unit="path")
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The daemon's file (``sentinel.toml``)."""
 
@@ -229,6 +246,7 @@ class Settings:
     modes: Modes = section(Modes)
     recovery: Recovery = section(Recovery)
     alerts: Alerts = section(Alerts)
+    prometheus: Prometheus = section(Prometheus)
     diagnostics: Diagnostics = section(Diagnostics)
 
 

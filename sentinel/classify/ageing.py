@@ -136,7 +136,7 @@ def _variance(amounts: Sequence[float]) -> float:
 
 def _faster(older: Sequence[float], newer: Sequence[float], days: float) -> bool:
     """Whether the newer half grew at least twice as fast, and by more than the spread of both explains."""
-    if not newer or not older or days <= 0:
+    if not newer or days <= 0:  # an empty older half: the counter stood still
         return False
     spread = sqrt(max(sum(older), _variance(older) * len(older)) + max(sum(newer), _variance(newer) * len(newer), 1.0))
     return sum(newer) >= 2 * sum(older) and sum(newer) - sum(older) > _Z * spread

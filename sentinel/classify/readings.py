@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sentinel.classify.slowdown import slowdown
 from sentinel.classify.telemetry import TELEMETRY
-from sentinel.model import Cause, Evidence, Kind, Scope, Trust
+from sentinel.model import Cause, Evidence, Kind, Scope, Source, Trust
 from sentinel.rules import Drain, Form, Role, Rule, Rules, Xid
 
 C = Cause
@@ -268,7 +268,28 @@ def _slow(evidence: Evidence) -> Reading:
     return Reading(evidence, "slow", weights, role, scope, note=note)
 
 
+def _signal(evidence: Evidence) -> Reading | None:
+    """What Prometheus knows of storage, switches and power, with the weight of its rule. It never convicts a node."""
+    cause, weight, scope = (evidence.data.get(name) for name in ("cause", "weight", "scope"))
+    known = evidence.source is Source.PROMETHEUS and cause in list(Cause) and scope in list(Scope)
+    if not known or isinstance(weight, bool) or not isinstance(weight, (int, float)):
+        return None
+    alone = evidence.data.get("alone") is True  # under no job: nothing but it speaks
+    strength = min(max(float(weight), 0.0), _MOST_SIGNAL) + (_ALONE if alone else 0.0)
+    return Reading(
+        evidence,
+        f"signal-{evidence.data.get('signal')}",
+        {Cause(str(cause)): strength},
+        Role.CAUSE if alone else Role.CONTEXT,
+        Scope(str(scope)),
+        note=str(evidence.data.get("words") or "Prometheus")[:120],
+    )
+
+
+_MOST_SIGNAL = 4.0
+_ALONE = 2.5
 _KINDS: dict[str, Maker] = {
+    "signal": _signal,
     "hang": _flight,
     Kind.GPU_LOST: _simple("gpu-lost", {C.GPU_FALLEN_OFF_BUS: 5.5}, "fewer GPUs than promised", drain=Drain.YES),
     Kind.RECOVERY_ACTION: _recovery,

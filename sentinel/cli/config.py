@@ -19,11 +19,32 @@ def config() -> None:
 @config_option
 @click.option("--agent", is_flag=True, help="The file is an agent's.")
 def check(config: Path, agent: bool) -> None:
-    """Read the file strictly; errors name file, line, key and the fix."""
+    """Read the file strictly, and the signals it names; errors name file, line, key and the fix.
+
+    \b
+    Examples:
+      sentinel config check
+      sentinel config check --config ./sentinel.toml
+    """
     from sentinel.settings import load
 
-    load(config, _kind(agent))
-    click.echo(f"{config}: good")
+    settings = load(config, _kind(agent))
+    more = "" if agent else _signals(settings)
+    click.echo(f"{config}: good{more}")
+
+
+def _signals(settings: Any) -> str:
+    """What Prometheus would be asked, in words; raises where it could not."""
+    from sentinel.adapters.prometheus import Prometheus
+    from sentinel.adapters.signals_files import load_signals
+
+    known = load_signals(Path(settings.prometheus.rules) if settings.prometheus.rules else None)
+    if settings.prometheus.url:
+        Prometheus(settings.prometheus)  # makes its certificates ready and connects to nothing
+    if not settings.prometheus.url and not settings.prometheus.rules:
+        return ""
+    nobody = "" if settings.prometheus.url else ", and no Prometheus to ask: [prometheus] url"
+    return f"; {len(known.signals)} signals{nobody}"
 
 
 @config.command()

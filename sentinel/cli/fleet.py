@@ -33,6 +33,7 @@ def status(config: Path, as_json: bool) -> None:
     click.echo(f"Nodes:  {_counts(seen['nodes'])}")
     click.echo(f"Agents: {_counts(seen['agents'])}")
     click.echo(f"Jobs:   {_counts(seen['jobs'])}")
+    _signals(seen.get("prometheus"))
     if seen["drained_by_us"]:
         click.echo(f"Drained by Sentinel: {shown(seen['drained_by_us'])}")
     for suspect in seen.get("suspects", ()):
@@ -45,6 +46,19 @@ def status(config: Path, as_json: bool) -> None:
     others = [row for row in seen["recent_incidents"] if row["id"] not in still_open]
     if others:
         incident_table("Latest of the others" if still_open else "Latest", others)
+
+
+def _signals(prometheus: dict[str, Any] | None) -> None:
+    """What holds of storage, switches and power; a line only where there is something to say."""
+    if prometheus is None:
+        return
+    if not prometheus["answers"]:
+        why = shown(prometheus["problem"]) if prometheus["problem"] else "not asked yet"
+        click.echo(f"Storage, switches, power: not known ({why})")
+    for signal in prometheus["firing"]:
+        click.echo(f"Signal since {ago(signal['since'])}: {shown(signal['text'])}")
+    for name, why in prometheus["refused"].items():
+        click.echo(f"Signal {shown(name)} has a wrong query: {shown(why)}")
 
 
 @click.command()

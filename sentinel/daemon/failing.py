@@ -44,15 +44,18 @@ def failing_alike(
     waiting: Iterable[str],
     first_look: Callable[[Incident], Verdict],
 ) -> tuple[PastFailure, ...]:
-    """Other jobs' incidents that wait for their judgement like ``incident``, as the failures that they seem to be."""
-    others = [incidents[name] for name in waiting if name in incidents and name not in verdicts]
-    jobs = [other for other in others if other.job is not None and other.job != incident.job]
-    found = []
-    for other in jobs[:_ALIKE]:
-        cause = first_look(other).cause
-        if cause is not Cause.UNKNOWN:
-            found.append(PastFailure(at=other.opened_at, cause=cause, job=other.job, incident=other.id))
-    return tuple(found)
+    """Other jobs' incidents as the failures that they are, or seem to be while they wait for their judgement like
+    ``incident``. Those judged in this moment are not in any history that was read before."""
+    others = [other for other in incidents.values() if other.job is not None and other.job != incident.job]
+    causes = {other.id: verdicts[other.id].cause for other in others if other.id in verdicts}
+    names = set(waiting)
+    undecided = [other for other in others if other.id in names and other.id not in causes]
+    causes.update({other.id: first_look(other).cause for other in undecided[:_ALIKE]})
+    return tuple(
+        PastFailure(at=other.opened_at, cause=causes[other.id], job=other.job, incident=other.id)
+        for other in others
+        if causes.get(other.id, Cause.UNKNOWN) is not Cause.UNKNOWN
+    )
 
 
 def failing_together(

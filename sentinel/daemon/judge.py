@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
 from sentinel import incidents as room
 from sentinel import pipeline
 from sentinel.adapters.store import Store
+from sentinel.classify.ageing import Counter
 from sentinel.daemon import joining
+from sentinel.daemon.ageing import counter_rows
 from sentinel.daemon.failed_resume import failed_resume
 from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
 from sentinel.daemon.fleets import Fleets
@@ -20,8 +22,10 @@ from sentinel.daemon.live import Live
 from sentinel.daemon.numbers import Onsets
 from sentinel.daemon.past import Past
 from sentinel.daemon.placing import located
+from sentinel.daemon.signals import Signals
 from sentinel.daemon.under_way import with_plans
 from sentinel.errors import Unavailable
+from sentinel.evidence.prometheus import KIND as SIGNAL
 from sentinel.intent import intent_of
 from sentinel.log import Log
 from sentinel.model import (
@@ -63,7 +67,10 @@ class Judge:
         clock: Clock,
         log: Log,
         decided: Callable[[Incident, Verdict, Plan, JobView | None], Awaitable[None]],
+        signals: Signals | None = None,
+        counters: Mapping[str, Counter] | None = None,
     ) -> None:
+        self._signals = signals
         self._store = store
         self._live = live
         self._fleets = fleets
@@ -74,7 +81,7 @@ class Judge:
         self._clock = clock
         self._log = log
         self._decided = decided
-        self._past = Past(store)
+        self._past = Past(store, counters)
         self._onsets = Onsets(live)
         self._first_looks = FirstLooks(rules)
         self.incidents: dict[str, Incident] = {}  # open ones, candidates, and those closed a short while ago
@@ -124,7 +131,9 @@ class Judge:
         """Store what is new and put it to the incident it belongs to. Returns when it is safe to acknowledge."""
         items = self._onsets.told(items)
         steps = [item for item in items if item.kind == Kind.STEP]
-        others = [item for item in items if item.kind != Kind.STEP]  # progress is telemetry: memory only
+        others = [item for item in items if item.kind not in (Kind.STEP, Kind.COUNTERS)]  # those are telemetry
+        if rows := counter_rows(items):
+            await asyncio.to_thread(self._store.save_counters, rows)
         fresh = await asyncio.to_thread(self._store.append, others)
         for item in (*steps, *fresh):
             self._telemetry.evidence.labels(source=item.source).inc()
@@ -206,7 +215,8 @@ class Judge:
         asked: list[Evidence] = []
         if incident_id not in self.plans:
             resumed = partial(failed_resume, incident, self._live, self._store, self._clock.now())
-            asked = [*await self._inquiry.about(incident), *await asyncio.to_thread(resumed)]
+            told = await asyncio.gather(self._inquiry.about(incident), self._signalled(incident))
+            asked = [*(item for items in told for item in items), *await asyncio.to_thread(resumed)]
         stored = await asyncio.to_thread(self._store.append, asked) if asked else []
         now = self._clock.now()
         if incident_id not in self.incidents:
@@ -253,6 +263,13 @@ class Judge:
             own = pipeline.plan_for_job(verdict, new, situation, settings=self._settings, now=now)
             self._log.info("job-taken-along", incident=new.id, of=incident.id, job=new.job)
             await self._keep(new, verdict, own, situation.job, now)
+
+    async def _signalled(self, incident: Incident) -> list[Evidence]:
+        """What Prometheus knows of storage, switches and power, where there is one."""
+        if self._signals is None or room.only_tells(incident) or any(i.kind == SIGNAL for i in incident.evidence):
+            return []
+        nodes = {*incident.nodes, *self._live.nodes_of(incident.job, incident.attempt)}
+        return await self._signals.about(incident, sorted(nodes))
 
     def _words_may_come(self, incident: Incident, now: datetime) -> bool:
         """Whether the job ended just now: the last lines of its log, which say why, are still under way."""

@@ -11,7 +11,9 @@ from typing import Any
 
 from sentinel.adapters.store import Store
 from sentinel.classify import History, PastFailure
+from sentinel.classify.ageing import Counter, Trend
 from sentinel.classify.history import WINDOW
+from sentinel.daemon.ageing import read_trends
 from sentinel.model import Cause, Fleet, Result, StepKind
 from sentinel.policy import PastRestart
 from sentinel.wire import to_json
@@ -21,14 +23,18 @@ _PROGRAMS = "application"
 _SHARED = "cluster"
 _GPUS_PER_NODE = 8  # where Slurm's gres does not tell
 _MOST = 5000  # newest incidents of a month that are looked at
+_TRENDS = timedelta(hours=1)  # counters are told every few hours
 
 
 class Past:
     """What a verdict and a plan need of the past. Judged incidents are read anew only after one of them changed: many
     failures at once must not read a month of history each."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, counters: Mapping[str, Counter] | None = None) -> None:
         self._store = store
+        self._counters = counters or {}
+        self._trends: tuple[Trend, ...] = ()
+        self._trends_at: datetime | None = None
         self._rows: list[dict[str, Any]] | None = None
         self._read_at: datetime | None = None
         self._changes = 0
@@ -46,7 +52,10 @@ class Past:
             rows = self._store.incident_rows(since=now - WINDOW, limit=_MOST)
             if changes == self._changes:  # else what was read may be old already: used once, not kept
                 self._rows, self._read_at = rows, now
-        return History(failures=tuple(failures_of(row for row in rows if row["id"] != without)))
+        if self._trends_at is None or now - self._trends_at > _TRENDS:
+            self._trends = tuple(t for t in read_trends(self._store, self._counters, now) if t.suspect)
+            self._trends_at = now
+        return History(failures=tuple(failures_of(row for row in rows if row["id"] != without)), trends=self._trends)
 
     def recall(self, job: int | None, now: datetime) -> tuple[list[dict[str, Any]], list[PastRestart], bool]:
         """Drains of the last hour, also those that failed; our restarts of ``job``; whether an operator paused us."""

@@ -17,6 +17,7 @@ from sentinel.actions import Means
 from sentinel.adapters.munge import Munge
 from sentinel.adapters.resume_file import ResumeFiles
 from sentinel.adapters.rules_files import load_rules
+from sentinel.adapters.signals_files import load_signals
 from sentinel.adapters.slurm import connect
 from sentinel.adapters.store import Store, sqlite_url
 from sentinel.adapters.webhook import Webhook
@@ -33,6 +34,7 @@ from sentinel.daemon.orders import OrderBook
 from sentinel.daemon.reasons import Reasons
 from sentinel.daemon.recover import Recover
 from sentinel.daemon.server import Server
+from sentinel.daemon.signals import Signals, listening
 from sentinel.daemon.tell import Tell
 from sentinel.daemon.views import Views
 from sentinel.daemon.watch import Watch
@@ -41,6 +43,7 @@ from sentinel.log import Log
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 from sentinel.rules import Rules
 from sentinel.settings import Daemon, Settings
+from sentinel.signals_toml import Signals as Known
 from sentinel.telemetry import Telemetry
 
 _LEASE = "active"
@@ -79,7 +82,9 @@ async def run(settings: Settings, log: Log) -> None:
     log.info("starting", slurm=description, store=store.engine.dialect.name, listen=settings.daemon.listen)
     fleets = Fleets(reader, live, telemetry, log)
     base = Base(settings, store, live, OrderBook(), reader, writer, fleets, SystemClock(), telemetry, log)
-    tell, recover, judge = _judging(base)
+    known = load_signals(Path(settings.prometheus.rules) if settings.prometheus.rules else None)
+    signals = listening(settings, known.signals, clock=base.clock, log=log, telemetry=telemetry)
+    tell, recover, judge = _judging(base, signals, known)
     watch = Watch(
         live=live,
         fleets=fleets,
@@ -92,7 +97,7 @@ async def run(settings: Settings, log: Log) -> None:
         inquiry=Inquiry(base.orders, live, base.clock),
     )
     events = Events(live=live, fleets=fleets, judge=judge, watch=watch, clock=base.clock, log=log)
-    server = _server(base, judge, watch, recover, events)
+    server = _server(base, judge, watch, recover, events, signals, known)
     diagnoses = wired(
         orders=base.orders, judge=judge, live=live, store=store, settings=settings, clock=base.clock, log=log
     )
@@ -102,11 +107,16 @@ async def run(settings: Settings, log: Log) -> None:
     await judge.carry_on()
     await server.start()
     explaining = asyncio.create_task(_reasons(base, judge).forever())
+    if signals is not None:
+        listens = asyncio.create_task(signals.forever(judge.observe, settings.prometheus.every_s))
     boxes = [asyncio.create_task(box.forever()) for box in _dropbox(settings.daemon, events, telemetry, log)]
     await _serve(settings, store, holder, watch, judge, diagnoses, log)
     for task in boxes:
         task.cancel()
     explaining.cancel()
+    if signals is not None:
+        listens.cancel()
+        await signals.close()
     await diagnoses.stop()
     await recover.stop()
     await server.stop()
@@ -114,7 +124,7 @@ async def run(settings: Settings, log: Log) -> None:
     store.close()
 
 
-def _judging(base: Base) -> tuple[Tell, Recover, Judge]:
+def _judging(base: Base, signals: Signals | None, known: Known) -> tuple[Tell, Recover, Judge]:
     """The way from evidence to a plan carried out and people told."""
     settings = base.settings
     tell = Tell(
@@ -164,6 +174,8 @@ def _judging(base: Base) -> tuple[Tell, Recover, Judge]:
         clock=base.clock,
         log=base.log,
         decided=recover.decided,
+        signals=signals,
+        counters=known.counters,
     )
     recover.judge = judge
     return tell, recover, judge
@@ -189,7 +201,9 @@ def _dropbox(settings: Daemon, events: Events, telemetry: Telemetry, log: Log) -
     return [Dropbox(Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, events, telemetry, log)]
 
 
-def _server(base: Base, judge: Judge, watch: Watch, recover: Recover, events: Events) -> Server:
+def _server(
+    base: Base, judge: Judge, watch: Watch, recover: Recover, events: Events, signals: Signals | None, known: Known
+) -> Server:
     """What answers nodes, hooks and people."""
     views = Views(
         store=base.store,
@@ -200,6 +214,8 @@ def _server(base: Base, judge: Judge, watch: Watch, recover: Recover, events: Ev
         settings=base.settings,
         operators={0, os.getuid(), *base.settings.daemon.operators},
         clock=base.clock,
+        counters=known.counters,
+        signals=signals,
     )
     changes = Changes(
         store=base.store,

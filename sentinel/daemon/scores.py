@@ -9,8 +9,9 @@ from typing import Any
 
 from sentinel.adapters.store import Store
 from sentinel.classify import History, NodeScore, node_scores
-from sentinel.classify.ageing import Counter, Trend, Value, trends
+from sentinel.classify.ageing import Counter, Trend
 from sentinel.classify.history import WINDOW
+from sentinel.daemon.ageing import read_trends
 from sentinel.daemon.live import Live
 from sentinel.daemon.past import exposure, failures_of
 
@@ -59,12 +60,6 @@ def read_scores(store: Store, live: Live, counters: Mapping[str, Counter], now: 
     for trend in read_trends(store, counters, now):
         ages[trend.node] = (*ages.get(trend.node, ()), trend)
     return Scores({score.node: score for score in scores}, ages)
-
-
-def read_trends(store: Store, counters: Mapping[str, Counter], now: datetime) -> list[Trend]:
-    """Blocking."""
-    rows = store.counters(now - WINDOW)
-    return trends((Value(row["at"], row["node"], row["unit"], row["name"], row["value"]) for row in rows), counters)
 
 
 def running(live: Live) -> set[tuple[int, int]] | None:

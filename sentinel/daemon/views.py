@@ -23,6 +23,7 @@ from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.orders import OrderBook
 from sentinel.daemon.past import fleet_history
 from sentinel.daemon.scores import read_scores
+from sentinel.daemon.signals import Signals
 from sentinel.errors import UserError
 from sentinel.model import OURS, IncidentState, NodeView
 from sentinel.planning.advice import recommend
@@ -50,7 +51,9 @@ class Views:
         operators: set[int],
         clock: Clock,
         counters: Mapping[str, AgeingCounter] | None = None,
+        signals: Signals | None = None,
     ) -> None:
+        self._signals = signals
         self._counters = counters or {}
         self._store = store
         self._live = live
@@ -98,6 +101,7 @@ class Views:
             ),
             "jobs": dict(Counter(job.state for job in fleet.jobs.values())) if fleet else {},
             "drained_by_us": sorted(node.name for node in nodes if node.drained and node.reason.startswith(OURS)),
+            "prometheus": self._signals.shown if self._signals is not None else None,
             "suspects": scores.suspects([node.name for node in nodes]),
             "open_incidents": [_row(row) for row in still_open],
             "recent_incidents": [_row(row) for row in rows[:10]],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from core_world import ACT, Fate, Killed, World
@@ -13,11 +13,13 @@ from prometheus_client import CollectorRegistry
 from sentinel.actions import Means
 from sentinel.adapters.rules_files import load_rules, rules_folder
 from sentinel.adapters.store import Store
+from sentinel.classify.ageing import Counter
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import Live
 from sentinel.daemon.recover import Recover
+from sentinel.daemon.signals import Signals
 from sentinel.daemon.tell import Tell
 from sentinel.errors import Unavailable
 from sentinel.log import Log
@@ -71,6 +73,8 @@ class Daemon:
         fate: Fate | None = None,
         settings: Settings = SETTINGS,
         orders: FakeOrders | None = None,
+        signals: Callable[[Daemon, Log], Signals] | None = None,
+        counters: Mapping[str, Counter] | None = None,
     ) -> None:
         fate = fate or Fate()
         self.fate, self.world = fate, world
@@ -95,7 +99,8 @@ class Daemon:
         self.judge = Judge(
             store=self.store, live=self.live, fleets=self.fleets, inquiry=Inquiry(self.orders, self.live, clock),
             rules=RULES, settings=settings, telemetry=self.telemetry, clock=clock, log=log,
-            decided=self.recover.decided,
+            decided=self.recover.decided, signals=signals(self, log) if signals is not None else None,
+            counters=counters,
         )  # fmt: skip
         self.recover.judge = self.judge
 

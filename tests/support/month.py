@@ -75,7 +75,7 @@ class Month:
                 {
                     "node": AGEING,
                     "unit": "gpu1",
-                    "name": "remapped_rows",
+                    "name": "row_remap_correctable",
                     "at": self.now - timedelta(days=day),
                     "value": value,
                 }

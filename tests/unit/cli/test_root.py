@@ -134,6 +134,23 @@ def test_services_do_not_start_with_wrong_settings(
     assert isinstance(error, FileError) and error.fix and str(config) in error.message
 
 
+def test_config_check_covers_signals_and_certificates(tmp_path: Path) -> None:
+    config, site = tmp_path / "here.toml", tmp_path / "site.toml"
+    config.write_text(f'[prometheus]\nrules = "{site}"\n')
+    site.write_text('[[signal]]\nid = "nas"\nwords = "x"\nquery = "up"\nbelow = 1\ncause = "pcie"\n')
+    check = ["config", "check", "--config", str(config)]
+    assert "15 signals, and no Prometheus to ask" in CliRunner().invoke(root.cli, check).output
+    config.write_text(f'[prometheus]\nurl = "http://localhost:9090"\nrules = "{site}"\n')
+    assert CliRunner().invoke(root.cli, check).output == f"{config}: good; 15 signals\n"
+    site.write_text("[[signal]]\nid = 'nas'\nwords = 'x'\nquery = 'up'\nbelow = 1\ncause = 'pcie'\nfor = 5\n")
+    error = CliRunner().invoke(root.cli, check).exception
+    assert (
+        isinstance(error, FileError) and str(error).startswith(f"{site}:7: for: unknown key") and "for_s" in error.fix
+    )
+    config.write_text('[prometheus]\nurl = "https://localhost:9090"\nca_file = "/nowhere.pem"\n')
+    assert "/nowhere.pem" in str(CliRunner().invoke(root.cli, check).exception)
+
+
 @pytest.mark.parametrize("words", [(), ("--agent",)])
 def test_config_check(tmp_path: Path, words: tuple[str, ...]) -> None:
     config = tmp_path / "here.toml"

@@ -23,7 +23,9 @@ from sentinel.model import Cause
 from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
-COUNTERS = {"remapped_rows": Counter("remapped_rows", "remapped rows", Cause.GPU_MEMORY_ECC, per_day=0.1)}
+COUNTERS = {
+    "row_remap_correctable": Counter("row_remap_correctable", "remapped rows", Cause.GPU_MEMORY_ECC, per_day=0.1)
+}
 
 
 class Shown:
