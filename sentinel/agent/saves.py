@@ -26,7 +26,7 @@ log = Log()
 NEWEST = 4  # checkpoints of a root that are listed at each look
 KEPT = 50  # saves of a root that its rhythm is taken from
 LEAST_LOOKS = 5  # a job is told that its saves stopped after so many looks at the earliest
-KINDS: dict[str, str] = {"stopped": "saves_stopped", "shrunk": "saves_shrank", "full": "disk_full"}
+KINDS: dict[str, str] = {"stopped": "saves_stopped", "shrunk": "saves_shrank", "full": "saves_no_room"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,9 @@ class SavesWatch:
         if seen.hung < 2:
             return
         stands = f" ({where})" if where else ""
+        # A file system that hangs stops the saves as well.
         trouble = Trouble("stopped", f"was not listed within {self._period_s:g} s{stands}: its file system hangs")
-        self._told(watched, tier, path, "mount_error", f"hung/{path}", trouble, datetime.now(UTC))
+        self._told(watched, tier, path, "saves_stopped", f"hung/{path}", trouble, datetime.now(UTC))
 
     def listed(
         self, watched: Watched, root: tuple[str, str], parts: Sequence[Part], space: Space | None = None
@@ -214,11 +215,11 @@ class SavesWatch:
         for save in saves:
             if save.valid is False:
                 full = no_room(save, usual, space)
-                kind = "disk_full" if full else Kind.CHECKPOINT_INVALID
+                kind = "saves_no_room" if full else Kind.CHECKPOINT_INVALID
                 trouble = Trouble("full" if full else "invalid", full or save.reason, save.step)
                 found[f"invalid/{save.step}/{save.ended_s}"] = (kind, trouble)
         troubles = assess(history, now_s, running=True)
-        full_already = any(kind == "disk_full" for kind, _ in found.values())
+        full_already = any(kind == "saves_no_room" for kind, _ in found.values())
         soon = None if full_already else filling(seen.room, usual)
         for trouble in [*troubles, *([soon] if soon else [])]:
             early = trouble.kind == "stopped" and now_s - history[-1].ended_s < LEAST_LOOKS * self._period_s

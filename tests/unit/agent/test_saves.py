@@ -169,7 +169,7 @@ def test_a_save_that_was_cut_off_on_a_full_storage(node: Node) -> None:
     listed = [*saves(100.0), part(50, time.time() - 5.0, valid=False, size=10, reason="cut short")]
     looked(node, listed, 100)
     (told,) = looked(node, listed, 100)
-    assert told.kind == "disk_full"
+    assert told.kind == "saves_no_room"
     assert "100 of 1000000000 bytes" in told.text
     assert told.data["watched"] is True
 
@@ -185,7 +185,7 @@ def test_a_storage_that_fills_is_told_before(node: Node) -> None:
     for count, free in enumerate((5000, 4000, 3000, 2000), 1):
         looked(node, listed[:count], free * 1000)
     kinds = [item.kind for item in looked(node, listed, 2000 * 1000)]
-    assert kinds == ["disk_full"]
+    assert kinds == ["saves_no_room"]
 
 
 def ending(silent: bool) -> Any:
@@ -202,7 +202,7 @@ def test_a_folder_that_never_answers_is_told_at_the_second_look(node: Node) -> N
         node.watch.look()
         node.programs[-1].on_end(ending(silent=True))
     (told,) = node.kept
-    assert told.kind == "mount_error"
+    assert told.kind == "saves_stopped"
     assert ROOT in told.text and "60 s" in told.text and "rpc_wait" in told.text
 
 

@@ -50,8 +50,7 @@ def finding(kind: str, step: int = 20, at_s: float = 0.0) -> Evidence:
         (Kind.CHECKPOINT_INVALID, Cause.CHECKPOINT_CORRUPT),
         ("saves_stopped", Cause.FILESYSTEM_STORAGE),
         ("saves_shrank", Cause.CHECKPOINT_CORRUPT),
-        ("disk_full", Cause.DISK_FULL),
-        ("mount_error", Cause.FILESYSTEM_STORAGE),
+        ("saves_no_room", Cause.DISK_FULL),
     ],
 )
 async def test_people_are_told_once_and_the_job_goes_on(world: Worlds, kind: str, cause: Cause) -> None:
