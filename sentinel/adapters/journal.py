@@ -77,7 +77,7 @@ class Journal:
     def cursor(self) -> dict[str, Any]:
         return {"boot": self.boot, "journal": self._place}
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float, _poll_s: float = 0.0) -> None:
         """Until there may be something to read."""
         select.select([self._out], [], [], timeout_s)
 

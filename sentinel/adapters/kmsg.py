@@ -91,12 +91,20 @@ class KernelLog:
             made.update(offset=self._offset, inode=self._inode)
         return made
 
-    def wait(self, timeout_s: float) -> None:
-        """Until there may be something to read."""
+    def wait(self, timeout_s: float, poll_s: float = 0.1) -> None:
+        """Until there may be something to read. A file is looked at every ``poll_s``."""
         if self.device:
             select.select([self._fd], [], [], timeout_s)
-        else:
-            time.sleep(timeout_s)
+            return
+        end_s = time.monotonic() + timeout_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(poll_s, left_s))
+            try:
+                status = os.stat(self.path)  # noqa: PTH116 - ten times a second
+            except OSError:
+                return  # reading says what is wrong
+            if status.st_size != self._offset or status.st_ino != self._inode:
+                return
 
     def read(self) -> Iterator[Record]:
         """What there is now.

@@ -104,7 +104,7 @@ class KernelWatch:
                 if source.overruns != overruns:
                     overruns = source.overruns
                     self._unreadable(f"{source.path}: the kernel threw records away before they were read")
-                source.wait(1.0 if source.device else self._settings.poll_s)
+                source.wait(1.0, self._settings.poll_s)
         finally:
             source.close()
 

@@ -83,6 +83,15 @@ def test_a_line_is_read_when_it_is_whole(kmsg: Path, opened: Any) -> None:
     assert texts(log) == ["half a line"]
 
 
+def test_waiting_ends_when_the_file_has_more(kmsg: Path, opened: Any) -> None:
+    log = opened(str(kmsg))
+    put(kmsg, "new", first=1)
+    log.wait(3600.0, 0.001)
+    assert texts(log) == ["new"]
+    kmsg.unlink()
+    log.wait(3600.0, 0.001)
+
+
 def test_truncation_and_replacement(kmsg: Path, opened: Any) -> None:
     log = opened(str(kmsg))
     kmsg.write_text("")
