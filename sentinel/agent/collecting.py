@@ -83,6 +83,7 @@ class Collecting:
         self._running: set[Key] = set()
         self._again: set[Key] = set()  # looked at once, and once more when the last lines of their logs are known
         self._hung: list[int] = []
+        self._missing: set[Key] = set()
 
     # ------------------------------------------------------------------------------------------------ what speaks against
 
@@ -126,6 +127,7 @@ class Collecting:
                 del self._waiting[key]
                 self._ended_job(key, path)
         self._ask_places(now_s)
+        self._forget()
 
     def _ended_job(self, key: Key, path: Path) -> None:
         try:
@@ -241,6 +243,17 @@ class Collecting:
         for mark in self._against_dir.iterdir():
             if self._clock() - mark.stat().st_mtime > KEPT_S:
                 mark.unlink(missing_ok=True)
+
+    def _forget(self) -> None:
+        """Jobs that are gone without an epilog of ours, when two looks in a row miss them."""
+        here = {(job.job, job.attempt) for job in self._jobs().values()} | set(self._waiting) | self._running
+        with self._lock:
+            missing = (set(self._asked) | set(self._against)) - here
+            for key in missing & self._missing:
+                self._asked.pop(key, None)
+                self._against.pop(key, None)
+                self._places.pop(f"{key[0]}.{key[1]}", None)
+        self._missing = missing
 
     # ------------------------------------------------------------------------------------------------ where it will be
 

@@ -360,6 +360,28 @@ def test_a_failed_job_is_tested_in_its_epilog_where_slurm_does_not_say_that_it_f
             assert list((ending.node.folder / "run" / "checks").glob("[0-9]*")) == []
 
 
+def test_the_prolog_answers_while_a_diagnostic_runs(munge_socket: str) -> None:
+    """From the verdict alone: nothing is started, so nothing waits for the driver."""
+    with socket.create_server(("127.0.0.1", 0)) as engine:
+        dcgm = f'host = "127.0.0.1:{engine.getsockname()[1]}"\ndcgmi = "{ROOT}/deploy/lab/fake_dcgm/dcgmi"\n'
+        with started(munge_socket, dcgm) as ending:
+            ending.node.gpus(diag={"sleep_s": 60})
+            ending.node.daemon.order("deep", "diagnose", {"level": 2, "gpus": None}, deadline_s=120.0)
+            wait_for(lambda: "order-begun id=deep" in ending.logged())
+            for word in ("OK", "BAD"):
+                assert ending.node.verdict(word)
+                done = subprocess.run(
+                    [str(ROOT / "prolog" / "10-sentinel")],
+                    env={"PATH": os.environ["PATH"], "SENTINEL_RUN_DIR": str(ending.node.folder / "run"),
+                         "SENTINEL_HOOK_CONF": "/nowhere", "SENTINEL_PYTHON": "/nowhere", "SLURM_JOB_ID": ""},
+                    capture_output=True, text=True, timeout=60, check=False,
+                )  # fmt: skip
+                assert "/nowhere" not in done.stderr
+                assert done.returncode == (word == "BAD")
+                ending.node.kernel(XID)
+            assert "deep" not in ending.node.daemon.results
+
+
 def wait_for(condition: Any, seconds: float = 20.0) -> None:
     for _ in range(int(seconds / 0.05)):
         if condition():

@@ -263,6 +263,18 @@ def test_when_nothing_can_be_started_it_is_over(site: Site) -> None:
     assert site.done == ["7.0.done"]
 
 
+def test_jobs_whose_epilog_never_came_are_forgotten(site: Site) -> None:
+    site.jobs = {7: JobOnNode(7, 0, 1000, None, "n1", "")}
+    site.speak(node="n1")
+    site.look()
+    assert site.collecting._against
+    site.jobs = {}
+    site.look(1.0)
+    assert site.collecting._against, "its end may have come between two looks"
+    site.look(1.0)
+    assert not site.collecting._against and not site.collecting._asked
+
+
 class TestPlaces:
     def came(self, tmp_path: Path) -> Site:
         site = Site(tmp_path, places_s=[10.0, 60.0])
