@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +13,12 @@ import click
 
 from sentinel.classify.hang import HangFinding, analyse, some
 from sentinel.classify.hang_picture import newest_of_each
+from sentinel.cli.hang_read import Found, read_all
 from sentinel.collectives import Call, GroupTrace, RankTrace, Unreadable
 from sentinel.errors import UserError
-from sentinel.evidence.flight_recorder import MAX_BYTES, named_as_dump, rank_of_name, read_dump
 
 MAX_FILES = 20_000
+_BAR = 64  # files from which a bar is shown, on a terminal only
 MAX_DEPTH = 6  # folders below the given one
 _ROWS = 40
 _LISTED = 50
@@ -68,7 +69,7 @@ def hang(paths: tuple[Path, ...], as_json: bool, world_size: int | None) -> None
 
 
 def _read_all(paths: tuple[Path, ...]) -> _Read:
-    read = _Read()
+    files: list[Path] = []
     for path in paths:
         if not os.path.lexists(path):
             raise UserError(f"{_visible(str(path))} does not exist", fix="Give a dump or a folder of dumps.")
@@ -78,7 +79,19 @@ def _read_all(paths: tuple[Path, ...]) -> _Read:
                     f"more than {MAX_FILES} files below {_visible(str(path))}",
                     fix="Give the folder of one attempt's dumps.",
                 )
-            _read_file(file, read)
+            files.append(file)
+    read = _Read()
+    bar = click.progressbar(length=len(files), label="dumps", file=sys.stderr, hidden=len(files) < _BAR)
+    with bar:
+
+        def told(file: Path, found: Found) -> None:
+            _keep(file, found, read)
+            bar.update(1)
+
+        read_all(files, told)
+    # Children answer in any order; what is said of the same files is always the same.
+    read.traces.sort(key=lambda trace: trace.source)
+    read.unreadable.sort(key=lambda item: item.source)
     return read
 
 
@@ -94,36 +107,12 @@ def _files(path: Path) -> Iterator[Path]:
             yield here / name
 
 
-def _read_file(file: Path, read: _Read) -> None:
-    name = str(file)
-    try:
-        # Not blocking: a FIFO without a writer would stop us at open.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        read.unreadable.append(Unreadable(name, rank_of_name(name), error.strerror or "cannot be opened"))
-        return
-    with os.fdopen(descriptor, "rb") as handle:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            read.unreadable.append(Unreadable(name, None, "no regular file"))
-            return
-        if status.st_size > MAX_BYTES:
-            if named_as_dump(name):
-                reason = f"{status.st_size} bytes, more than the {MAX_BYTES} that are read of one dump"
-                read.unreadable.append(Unreadable(name, rank_of_name(name), reason))
-            else:
-                read.ignored += 1
-            return
-        try:
-            data = handle.read(MAX_BYTES + 1)
-        except OSError as error:
-            read.unreadable.append(Unreadable(name, rank_of_name(name), error.strerror or "cannot be read"))
-            return
-    found = read_dump(data, name)
+def _keep(file: Path, found: Found, read: _Read) -> None:
     if isinstance(found, RankTrace):
         read.traces.append(found)
         if found.rank is None:
-            read.unreadable.append(Unreadable(name, None, "neither the name nor the content tells the rank"))
+            reason = "neither the name nor the content tells the rank"
+            read.unreadable.append(Unreadable(str(file), None, reason))
     elif isinstance(found, Unreadable):
         read.unreadable.append(found)
     else:
