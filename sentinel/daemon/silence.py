@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.live import AttemptSeen, SilenceSeen
-from sentinel.evidence.progress import allowed_s
+from sentinel.evidence.progress import Rhythm, allowed_s, usual_s
 from sentinel.evidence.silence import ask_after_s, hung_after_s, looked, next_look_s, went_on
 from sentinel.evidence.standstill import WORDS, Motion, motion_of_job, stopped
 from sentinel.log import Log
@@ -46,7 +46,7 @@ class Silences:
         if silent_s <= ask_s:
             return []
         self._tell(job, attempt, seen, now, silent_s)
-        await self._ask_nodes(job, attempt, silence, now)
+        await self._ask_nodes(job, attempt, seen, now)
         hung_s = hung_after_s(rhythm, silence.watched, self._limits)
         if hung_s is None:  # it has no rhythm yet
             hung_s = ask_s if silence.watched.motion is Motion.STOPPED else self._limits.stall_startup_s
@@ -82,18 +82,19 @@ class Silences:
             seen.silence.told = True
             self._log.info("job-silent", job=job, attempt=attempt, step=seen.last_step)
 
-    async def _ask_nodes(self, job: int, attempt: int, silence: SilenceSeen, now: datetime) -> None:
+    async def _ask_nodes(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> None:
         """A look, when one is due. One that takes long goes on by itself, and its answer is found at a later call."""
+        silence = seen.silence
         if silence.looking is not None and not silence.looking.done():
             return
         if silence.looked_at is not None and (now - silence.looked_at).total_seconds() < next_look_s(silence.count):
             return
-        silence.looking = asyncio.create_task(self._one_look(job, attempt, silence, now))
+        silence.looking = asyncio.create_task(self._one_look(job, attempt, seen.rhythm, silence, now))
         await asyncio.wait({silence.looking}, timeout=_PART_S)
         if silence.looking.done():
             silence.looking.result()  # a bug of ours is for the loop to count
 
-    async def _one_look(self, job: int, attempt: int, silence: SilenceSeen, now: datetime) -> None:
+    async def _one_look(self, job: int, attempt: int, rhythm: Rhythm, silence: SilenceSeen, now: datetime) -> None:
         before, began = silence.looks, silence.looked_at
         silence.looked_at, silence.count = now, silence.count + 1
         looks, silence.tasks = await self._inquiry.looks(job, attempt)
@@ -101,7 +102,9 @@ class Silences:
         halted = any(stopped(look) is not None for look in looks.values())
         if began is not None or halted:
             motion = Motion.STOPPED if halted else motion_of_job(nodes, before, looks)
-            silence.watched = looked(silence.watched, motion, began or now, now)
+            silent_s = (now - (rhythm.last_at or now)).total_seconds()
+            pause = silent_s > (usual_s(rhythm, self._limits) or 0.0)
+            silence.watched = looked(silence.watched, motion, began or now, now, pause=pause)
         silence.looks = looks
 
 

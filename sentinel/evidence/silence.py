@@ -40,24 +40,37 @@ class Watched:
     motion: Motion | None = None  # between the last two looks; None before them
     waits_since: datetime | None = None  # from this look on it was only seen to wait
     waits_s: float = 0.0  # for so long, to the newest look
-    lull_s: float = 0.0  # the longest stretch of this silence
-    longest_lull_s: float = 0.0  # the longest one after which it made steps: so much waiting proves nothing
+    lull_s: float = 0.0  # the longest stretch of this silence, while its steps might have explained it
+    pause_lull_s: float = 0.0  # and after that
+    longest_lull_s: float = 0.0  # the longest ones after which it made steps: so much waiting proves nothing
+    longest_pause_lull_s: float = 0.0
 
 
-def looked(watched: Watched, motion: Motion, began: datetime, now: datetime) -> Watched:
-    """After a comparison of two looks, made at ``began`` and ``now``."""
-    if motion is Motion.WAITS:
-        since = watched.waits_since or began
-        waits_s = (now - since).total_seconds()
-        return replace(watched, motion=motion, waits_since=since, waits_s=waits_s, lull_s=max(watched.lull_s, waits_s))
-    return replace(watched, motion=motion, waits_since=None, waits_s=0.0)
+def looked(watched: Watched, motion: Motion, began: datetime, now: datetime, *, pause: bool) -> Watched:
+    """After a comparison of two looks, made at ``began`` and ``now``. ``pause``: more silence than its steps explain."""
+    if motion is not Motion.WAITS:
+        return replace(watched, motion=motion, waits_since=None, waits_s=0.0)
+    since = watched.waits_since or began
+    waits_s = (now - since).total_seconds()
+    return replace(
+        watched,
+        motion=motion,
+        waits_since=since,
+        waits_s=waits_s,
+        lull_s=watched.lull_s if pause else max(watched.lull_s, waits_s),
+        pause_lull_s=max(watched.pause_lull_s, waits_s) if pause else watched.pause_lull_s,
+    )
 
 
 def went_on(watched: Watched, step: int | None) -> Watched:
     """It made another step: what the silence looked like is remembered for the next."""
     if watched.step == step:
         return watched
-    return Watched(step=step, longest_lull_s=max(watched.longest_lull_s, watched.lull_s))
+    return Watched(
+        step=step,
+        longest_lull_s=max(watched.longest_lull_s, watched.lull_s),
+        longest_pause_lull_s=max(watched.longest_pause_lull_s, watched.pause_lull_s),
+    )
 
 
 def ask_after_s(rhythm: Rhythm) -> float | None:
@@ -79,7 +92,7 @@ def hung_after_s(rhythm: Rhythm, watched: Watched, limits: Patience) -> float | 
         return limits.stall_confirm * allowed
     least_s = LULLS * watched.longest_lull_s
     if allowed > usual:  # a job that once waited long and went on may do so in every pause of that kind
-        least_s = WAITS_IN_PAUSE_S if watched.longest_lull_s < WAITS_IN_PAUSE_S / 2 else allowed
+        least_s = WAITS_IN_PAUSE_S if watched.longest_pause_lull_s < WAITS_IN_PAUSE_S / 2 else allowed
     if watched.waits_s < least_s:
         return allowed if allowed > usual else limits.stall_confirm * allowed
     return min(max(limits.stall_floor_s, WAITS_STEPS * rhythm.gap_s), allowed)

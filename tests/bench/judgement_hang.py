@@ -119,11 +119,13 @@ def waits_until(
     last, ask = rhythm.last_at, ask_after_s(rhythm)
     assert last is not None and ask is not None
     now_s, began_s, looks = ask, None, 0
-    watched = replace(watched, step=rhythm.last_step, motion=None, waits_since=None, waits_s=0.0, lull_s=0.0)
+    watched = replace(watched, step=rhythm.last_step, motion=None, waits_since=None, waits_s=0.0)
     while now_s < end_s:
         seen = sees()
         if seen is Motion.STOPPED or began_s is not None:
-            watched = looked(watched, seen, last + timedelta(seconds=began_s or now_s), last + timedelta(seconds=now_s))
+            began = last + timedelta(seconds=began_s or now_s)
+            pause = now_s > (usual_s(rhythm, LIMITS) or 0.0)
+            watched = looked(watched, seen, began, last + timedelta(seconds=now_s), pause=pause)
         began_s, looks = now_s, looks + 1
         step_s = next_look_s(looks)
         hung = hung_after_s(rhythm, watched, LIMITS)
