@@ -16,7 +16,7 @@ from sentinel.checkpoints import inventory as stock
 from sentinel.checkpoints.records import Level, Part, Tier, Validity
 from sentinel.checkpoints.validate import Settings
 from sentinel.checkpoints.validate import validate as check
-from sentinel.errors import ProtocolError, SentinelError
+from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, Timeout, Unavailable, UserError
 
 
 def within(deadline_s: float, work: Callable[[], Any]) -> tuple[bool, Any]:
@@ -45,6 +45,35 @@ def within(deadline_s: float, work: Callable[[], Any]) -> tuple[bool, Any]:
     if not content:
         raise ProtocolError("a check ended without an answer", fix="Its own words are above.")
     return True, json.loads(content)
+
+
+def bounded(deadline_s: float | None, what: str, work: Callable[[], Any]) -> Any:
+    """What ``work`` gave, as JSON carries it; its own error, raised here; `Timeout` when it did not end in time.
+
+    For what moves, writes and copies: the child is killed, and each of these goes on where it stopped when it is called
+    again (journal before the rename, name after the copy).
+    """
+    if deadline_s is None:
+        return work()
+    in_time, answer = within(deadline_s, partial(_outcome, work))
+    if not in_time:
+        raise Timeout(
+            f"{what} did not end within {deadline_s:g} s",
+            fix="The file system may hang. Nothing is lost: run it again, it goes on where it stopped.",
+        )
+    if "error" in answer:
+        name, message, fix = answer["error"]
+        kinds = {kind.__name__: kind for kind in (UserError, Denied, Refused, Timeout, Unavailable)}
+        raise kinds.get(name, SentinelError)(message, fix=fix)
+    return answer["value"]
+
+
+def _outcome(work: Callable[[], Any]) -> dict[str, Any]:
+    try:
+        return {"value": work()}
+    except SentinelError as error:
+        kind = "UserError" if isinstance(error, UserError) else type(error).__name__
+        return {"error": [kind, error.message, error.fix]}
 
 
 def listings(

@@ -6,6 +6,8 @@ import json
 import re
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,6 +19,7 @@ from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.steps import step_of
 from sentinel.cli.checkpoints_bar import bar
+from sentinel.cli.checkpoints_deadline import bounded
 from sentinel.cli.checkpoints_find import expand_nodes
 from sentinel.errors import UserError
 
@@ -34,6 +37,15 @@ def parse_rate(text: str | None) -> float | None:
     return rate
 
 
+_DEADLINE = click.option(
+    "--deadline",
+    "deadline_s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Give up after so long: a frozen file system must not hold you. Run again, it goes on where it stopped.",
+)
+
+
 @click.command()
 @click.argument("root", type=click.Path(path_type=Path))
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
@@ -45,6 +57,7 @@ def parse_rate(text: str | None) -> float | None:
 )
 @click.option("--reason", default="", help="Kept in the journal.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
+@_DEADLINE
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per move.")
 def quarantine(
     root: Path,
@@ -55,6 +68,7 @@ def quarantine(
     point_to: int | None,
     reason: str,
     yes: bool,
+    deadline_s: float | None,
     as_json: bool,
 ) -> None:
     """Move checkpoints of the folder ROOT aside, so that no framework finds them; nothing is deleted.
@@ -67,26 +81,33 @@ def quarantine(
     sentinel checkpoints quarantine /lustre/run7 --undo
     """
     if listed:
-        moves = aside.read_journal(root)
+        moves = _moves(deadline_s, f"reading the journal of {root}", lambda: aside.read_journal(root))
     elif undo:
-        moves = aside.undo(root, list(paths) or None)
+        moves = _moves(deadline_s, f"moving back into {root}", lambda: aside.undo(root, list(paths) or None))
     else:
-        chosen = list(paths) + _newer(root, newer_than)
+        newer = bounded(deadline_s, f"listing {root}", lambda: [str(path) for path in _newer(root, newer_than)])
+        chosen = list(paths) + [Path(text) for text in newer]
         if not chosen and point_to is None:
             raise UserError("nothing to move", fix="Name checkpoints, or --newer-than STEP.")
         for path in chosen:
             click.echo(f"{visible(str(path))} -> {visible(str(aside.store_of(root)))}/", err=True)
         if chosen and not yes and sys.stdin.isatty():
             click.confirm("Move these aside?", abort=True, err=True)
-        moves = aside.quarantine(root, chosen, reason=reason) if chosen else []
+        work = partial(aside.quarantine, root, chosen, reason=reason)
+        moves = _moves(deadline_s, f"moving out of {root}", work) if chosen else []
         if point_to is not None:
-            _point(root, point_to)
+            bounded(deadline_s, f"pointing {root} to step {point_to}", lambda: _point(root, point_to))
     for move in moves:
         if as_json:
             click.echo(json.dumps({"source": move.source, "target": move.target, "reason": move.reason}))
         else:
             arrow = "<-" if undo else "->"
             click.echo(f"{visible(move.source)} {arrow} {visible(move.target)}")
+
+
+def _moves(deadline_s: float | None, what: str, work: Callable[[], list[aside.Move]]) -> list[aside.Move]:
+    told = bounded(deadline_s, what, lambda: [[m.source, m.target, m.reason, m.time_s] for m in work()])
+    return [aside.Move(*entry) for entry in told]
 
 
 def _newer(root: Path, step: int | None) -> list[Path]:
@@ -116,7 +137,8 @@ def _point(root: Path, step: int) -> None:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
-def manifest(paths: tuple[Path, ...]) -> None:
+@_DEADLINE
+def manifest(paths: tuple[Path, ...], deadline_s: float | None) -> None:
     """Record checksums beside checkpoints that have none (safetensors, metadata), so that they can be proven later.
 
     Run it right after the save: it proves that the bytes are those of that moment.
@@ -125,7 +147,12 @@ def manifest(paths: tuple[Path, ...]) -> None:
     sentinel checkpoints manifest /lustre/run7/checkpoint-500
     """
     for path in paths:
-        click.echo(visible(str(manifests.write(path))))
+        written = bounded(deadline_s, f"reading {path}", partial(_manifest, path))
+        click.echo(visible(written))
+
+
+def _manifest(path: Path) -> str:
+    return str(manifests.write(path))
 
 
 _RATE = click.option("--rate", metavar="RATE", help="At most so fast, like 200MB/s.")
@@ -139,8 +166,16 @@ _INTERVAL = click.option("--interval", "interval_s", type=float, metavar="SECOND
 )
 @_RATE
 @_INTERVAL
+@_DEADLINE
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
-def drain(paths: tuple[Path, ...], target: Path, rate: str | None, interval_s: float | None, as_json: bool) -> None:
+def drain(
+    paths: tuple[Path, ...],
+    target: Path,
+    rate: str | None,
+    interval_s: float | None,
+    deadline_s: float | None,
+    as_json: bool,
+) -> None:
     """Copy this node's local checkpoints to the shared tier: bounded rate, resumable, verified, never overwriting.
 
     When shards lie on several nodes, run it on each: the one that completes the checkpoint puts it in its place.
@@ -148,7 +183,7 @@ def drain(paths: tuple[Path, ...], target: Path, rate: str | None, interval_s: f
     \b
     sentinel checkpoints drain /nvme/run7/step-1200 --to /lustre/run7 --rate 500MB/s --interval 600
     """
-    _copy_all(paths, target, rate=rate, interval_s=interval_s, as_json=as_json, whole=True)
+    _copy_all(paths, target, rate=rate, interval_s=interval_s, deadline_s=deadline_s, as_json=as_json, whole=True)
 
 
 @click.command()
@@ -159,6 +194,7 @@ def drain(paths: tuple[Path, ...], target: Path, rate: str | None, interval_s: f
 @click.option("--host", help="The name of this host (default: its own).")
 @_RATE
 @_INTERVAL
+@_DEADLINE
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
 def replicate(
     paths: tuple[Path, ...],
@@ -168,6 +204,7 @@ def replicate(
     host: str | None,
     rate: str | None,
     interval_s: float | None,
+    deadline_s: float | None,
     as_json: bool,
 ) -> None:
     """Copy this node's shards to a peer outside its failure domain, so that any single node can be lost.
@@ -181,7 +218,9 @@ def replicate(
         peer = peer_of(me, expand_nodes(nodes), domain)
         click.echo(f"peer of {visible(me)}: {visible(peer)}", err=True)
         target = target.replace("%P", peer).replace("{peer}", peer)
-    _copy_all(paths, Path(target), rate=rate, interval_s=interval_s, as_json=as_json, whole=False)
+    _copy_all(
+        paths, Path(target), rate=rate, interval_s=interval_s, deadline_s=deadline_s, as_json=as_json, whole=False
+    )
 
 
 def peer_of(me: str, hosts: list[str], domain: tuple[str, ...]) -> str:
@@ -208,13 +247,16 @@ def _copy_all(
     *,
     rate: str | None,
     interval_s: float | None,
+    deadline_s: float | None,
     as_json: bool,
     whole: bool,
 ) -> None:
     pace = copying.Pace(parse_rate(rate))
     for path in [path.absolute() for path in paths]:
-        with bar("copying", [path], not as_json) as advance:
-            copied = copying.copy(path, target, Path(path.name), pace=pace, progress=advance, in_place=not whole)
+        # Bounded, the copying is done in a child, whose progress nobody sees; so is looking at the size beforehand.
+        with bar("copying", [path], not as_json and deadline_s is None) as advance:
+            work = partial(copying.copy, path, target, Path(path.name), pace=pace, progress=advance, in_place=not whole)
+            copied = _copied(deadline_s, path, work)
         line = copied.to_json()
         if interval_s is not None:
             line["overlap_fraction"] = round(copying.overlap_fraction(copied.seconds, interval_s), 4)
@@ -229,6 +271,10 @@ def _copy_all(
                 f" (warned at {copying.OVERLAP_WARNING:.0%})",
                 err=True,
             )
+
+
+def _copied(deadline_s: float | None, path: Path, work: Callable[[], copying.Copied]) -> copying.Copied:
+    return copying.Copied(**bounded(deadline_s, f"copying {path}", lambda: work().to_json()))
 
 
 def _line(copied: copying.Copied) -> str:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from sentinel.cli.checkpoints import checkpoints
 from sentinel.cli.checkpoints_find import expand_nodes, local_folders
 from sentinel.cli.checkpoints_move import parse_rate, peer_of
-from sentinel.errors import Refused, UserError
+from sentinel.errors import Refused, Timeout, UserError
 
 
 @pytest.fixture(autouse=True)
@@ -278,3 +278,50 @@ def test_a_check_within_its_deadline_answers_as_without(make):
     bare, limited = (CliRunner().invoke(checkpoints, [*words, *more]) for more in ((), ("--deadline", "60")))
     assert json.loads(limited.stdout) == json.loads(bare.stdout)
     assert (limited.exit_code, json.loads(bare.stdout)["valid"]) == (0, True)
+
+
+@pytest.fixture
+def frozen_moves(monkeypatch):
+    """A file system on which nothing that changes it ends."""
+    from sentinel.checkpoints import copying, quarantine
+    from sentinel.cli import checkpoints_move
+
+    def never(*_, **__):
+        threading.Event().wait()
+
+    for module, name in ((quarantine, "quarantine"), (quarantine, "undo"), (copying, "copy")):
+        monkeypatch.setattr(module, name, never)
+    monkeypatch.setattr(checkpoints_move.manifests, "write", never)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("quarantine", "{root}/run", "{root}/run/step-5"),
+        ("quarantine", "{root}/run", "--undo"),
+        ("manifest", "{root}/run/step-5"),
+        ("drain", "{root}/run/step-5", "--to", "{root}/shared"),
+        ("replicate", "{root}/run/step-5", "--to", "{root}/peer"),
+    ],
+)
+def test_what_moves_and_copies_gives_up_at_its_deadline(make, frozen_moves, words):
+    make.dcp("run/step-5", step=5)
+    done = CliRunner().invoke(
+        checkpoints, [*(word.format(root=make.root) for word in words), "--deadline", "0.2"], standalone_mode=False
+    )
+    assert isinstance(done.exception, Timeout), done.output
+    assert "0.2 s" in done.exception.message
+    assert (make.root / "run/step-5/.metadata").exists()
+
+
+def test_within_its_deadline_a_move_does_what_it_does_without(make):
+    make.dcp("run/step-5", step=5)
+    make.dcp("run/step-6", step=6)
+    (moved,) = rows(run("quarantine", make.root / "run", "--newer-than", "5", "--deadline", "60", "--json"))
+    assert moved["source"].endswith("step-6") and not (make.root / "run/step-6").exists()
+    (back,) = rows(run("quarantine", make.root / "run", "--undo", "--deadline", "60", "--json"))
+    assert back == moved and (make.root / "run/step-6/.metadata").exists()
+    (copied,) = rows(run("drain", make.root / "run/step-6", "--to", make.root / "shared", "--deadline", "60", "--json"))
+    assert copied["complete"] is True
+    refused = run("quarantine", make.root / "run", make.root / "elsewhere", "--deadline", "60")
+    assert isinstance(refused.exception, UserError) and "not below" in refused.exception.message
