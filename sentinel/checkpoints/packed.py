@@ -46,7 +46,7 @@ def unpack(text: str) -> list[Part]:
     try:
         machine = zlib.decompressobj()
         raw = machine.decompress(base64.b85decode(text), MOST_PLAIN_BYTES)
-        if machine.unconsumed_tail or not machine.eof:
+        if not machine.eof:  # cut off, or longer than may be
             raise ValueError("a listing that is torn, or too long when unpacked")
         listing = json.loads(raw)
     except (zlib.error, binascii.Error, RecursionError) as error:

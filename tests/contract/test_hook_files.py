@@ -103,11 +103,14 @@ class Agent(threading.Thread):
     def __init__(self, folder: Path, answer: Callable[[Path], None]) -> None:
         super().__init__()
         self.asked: list[str] = []
+        self.over = False
         self._folder, self._answer = folder, answer
         folder.mkdir(exist_ok=True)
 
     def run(self) -> None:
         for _ in range(400):
+            if self.over:
+                return
             for path in self._folder.glob("31*"):
                 self.asked.append(path.read_text())
                 self._answer(path)
@@ -144,8 +147,11 @@ def test_an_epilog_of_a_good_job_waits_for_nothing(hooks: Hooks, checked: Agent,
     if against:
         (hooks.run / "against" / "31.2").write_text(f"{against}\n")
     (hooks.run / "against" / "31.1").write_text("node\n")  # of the attempt before
+    checked.start()
     hooks("epilog/10-sentinel", SLURM_JOB_EXIT_CODE=code, **FAILED)
-    assert list((hooks.run / "checks").iterdir()) == []
+    checked.over = True
+    checked.join()
+    assert (checked.asked, list((hooks.run / "checks").iterdir())) == ([], [])
 
 
 def test_without_the_setting_a_failed_job_is_not_tested(hooks: Hooks, checked: Agent) -> None:

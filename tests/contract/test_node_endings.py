@@ -168,6 +168,9 @@ def test_dumps_where_the_job_said_are_kept_and_told(ending: Ending) -> None:
     for rank in (0, 2):
         ending.write(prefix.with_name(f"{prefix.name}{rank}"), dump(rank, 6))
     ending.write(prefix.with_name(f"{prefix.name}1"), dump(1, 4))
+    elsewhere = ending.work.parent / "everybody may read this"
+    elsewhere.write_bytes(dump(8, 6))
+    prefix.with_name(f"{prefix.name}8").symlink_to(elsewhere)
     ending.processes[0].kill()
     ending.processes[0].wait()
     assert ending.epilog().returncode == 0
