@@ -21,6 +21,7 @@ from sentinel.errors import ProtocolError, Timeout, Unavailable
 _CONNECT_S = 2.0
 _LINE = re.compile(r"^GPU\s+(\d+)\s+(.*)$")
 _FIELD = re.compile(r"^\S.*?\s(\d{1,5})\s*$", re.M)  # long name, short name, number
+_OTHERS = re.compile(r"^\d+ (?!GPU)\S+ found\.", re.M)  # switches, adapters and CPUs come behind the GPUs
 _IDENTITY = re.compile(r"^\|\s*(\d*)\s*\|\s*(Name|PCI Bus ID|Device UUID):\s*(.*?)\s*\|$")
 
 
@@ -118,7 +119,7 @@ class Dcgmi:
         if status != 0:
             raise Unavailable(f"dcgmi discovery: exit status {status}: {text.strip()[:200]}")
         found: list[dict[str, Any]] = []
-        for line in text.split("NvSwitches found")[0].splitlines():
+        for line in _OTHERS.split(text)[0].splitlines():
             match = _IDENTITY.match(line)
             if match is None:
                 continue

@@ -284,6 +284,24 @@ def test_dcgmi_names_its_gpus(dcgmi: Dcgmi) -> None:
     assert dcgmi.gpus()[2] == {"id": 2, "status": 1, "pci": "0000:1d:00.0", "uuid": "GPU-00000002"}
 
 
+def test_dcgmi_takes_nothing_else_for_a_gpu(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a node with a single switch and a CPU; a GPU without attributes has no identity."""
+    said = b"""2 GPUs found.
+| GPU ID | Device Information                                                   |
+| 0      | Name: NVIDIA GH200 480GB                                             |
+|        | PCI Bus ID: 00000009:01:00.0                                         |
+|        | Device UUID: GPU-a                                                   |
+| 1      | Error: Cannot get device attributes for GPU.                         |
+|        | Return: GPU is lost                                                  |
+1 NvSwitch found.
+| 8         |
+1 CPU found.
+| 0      | Name: Grace TH500                                                    |
+"""
+    monkeypatch.setattr(dcgmi, "run", lambda *_: (0, said))
+    assert dcgmi.gpus() == [{"id": 0, "status": 1, "pci": "00000009:01:00.0", "uuid": "GPU-a"}]
+
+
 def test_dcgmi_samples(dcgmi: Dcgmi, state: State) -> None:
     state.xid(1, 63)
     made = dcgmi.sample([150, 1004, 1523])
