@@ -32,7 +32,7 @@ HEALTH_ALL = 0xFFFFFFFF
 XID_FIELD = 230
 KEEP_S = 300.0
 
-BAD_PARAMETER, TIMEOUT, NO_PERMISSION, NOT_VALID = -1, -11, -17, -21
+BAD_PARAMETER, TIMEOUT, NO_PERMISSION, GPU_LOST, NOT_VALID, NOT_SUPPORTED = -1, -11, -17, -18, -21, -22
 TOLD_EVENTS = 4096  # events remembered as told; a GPU that throws more within KEEP_S has said enough
 
 
@@ -94,6 +94,7 @@ class HostEngine:
         self._events: Any = None
         self._told: dict[tuple[int, int, int], None] = {}  # events given out, the oldest first
         self.unknown_fields: list[int] = []  # asked for and not known to this engine
+        self.unwatched: set[int] = set()  # GPUs that it refused to watch, as most releases do with lost ones
         where = {"unixSocketPath": socket} if socket else {"ipAddress": host}
         with self._foreign(f"connecting to {socket or host}"):
             self._handle = bindings.pydcgm.DcgmHandle(timeoutMs=int(connect_s * 1000), **where)
@@ -141,15 +142,30 @@ class HostEngine:
 
     def watch(self, name: str, gpus: Sequence[int], fields: Sequence[int]) -> None:
         """Watch fields from now on, as far as this engine knows them; the others stay blank and are listed in
-        ``unknown_fields``. Names carry our process id: duplicate names of field groups are refused.
+        ``unknown_fields``. The same goes for GPUs (``unwatched``). Names carry our process id: duplicate names of field
+        groups are refused.
         """
         unique = f"sentinel-{name}-{os.getpid()}"
         with self._foreign(f"watching {name}"):
-            group = self._system.GetGroupWithGpuIds(unique, list(gpus))
-            watched = self._field_group(unique, list(fields))
+            group, empty = self._group(unique, gpus)
+            watched = None if empty else self._field_group(unique, list(fields))
             if watched is not None:
                 group.samples.WatchFields(watched, self._interval_us, KEEP_S, 0)
             self._groups[name] = (group, watched)
+
+    def _group(self, name: str, gpus: Sequence[int]) -> tuple[Any, bool]:
+        """A group of the GPUs that may be in one, and whether there are none."""
+        group, count = self._bindings.pydcgm.DcgmGroup(self._handle, groupName=name), 0
+        for gpu in gpus:
+            try:
+                group.AddGpu(gpu)
+                count += 1
+                self.unwatched.discard(gpu)
+            except self._bindings.error as error:
+                if _code(error) not in (GPU_LOST, NOT_SUPPORTED, BAD_PARAMETER):
+                    raise
+                self.unwatched.add(gpu)
+        return group, not count
 
     def _field_group(self, name: str, fields: list[int]) -> Any:
         """One number that the release does not have makes DCGM refuse the whole group: then each is tried alone."""
@@ -193,7 +209,9 @@ class HostEngine:
         one too, and the second everything that the engine still has.
         """
         group, watched = self._groups[name]
-        made = []
+        made: list[tuple[int, int, int]] = []
+        if watched is None:
+            return made
         with self._foreign(f"reading the events of {name}"):
             if self._events is not None:
                 self._events.EmptyValues()  # or it grows for ever
@@ -210,12 +228,17 @@ class HostEngine:
         return made
 
     def set_health(self, name: str) -> None:
-        with self._foreign("setting the health watches"):
-            self._groups[name][0].health.Set(HEALTH_ALL)
+        group, watched = self._groups[name]
+        if watched is not None:
+            with self._foreign("setting the health watches"):
+                group.health.Set(HEALTH_ALL)
 
     def health(self, name: str) -> list[dict[str, Any]]:
+        group, watched = self._groups[name]
+        if watched is None:
+            return []
         with self._foreign("checking health"):
-            response = self._groups[name][0].health.Check()
+            response = group.health.Check()
             return [
                 {
                     "entity_group": int(incident.entityInfo.entityGroupId),

@@ -204,7 +204,8 @@ def test_a_lost_gpu_is_still_listed_and_blank(double: HostEngine, state: State) 
     assert [gpu["status"] for gpu in double.gpus()] == [1, 4, 1, 1]
     double.watch("fields", [0, 1], [150])
     latest = double.latest("fields")
-    assert (latest[0][150][0], latest[1][150][0]) == (38, None)
+    assert (latest[0][150][0], latest.get(1)) == (38, None)
+    assert double.unwatched == {1}, "most releases refuse to watch it"
     double.set_health("fields")
     assert double.health("fields") == [], "and healthy, says health"
 

@@ -39,6 +39,7 @@ class Library:
         self.groups: dict[int, list[int]] = {}  # GPU groups and their GPUs
         self.field_groups: dict[int, tuple[str, list[int]]] = {}
         self.status = {0: 1, 1: 4}
+        self.refuses_lost = False  # 4.5 and later take them
         self.called: set[str] = set()
         self._next = 10
 
@@ -109,6 +110,8 @@ class Library:
         return 0
 
     def _dcgmGroupAddDevice(self, _handle: Any, group: Any, gpu: int) -> int:
+        if self.refuses_lost and self.status[gpu] == 4:
+            return -18
         self.groups[group.value].append(gpu)
         return 0
 
@@ -242,6 +245,16 @@ def test_what_the_probe_watches_is_watched_as_far_as_the_release_has_it(engine: 
     assert latest[0][155] == (86.0, NOW_US)
     assert latest[0][PCI_BUS_ID][0] == "00000000:1B:00.0"
     assert {value for value, _ in latest[1].values()} <= {None, "00000000:1B:00.0"}, "blank is not known"
+
+
+def test_a_lost_gpu_that_may_not_be_watched_leaves_the_others(engine: HostEngine, library: Library) -> None:
+    library.refuses_lost = True
+    engine.watch("fields", [0, 1], FAST)
+    engine.set_health("fields")
+    assert engine.unwatched == {1}
+    assert set(engine.latest("fields")) == {0}
+    engine.watch("none", [1], FAST)
+    assert (engine.latest("none"), engine.events("none"), engine.health("none")) == ({}, [], [])
 
 
 def test_every_xid_once_with_its_own_time(engine: HostEngine, library: Library) -> None:

@@ -63,4 +63,3 @@ def value(state, gpu, number):
         xids = gpu.get("xids", [])
         return xids[-1]["xid"] if xids else None
     return DEFAULTS.get(number)
-

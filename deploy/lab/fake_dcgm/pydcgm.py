@@ -39,12 +39,6 @@ class DcgmSystem:
         self._handle = handle
         self.discovery = _Discovery(handle)
 
-    def GetGroupWithGpuIds(self, name, gpuIds):
-        return DcgmGroup(self._handle, name, gpuIds)
-
-    def GetDefaultGroup(self):
-        return DcgmGroup(self._handle, "default", self.discovery.GetAllSupportedGpuIds())
-
     def UpdateAllFields(self, waitForUpdate):
         fake_state.call(self._handle.handle)
 
@@ -95,11 +89,22 @@ class DcgmFieldGroup:
 
 
 class DcgmGroup:
-    def __init__(self, handle, name, gpuIds):
-        fake_state.call(handle.handle)
-        self._ids = list(gpuIds)
-        self.samples = _Samples(handle, self._ids)
-        self.health = _Health(handle)
+    def __init__(self, dcgmHandle, groupId=None, groupName=None, **_):
+        if groupId is None and groupName is None:
+            raise DcgmException("Either groupId or groupName is required")
+        fake_state.call(dcgmHandle.handle)
+        self._handle = dcgmHandle
+        self._ids = []
+        self.samples = _Samples(dcgmHandle, self._ids)
+        self.health = _Health(dcgmHandle)
+
+    def AddGpu(self, gpuId):
+        """Most releases take no GPU that is lost, and none that is not there."""
+        gpu = fake_state.gpus(fake_state.call(self._handle.handle)).get(gpuId)
+        status = gpu.get("status", "ok") if gpu is not None else "unknown"
+        if status != "ok":
+            raise dcgm_structs.error_of(-18 if status == "lost" else -1)
+        self._ids.append(gpuId)
 
 
 class _Value:

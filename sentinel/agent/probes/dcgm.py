@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.adapters.dcgm import XID_FIELD, Bindings, HostEngine
 from sentinel.agent.probes import begin, say
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
-from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, PCI_BUS_ID, WATCHED
+from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, OK, PCI_BUS_ID, WATCHED
 
 STALE_S = 10.0  # a value whose reading is older than this is not known any more
 
@@ -91,7 +91,8 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
         full = turn % 2 == 0
         if full and turn:
             listed = engine.gpus()
-            if [gpu["id"] for gpu in listed] != ids:
+            back = {gpu["id"] for gpu in listed if gpu["status"] == OK} & engine.unwatched
+            if [gpu["id"] for gpu in listed] != ids or back:
                 return  # another set of GPUs: begin again with new groups
             gpus = listed
         else:
