@@ -21,7 +21,7 @@ from sentinel.checkpoints.validate import validate
 from sentinel.errors import Denied, Refused, Unavailable, UserError
 
 FOLDER = ".incoming"
-_PIECE_BYTES = 4 << 20
+PIECE_BYTES = 4 << 20
 # Written last by the frameworks, so copied last.
 _MARKERS = re.compile(
     r"(.*/)?(\.metadata|__\d+\.metadata|metadata\.json|integrity\.json|trainer_state\.json|\.sentinel-manifest\.json)"
@@ -105,7 +105,7 @@ def copy(
         tree = scan(source)
     except NotKnown as error:
         raise Unavailable(f"{visible(str(source))}: {error.reason}") from error
-    names = _order(tree)
+    names = order_of(tree)
     done = Copied(str(final))
     if os.path.lexists(final) and _has_all(final, tree, names):
         done.complete, done.already = True, len(names)
@@ -114,12 +114,12 @@ def copy(
     for name in names:
         place = stage if tree.single else stage / name
         there = final if tree.single else final / name
-        if os.path.lexists(there) and not (in_place and _same(there, tree.files[name])):
+        if os.path.lexists(there) and not (in_place and same(there, tree.files[name])):
             raise Refused(
                 f"{visible(str(there))} exists with other contents: not overwritten",
                 fix="Move it aside with `sentinel checkpoints quarantine`, or copy elsewhere.",
             )
-        if _same(place, tree.files[name]):
+        if same(place, tree.files[name]):
             done.already += 1
             continue
         try:
@@ -135,12 +135,12 @@ def copy(
     return done
 
 
-def _order(tree: Tree) -> list[str]:
+def order_of(tree: Tree) -> list[str]:
     """Shards first, markers last, each group in the order of their times."""
     return sorted(tree.files, key=lambda name: (bool(_MARKERS.fullmatch(name)), tree.files[name].mtime_ns, name))
 
 
-def _same(place: Path, entry: Entry) -> bool:
+def same(place: Path, entry: Entry) -> bool:
     """Whether this file was copied, and verified, before: files get their name only after that."""
     try:
         status = os.lstat(place)
@@ -150,7 +150,7 @@ def _same(place: Path, entry: Entry) -> bool:
 
 
 def _has_all(final: Path, tree: Tree, names: Sequence[str]) -> bool:
-    return all(_same(final if tree.single else final / name, tree.files[name]) for name in names)
+    return all(same(final if tree.single else final / name, tree.files[name]) for name in names)
 
 
 def _copy_file(source: Path, place: Path, entry: Entry, pace: Pace, progress: Callable[[int], None] | None) -> int:
@@ -164,22 +164,22 @@ def _copy_file(source: Path, place: Path, entry: Entry, pace: Pace, progress: Ca
             try:
                 size = os.fstat(fd).st_size
                 offset = size if size <= handle.size else 0
-                offset -= offset % _PIECE_BYTES
+                offset -= offset % PIECE_BYTES
                 os.ftruncate(fd, offset)
                 crc = 0
-                for at in range(0, offset, _PIECE_BYTES):
-                    crc = zlib.crc32(handle.read(at, min(_PIECE_BYTES, offset - at)), crc)
+                for at in range(0, offset, PIECE_BYTES):
+                    crc = zlib.crc32(handle.read(at, min(PIECE_BYTES, offset - at)), crc)
                 while offset < handle.size:
-                    piece = handle.read(offset, min(_PIECE_BYTES, handle.size - offset))
+                    piece = handle.read(offset, min(PIECE_BYTES, handle.size - offset))
                     crc = zlib.crc32(piece, crc)
-                    _write(fd, piece, offset)
+                    write_all(fd, piece, offset)
                     offset += len(piece)
                     copied += len(piece)
                     pace.spend(len(piece))
                     if progress:
                         progress(len(piece))
                 os.fsync(fd)
-                if handle.size != entry.size or _read_back(fd, handle.size) != crc:
+                if handle.size != entry.size or read_back(fd, handle.size) != crc:
                     half.unlink()
                     raise Unavailable(
                         f"{visible(str(place))}: what was read back differs from {visible(str(source))}",
@@ -194,20 +194,20 @@ def _copy_file(source: Path, place: Path, entry: Entry, pace: Pace, progress: Ca
     return copied
 
 
-def _write(fd: int, piece: bytes, offset: int) -> None:
+def write_all(fd: int, piece: bytes, offset: int) -> None:
     view = memoryview(piece)
     while view:
         count = os.pwrite(fd, view, offset)
         view, offset = view[count:], offset + count
 
 
-def _read_back(fd: int, size: int) -> int:
+def read_back(fd: int, size: int) -> int:
     """CRC-32 of what is on the disk: the pages that were just written are given up first."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     crc = 0
-    for offset in range(0, size, _PIECE_BYTES):
-        crc = zlib.crc32(os.pread(fd, min(_PIECE_BYTES, size - offset), offset), crc)
+    for offset in range(0, size, PIECE_BYTES):
+        crc = zlib.crc32(os.pread(fd, min(PIECE_BYTES, size - offset), offset), crc)
     return crc
 
 

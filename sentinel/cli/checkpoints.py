@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from sentinel.cli.checkpoints_find import find, inventory, validate
-from sentinel.cli.checkpoints_move import drain, manifest, quarantine, replicate
+from sentinel.cli.checkpoints_move import drain, manifest, quarantine, receive, replicate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -18,5 +18,5 @@ def checkpoints() -> None:
     """
 
 
-for _command in (find, validate, inventory, quarantine, manifest, drain, replicate):
+for _command in (find, validate, inventory, quarantine, manifest, drain, replicate, receive):
     checkpoints.add_command(_command)

@@ -192,6 +192,8 @@ def drain(
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes, to choose a peer among.")
 @click.option("--domain", multiple=True, metavar="NODES=NAME", help="Nodes that fail together (switch, rack).")
 @click.option("--host", help="The name of this host (default: its own).")
+@click.option("--slurm", "by_slurm", is_flag=True, help="DIR is on the peer's own disk: send it there by srun.")
+@click.option("--srun", "extra", multiple=True, metavar="OPTION", help="An option for srun, like --srun=--jobid=4711.")
 @_RATE
 @_INTERVAL
 @_DEADLINE
@@ -202,6 +204,8 @@ def replicate(
     nodes: tuple[str, ...],
     domain: tuple[str, ...],
     host: str | None,
+    by_slurm: bool,
+    extra: tuple[str, ...],
     rate: str | None,
     interval_s: float | None,
     deadline_s: float | None,
@@ -212,15 +216,50 @@ def replicate(
     \b
     sentinel checkpoints replicate /nvme/run7/step-1200 --to /peers/%P/run7 \\
         --nodes node[1-8] --domain node[1-4]=rack1 --domain node[5-8]=rack2
+    sentinel checkpoints replicate /nvme/run7/step-1200 --slurm --to /nvme/run7 --nodes node[1-8]
+
+    Without --slurm DIR must be a folder that is mounted here. With it, a step of the job (run this on its nodes, or name
+    it with --srun=--jobid=ID) writes DIR on the peer's own disk, with your rights; sentinel must be installed there too.
     """
-    if "%P" in target or "{peer}" in target:
+    peer = ""
+    if "%P" in target or "{peer}" in target or by_slurm:
         me = host or socket.gethostname().partition(".")[0]
         peer = peer_of(me, expand_nodes(nodes), domain)
         click.echo(f"peer of {visible(me)}: {visible(peer)}", err=True)
         target = target.replace("%P", peer).replace("{peer}", peer)
     _copy_all(
-        paths, Path(target), rate=rate, interval_s=interval_s, deadline_s=deadline_s, as_json=as_json, whole=False
+        paths,
+        Path(target),
+        rate=rate,
+        interval_s=interval_s,
+        deadline_s=deadline_s,
+        as_json=as_json,
+        whole=False,
+        through=partial(_through_slurm, peer, extra) if by_slurm else None,
     )
+
+
+def _through_slurm(
+    peer: str,
+    extra: tuple[str, ...],
+    path: Path,
+    target: Path,
+    *,
+    pace: copying.Pace,
+    progress: Callable[[int], None],
+) -> copying.Copied:
+    from sentinel.cli.checkpoints_slurm import send_to
+
+    return send_to(path, peer, str(target), extra=extra, pace=pace, progress=progress)
+
+
+@click.command(hidden=True)
+@click.argument("root", type=click.Path(path_type=Path))
+def receive(root: Path) -> None:
+    """The other side of `replicate --slurm`: puts what comes on standard input under ROOT."""
+    from sentinel.checkpoints.sending import receive as take
+
+    take(root, sys.stdin.buffer, sys.stdout.buffer)
 
 
 def peer_of(me: str, hosts: list[str], domain: tuple[str, ...]) -> str:
@@ -250,12 +289,17 @@ def _copy_all(
     deadline_s: float | None,
     as_json: bool,
     whole: bool,
+    through: Callable[..., copying.Copied] | None = None,
 ) -> None:
     pace = copying.Pace(parse_rate(rate))
     for path in [path.absolute() for path in paths]:
         # Bounded, the copying is done in a child, whose progress nobody sees; so is looking at the size beforehand.
         with bar("copying", [path], not as_json and deadline_s is None) as advance:
-            work = partial(copying.copy, path, target, Path(path.name), pace=pace, progress=advance, in_place=not whole)
+            if through is not None:
+                work = partial(through, path, target, pace=pace, progress=advance)
+            else:
+                place = Path(path.name)
+                work = partial(copying.copy, path, target, place, pace=pace, progress=advance, in_place=not whole)
             copied = _copied(deadline_s, path, work)
         line = copied.to_json()
         if interval_s is not None:

@@ -1,4 +1,4 @@
-"""``sentinel checkpoints validate --slurm N``: the reading is shared out over N nodes by one srun."""
+"""Steps of Slurm: ``validate --slurm N`` shares the reading out over N nodes, ``replicate --slurm`` copies to a peer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sentinel.checkpoints.copying import Copied, Pace
 from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.records import Level, Validity
+from sentinel.checkpoints.sending import send
 from sentinel.checkpoints.share import join_answers
 from sentinel.errors import ProtocolError, Timeout, Unavailable
 
@@ -89,3 +91,31 @@ def _run(words: Sequence[str], deadline_s: float) -> tuple[str, str, int | None]
             child.kill()
             output, complaint = child.communicate()
         return output[: output.rfind("\n") + 1], complaint, None
+
+
+def send_command(peer: str, target: str, extra: Sequence[str]) -> list[str]:
+    """One task on the peer, beside what the job runs there, which receives on its standard input."""
+    inner = [sys.executable, "-m", "sentinel", "checkpoints", "receive", target]
+    return ["srun", "--overlap", "--unbuffered", "--nodes=1", "--ntasks=1", f"--nodelist={peer}", *extra, *inner]
+
+
+def send_to(
+    path: Path,
+    peer: str,
+    target: str,
+    *,
+    extra: Sequence[str] = (),
+    pace: Pace | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Copied:
+    """Copy the checkpoint to the peer's own disk through a step of Slurm, with the user's rights there."""
+    if shutil.which("srun") is None:
+        raise Unavailable("there is no srun here", fix="Run it on a node of the job, or name a mounted folder.")
+    words = send_command(peer, target, extra)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            return send(path, child.stdin, child.stdout, pace=pace, progress=progress)
+        except BaseException:
+            child.terminate()  # srun ends its task when it is told to end
+            raise

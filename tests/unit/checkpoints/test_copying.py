@@ -66,7 +66,7 @@ def test_the_markers_come_last(source, shared, monkeypatch):
 
 
 def test_goes_on_where_it_was_killed(make, source, shared, monkeypatch):
-    monkeypatch.setattr(copying, "_PIECE_BYTES", 256)
+    monkeypatch.setattr(copying, "PIECE_BYTES", 256)
     seen = 0
 
     def killed(count):
@@ -85,7 +85,7 @@ def test_goes_on_where_it_was_killed(make, source, shared, monkeypatch):
 
 
 def test_a_disk_that_loses_bytes_is_noticed(source, shared, monkeypatch):
-    monkeypatch.setattr(copying, "_read_back", lambda fd, size: 0)
+    monkeypatch.setattr(copying, "read_back", lambda fd, size: 0)
     with pytest.raises(Unavailable, match="differs"):
         copy(source, shared, STEP)
     assert not (shared / STEP).exists()
