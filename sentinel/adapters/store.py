@@ -227,10 +227,17 @@ class Store:
         return [incident for incident in found if incident is not None]
 
     def incident_rows(
-        self, *, since: datetime | None = None, job: int | None = None, limit: int = 200
+        self,
+        *,
+        since: datetime | None = None,
+        job: int | None = None,
+        ids: Sequence[str] | None = None,
+        limit: int = 200,
     ) -> list[dict[str, Any]]:
         """Incidents without their evidence, newest first, for listings."""
         query = sa.select(t.incident).order_by(t.incident.c.opened_at.desc()).limit(limit)
+        if ids is not None:
+            query = query.where(t.incident.c.id.in_(ids))
         if since is not None:
             query = query.where(t.incident.c.opened_at >= since)
         if job is not None:
@@ -426,13 +433,23 @@ class Store:
         with self._begin() as connection:
             connection.execute(insert, [{**row, "day": f"{row['at']:%Y-%m-%d}"} for row in rows])
 
-    def counters(self, since: datetime, *, node: str | None = None) -> list[dict[str, Any]]:
-        """One row for each day, oldest first."""
+    def counters(self, since: datetime, *, least: float | None = None) -> list[dict[str, Any]]:
+        """One row for each day, oldest first; with ``least`` only counters that changed, or reached that much."""
         query = sa.select(t.counter).where(t.counter.c.at >= since).order_by(t.counter.c.at)
-        if node is not None:
-            query = query.where(t.counter.c.node == node)
+        if least is not None:
+            key, value = (t.counter.c.node, t.counter.c.unit, t.counter.c.name), t.counter.c.value
+            told = sa.select(*key).where(t.counter.c.at >= since).group_by(*key)
+            told = told.having(sa.or_(sa.func.max(value) > sa.func.min(value), sa.func.max(value) >= least))
+            query = query.where(sa.tuple_(*key).in_(told))
         with self._read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
+
+    def counters_told(self, since: datetime, name: str) -> dict[str, datetime]:
+        """Since when, after ``since``, each node has told of its counters."""
+        first = sa.select(t.counter.c.node, sa.func.min(t.counter.c.at)).where(t.counter.c.at >= since)
+        query = first.where(t.counter.c.name.startswith(name, autoescape=True)).group_by(t.counter.c.node)
+        with self._read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query)}
 
     # --- settings an operator changes, lease, retention ---------------------------------------------------------------
 

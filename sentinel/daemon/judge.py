@@ -310,12 +310,16 @@ class Judge:
         self._store.save_incident(incident, user=job.user if job else None)
         self._store.save_verdict(incident.id, verdict, now)
         self._store.save_plan(plan)
-        self._past.changed()
+        self._past.changed(incident.id)
         seen = self._live.attempts.get((incident.job or -1, incident.attempt or 0))
         if seen is not None:  # where it ran and how far it got must outlive us: the recovery needs it
             self._store.save_attempt(
                 seen.view, first_step=seen.first_step, last_step=seen.last_step, step_time_s=seen.step_time_s
             )
+
+    async def look_back(self) -> None:
+        """Now and then: which parts age."""
+        await asyncio.to_thread(self._past.look_at_counters, self._clock.now())
 
     def close(self, incident_id: str, state: IncidentState, outcome: str) -> None:
         """Change the state of an incident; closed ones are kept a while for their late consequences."""
@@ -325,7 +329,7 @@ class Judge:
         incident = dataclasses.replace(incident, state=state, closed_at=closed_at, outcome=outcome or incident.outcome)
         self.incidents[incident_id] = incident
         self._store.save_incident(incident)
-        self._past.changed()
+        self._past.changed(incident.id)
         self._telemetry.open_incidents.set(
             sum(1 for i in self.incidents.values() if i.id in self.plans and i.state is not IncidentState.CLOSED)
         )

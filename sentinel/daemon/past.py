@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,39 +24,49 @@ _PROGRAMS = "application"
 _SHARED = "cluster"
 _GPUS_PER_NODE = 8  # where Slurm's gres does not tell
 _MOST = 5000  # newest incidents of a month that are looked at
-_TRENDS = timedelta(hours=1)  # counters are told every few hours
 
 
 class Past:
-    """What a verdict and a plan need of the past. Judged incidents are read anew only after one of them changed: many
-    failures at once must not read a month of history each."""
+    """What a verdict and a plan need of the past. It is read once and then only what changed: many failures at once must
+    not read a month of history each."""
 
     def __init__(self, store: Store, counters: Mapping[str, Counter] | None = None) -> None:
         self._store = store
         self._counters = counters or {}
         self._trends: tuple[Trend, ...] = ()
-        self._trends_at: datetime | None = None
-        self._rows: list[dict[str, Any]] | None = None
-        self._read_at: datetime | None = None
-        self._changes = 0
+        self._failures: dict[str, tuple[PastFailure, ...]] | None = None  # by incident
+        self._changed: set[str] = set()
+        self._lock = threading.Lock()  # asked from threads
 
-    def changed(self) -> None:
-        """An incident was judged or closed."""
-        self._changes += 1
-        self._rows = None
+    def changed(self, incident: str) -> None:
+        """It was judged or closed."""
+        self._changed.add(incident)
 
     def history(self, now: datetime, *, without: str | None = None) -> History:
         """Failures of the last month, those that wait for a person too; ``without``: the one that is being judged."""
-        rows = self._rows
-        if rows is None or self._read_at is None or now - self._read_at > timedelta(hours=1):
-            changes = self._changes
-            rows = self._store.incident_rows(since=now - WINDOW, limit=_MOST)
-            if changes == self._changes:  # else what was read may be old already: used once, not kept
-                self._rows, self._read_at = rows, now
-        if self._trends_at is None or now - self._trends_at > _TRENDS:
-            self._trends = tuple(t for t in read_trends(self._store, self._counters, now) if t.suspect)
-            self._trends_at = now
-        return History(failures=tuple(failures_of(row for row in rows if row["id"] != without)), trends=self._trends)
+        with self._lock:
+            if self._failures is None:
+                self._changed.clear()
+                self._failures = self._read(now - WINDOW)
+            elif self._changed:
+                ids = [self._changed.pop() for _ in range(len(self._changed))]
+                self._failures.update(self._read(now - WINDOW, ids))
+            if len(self._failures) > 2 * _MOST:  # what is older than the window is skipped, but need not be kept
+                self._failures = None
+                return self._of(self._read(now - WINDOW), without)
+            return self._of(self._failures, without)
+
+    def _of(self, failures: Mapping[str, tuple[PastFailure, ...]], without: str | None) -> History:
+        kept = (past for name, found in failures.items() if name != without for past in found)
+        return History(failures=tuple(kept), trends=self._trends)
+
+    def _read(self, since: datetime, ids: Sequence[str] | None = None) -> dict[str, tuple[PastFailure, ...]]:
+        rows = self._store.incident_rows(since=since, ids=ids, limit=_MOST)
+        return {row["id"]: tuple(failures_of([row])) for row in rows}
+
+    def look_at_counters(self, now: datetime) -> None:
+        """Which parts age: asked now and then, never while a verdict waits."""
+        self._trends = tuple(trend for trend in read_trends(self._store, self._counters, now) if trend.suspect)
 
     def recall(self, job: int | None, now: datetime) -> tuple[list[dict[str, Any]], list[PastRestart], bool]:
         """Drains of the last hour, also those that failed; our restarts of ``job``; whether an operator paused us."""

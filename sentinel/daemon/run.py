@@ -276,6 +276,7 @@ async def _serve(
     )
     scheduler.add_job(renew, "interval", seconds=_LEASE_S / 3)
     scheduler.add_job(forget, "interval", seconds=10)
+    scheduler.add_job(judge.look_back, "interval", hours=1, next_run_time=datetime.now(UTC))
     if not diagnoses.off:
         look_s = settings.diagnostics.look_s
         scheduler.add_job(diagnoses.turn, "interval", seconds=look_s, max_instances=1, coalesce=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,9 +16,12 @@ from sentinel.classify.history import WINDOW
 from sentinel.daemon.ageing import read_trends
 from sentinel.daemon.live import Live
 from sentinel.daemon.past import exposure, failures_of
+from sentinel.ports import Clock
 
 MONTH_DAYS = WINDOW / timedelta(days=1)
 _MOST = 5000  # newest incidents of a month
+_QUICK_S = 0.25  # what is read more quickly is read anew each time
+_REST = 50.0  # times as long as it took it is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,26 @@ class Scores:
             ],
             "trends": [_trend(trend) for trend in ages],
         }
+
+
+class Board:
+    """Scores for people. Of a large cluster they take seconds: then they are kept for a while, of a small one never."""
+
+    def __init__(self, store: Store, live: Live, counters: Mapping[str, Counter], clock: Clock) -> None:
+        self._store, self._live, self._counters, self._clock = store, live, counters, clock
+        self._kept: Scores | None = None
+        self._until_s = 0.0
+        self._lock = asyncio.Lock()
+
+    async def read(self) -> Scores:
+        async with self._lock:
+            if self._kept is None or time.monotonic() >= self._until_s:
+                began_s = time.monotonic()
+                now = self._clock.now()
+                self._kept = await asyncio.to_thread(read_scores, self._store, self._live, self._counters, now)
+                took_s = time.monotonic() - began_s
+                self._until_s = time.monotonic() + (_REST * took_s if took_s > _QUICK_S else 0.0)
+            return self._kept
 
 
 def read_scores(store: Store, live: Live, counters: Mapping[str, Counter], now: datetime) -> Scores:

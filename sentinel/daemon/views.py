@@ -22,7 +22,7 @@ from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.orders import OrderBook
 from sentinel.daemon.past import fleet_history
-from sentinel.daemon.scores import read_scores
+from sentinel.daemon.scores import Board
 from sentinel.daemon.signals import Signals
 from sentinel.errors import UserError
 from sentinel.model import OURS, IncidentState, NodeView
@@ -54,7 +54,7 @@ class Views:
         signals: Signals | None = None,
     ) -> None:
         self._signals = signals
-        self._counters = counters or {}
+        self._board = Board(store, live, counters or {}, clock)
         self._store = store
         self._live = live
         self._fleets = fleets
@@ -84,7 +84,7 @@ class Views:
         nodes = list(fleet.nodes.values()) if fleet else []
         rows = await self._seen_by(user)
         still_open = [row for row in rows if row["state"] != IncidentState.CLOSED]
-        scores = await asyncio.to_thread(read_scores, self._store, self._live, self._counters, self._clock.now())
+        scores = await self._board.read()
         return {
             "at": self._clock.now(),
             "version": __version__,
@@ -120,7 +120,7 @@ class Views:
         shown = [n for n in fleet.nodes.values() if chosen in (None, n.name)]
         if chosen is not None and not shown:
             raise UserError(f"Slurm knows no node {chosen!r}", fix="sinfo -N lists them")
-        scores = await asyncio.to_thread(read_scores, self._store, self._live, self._counters, now)
+        scores = await self._board.read()
         shown.sort(key=lambda node: _natural(node.name))
         shown.sort(key=lambda node: scores.suspicion(node.name), reverse=True)  # what comes again stands first
         rows = []
@@ -239,7 +239,7 @@ class Views:
         now = self._clock.now()
         rows = await asyncio.to_thread(self._store.incident_rows, since=now - timedelta(days=days), limit=_SEARCHED)
         rows = [row for row in rows if _may_see(row, user) and chosen.has(row)]
-        scores = await asyncio.to_thread(read_scores, self._store, self._live, self._counters, now)
+        scores = await self._board.read()
         by = groups(rows)
         for group in by["node"]:
             group["score"] = scores.shown(group["key"])["score"]

@@ -367,6 +367,13 @@ def test_verdict_leaves_where_it_was_seen_and_when_numbers_went_bad(store: Store
     assert store.incident_rows()[0]["onset_step"] is None
 
 
+def test_incidents_by_their_ids(store: Store) -> None:
+    for name in ("a1", "a2", "a3"):
+        store.save_incident(incident(id=name))
+    assert {row["id"] for row in store.incident_rows(ids=["a1", "a3", "zz"])} == {"a1", "a3"}
+    assert store.incident_rows(ids=[]) == []
+
+
 def test_attempts_that_ran_at_some_time(store: Store) -> None:
     for number, (start, end) in enumerate([(-900.0, -500.0), (-900.0, -100.0), (-900.0, None), (-50.0, None)]):
         view = dataclasses.replace(job(201 + number, started_s=start), state="running" if end is None else "failed")
@@ -383,6 +390,12 @@ def test_counters_keep_the_last_value_of_each_day(store: Store) -> None:
     store.save_counters([row(86400.0, 4.0)])
     store.save_counters([])
     assert [(r["unit"], r["value"]) for r in store.counters(AT)] == [("gpu1", 9.0), ("gpu0", 3.0), ("gpu0", 4.0)]
-    assert store.counters(AT, node="n2") == [] and len(store.counters(later(86400.0), node="n1")) == 1
+    assert len(store.counters(later(86400.0))) == 1
+    assert [(r["unit"], r["value"]) for r in store.counters(AT, least=100.0)] == [
+        ("gpu0", 3.0),
+        ("gpu0", 4.0),
+    ]  # changed
+    assert {r["unit"] for r in store.counters(AT, least=9.0)} == {"gpu0", "gpu1"}
+    assert store.counters_told(AT, "remapped") == {"n1": later(0.0)} and store.counters_told(AT, "re%") == {}
     store.forget(later(86000.0))
     assert [r["value"] for r in store.counters(AT)] == [4.0]

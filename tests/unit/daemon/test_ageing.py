@@ -76,6 +76,7 @@ async def test_ageing_part_leans_what_could_be_either_and_drains_nothing(world: 
         said.append((job, [*reader.feed(line, now), *reader.finish(now), ended(job, at_s=0.0)]))
     daemon = Daemon(there, counters=KNOWN)
     await daemon.observe([told(float(day - 20), gpu3__row_remap_correctable=float(day)) for day in range(21)])
+    await daemon.judge.look_back()
     await daemon.fleets.take()
     for job, items in said:
         there.slurm.end(job, exit_code=1)
