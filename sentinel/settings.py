@@ -102,11 +102,17 @@ class Judgement:
     )
     act_confidence: float = setting(0.6, "below it the verdict is shown and nothing is drained", least=0.0, most=1.0)
     stall_floor_s: float = setting(
-        12.0, "no job is called hung before this silence, however quick its steps", unit="s", least=0.5
+        12.0,
+        "no job is called hung before this silence, however quick its steps, unless one of its tasks is stopped",
+        unit="s",
+        least=0.5,
     )
     stall_steps: float = setting(3.0, "silence longer than this many of the job's own steps", unit="steps", least=1)
     stall_confirm: float = setting(
-        2.0, "a silence that no stopped task confirms must last this many times what is usual", unit="times", least=1
+        1.5,
+        "a silence in which nobody sees that the job only waits must last this many times what is usual",
+        unit="times",
+        least=1,
     )
     stall_startup_s: float = setting(
         600.0, "after its first steps a job may still compile and warm up, but not longer than this", unit="s", least=1

@@ -14,6 +14,14 @@ from sentinel.ports import Clock, Orders
 from sentinel.protocol import OrderKind
 
 _ANSWER_S = 3.0  # /proc answers in milliseconds; a node that needs longer is itself a finding
+_STATES = {
+    "R": " (runs)",
+    "S": " (waits)",
+    "D": " (sleeps in the kernel: storage or a driver)",
+    "T": " (stopped by a signal)",
+    "t": " (held by a debugger)",
+    "Z": " (dead, not yet collected)",
+}
 
 
 class Inquiry:
@@ -95,7 +103,7 @@ class Inquiry:
             source=Source.PROCESS,
             kind=Kind.TASK_STATE,
             where=Where(node=node, rank=rank, job=job, attempt=attempt),
-            text=f"rank {rank} on {node}: process {pid} is in state {state[:1]}",
+            text=f"rank {rank} on {node}: process {pid} is in state {state[:1]}{_STATES.get(state[:1], '')}",
             data={
                 "state": state[:1],
                 "pid": pid if isinstance(pid, int) else None,
