@@ -84,6 +84,7 @@ class Collecting:
         self._again: set[Key] = set()  # looked at once, and once more when the last lines of their logs are known
         self._hung: list[int] = []
         self._missing: set[Key] = set()
+        self._here: set[Key] = set()
 
     # ------------------------------------------------------------------------------------------------ what speaks against
 
@@ -111,6 +112,10 @@ class Collecting:
     def look(self) -> None:
         """Jobs that ended since the last look, and jobs whose places are not known yet."""
         now_s = self._clock()
+        here = {(job.job, job.attempt) for job in self._jobs().values()}
+        for key in here - self._here:
+            self._came(key)
+        self._here = here
         for path in sorted(self._ended.glob("[0-9]*.json")):
             try:
                 job = job_from(json.loads(path.read_bytes()))
@@ -128,6 +133,22 @@ class Collecting:
                 self._ended_job(key, path)
         self._ask_places(now_s)
         self._forget()
+
+    def _came(self, key: Key) -> None:
+        """What another job of this number left goes; what speaks against this one since before we started holds."""
+        name = f"{key[0]}.{key[1]}"
+        began_s = _began_s(Path(self._settings.run_dir), key[0], self._clock())
+        mark, done = self._against_dir / name, self._bundles / f"{name}.done"
+        try:
+            if mark.exists() and mark.stat().st_mtime >= began_s:
+                with self._lock:
+                    self._against.setdefault(key, mark.read_text(encoding="utf-8").strip())
+            else:
+                mark.unlink(missing_ok=True)
+            if done.exists() and done.stat().st_mtime < began_s:
+                done.unlink()
+        except (OSError, UnicodeDecodeError) as error:
+            log.warning("mark-unreadable", name=name, error=error)
 
     def _ended_job(self, key: Key, path: Path) -> None:
         try:

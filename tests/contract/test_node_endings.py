@@ -68,7 +68,7 @@ class Ending:
     def process(self, **environment: str) -> subprocess.Popen[bytes]:
         """A process of the job that ignores what would end it kindly."""
         made = subprocess.Popen(
-            ["sh", "-c", "trap '' TERM; while :; do sleep 0.2; done"],
+            ["sh", "-c", "trap '' TERM; exec sleep 600"],
             env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": str(self.job), "SLURMD_NODENAME": "n1", **environment},
             user=NOBODY, group=NOBODY, extra_groups=[], start_new_session=True,
         )  # fmt: skip

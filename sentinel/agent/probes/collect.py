@@ -34,6 +34,7 @@ from sentinel.errors import SentinelError
 FRAME = struct.Struct("!IQ")  # bytes of the header, bytes of the content
 HEADER_BYTES = 4 << 20
 WIRE_BYTES = 2 << 20  # of all dumps' summaries: the answer to an order has to fit in a request
+HALF_DONE_S = 3600.0  # after which what a collector that was killed left behind goes
 FEW_CALLS = 8  # newest calls of a group, where many dumps have to fit
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -97,7 +98,14 @@ class Frames:
             header, content = self._take(header_bytes), self._take(content_bytes)
             if header is None or content is None:
                 return
-            yield json.loads(header), content
+            try:
+                told = json.loads(header)
+            except ValueError:
+                told = None
+            if not isinstance(told, dict):
+                self.trouble = "it said something that cannot be read"
+                return
+            yield told, content
 
     def _take(self, count: int) -> bytes | None:
         """So many bytes; empty at the end; None when there is trouble."""
@@ -259,10 +267,13 @@ class Bundle:
 
 
 def prune(bundles: Path, most: int, most_bytes: int, spare: str) -> None:
-    """Oldest bundles out first, until the rest is within bounds; never the newest, ``spare``."""
+    """Oldest bundles out first, until the rest is within bounds; never ``spare``, the newest. Half done ones go, too."""
     found = []
     for folder in bundles.iterdir():
-        if folder.is_dir() and not folder.name.startswith("."):
+        if folder.name.startswith("."):
+            if time.time() - folder.stat().st_mtime > HALF_DONE_S:
+                shutil.rmtree(folder, ignore_errors=True) if folder.is_dir() else folder.unlink(missing_ok=True)
+        elif folder.is_dir():
             size = sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
             found.append((folder.stat().st_mtime, size, folder))
     found.sort()

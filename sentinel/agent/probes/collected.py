@@ -20,10 +20,11 @@ def answer(bundles: Path, job: int, attempt: int, wait_s: float) -> dict[str, An
         if time.monotonic() >= until_s:
             return {"done": False, "dumps": [], "folder": None}
         time.sleep(LOOK_S)
-    try:
-        dumps = json.loads((bundles / name / "dumps.json").read_bytes())
-    except FileNotFoundError:
+    # A folder that the mark does not name is of another job of this number.
+    mark = json.loads((bundles / f"{name}.done").read_bytes())
+    if not mark.get("folder"):
         return {"done": True, "dumps": [], "folder": None}
+    dumps = json.loads((bundles / name / "dumps.json").read_bytes())
     return {"done": True, "dumps": dumps if isinstance(dumps, list) else [], "folder": str(bundles / name)}
 
 
@@ -33,7 +34,7 @@ def main() -> None:
         bundles = Path(str(arguments["state"])) / "bundles"
         wait_s = max(0.0, float(arguments["deadline_s"]) - 0.5)
         say({"result": answer(bundles, int(arguments["job"]), int(arguments["attempt"]), wait_s)})
-    except (KeyError, ValueError, TypeError, OSError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
         say({"error": f"what was collected cannot be told: {error!r}"})
 
 

@@ -275,6 +275,33 @@ def test_jobs_whose_epilog_never_came_are_forgotten(site: Site) -> None:
     assert not site.collecting._against and not site.collecting._asked
 
 
+def test_another_job_of_the_same_number_counts_for_nothing(site: Site) -> None:
+    """Slurm's numbers begin again when its state is lost."""
+    for path in (site.run / "against" / "7.0", site.state / "bundles" / "7.0.done"):
+        path.write_text("node\n")
+        os.utime(path, (100, 100))
+    (site.run / "jobs" / "7.json").touch()
+    os.utime(site.run / "jobs" / "7.json", (900, 900))
+    site.jobs = {7: JobOnNode(7, 0, 1000, None, "n1", "")}
+    site.look()
+    assert site.done == [] and not (site.run / "against" / "7.0").exists()
+    site.leave()
+    assert site.look()["why"] == ""
+
+
+def test_what_spoke_against_a_job_before_the_agent_restarted_holds(site: Site) -> None:
+    (site.run / "jobs" / "7.json").touch()
+    os.utime(site.run / "jobs" / "7.json", (900, 900))
+    site.jobs = {7: JobOnNode(7, 0, 1000, None, "n1", "")}
+    site.look()
+    site.speak(node="n1")
+    site.restart()
+    site.look()
+    (site.run / "jobs" / "7.json").unlink()
+    site.leave()
+    assert site.look()["why"] == "node"
+
+
 class TestPlaces:
     def came(self, tmp_path: Path) -> Site:
         site = Site(tmp_path, places_s=[10.0, 60.0])

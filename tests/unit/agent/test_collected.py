@@ -1,0 +1,120 @@
+"""The answer to the daemon's order for what was collected, and bundles that go when there are too many."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from sentinel.agent.probes.collect import HALF_DONE_S, WIRE_BYTES, Frames, fitting, prune
+from sentinel.agent.probes.collected import answer
+
+
+def bundle(folder: Path, name: str, *, size: int = 10, at_s: float = 1.0) -> Path:
+    made = folder / name
+    made.mkdir(parents=True)
+    (made / "dumps.json").write_text(json.dumps([{"trace": {"rank": 3}}]))
+    (made / "data").write_bytes(bytes(size))
+    os.utime(made, (at_s, at_s))
+    return made
+
+
+def done(folder: Path, name: str, kept: bool = True) -> None:
+    (folder / f"{name}.done").write_text(json.dumps({"folder": str(folder / name) if kept else None, "trouble": None}))
+
+
+def test_what_was_kept(tmp_path: Path) -> None:
+    made = bundle(tmp_path, "7.0")
+    done(tmp_path, "7.0")
+    assert answer(tmp_path, 7, 0, 0.0) == {"done": True, "dumps": [{"trace": {"rank": 3}}], "folder": str(made)}
+
+
+def test_while_it_is_not_over_nothing_is_known(tmp_path: Path) -> None:
+    bundle(tmp_path, "7.0")
+    assert answer(tmp_path, 7, 0, 0.0)["done"] is False
+
+
+def test_a_folder_of_another_job_of_this_number_is_not_told(tmp_path: Path) -> None:
+    bundle(tmp_path, "7.0")
+    done(tmp_path, "7.0", kept=False)
+    assert answer(tmp_path, 7, 0, 0.0) == {"done": True, "dumps": [], "folder": None}
+
+
+def test_a_folder_that_is_gone_is_trouble_and_not_nothing(tmp_path: Path) -> None:
+    done(tmp_path, "7.0")
+    with pytest.raises(FileNotFoundError):
+        answer(tmp_path, 7, 0, 0.0)
+
+
+def test_the_oldest_go_by_number_and_by_bytes(tmp_path: Path) -> None:
+    for number in range(6):
+        bundle(tmp_path, f"{number}.0", size=1000, at_s=100.0 + number)
+    prune(tmp_path, 4, 1 << 20, spare="5.0")
+    assert sorted(os.listdir(tmp_path)) == ["2.0", "3.0", "4.0", "5.0"]
+    prune(tmp_path, 4, 2200, spare="5.0")
+    assert sorted(os.listdir(tmp_path)) == ["4.0", "5.0"]
+    prune(tmp_path, 1, 10, spare="4.0")
+    assert sorted(os.listdir(tmp_path)) == ["4.0"], "never the one that was just made"
+
+
+def test_what_was_left_half_done_goes(tmp_path: Path) -> None:
+    old = time.time() - HALF_DONE_S - 10
+    bundle(tmp_path, ".7.0.4711", at_s=old)
+    bundle(tmp_path, ".8.0.4712", at_s=time.time())
+    (tmp_path / ".7.0.gpus").touch()
+    os.utime(tmp_path / ".7.0.gpus", (old, old))
+    prune(tmp_path, 4, 1 << 20, spare="")
+    assert os.listdir(tmp_path) == [".8.0.4712"]
+
+
+def test_many_dumps_fit_into_one_answer() -> None:
+    calls = [{"sequence": number, "operation": "all_reduce" * 20} for number in range(48)]
+    dumps = [{"path": "x", "trace": {"rank": rank, "groups": [{"calls": list(calls)}]}} for rank in range(1000)]
+    made = fitting(dumps)
+    assert sum(len(json.dumps(item)) for item in made) <= WIRE_BYTES
+    assert len(made) == 1000
+    assert [call["sequence"] for call in made[0]["trace"]["groups"][0]["calls"]] == list(range(40, 48))
+    assert len(fitting([{"path": "y" * 5000, "trace": {"rank": rank, "groups": []}} for rank in range(1000)])) < 1000
+
+
+def frame(header: bytes, content: bytes = b"", says: int | None = None) -> bytes:
+    return struct.pack("!IQ", len(header), len(content) if says is None else says) + header + content
+
+
+@pytest.mark.parametrize(
+    ("raw", "count", "trouble"),
+    [
+        (frame(b'{"a": 1}', b"xy") + frame(b"{}"), 2, ""),
+        (b"", 0, ""),
+        (frame(b"{}", b"x" * 10)[:-3], 0, "middle"),
+        (frame(b"{}")[:5], 0, "middle"),
+        (frame(b"{}", b"x" * 200), 0, "more than it may"),
+        (frame(b"{}", b"x" * 60) + frame(b"{}", b"x" * 60), 1, "more than it may"),
+        (frame(b"{}", says=1 << 60), 0, "more than it may"),
+        (b"\xff" * 64, 0, "more than it may"),
+        (frame(b"not json"), 0, "cannot be read"),
+        (frame(b"[]"), 0, "cannot be read"),
+        (frame(b"\xff\xfe"), 0, "cannot be read"),
+    ],
+)
+def test_what_a_users_process_hands_over_is_bounded(raw: bytes, count: int, trouble: str) -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, raw)
+    os.close(theirs)
+    frames = Frames(ours, 100, time.monotonic() + 60)
+    assert len(list(frames)) == count
+    assert trouble in frames.trouble and bool(trouble) == bool(frames.trouble)
+    os.close(ours)
+
+
+def test_one_that_says_nothing_is_left(tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    frames = Frames(ours, 100, time.monotonic())
+    assert list(frames) == []
+    assert "deadline" in frames.trouble
+    os.close(ours)
+    os.close(theirs)
