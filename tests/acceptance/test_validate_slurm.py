@@ -97,3 +97,21 @@ def test_a_node_dies_meanwhile(lab, saved: Path, tmp_path: Path):
         asked.wait()
     assert (valid, status) == (None, 4)
     assert reason == "only 3 of 4 shares were answered"
+
+
+def test_shards_are_replicated_to_a_peers_own_disk(lab, saved: Path):
+    """Through a step of Slurm, as the user: the peer's folder is named, not mounted."""
+    peer = lab.dir / "nvme-of-the-peer"
+    words = [
+        "checkpoints", "replicate", str(saved), "--slurm", "--to", str(peer), "--nodes", "n[1-2]", "--host", "n1", "--json",
+    ]  # fmt: skip
+    environment = {**lab.environment(), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    for already in (0, len(list(saved.iterdir()))):
+        done = subprocess.run(
+            [sys.executable, "-m", "sentinel", *words], env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        assert (said["complete"], said["already"]) == (True, already)
+    for file in saved.iterdir():
+        assert (peer / saved.name / file.name).read_bytes() == file.read_bytes()
