@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from sentinel.classify import PastFailure, classify
+from sentinel.classify.recurrence import SHARED
 from sentinel.model import Cause, Incident, Verdict
 from sentinel.rules import Rules
 from sentinel.settings import Limits
 
 _LOOKS = 4096  # first looks that are remembered
-_ALIKE = 8  # waiting incidents that are looked at for a judgement; a shared fault shows among the first
+_ALIKE = 4  # waiting incidents that are looked at for a judgement; a shared fault shows among the first
 
 
 class FirstLooks:
@@ -48,7 +49,7 @@ def failing_alike(
     ``incident``. Those judged in this moment are not in any history that was read before."""
     others = [other for other in incidents.values() if other.job is not None and other.job != incident.job]
     causes = {other.id: verdicts[other.id].cause for other in others if other.id in verdicts}
-    names = set(waiting)
+    names = set(waiting) if first_look(incident).cause in SHARED else set()  # each look costs a judgement
     undecided = [other for other in others if other.id in names and other.id not in causes]
     causes.update({other.id: first_look(other).cause for other in undecided[:_ALIKE]})
     return tuple(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from core_records import AT, evidence, incident, later, verdict
+from core_daemon import RULES
+from core_records import AT, ended, evidence, incident, later, verdict
 
-from sentinel.daemon.failing import failing_together
-from sentinel.model import Incident, Verdict
+from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
+from sentinel.model import Cause, Incident, Verdict
 from sentinel.settings import Limits
 
 LIMITS = Limits(breaker_nodes=3, breaker_window_s=60.0)
@@ -40,3 +41,24 @@ def test_a_verdict_is_not_looked_at_again_and_old_news_does_not_count() -> None:
     assert (
         failing_together(of("n1"), {"n1": verdict(drain=("n1",))}, ["n1"], convicts, LIMITS, later(61.0)) == frozenset()
     )
+
+
+def test_other_jobs_count_as_judged_or_as_they_look_while_they_wait() -> None:
+    incidents = {name: incident(id=name, job=job) for name, job in (("me", 1), ("a", 2), ("b", 3), ("c", 1), ("d", 4))}
+    judged = {"a": verdict(Cause.NETWORK_FABRIC)}
+
+    def look(seen: Incident) -> Verdict:
+        return verdict(Cause.UNKNOWN if seen.id == "d" else Cause.FILESYSTEM_STORAGE)
+
+    found = failing_alike(incidents["me"], incidents, judged, ["me", "b", "c", "d"], look)
+    assert [(past.job, past.cause) for past in found] == [(2, Cause.NETWORK_FABRIC), (3, Cause.FILESYSTEM_STORAGE)]
+    alone = failing_alike(incidents["me"], incidents, judged, ["b"], lambda _: verdict(Cause.USER_CODE))
+    assert [past.job for past in alone] == [2]  # what cannot be shared looks at nobody
+
+
+def test_first_look_is_taken_once_for_as_long_as_nothing_is_added() -> None:
+    looks = FirstLooks(RULES)
+    bus = evidence("xid", node="n1", data={"xid": 79})
+    seen = incident(bus, nodes=["n1"])
+    assert looks(seen, AT) is looks(seen, AT) and looks(seen, AT).drain == ("n1",)
+    assert looks(incident(bus, ended()), AT) is not looks(seen, AT)
