@@ -8,10 +8,12 @@ Prints one JSON object: memory and open files after the first hour and after the
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +26,7 @@ from sentinel.adapters.client import DaemonClient  # noqa: E402
 from sentinel.adapters.kmsg import Record  # noqa: E402
 from sentinel.agent.agent import Agent  # noqa: E402
 from sentinel.agent.children import Ending, Program  # noqa: E402
-from sentinel.agent.settings import AgentSettings  # noqa: E402
+from sentinel.agent.settings import AgentSettings, Jobs  # noqa: E402
 from sentinel.log import Log  # noqa: E402
 from sentinel.protocol import EVIDENCE, HEARTBEAT  # noqa: E402
 
@@ -112,8 +114,10 @@ def job(agent: Agent, children: NoChildren, number: int) -> None:
 
 
 def kept() -> dict[str, int]:
+    gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return {"rss_kb": pages * os.sysconf("SC_PAGE_SIZE") // 1024, "files": len(os.listdir("/proc/self/fd"))}
+    rss_kb = pages * os.sysconf("SC_PAGE_SIZE") // 1024
+    return {"rss_kb": rss_kb, "files": len(os.listdir("/proc/self/fd")), "threads": threading.active_count()}
 
 
 def main() -> None:
@@ -142,7 +146,8 @@ def main() -> None:
             return quick[-1]
 
         module.Agent.client = client  # type: ignore[method-assign]
-        settings = AgentSettings(node="n1", run_dir=f"{folder}/run", state=f"{folder}/state", gpus=8)
+        jobs = Jobs(follow_after_s=0.0)  # each is followed, short as it is
+        settings = AgentSettings(node="n1", run_dir=f"{folder}/run", state=f"{folder}/state", gpus=8, jobs=jobs)
         agent = Agent(settings, None)  # type: ignore[arg-type]
         reader = agent.kernel._reader
         began = time.monotonic()
