@@ -23,6 +23,7 @@ from sentinel.agent.probes.ask_job import (
     ask_py_spy,
     ask_recorder,
     ask_worker,
+    dump_places,
     parts,
     poll_ras,
     poll_twice,
@@ -151,6 +152,14 @@ def test_recorder_dumps_when_its_pipe_is_written(tmp_path: Path) -> None:
     ask_recorder(rank, answers, in_5_s())
     (dump,) = answers.dumps
     assert dump["rank"] == 1 and dump["trace"]["groups"][0]["enqueued"] == 7
+
+
+def test_recorder_that_was_told_no_place_writes_to_its_default() -> None:
+    assert [str(place) for place in dump_places(Rank(1, 1, {"HOME": "/h"}))] == [
+        "/h/.cache/torch/comm_lib_trace_rank_1",
+        "/tmp/nccl_trace_rank_1",
+    ]
+    assert dump_places(Rank(1, 1, {"HOME": "/h", "TORCH_FR_DUMP_TEMP_FILE": "/d/trace_"})) == [Path("/d/trace_1")]
 
 
 def test_job_without_a_pipe_is_not_asked(tmp_path: Path) -> None:

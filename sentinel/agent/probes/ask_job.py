@@ -181,11 +181,9 @@ def _all(stream: socket.socket, most: int, until_s: float) -> bytes:
 def ask_recorder(rank: Rank, answers: Answers, until_s: float) -> None:
     """Trigger a dump through the rank's pipe, where it has one, and read it once it is written."""
     stem = rank.environment.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
-    prefix = rank.environment.get("TORCH_FR_DUMP_TEMP_FILE") or rank.environment.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    if not stem or not prefix or rank.rank is None:
+    if not stem or rank.rank is None:
         return
-    dump = Path(f"{prefix}{rank.rank}")
-    before = _written(dump)
+    before = {place: _written(place) for place in dump_places(rank)}
     pipe = os.open(f"{stem}{rank.rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISFIFO(os.fstat(pipe).st_mode):  # never write into what is not the recorder's
@@ -194,25 +192,34 @@ def ask_recorder(rank: Rank, answers: Answers, until_s: float) -> None:
     finally:
         os.close(pipe)
     end_s = min(until_s, time.monotonic() + DUMP_S)
-    seen: tuple[int, int] | None = None
+    seen = dict(before)
     while time.monotonic() < end_s:
         time.sleep(0.1)
-        now = _written(dump)
-        if now is not None and now != before and now == seen and now[1] > 0:  # and grows no more
-            break
-        seen = now
-    else:
-        answers.note(f"rank {rank.rank} wrote no dump within {DUMP_S:g} s")
-        return
-    _add_dump(rank, dump.read_bytes() if now[1] <= MAX_BYTES else b"", str(dump), answers)
+        for place, then in before.items():
+            now = _written(place)
+            if now is not None and now != then and now == seen[place] and now[1] > 0:  # and it grows no more
+                _add_dump(rank, place.read_bytes() if now[1] <= MAX_BYTES else b"", str(place), answers)
+                return
+            seen[place] = now
+    answers.note(f"rank {rank.rank} wrote no dump within {DUMP_S:g} s")
+
+
+def dump_places(rank: Rank) -> list[Path]:
+    """Where the recorder of this rank writes: as it was told, or by the defaults of newer and older versions."""
+    told = rank.environment.get("TORCH_FR_DUMP_TEMP_FILE") or rank.environment.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    if told:
+        return [Path(f"{told}{rank.rank}")]
+    home = rank.environment.get("HOME", "")
+    cache = rank.environment.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "/tmp")  # noqa: S108 - torch's own default
+    return [Path(f"{cache}/torch/comm_lib_trace_rank_{rank.rank}"), Path(f"/tmp/nccl_trace_rank_{rank.rank}")]  # noqa: S108
 
 
 def _written(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
-    return status.st_mtime_ns, status.st_size
+    return (status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
 
 
 def _add_dump(rank: Rank, content: bytes, name: str, answers: Answers) -> None:
