@@ -196,7 +196,8 @@ class Jobs:
         """Once, at the start: read to their end the logs of jobs that ended while we were not there."""
         self.scan()
         for mark in self._ended.iterdir():
-            if time.time() - mark.stat().st_mtime > MARK_S:
+            # A job file among them is for the collector; its time is that of the job's begin.
+            if mark.suffix != ".json" and time.time() - mark.stat().st_mtime > MARK_S:
                 mark.unlink(missing_ok=True)  # of a job that nobody followed to its end
         for path in self._cursors.glob("*.json"):
             kept = restore(path)

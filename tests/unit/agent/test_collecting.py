@@ -13,7 +13,8 @@ import pytest
 from sentinel.agent.children import Ending, Program
 from sentinel.agent.collecting import AT_ONCE, HUNG, PLACES_BYTES, Collecting
 from sentinel.agent.jobs import JobOnNode
-from sentinel.agent.settings import AgentSettings, Collect
+from sentinel.agent.settings import AgentSettings, Collect, require_sound
+from sentinel.errors import UserError
 from sentinel.model import Evidence, Kind, Source, Where, stable_id
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -300,6 +301,12 @@ def test_what_spoke_against_a_job_before_the_agent_restarted_holds(site: Site) -
     (site.run / "jobs" / "7.json").unlink()
     site.leave()
     assert site.look()["why"] == "node"
+
+
+def test_a_deadline_needs_time_beside_the_wait_for_strays() -> None:
+    require_sound(AgentSettings(collect=Collect(deadline_s=6.0, term_s=4.0)))
+    with pytest.raises(UserError, match=r"collect\.deadline_s"):
+        require_sound(AgentSettings(collect=Collect(deadline_s=5.0, term_s=4.0)))
 
 
 class TestPlaces:

@@ -160,11 +160,13 @@ def test_the_mark_of_a_job_that_nobody_follows_goes(site: Site) -> None:
     (site.run / "jobs" / "5.json").unlink()
     site.jobs.scan()
     assert list((site.run / "ended").iterdir()) == []
-    old = site.run / "ended" / "4.0"
-    old.touch()
-    os.utime(old, (1, 1))
+    old, long = site.run / "ended" / "4.0", site.run / "ended" / "6.0.unknown.json"
+    for path in (old, long):
+        path.touch()
+        os.utime(path, (1, 1))
     site.restart().resume()
     assert not old.exists()
+    assert long.exists(), "of a job that ran for days; the collector has not read it yet"
 
 
 def test_a_second_attempt_ends_the_first(site: Site) -> None:
