@@ -1,0 +1,105 @@
+"""A real PyTorch job that hangs, asked while it hangs: two gloo ranks, one of which never comes to the third collective."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core_daemon import FakeOrders
+from core_records import fleet, job
+from fake_slurm import FakeClock
+
+from sentinel.daemon.asking import Asking
+from sentinel.daemon.live import Live
+
+JOB = 900_000_000 + os.getpid()
+PROGRAM = """
+import os, sys, time
+import torch, torch.distributed as dist
+from torch.distributed.elastic.control_plane import worker_main
+
+def stuck_in_loader():
+    time.sleep(600)
+
+@worker_main()
+def main():
+    rank, folder = int(os.environ["RANK"]), sys.argv[1]
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=3)
+    for _ in range(2):
+        dist.all_reduce(torch.ones(4))
+    open(f"{folder}/came{rank}", "w").close()
+    if rank == 1:
+        stuck_in_loader()
+    dist.all_reduce(torch.ones(4))
+
+main()
+"""
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: a job to ask")
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[list[subprocess.Popen[Any]]]:
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    errors = (tmp_path / "errors").open("ab")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path)],
+            env={
+                **os.environ,
+                "SLURM_JOB_ID": str(JOB),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "TORCH_WORKER_SERVER_SOCKET": str(tmp_path / f"worker{rank}"),
+                "TORCH_FR_BUFFER_SIZE": "200",
+                "OMP_NUM_THREADS": "1",
+            },
+            stderr=errors,
+        )
+        for rank in range(3)
+    ]
+    try:
+        until_s = time.monotonic() + 120
+        while not all((tmp_path / f"came{rank}").exists() for rank in range(3)):
+            for rank in ranks:
+                if rank.poll() is not None:
+                    pytest.fail((tmp_path / "errors").read_text()[-2000:])
+            assert time.monotonic() < until_s, "the job does not start"
+            time.sleep(0.1)
+        time.sleep(1.0)  # into the collective
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+        errors.close()
+
+
+async def test_the_rank_that_never_came_is_named_and_all_live_on(hung: list[subprocess.Popen[Any]]) -> None:
+    order = {"job": JOB, "uid": os.getuid(), "gid": os.getgid(), "ras": False, "gap_s": 0.1, "deadline_s": 20.0}
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel.agent.probes.ask_job"],
+        input=json.dumps(order).encode() + b"\n",
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    answer = json.loads(done.stdout.splitlines()[-1])["result"]
+    assert {item["rank"] for item in answer["ranks"]} == {0, 1, 2} and len(answer["stacks"]) == 3, answer["notes"]
+    live = Live()
+    live.see_fleet(fleet(1, [replace(job(nodes=("n1",)), uid=1000)]))
+    orders = FakeOrders({("n1", "ask_job"): answer})
+    (found,) = await Asking(orders, FakeClock()).who(101, 0, live.attempts[101, 0])
+    assert (found.kind, found.data["ranks"], found.where.rank, found.where.node) == ("hang", "1", 1, "n1")
+    assert "stuck_in_loader" in found.text
+    assert [rank.poll() for rank in hung] == [None, None, None]
