@@ -16,7 +16,7 @@ from month import AGEING, BURST, LEMON, Month
 
 from sentinel.classify.ageing import Counter
 from sentinel.daemon.orders import OrderBook
-from sentinel.daemon.past import exposure
+from sentinel.daemon.past import exposure, failures_of
 from sentinel.daemon.views import Views
 from sentinel.errors import UserError
 from sentinel.model import Cause
@@ -113,6 +113,16 @@ async def test_filters_that_fit_nothing_are_told(world: Worlds, asked: dict[str,
     with pytest.raises(UserError) as caught:
         await Shown(world(nodes=24))("history", **asked)
     assert caught.value.fix
+
+
+def test_what_all_share_is_no_nodes_failure() -> None:
+    row = {"opened_at": AT, "cause": "network_fabric", "job": 1, "user": "ada", "id": "i1", "onset_step": None,
+           "culprit_nodes": ["n1", "n2"], "culprit_gpus": ["n1:3"], "culprit_ranks": [7], "seen_on": None}  # fmt: skip
+    shared = list(failures_of([row | {"scope": "cluster"}]))
+    assert [(past.node, past.blamed) for past in shared] == [(None, False)]
+    (one, two) = failures_of([row | {"scope": "link"}])
+    assert (one.node, one.gpu, one.ranks, one.blamed) == ("n1", "3", (7,), True) and (two.node, two.gpu) == ("n2", None)
+    assert list(failures_of([row | {"scope": "link", "cause": None}])) == []
 
 
 def test_exposure_is_cut_to_the_window_and_leaves_out_what_is_not_known(world: Worlds) -> None:

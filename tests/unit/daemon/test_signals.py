@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -159,8 +159,12 @@ async def test_silent_prometheus_is_not_known_and_is_waited_for_once(case: Case)
     case.prometheus.fails = Timeout("Prometheus did not answer within 2 s")
     row = await case.fails(node="n1")
     asked = len(case.prometheus.asked)
-    await case.fails(node="n2")
-    assert len(case.prometheus.asked) == asked == 2
+    case.signals.heard.at = case.world.slurm.clock.advance(10.0) - timedelta(seconds=10)
+    assert await case.signals.about(case.daemon.judge.incidents[row["id"]], ["n1"])
+    assert len(case.prometheus.asked) == asked == 2  # not known, and not waited for
+    case.world.slurm.clock.advance(25.0)
+    await case.signals.about(case.daemon.judge.incidents[row["id"]], ["n1"])
+    assert len(case.prometheus.asked) == 4
     seen = case.world.store.incident(row["id"])
     assert seen is not None
     (said,) = [item for item in seen.evidence if item.kind == Kind.UNREADABLE]
