@@ -205,10 +205,6 @@ class Diagnostics:
     """Diagnostics that the daemon orders on idle nodes; only in partitions whose drain mode is "act"."""
 
     suspect_level: int = setting(2, "for a node under suspicion, as soon as it is idle; 0: none", least=0, most=4)
-    suspect_failures: int = setting(
-        3, "failures within suspect_window_s that make a node suspect without any verdict", unit="failures", least=1
-    )
-    suspect_window_s: float = setting(7 * 86400.0, "weeks apart, failures have little in common", unit="s", least=60)
     idle_level: int = setting(0, "for idle nodes in rotation; 0: none, since it takes their power", least=0, most=4)
     idle_period_s: float = setting(7 * 86400.0, "a node that passed is left alone for this long", unit="s", least=60)
     idle_fraction: float = setting(

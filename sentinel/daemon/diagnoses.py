@@ -1,10 +1,10 @@
 """Diagnostics by order of the daemon: nodes under suspicion first, then idle nodes in rotation, never too many at once.
 
-A node is suspect when a verdict named it so, or when it failed often lately. It is tested as soon as it is idle, outside the
-prolog, and stays suspect until a diagnostic passes on all its GPUs. Idle nodes without suspicion take turns, the longest
-untested first, only while no job waits. Slurm knows nothing of all this: a node under test can be given work at any moment,
-and its agent then ends the diagnostic; so a test is never in the way of a job, and a suspect that gets work before its test
-is over is tested when it is idle again.
+A node is suspect when a verdict named it so, when it fails more often than others, or when its parts age. It is tested as
+soon as it is idle, outside the prolog, and stays suspect until a diagnostic passes on all its GPUs. Idle nodes without
+suspicion take turns, the longest untested first, only while no job waits. Slurm knows nothing of all this: a node under test
+can be given work at any moment, and its agent then ends the diagnostic; so a test is never in the way of a job, and a
+suspect that gets work before its test is over is tested when it is idle again.
 
 What a diagnostic finds comes as evidence of the node and goes the way of all evidence. What is remembered here (who is
 suspect, who was tested when, who is being tested) is in the store, so that a restarted daemon neither starts again nor
@@ -16,15 +16,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sentinel.adapters.store import Store
-from sentinel.classify import PastFailure
+from sentinel.classify.ageing import Counter
 from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import Live
 from sentinel.daemon.orders import OrderBook
-from sentinel.daemon.past import failures_of
+from sentinel.daemon.scores import Scores, read_scores
 from sentinel.errors import SentinelError, UserError
 from sentinel.log import Log
 from sentinel.model import Fleet, JobView, NodeView, Verdict
@@ -34,6 +34,7 @@ from sentinel.settings import Diagnostics, Modes, Settings
 from sentinel.wire import time_from
 
 KEY = "diagnoses"  # in the store
+SCORES = timedelta(minutes=10)  # how old a month's history may be: of a large cluster it takes seconds to read
 # Reasons of a pending job that wants no node yet, whoever else is idle.
 _NOT_YET = frozenset({"Dependency", "DependencyNeverSatisfied", "BeginTime", "JobArrayTaskLimit"})
 
@@ -127,21 +128,23 @@ def idle_nodes(fleet: Fleet, modes: Modes) -> set[str]:
 
 
 def suspects(
-    verdicts: Iterable[tuple[datetime, Verdict]], failures: Iterable[PastFailure], settings: Diagnostics, now: datetime
+    verdicts: Iterable[tuple[datetime, Verdict]], scores: Scores, settings: Diagnostics, now: datetime
 ) -> dict[str, datetime]:
-    """Nodes under suspicion and since when: named so by a verdict, or failed often within the window."""
+    """Nodes under suspicion and since when: named so by a verdict, failing more often than others, or with parts that age.
+
+    Ageing goes on whatever a diagnostic says: such a node is tested again when its last pass is ``idle_period_s`` old.
+    """
     found: dict[str, datetime] = {}
     for at, verdict in verdicts:
         for name in verdict.suspect:
             found[name] = max(at, found.get(name, at))
-    since = now - timedelta(seconds=settings.suspect_window_s)
-    often: dict[str, list[datetime]] = {}
-    for failure in failures:
-        if failure.node is not None and failure.at >= since:
-            often.setdefault(failure.node, []).append(failure.at)
-    for name, times in often.items():
-        if len(times) >= settings.suspect_failures:
-            found[name] = max(*times, found.get(name, times[0]))
+    for name, score in scores.by_node.items():
+        if score.lemon and score.last_at is not None:
+            found[name] = max(score.last_at, found.get(name, score.last_at))
+    since = now - timedelta(seconds=settings.idle_period_s)
+    for name, ages in scores.trends.items():
+        if any(trend.suspect for trend in ages):
+            found[name] = max(since, found.get(name, since))
     return found
 
 
@@ -243,10 +246,11 @@ class Diagnoses:
                 result, reason = str(answer.get("result", "unknown")), str(answer.get("reason", ""))[:300]
         except SentinelError as error:
             reason = error.message
-        now = self._clock.now()
         tested = replace(self._known.get(turn.node, Checkup()), until=None)
         if result == "pass":
-            tested = replace(tested, passed=now, suspect=None)
+            # It answers for what was known when it began: what came up meanwhile is another question.
+            later = tested.suspect is not None and tested.tried is not None and tested.suspect > tested.tried
+            tested = replace(tested, passed=tested.tried, suspect=tested.suspect if later else None)
         self._known[turn.node] = tested
         await self._save()
         self._log.info("diagnostic-answered", node=turn.node, level=turn.level, result=result, reason=reason)
@@ -276,17 +280,28 @@ def read(value: Any) -> dict[str, Checkup]:
 
 
 def wired(
-    *, orders: OrderBook, judge: Judge, live: Live, store: Store, settings: Settings, clock: Clock, log: Log
+    *,
+    orders: OrderBook,
+    judge: Judge,
+    live: Live,
+    store: Store,
+    counters: Mapping[str, Counter],
+    settings: Settings,
+    clock: Clock,
+    log: Log,
 ) -> Diagnoses:
     """Diagnoses of a daemon: suspicion comes from its judge and from the store's history."""
     chosen = settings.diagnostics
+    scores, read_at = Scores(), datetime.min.replace(tzinfo=UTC)
 
     def suspected(now: datetime) -> dict[str, datetime]:
+        nonlocal scores, read_at
+        if now - read_at >= SCORES:
+            scores, read_at = read_scores(store, live, counters, now), now
         # Dated by the opening: what a test itself adds to an incident is no new suspicion.
         opened = {name: incident.opened_at for name, incident in list(judge.incidents.items())}
         named = [(opened[name], verdict) for name, verdict in list(judge.verdicts.items()) if name in opened]
-        since = now - timedelta(seconds=chosen.suspect_window_s)
-        return suspects(named, failures_of(store.incident_rows(since=since, limit=2000)), chosen, now)
+        return suspects(named, scores, chosen, now)
 
     return Diagnoses(
         orders=orders,

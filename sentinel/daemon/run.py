@@ -99,7 +99,14 @@ async def run(settings: Settings, log: Log) -> None:
     events = Events(live=live, fleets=fleets, judge=judge, watch=watch, clock=base.clock, log=log)
     server = _server(base, judge, watch, recover, events, signals, known)
     diagnoses = wired(
-        orders=base.orders, judge=judge, live=live, store=store, settings=settings, clock=base.clock, log=log
+        orders=base.orders,
+        judge=judge,
+        live=live,
+        store=store,
+        counters=known.counters,
+        settings=settings,
+        clock=base.clock,
+        log=log,
     )
     watch.remember()
     tell.send_undelivered()  # before plans are carried on: what those tell is on its way already

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.classify import PastFailure
+from sentinel.classify import NodeScore
+from sentinel.classify.ageing import Trend
 from sentinel.daemon.diagnoses import (
-    Diagnoses,
     Checkup,
+    Diagnoses,
     Turn,
     idle_nodes,
     read,
@@ -25,6 +26,7 @@ from sentinel.daemon.diagnoses import (
     written,
 )
 from sentinel.daemon.live import Live
+from sentinel.daemon.scores import Scores
 from sentinel.errors import Timeout, UserError
 from sentinel.log import Log
 from sentinel.model import Cause, Fleet, JobView, NodeView, Scope, Verdict
@@ -176,14 +178,26 @@ def verdict(*suspect: str) -> Verdict:
     return Verdict(cause=Cause.UNKNOWN, scope=Scope.UNKNOWN, confidence=0.4, suspect=suspect)
 
 
+def score(node: str, lemon: bool, hours: float) -> NodeScore:
+    at = NOW - timedelta(hours=hours)
+    return NodeScore(node, failures=4, busy_days=9.0, rate=0.4, low=0.2, high=0.9, lemon=lemon, last_at=at)
+
+
+def trend(node: str, suspect: bool) -> Trend:
+    return Trend(
+        node=node, unit="gpu3", name="pcie_replay", words="PCIe replays", cause=Cause.PCIE, value=900.0, days=9.0,
+        per_day=100.0, low=80.0, high=120.0, faster=False, suspect=suspect, reason="grows" if suspect else "",
+    )  # fmt: skip
+
+
 def test_who_is_suspect() -> None:
-    settings = Diagnostics(suspect_failures=2, suspect_window_s=86400.0)
-    failures = [
-        PastFailure(at=NOW - timedelta(hours=hours), cause=Cause.PCIE, node=node)
-        for node, hours in (("often", 20), ("often", 2), ("once", 2), ("long ago", 30), ("long ago", 2))
-    ]
-    found = suspects([(NOW - DAY, verdict("named")), (NOW, verdict("named"))], failures, settings, NOW)
-    assert found == {"named": NOW, "often": NOW - timedelta(hours=2)}
+    settings = Diagnostics(idle_period_s=86400.0)
+    scores = Scores(
+        {"often": score("often", True, 2), "well": score("well", False, 2), "named": score("named", True, 3)},
+        {"ages": (trend("ages", False), trend("ages", True)), "well": (trend("well", False),)},
+    )
+    found = suspects([(NOW - DAY, verdict("named")), (NOW, verdict("named"))], scores, settings, NOW)
+    assert found == {"named": NOW, "often": NOW - timedelta(hours=2), "ages": NOW - DAY}
 
 
 def test_what_is_kept_reads_back() -> None:
@@ -271,6 +285,19 @@ async def test_a_suspect_is_tested_once_and_cleared_by_a_pass() -> None:
     await site.diagnoses.turn()
     await site.settle()
     assert len(site.agents.asked) == 2, "a new one is not"
+
+
+async def test_what_came_up_during_the_test_is_not_answered_by_it() -> None:
+    site = Site(SUSPECTS)
+    site.suspected = {"n001": NOW - DAY}
+    await site.diagnoses.turn()
+    await asyncio.sleep(0)
+    site.clock.at += timedelta(seconds=20)
+    site.suspected["n001"] = NOW + timedelta(seconds=10)
+    await site.diagnoses.turn()
+    site.agents.gate.set()
+    await site.settle()
+    assert read(site.kept)["n001"] == Checkup(suspect=NOW + timedelta(seconds=10), passed=NOW, tried=NOW)
 
 
 @pytest.mark.parametrize("result", ["fail", "inconclusive", None])
