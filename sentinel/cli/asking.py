@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,6 +124,20 @@ def table(
     for row in cells:
         made.add_row(*row)
     console.print(made)
+
+
+def say(text: str, indent: str = "") -> None:
+    """A sentence, broken between words where the terminal ends; what follows is indented."""
+    width = max(40, shutil.get_terminal_size().columns)
+    wrapped = textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    click.echo("\n".join(wrapped) or indent)
 
 
 def shown(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.asking import ago, config_option, json_option, print_json, shown, styled_state, table, view
+from sentinel.cli.asking import ago, config_option, json_option, print_json, say, shown, styled_state, table, view
 
 
 @click.command()
@@ -37,7 +37,7 @@ def status(config: Path, as_json: bool) -> None:
     if seen["drained_by_us"]:
         click.echo(f"Drained by Sentinel: {shown(seen['drained_by_us'])}")
     for suspect in seen.get("suspects", ()):
-        click.echo(f"Suspect: {shown(suspect['node'])}: {shown('; '.join(suspect['reasons']))}")
+        say(f"Suspect: {shown(suspect['node'])}: {shown('; '.join(suspect['reasons']))}")
     still_open = {row["id"] for row in seen["open_incidents"]}
     if still_open:
         incident_table("Open incidents", seen["open_incidents"])
@@ -56,7 +56,7 @@ def _signals(prometheus: dict[str, Any] | None) -> None:
         why = shown(prometheus["problem"]) if prometheus["problem"] else "not asked yet"
         click.echo(f"Storage, switches, power: not known ({why})")
     for signal in prometheus["firing"]:
-        click.echo(f"Signal since {ago(signal['since'])}: {shown(signal['text'])}")
+        say(f"Signal since {ago(signal['since']).removesuffix(' ago')}: {shown(signal['text'])}")
     for name, why in prometheus["refused"].items():
         click.echo(f"Signal {shown(name)} has a wrong query: {shown(why)}")
 
@@ -221,17 +221,18 @@ def describe(row: dict[str, Any]) -> None:
     said = _said(row)
     sentence = row["verdict"].get("sentence") if isinstance(row["verdict"], dict) else None
     agent = f"Agent {shown(row['agent'])}{clock}" + (f"; says {shown(said)}: {shown(sentence)}" if said else "")
-    click.echo(f"  {agent}")
+    say(agent, "  ")
     gpus = f"{row['gpus']} GPUs" if row["gpus"] is not None else "GPUs not known"
     job = f"job {row['job']}" if row["job"] is not None else "no job"
-    click.echo(f"  Partitions {shown(row['partitions'])}; {gpus}; {job}")
+    say(f"Partitions {shown(row['partitions'])}; {gpus}; {job}", "  ")
     score = row["score"]
     if score is None:
-        click.echo("  No failure and no work in 30 days that we know of.")
+        say("No failure and no work in 30 days that we know of.", "  ")
     else:
-        click.echo(f"  {_score_words(score)}")
+        for sentence in _score_words(score):
+            say(sentence, "  ")
     for reason in (trend["reason"] for trend in row["trends"] if trend["suspect"]):
-        click.echo(f"  Suspect: {shown(reason)}")
+        say(f"Suspect: {shown(reason)}", "  ")
     if row["trends"]:
         columns = ("counter", "part", "now", "a day", "90 %", "")
         table(
@@ -242,7 +243,7 @@ def describe(row: dict[str, Any]) -> None:
         )
 
 
-def _score_words(score: dict[str, Any]) -> str:
+def _score_words(score: dict[str, Any]) -> list[str]:
     work = (
         f"{score['busy_days']:.1f} days of work"
         if score["busy_days"] >= 1
@@ -250,12 +251,12 @@ def _score_words(score: dict[str, Any]) -> str:
     )
     others = f"the other nodes have {_short(score['others_per_month'])}"
     if not score["failures"]:
-        return f"No failure in {work}; {others} in a month of work."
+        return [f"No failure in {work}; {others} in a month of work."]
     lemon = "LEMON. " if score["lemon"] else ""
     last = f"; the last {ago(score['last_at'])}" if score["last_at"] else ""
     count = f"{score['failures']} failure{'s' if score['failures'] != 1 else ''}"
     why = f" ({shown('; '.join(score['reasons']))})" if score["reasons"] else ""
-    return f"{lemon}{count} in {work}{last}{why}.\n  That is {rate(score)} in a month of work; {others}."
+    return [f"{lemon}{count} in {work}{last}{why}.", f"That is {rate(score)} in a month of work; {others}."]
 
 
 def rate(score: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.asking import ago, config_option, json_option, print_json, shown, table, view
+from sentinel.cli.asking import ago, config_option, json_option, print_json, say, shown, table, view
 from sentinel.cli.fleet import incident_table
 from sentinel.model import Kind, Source
 
@@ -105,14 +105,14 @@ def _verdict(verdict: dict[str, Any]) -> None:
     if others:
         click.echo(f"Else: {others}")
     if verdict["advice"]:
-        click.echo(f"Advice: {shown(verdict['advice'])}")
+        say(f"Advice: {shown(verdict['advice'])}")
     for title, key in (("What decided", "grounds"), ("What spoke against", "against")):
         if verdict[key]:
             table(
                 title, ("when", "source", "where", "weight", "seen"), map(_ground, verdict[key][:12]), whole=("when",)
             )
     for sentence in verdict["would_change"]:
-        click.echo(f"Would change it: {shown(sentence)}")
+        say(f"Would change it: {shown(sentence)}")
 
 
 def _ground(ground: dict[str, Any]) -> tuple[object, ...]:
@@ -128,9 +128,9 @@ def _ground(ground: dict[str, Any]) -> tuple[object, ...]:
 
 def _plan(plan: dict[str, Any]) -> None:
     if plan["refusal"]:
-        click.echo(f"Refused ({shown(plan['refusal'])}): {shown(plan['explanation'])}")
+        say(f"Refused ({shown(plan['refusal'])}): {shown(plan['explanation'])}")
     elif plan["explanation"]:
-        click.echo(f"Plan: {shown(plan['explanation'])}")
+        say(f"Plan: {shown(plan['explanation'])}")
     if plan["observe_only"] and plan["steps"]:
         would = ", ".join(f"{s['kind']} {shown(s['node'] or s['job'])}" for s in plan["steps"])
         click.echo(f"Would have done: {would}")

@@ -148,6 +148,30 @@ def test_one_node_with_its_incidents(asked: Asked) -> None:
         assert words in output, (words, output)
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_sentences_about_a_node_fit(asked: Asked, columns: int) -> None:
+    long = score(reasons=["4 x gpu_memory_ecc", "under 3 different jobs", "always GPU 5", "3 within 41 min"])
+    asked.views["nodes"] = {"nodes": [node_row(score=long)], "incidents": []}
+    found = asked.run("nodes", "n1", columns=columns)
+    assert widest(found.output) <= columns and "3 within 41 min" in " ".join(found.output.split())
+
+
+def test_signals_at_a_glance(asked: Asked) -> None:
+    firing = {
+        "signal": "nas",
+        "since": "2026-03-01T11:00:00Z",
+        "text": "the NAS does not answer: 0, below 1 counts",
+        "nodes": [],
+    }
+    heard = {"answers": True, "asked_at": None, "problem": "", "refused": {"x": HOSTILE}, "firing": [firing]}
+    asked.views["status"] = STATUS | {"prometheus": heard}
+    output = asked.run("status").output
+    assert "the NAS does not answer: 0, below 1 counts" in output and "Signal since" in output and harmless(output)
+    assert "Signal x has a wrong query" in output
+    asked.views["status"] = STATUS | {"prometheus": heard | {"answers": False, "problem": "no route", "firing": []}}
+    assert "Storage, switches, power: not known (no route)" in asked.run("status").output
+
+
 def test_failures_in_a_month_of_work_and_in_an_hour_look_different(asked: Asked) -> None:
     month = score(failures=3, busy_days=29.0, per_month=2.1, low_per_month=0.7, high_per_month=3.9)
     hour = score(failures=3, busy_days=0.04, per_month=5.1, low_per_month=2.0, high_per_month=9.7)
