@@ -76,11 +76,11 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
         return False  # one finding, one message; a failure that comes later is another matter
     if where.job is not None and incident.job is not None:
         return where.job == incident.job and (where.attempt is None or where.attempt == incident.attempt)
-    if where.node is None or incident.state is IncidentState.CLOSED or _long_over(incident, evidence.at):
+    if where.node is None or incident.state is IncidentState.CLOSED:
         return False
     # After the restart the job's other nodes may run the next attempt: their news is no longer this incident's.
     of_its_job = incident.state is IncidentState.OPEN and where.node in job_nodes
-    if where.node not in incident.nodes and not of_its_job:
+    if (where.node not in incident.nodes and not of_its_job) or _long_over(incident, evidence.at):
         return False
     return abs(evidence.at - incident.updated_at) <= window
 

@@ -19,6 +19,7 @@ from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.live import Live
+from sentinel.daemon.near import Near
 from sentinel.daemon.numbers import Onsets
 from sentinel.daemon.past import Past
 from sentinel.daemon.placing import located
@@ -99,9 +100,10 @@ class Judge:
             await self._fleets.take()  # who runs where: evidence of one failure belongs together
         except Unavailable as error:
             self._log.warning("carrying-on-without-slurm", reason=error.message)
+        near = Near(self.incidents, self._live.nodes_of)
         for item in await asyncio.to_thread(self._store.unclaimed, since):
             self._live.note(item)
-            self._put(item)
+            self._put(item, near)
         for incident in unsettled:
             verdict, plan = self.verdicts.get(incident.id), self.plans.get(incident.id)
             if verdict is not None and plan is not None:
@@ -140,24 +142,29 @@ class Judge:
             if item.kind == Kind.UNREADABLE:
                 self._telemetry.unreadable.inc()
             self._live.note(item)
+        near = Near(self.incidents, self._live.nodes_of)
         for item in fresh:
-            self._put(item)
+            self._put(item, near)
 
-    def _put(self, item: Evidence) -> None:
+    def _put(self, item: Evidence, near: Near) -> None:
         now = self._clock.now()
-        nodes = {i.id: self._live.nodes_of(i.job, i.attempt) for i in self.incidents.values() if i.job is not None}
-        found = room.find(list(self.incidents.values()), item, nodes, self._window)
+        around = near.of(item)
+        nodes = {i.id: self._live.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
+        found = room.find(around, item, nodes, self._window)
         if found is not None:
             if self._our_doing(found, item):
                 return  # kept in the store; the job ended because we ended it
-            self.incidents[found.id] = room.attach(found, [item], now)
+            self.incidents[found.id] = grown = room.attach(found, [item], now)
+            if grown.nodes != found.nodes or grown.job != found.job:
+                near.add(grown)
             if found.state is not IncidentState.CLOSED:
                 self._judge_soon(found.id)
             return
-        if not room.opens(item) or room.known_worse(item, [i for i in self.incidents.values() if i.id in self.plans]):
+        if not room.opens(item) or room.known_worse(item, [i for i in around if i.id in self.plans]):
             return
-        incident = self._open(item, now)
+        incident = self._open(item, near, now)
         self.incidents[incident.id] = incident
+        near.add(incident)
         self._log.info(
             "incident-candidate", incident=incident.id, kind=item.kind, node=item.where.node, job=incident.job
         )
@@ -170,7 +177,7 @@ class Judge:
             return False
         return item.source in USER_SOURCES or item.source is Source.PROCESS or item.kind == Kind.JOB_ENDED
 
-    def _open(self, item: Evidence, now: datetime) -> Incident:
+    def _open(self, item: Evidence, near: Near, now: datetime) -> Incident:
         job, attempt = item.where.job, item.where.attempt
         if job is None and item.where.node is not None and (view := self._live.job_on(item.where.node)) is not None:
             job, attempt = view.id, view.restarts
@@ -180,7 +187,7 @@ class Judge:
         if room.tells(item):
             return incident
         nodes = (*incident.nodes, *self._live.nodes_of(job, attempt))
-        told = {e.id for i in self.incidents.values() if i.id in self.plans for e in i.evidence}  # another failure's
+        told = {e.id for i in near.about(job, nodes) if i.id in self.plans for e in i.evidence}  # another failure's
         return room.attach(incident, self._live.recent(job, attempt, nodes, now - self._window, told), now)
 
     # --- judging ------------------------------------------------------------------------------------------------------
