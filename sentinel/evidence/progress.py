@@ -2,20 +2,20 @@
 
 A job's silence means something only against its own habit: the gap between its step lines, the pauses that it makes for
 evaluation and checkpoints (announced by a line, or learned by their period in steps or in time), and the phases before its
-first steps, which are exempt. Pure: ``observe`` takes a step line, ``stalled`` takes the time.
+first steps, which are exempt. Pure: ``observe`` takes a step line, ``allowed_s`` says what silence after it is usual.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from math import exp, log
 from statistics import median
 from typing import Protocol
 
-from sentinel.model import NOWHERE, Evidence, Kind, Source, Trust, Where, stable_id
+from sentinel.model import NOWHERE, Evidence, Kind, Where
 
 PAUSE = "pause"  # kind of evidence: a line that announces an evaluation or a save
 GAPS = 96  # gaps between step lines that are remembered
@@ -287,41 +287,3 @@ def _irregular(rhythm: Rhythm) -> bool:
         return False
     span = (rhythm.last_at - rhythm.pauses[-3].at).total_seconds()
     return span < 60.0 * (rhythm.gap_s or 0.0)
-
-
-def stalled(rhythm: Rhythm, now: datetime, limits: Limits | None = None) -> Evidence | None:
-    """Evidence of a hang where the silence since the last step is longer than this job's rhythm allows.
-
-    ``where`` names job and attempt; who is guilty is not known from progress.
-    """
-    limits = limits or DefaultLimits()
-    silent_s = (now - rhythm.last_at).total_seconds() if rhythm.last_at is not None else 0.0
-    if silent_s <= limits.stall_floor_s:
-        return None  # the usual case, asked several times a second for every job
-    allowed = allowed_s(rhythm, limits)
-    if allowed is None or rhythm.last_at is None or silent_s <= allowed:
-        return None
-    where = Where(job=rhythm.where.job, attempt=rhythm.where.attempt, path=rhythm.where.path)
-    usual = rhythm.gap_s or 0.0
-    return Evidence(
-        id=stable_id("stall", where.job, where.attempt, rhythm.last_step, rhythm.last_at.isoformat()),
-        at=now,
-        seen_at=now,
-        source=Source.PROGRESS,
-        kind=Kind.STALL,
-        where=where,
-        text=f"no step after {rhythm.last_step} for {silent_s:.1f} s; usual gap {usual:.2f} s, allowed {allowed:.1f} s",
-        data={
-            "step": rhythm.last_step,
-            "silent_s": round(silent_s, 3),
-            "allowed_s": round(allowed, 3),
-            "gap_s": round(usual, 4),
-        },
-        trust=Trust.USER,
-    )
-
-
-def silent_until(rhythm: Rhythm, limits: Limits | None = None) -> datetime | None:
-    """When silence becomes a hang; None while the job is exempt."""
-    allowed = allowed_s(rhythm, limits or DefaultLimits())
-    return None if allowed is None or rhythm.last_at is None else rhythm.last_at + timedelta(seconds=allowed)
