@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from slurm_worlds import FakeWorld, RealWorld, World
 
 from sentinel.adapters import slurm_pyslurm
 from sentinel.adapters.slurm_commands import CommandReader, CommandWriter
+from sentinel.adapters.slurm_writer import REVOKED_S
 from sentinel.errors import Refused, Unavailable
 from sentinel.model import JobView
 
@@ -310,6 +312,8 @@ async def test_a_deferred_job_waits_without_a_hold_and_its_users_hold_shows(worl
     assert (await world.job(job, waits_held)).reason == "JobHeldUser"
     await world.writer.update_job(job, start_now=True)
     assert (await world.job(job, waits_held)).state == "pending"
+    if isinstance(world, RealWorld):
+        await asyncio.sleep(REVOKED_S)  # sooner than any person would: slurmd takes the start for the old one
     world.unhold(job)
     assert (await world.job(job, running)).restarts == 1
 
