@@ -122,7 +122,7 @@ def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, sea
 def _is_checkpoint(names: set[str]) -> bool:
     """Whether a folder of these names is a checkpoint although its own name may state no step."""
     return (
-        bool({".metadata", "__0.metadata", "trainer_state.json"} & names)
+        bool({".metadata", "__0.metadata", "trainer_state.json", "random_states_0.pkl"} & names)
         or {"weights", "context"} <= names
         or any(name.startswith("__") and name.endswith(".distcp") for name in names)
     )

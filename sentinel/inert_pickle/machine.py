@@ -65,6 +65,7 @@ class Machine:
         self.popped: Mark = ([], 0, 0, 0)
         self.settled: tuple[object, Mark] = (None, self.popped)
         self.names: dict[tuple[str, str], Name] = {}
+        self.calls: dict[Name, Callable[..., object] | None] = {}  # each name, and the caller's maker for it
         self.tensors: list[Opaque] = []
         self.fields: dict[tuple[str, tuple[object, ...]], None] = {}
         self.shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -95,17 +96,17 @@ class Machine:
         """
         wanted, kept, low, next_place = self.survey.wanted, self.kept, self.low, self.next_place
         window, stack, position = self.window, self.stack, self.position
-        data, base = window.data, window.base
+        data, base, memoized = window.data, window.base, self.memoized
         next_wanted = wanted[next_place] if next_place < len(wanted) else -1
         while position < soft:
             op = data[position]
             position += 1
             if op == 0x94:  # MEMOIZE
-                if self.memoized == next_wanted:
+                if memoized == next_wanted:
                     self.keep(next_place, stack[-1])
                     self.next_place = next_place = next_place + 1
                     next_wanted = wanted[next_place] if next_place < len(wanted) else -1
-                self.memoized += 1
+                memoized += 1
             elif op == 0x68:  # BINGET
                 value = kept[low[data[position]]]
                 if value is _ABSENT:
@@ -125,6 +126,8 @@ class Machine:
             elif op == 0x85:  # TUPLE1
                 self.charged += TUPLE_COST
                 stack[-1] = (stack[-1],)
+            elif op == 0x29:  # EMPTY_TUPLE
+                stack.append(())
             elif op == 0x4A:  # BININT
                 stack.append(int.from_bytes(data[position : position + 4], "little", signed=True))
                 position += 4
@@ -134,11 +137,13 @@ class Machine:
             else:
                 self.position = position
                 actions[op](self)
-                position, stack, next_place = self.position, self.stack, self.next_place
+                position, stack = self.position, self.stack
                 if window.base != base:
                     break
-                next_wanted = wanted[next_place] if next_place < len(wanted) else -1
-        self.position = position
+                if self.next_place != next_place:  # an entry that the pickle numbers
+                    next_place = self.next_place
+                    next_wanted = wanted[next_place] if next_place < len(wanted) else -1
+        self.position, self.memoized = position, memoized
         return False
 
     def look(self) -> None:
@@ -266,6 +271,7 @@ class Machine:
         found = self.names.get((module, name))
         if found is None:
             found = self.names[(module, name)] = Name(module, name)
+            self.calls[found] = self.plan.makers.get((module, name))
             self.held += OBJECT_COST + 2 * (len(module) + len(name))
         return found
 
@@ -274,12 +280,12 @@ class Machine:
         self.charged += OBJECT_COST
         if not isinstance(args, tuple):
             raise PickleError("a call without arguments")
-        if isinstance(maker, Name):
-            known = self.plan.makers.get((maker.module, maker.name))
+        if type(maker) is Name:
+            known = self.calls[maker]
             if known is not None:
                 return self.shape(known(*args))
             made = Opaque(maker, args)
-            if maker.name.startswith("_rebuild_tensor"):
+            if args and maker.name.startswith("_rebuild_tensor"):
                 self.tensors.append(made)
                 self.pins += 1
             return made
@@ -344,7 +350,8 @@ def store(m: Machine, target: object, items: list[object], mark: Mark | None = N
     m.charged += ENTRY_COST * (len(items) // 2)
     if isinstance(target, dict):
         rows = m.plan.rows
-        if rows is not None and items and all(type(name) is Opaque for name in items[::2]):
+        many = rows is not None and items and type(items[0]) is Opaque  # first: asked for every small table as well
+        if many and rows is not None and all(type(name) is Opaque for name in items[::2]):
             taken = 0
             for index in range(0, len(items), 2):
                 taken += rows(items[index], items[index + 1])  # type: ignore[arg-type]

@@ -194,7 +194,6 @@ _TABLE: dict[int, Action] = {
     ord("N"): lambda m: m.stack.append(None),
     0x88: lambda m: m.stack.append(True),
     0x89: lambda m: m.stack.append(False),
-    ord(")"): lambda m: m.stack.append(()),
     ord("}"): _empty_dict,
     ord("]"): _empty_list,
     0x8F: _push(lambda m: set(), SET_COST),

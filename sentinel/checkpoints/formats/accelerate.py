@@ -7,12 +7,11 @@ FSDP (DCP) or DeepSpeed.
 
 from __future__ import annotations
 
-import os
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
 from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, safetensors_set, torch_file, tracked
-from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, no_owners, refuse_links, unfinished
+from sentinel.checkpoints.formats.base import Ask, Finding, newer_than, no_owners, refuse_links, unfinished
 
 NAME = "accelerate"
 _RANDOM = re.compile(r"random_states_(\d+)\.pkl")
@@ -61,15 +60,8 @@ def _inside(tree: Tree, ask: Ask) -> Finding:
 def _as_beside(tree: Tree, ranks: int) -> None:
     """One that lacks what the step beside it has is doubtful."""
     mine = {name for name in tree.files if "/" not in name}
-    for folder in neighbours(tree.root, 1):
-        try:
-            with os.scandir(folder) as entries:
-                theirs = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
-        except OSError:
-            return
-        usual = sum(bool(_RANDOM.fullmatch(name)) for name in theirs)
-        lacking = sorted(n for n in theirs - mine if n.endswith((".bin", ".safetensors", ".pkl")))
-        if usual and (lacking or usual > ranks):
-            raise NotKnown(
-                f"{(lacking or ['a rank'])[0]} is missing, which {folder.name} has: half written or deleted?"
-            )
+    name, theirs = hf_inside.beside(tree)
+    usual = sum(bool(_RANDOM.fullmatch(file)) for file in theirs)
+    lacking = sorted(n for n in theirs - mine if n.endswith((".bin", ".safetensors", ".pkl")))
+    if usual and (lacking or usual > ranks):
+        raise NotKnown(f"{visible((lacking or ['a rank'])[0])} is missing, which {visible(name)} has: half deleted?")

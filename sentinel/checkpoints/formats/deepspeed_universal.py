@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from sentinel.checkpoints.files import Broken, Tree, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
 from sentinel.checkpoints.formats import torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.formats.torch_file import TorchFile
@@ -18,6 +18,7 @@ from sentinel.inert_pickle import Opaque
 NAME = "deepspeed_universal"
 _PARAMETER = re.compile(r"zero/(.+)/([^/]+)\.pt")
 _WEIGHT = "fp32"
+_MOMENTS = frozenset(("exp_avg", "exp_avg_sq"))  # of Adam: both or none
 
 owners_by_name = no_owners
 
@@ -51,6 +52,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     for parameter, mine in sorted(kinds.items()):
         if mine != every and not _holds_folders(parameter, kinds):
             raise unfinished(tree, ask, f"{min(every - mine)}.pt of {visible(parameter)} is missing")
+    if every == {_WEIGHT} or len(every & _MOMENTS) == 1:
+        raise NotKnown("weights without the whole state of an optimizer: half deleted, or for inference only")
     named = {name for file in states for name in _parameters(file)}
     if named & kinds.keys() and named - kinds.keys():
         raise unfinished(tree, ask, f"the parameter {visible(min(named - kinds.keys()))} is missing")

@@ -3,16 +3,28 @@ DeepSpeed inside."""
 
 from __future__ import annotations
 
+import os
 import re
 
 from sentinel.checkpoints.files import Tree, visible
 from sentinel.checkpoints.formats import safetensors_set, torch_file
-from sentinel.checkpoints.formats.base import Ask, Finding, unfinished
+from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, unfinished
 from sentinel.checkpoints.work import Work
 
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.bin")
 _FSDP_RANK = re.compile(r"(.*_fsdp_\d+_rank|.*_fsdp_rank)(\d+)\.bin")
+
+
+def beside(tree: Tree) -> tuple[str, set[str]]:
+    """The nearest step beside this one and its files; none where there is none."""
+    for folder in neighbours(tree.root, 1):
+        try:
+            with os.scandir(folder) as entries:
+                return folder.name, {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+        except OSError:
+            break
+    return "", set()
 
 
 def folders(tree: Tree) -> list[str]:

@@ -17,7 +17,6 @@ from sentinel.checkpoints.formats.base import (
     SKEW_S,
     Ask,
     Finding,
-    neighbours,
     no_owners,
     refuse_links,
     unfinished,
@@ -155,14 +154,9 @@ def _written_last(tree: Tree) -> None:
 def _as_beside(tree: Tree) -> None:
     """Which files a save consists of is the Trainer's setting; one that lacks what the step beside it has is doubtful."""
     mine = {name for name in tree.files if "/" not in name}
-    for folder in neighbours(tree.root, 1):
-        try:
-            with os.scandir(folder) as entries:
-                theirs = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
-        except OSError:
-            return
-        lacking = sorted(
-            name for name in theirs - mine if name in _PARTS or name.endswith(".safetensors") or _RNG.fullmatch(name)
-        )
-        if STATE in theirs and lacking:
-            raise NotKnown(f"{visible(lacking[0])} is missing, which {visible(folder.name)} has: half deleted?")
+    beside, theirs = hf_inside.beside(tree)
+    lacking = sorted(
+        name for name in theirs - mine if name in _PARTS or name.endswith(".safetensors") or _RNG.fullmatch(name)
+    )
+    if STATE in theirs and lacking:
+        raise NotKnown(f"{visible(lacking[0])} is missing, which {visible(beside)} has: half deleted?")

@@ -175,6 +175,8 @@ def check_extras(tree: Tree, ask: Ask, finding: Finding) -> None:
             head = handle.read(0, min(16, handle.size))
         if head.strip(b"\0") and not zips.looks_like_zip(head) and head[:2] != b"\x80\x02":
             continue
+        if name.endswith(".bin") and head and not head.strip(b"\0"):
+            raise NotKnown(f"{visible(name)}: starts with zeros: a torch file that lost its content, or none")
         file = check_file(tree, name, ask)
         finding.works = [*finding.works, *file.works] if file.works else finding.works
         (finding.covered.add if file.summed else finding.unsummed.append)(name)

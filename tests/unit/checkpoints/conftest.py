@@ -363,6 +363,44 @@ class Maker:
             self.write(path / f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors", data)
         return path
 
+    def consolidated(self, folder="step-70"):
+        path = self.root / folder
+        self.hf_writer(f"{folder}/sharded")
+        table = {"w": "model-00001-of-00001.safetensors"}
+        whole = self.safetensors({"w": ("F32", (24, 4), self.floats(96))}, {"format": "pt"})
+        self.write(path / table["w"], whole)
+        self.json(path / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
+        return path
+
+    def accelerate(self, folder="step_100", step=100, ranks=4, model="safetensors"):
+        path = self.root / folder
+        if model == "safetensors":
+            self.write(path / "model.safetensors", self.safetensors({"w": ("F32", (4, 4), self.floats(16))}))
+        elif model == "bin":
+            data = self.torch_file({"w": self.tensor((4, 4))}, [self.floats(16)], "pytorch_model")
+            self.write(path / "pytorch_model.bin", data)
+        else:
+            self.dcp(f"{folder}/pytorch_model_fsdp_0", step=step)
+        value, payloads = self.state(step)
+        self.write(path / "optimizer.bin", self.torch_file({"state": value}, payloads, "optimizer"))
+        self.write(path / "scheduler.bin", self.torch_file({"last_epoch": step}, prefix="scheduler"))
+        for rank in range(ranks):
+            data = self.torch_file({"step": 7}, prefix=f"random_states_{rank}")
+            self.write(path / f"random_states_{rank}.pkl", data, 1)
+        return path
+
+    def universal(self, folder="global_step4_universal", step=4):
+        path = self.root / folder
+        names = ["layers.0.weight", "layers.1.weight"]
+        for name in names:
+            for kind in ("fp32", "exp_avg", "exp_avg_sq"):
+                data = self.torch_file({"param": self.tensor((4, 4))}, [self.floats(16)], kind)
+                self.write(path / "zero" / name / f"{kind}.pt", data)
+        states = {"global_steps": step, "param_shapes": [dict.fromkeys(names, 1)], "dp_world_size": 8, "mp_world_size": 1,
+                  "ds_config": {"zero_optimization": {"stage": 1}}}  # fmt: skip
+        self.write(path / "mp_rank_00_model_states.pt", self.torch_file(states, prefix="mp_rank_00_model_states"))
+        return path
+
     def legacy(self, name, step=5):
         """A file of torch's format before 1.6."""
         out = io.BytesIO()

@@ -34,6 +34,11 @@ FORMATS = {
     "nemo": lambda m, at, step: m.nemo(f"{at}/m--step={step}-last", step),
     "lightning": lambda m, at, step: m.lightning(f"{at}/epoch=0-step={step}.ckpt", step),
     "legacy": lambda m, at, step: m.legacy(f"{at}/iter_{step}.pt", step),
+    "accelerate": lambda m, at, step: m.accelerate(f"{at}/step_{step}", step),
+    "accelerate_bin": lambda m, at, step: m.accelerate(f"{at}/step_{step}", step, model="bin"),
+    "accelerate_fsdp": lambda m, at, step: m.accelerate(f"{at}/step_{step}", step, model="fsdp"),
+    "universal": lambda m, at, step: m.universal(f"{at}/global_step{step}_universal", step),
+    "consolidated": lambda m, at, step: m.consolidated(f"{at}/step-{step}"),
     "hf_writer": lambda m, at, step: m.hf_writer(f"{at}/step-{step}"),
 }
 

@@ -22,48 +22,31 @@ def cut(path):
 # --- Accelerate ------------------------------------------------------------------------------------------------------
 
 
-def accelerate(make, folder="step_100", ranks=4, model="safetensors"):
-    path = make.root / folder
-    if model == "safetensors":
-        make.write(path / "model.safetensors", make.safetensors({"w": ("F32", (4, 4), make.floats(16))}))
-    elif model == "bin":
-        data = make.torch_file({"w": make.tensor((4, 4))}, [make.floats(16)], "pytorch_model")
-        make.write(path / "pytorch_model.bin", data)
-    else:
-        make.dcp(f"{folder}/pytorch_model_fsdp_0", step=100)
-    value, payloads = make.state(100)
-    make.write(path / "optimizer.bin", make.torch_file({"state": value}, payloads, "optimizer"))
-    make.write(path / "scheduler.bin", make.torch_file({"last_epoch": 100}, prefix="scheduler"))
-    for rank in range(ranks):
-        make.write(path / f"random_states_{rank}.pkl", make.torch_file({"step": 7}, prefix=f"random_states_{rank}"), 1)
-    return path
-
-
 @pytest.mark.parametrize("model", ["safetensors", "bin", "fsdp"])
 def test_accelerate(make, model):
-    answer = ask(make, accelerate(make, model=model))
+    answer = ask(make, make.accelerate(model=model))
     assert (answer.valid, answer.format, answer.step) == (True, "accelerate", 100)
 
 
 @pytest.mark.parametrize("name", ["optimizer.bin", "scheduler.bin", "random_states_2.pkl", "model.safetensors"])
 def test_accelerate_cut_short(make, name):
-    path = accelerate(make)
+    path = make.accelerate()
     cut(path / name)
     assert ask(make, path).valid is False
 
 
 def test_accelerate_without_a_rank(make):
-    path = accelerate(make)
+    path = make.accelerate()
     (path / "random_states_1.pkl").unlink()
     assert ask(make, path).valid is False
-    whole = accelerate(make, "step_200")
+    whole = make.accelerate("step_200")
     (whole / "random_states_3.pkl").unlink()  # the last: only the step beside tells
-    accelerate(make, "step_300")
+    make.accelerate("step_300")
     assert ask(make, whole).valid is None
 
 
 def test_accelerate_without_a_model(make):
-    path = accelerate(make)
+    path = make.accelerate()
     (path / "model.safetensors").unlink()
     assert ask(make, path).valid is False
 
@@ -111,21 +94,8 @@ def test_ranks_of_fsdp_with_a_hole(make):
 # --- DeepSpeed, universal --------------------------------------------------------------------------------------------
 
 
-def universal(make, folder="global_step4_universal"):
-    path = make.root / folder
-    names = ["layers.0.weight", "layers.1.weight"]
-    for name in names:
-        for kind in ("fp32", "exp_avg", "exp_avg_sq"):
-            data = make.torch_file({"param": make.tensor((4, 4))}, [make.floats(16)], kind)
-            make.write(path / "zero" / name / f"{kind}.pt", data)
-    states = {"global_steps": 4, "param_shapes": [dict.fromkeys(names, 1)], "dp_world_size": 8, "mp_world_size": 1,
-              "ds_config": {"zero_optimization": {"stage": 1}}}  # fmt: skip
-    make.write(path / "mp_rank_00_model_states.pt", make.torch_file(states, prefix="mp_rank_00_model_states"))
-    return path
-
-
 def test_universal(make):
-    answer = ask(make, universal(make), "checksum")
+    answer = ask(make, make.universal(), "checksum")
     assert (answer.valid, answer.format, answer.step) == (True, "deepspeed_universal", 4)
 
 
@@ -133,7 +103,7 @@ def test_universal(make):
     "gone", ["zero/layers.1.weight", "zero/layers.0.weight/exp_avg.pt", "mp_rank_00_model_states.pt"]
 )
 def test_universal_with_something_missing(make, gone):
-    path = universal(make)
+    path = make.universal()
     target = path / gone
     if target.is_dir():
         shutil.rmtree(target)
@@ -142,8 +112,17 @@ def test_universal_with_something_missing(make, gone):
     assert ask(make, path).valid is not True
 
 
+@pytest.mark.parametrize("kinds", [("exp_avg",), ("exp_avg", "exp_avg_sq")])
+def test_universal_whose_moments_are_gone_everywhere(make, kinds):
+    path = make.universal()
+    for kind in kinds:
+        for file in path.glob(f"zero/*/{kind}.pt"):
+            file.unlink()
+    assert ask(make, path).valid is None
+
+
 def test_universal_cut_short(make):
-    path = universal(make)
+    path = make.universal()
     cut(path / "zero/layers.0.weight/fp32.pt")
     assert ask(make, path).valid is False
 
@@ -151,18 +130,8 @@ def test_universal_cut_short(make):
 # --- DCP's Hugging Face writer, consolidated -------------------------------------------------------------------------
 
 
-def consolidated(make):
-    path = make.root / "step-70"
-    make.hf_writer("step-70/sharded")
-    table = {"w": "model-00001-of-00001.safetensors"}
-    whole = make.safetensors({"w": ("F32", (24, 4), make.floats(96))}, {"format": "pt"})
-    make.write(path / table["w"], whole)
-    make.json(path / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
-    return path
-
-
 def test_consolidated(make):
-    answer = ask(make, consolidated(make))
+    answer = ask(make, make.consolidated())
     assert (answer.valid, answer.step) == (True, 70)
 
 
@@ -170,7 +139,7 @@ def test_consolidated(make):
     "name", ["model-00001-of-00001.safetensors", "sharded/shard-00002-model-00001-of-00001.safetensors"]
 )
 def test_consolidated_cut_short_or_missing(make, name):
-    path = consolidated(make)
+    path = make.consolidated()
     cut(path / name)
     assert ask(make, path).valid is False
     (path / name).unlink()
@@ -178,7 +147,7 @@ def test_consolidated_cut_short_or_missing(make, name):
 
 
 def test_shards_that_were_not_consolidated(make):
-    path = consolidated(make)
+    path = make.consolidated()
     (path / "model-00001-of-00001.safetensors").unlink()
     (path / "model.safetensors.index.json").unlink()
     assert ask(make, path).valid is not True
@@ -200,6 +169,12 @@ def test_what_is_no_torch_file_is_none_of_ours(make):
     path = make.dcp("step-10", step=10)
     make.write(path / "vocabulary.bin", b"\x01\x02words")
     assert ask(make, path).valid is True
+
+
+def test_a_bin_of_zeros_may_be_anything(make):
+    path = make.dcp("step-10", step=10)
+    make.write(path / "tokens.bin", bytes(100))
+    assert ask(make, path).valid is None
 
 
 # --- NVRx that states its number of ranks ----------------------------------------------------------------------------
@@ -237,3 +212,12 @@ def test_the_arguments_of_the_trainer_tell_how_many_ranks_there_were(make, count
     arguments = {"distributed_state": {"num_processes": 4}}
     make.write(path / "training_args.bin", make.torch_file(arguments, prefix="training_args"))
     assert ask(make, path).valid is valid
+
+
+def test_folders_that_accelerate_numbers_itself_are_found(make):
+    """``checkpoint_3`` is the fourth save, not step 3: it is listed, and its step is not known."""
+    from sentinel.checkpoints.inventory import listing
+
+    make.accelerate("run/checkpoints/checkpoint_3")
+    (part,) = listing(make.root / "run", "global", None, now_s=make.now_s)
+    assert (part.format, part.valid, part.step) == ("accelerate", True, None)
