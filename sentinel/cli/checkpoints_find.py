@@ -16,6 +16,7 @@ import click
 from sentinel.checkpoints import inventory as stock
 from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.files import visible
+from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.records import (
     Candidate,
     Costs,
@@ -37,13 +38,14 @@ from sentinel.errors import Refused, UserError
 # Up to so much every candidate is read at the level asked for; beyond it only those that would be chosen.
 EAGER_BYTES = 8 << 30
 _DEADLINE = "Give a folder so long: a frozen file system is then not known."
+_NEXT = "The nodes of the next attempt in Slurm's order: each rank must find its shard on its own, or by replication."
 _LEVELS = click.Choice(["structural", "checksum", "content"])
 
 
 class Spread(click.Command):
     """A command whose listed options take several values: ``--lost a b`` is ``--lost a --lost b``."""
 
-    several: frozenset[str] = frozenset({"--local", "--lost", "--nodes", "--global", "--peer"})
+    several: frozenset[str] = frozenset({"--local", "--lost", "--nodes", "--next", "--global", "--peer"})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -130,6 +132,7 @@ def _settings(no_cache: bool) -> Settings:
 @click.option("--local", multiple=True, metavar="[NODE=]DIR", help="A node's own folder; %N is the node's name.")
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes: a,b or node[1-4].")
 @click.option("--lost", multiple=True, metavar="NODE", help="A node that the next attempt will not have.")
+@click.option("--next", "following", multiple=True, metavar="LIST", help=_NEXT)
 @click.option("--onset-step", type=int, help="The first step whose numbers were bad: only earlier ones count.")
 @click.option("--step-last", type=int, help="The last step that was completed (default: the newest checkpoint's).")
 @click.option("--step-time", "step_time_s", type=float, default=10.0, show_default=True, help="Seconds per step.")
@@ -146,6 +149,7 @@ def find(
     local: tuple[str, ...],
     nodes: tuple[str, ...],
     lost: tuple[str, ...],
+    following: tuple[str, ...],
     onset_step: int | None,
     step_last: int | None,
     step_time_s: float,
@@ -165,12 +169,14 @@ def find(
     \b
     sentinel checkpoints find --global /lustre/run7
     sentinel checkpoints find --global /lustre/run7 --local /nvme/%N/run7 --nodes node[1-4] --lost node3 --json
+    sentinel checkpoints find --local /nvme/%N/run7 --nodes node[1-4] --lost node3 --next node[1-2,4-5]
     sentinel checkpoints find --global /lustre/run7 --onset-step 1200 --level content
     """
     if not global_ and not local:
         raise UserError("no folder to look in", fix="Name one with --global DIR or --local DIR.")
     names = expand_nodes(nodes)
     gone = frozenset(expand_nodes(lost))
+    ordered = [name for name in expand_nodes(following) if name not in gone]
     wanted: Level = parse_level(level) if level else ("content" if onset_step is not None else "structural")
     roots: list[tuple[Tier, str, Path]] = [("global", "", Path(text)) for text in global_]
     roots += [("local", host, path) for host, path in local_folders(local, [*names, *sorted(gone - set(names))])]
@@ -178,13 +184,15 @@ def find(
         "step_last": step_last,
         "onset_step": onset_step,
         "step_time_s": step_time_s,
-        "next_nodes": frozenset(names) - gone if names else None,
+        "next_nodes": frozenset(ordered or names) - gone if ordered or names else None,
         "lost_nodes": gone,
         "world_size": world_size,
         "costs": Costs(),
         "rejected": frozenset(rejected),
     }
-    candidates, decision = _search(roots, wanted, names, limit, everything, _settings(no_cache), question, deadline_s)
+    candidates, decision = _search(
+        roots, wanted, (names, ordered), limit, everything, _settings(no_cache), question, deadline_s
+    )
     if as_json:
         echo_decision(decision)
     else:
@@ -196,7 +204,7 @@ def find(
 def _search(
     roots: Sequence[tuple[Tier, str, Path]],
     level: Level,
-    names: Sequence[str],
+    nodes: tuple[Sequence[str], Sequence[str]],
     limit: int,
     everything: bool,
     settings: Settings,
@@ -205,6 +213,7 @@ def _search(
 ) -> tuple[list[Candidate], Decision]:
     """List, choose, and read what was chosen; while it does not hold, the next. Little data is read at once."""
     here = _this_host()
+    names, ordered = nodes
     spread = names if here not in names else ()
     parts = [part for listed in listings(roots, "structural", settings, limit, deadline_s) for part in listed]
     if level != "structural" and (everything or sum(part.bytes for part in parts) <= EAGER_BYTES):
@@ -214,7 +223,8 @@ def _search(
         candidates = [
             stock.place_in_blocks(c, spread, here) for c in stock.join([parts], world_size=question["world_size"])
         ]
-        decision = choose(candidates, level="structural", **question)
+        places = _places(candidates, ordered, question["world_size"])
+        decision = choose(candidates, level="structural", **question, **places)
         chosen = decision.chosen
         if chosen is None or level_at_least(chosen.level, level):
             return candidates, decision
@@ -222,6 +232,21 @@ def _search(
             raise AssertionError(f"{chosen.path} was read at level {level} and says {chosen.level}")
         read.add((chosen.path, chosen.step))
         parts = _read_closer(parts, chosen, level, settings, deadline_s)
+
+
+def _places(candidates: Sequence[Candidate], ordered: Sequence[str], world: int | None) -> dict[str, Any]:
+    """Where each rank of the next attempt will run, as Slurm fills nodes by default; nothing where that is not known.
+
+    NVRx looks for a shard in the folder of its rank, on the node where that rank runs now; only with replication (some
+    shard lies on two hosts) do the ranks fetch what they lack from each other.
+    """
+    local = [candidate for candidate in candidates if candidate.tier != "global"]
+    ranks = world or max((candidate.world_size or 0 for candidate in local), default=0)
+    if not ordered or not ranks or ranks % len(ordered):
+        return {}
+    share = ranks // len(ordered)
+    replicated = any(c.format == nvrx.NAME and any(len(hosts) > 1 for hosts in c.shards.values()) for c in local)
+    return {"rank_hosts": {rank: ordered[rank // share] for rank in range(ranks)}, "fetch_peers": replicated}
 
 
 def _read_closer(

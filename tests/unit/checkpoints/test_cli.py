@@ -325,3 +325,51 @@ def test_within_its_deadline_a_move_does_what_it_does_without(make):
     assert copied["complete"] is True
     refused = run("quarantine", make.root / "run", make.root / "elsewhere", "--deadline", "60")
     assert isinstance(refused.exception, UserError) and "not below" in refused.exception.message
+
+
+def local_tier(make, replicas=False):
+    """NVRx, four ranks on four nodes; with replicas each node also holds its neighbour's shard."""
+    whole = make.nvrx("whole", step=200)
+    for rank in range(4):
+        for owner in {rank, (rank + 1) % 4} if replicas else {rank}:
+            target = make.root / f"nvme/n{rank}/run/s1/{rank}/iter_0000200_{owner}_local.pt"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(whole / f"{owner}/iter_0000200_{owner}_local.pt", target)
+
+
+def chosen(make, *more):
+    words = [
+        "find",
+        "--local",
+        f"{make.root}/nvme/%N/run",
+        "--nodes",
+        "n[0-3]",
+        "--world-size",
+        "4",
+        "--json",
+        "--no-cache",
+    ]
+    done = CliRunner().invoke(checkpoints, [*words, *more], standalone_mode=False)
+    decision = json.loads(done.stdout.splitlines()[0])
+    return (decision["chosen"] or {}).get("step"), decision["candidates"][0]["verdict"]
+
+
+def test_each_rank_must_find_its_shard_on_its_own_node(make):
+    local_tier(make)
+    assert chosen(make)[0] == 200
+    assert chosen(make, "--next", "n[0-3]")[0] == 200
+    step, why = chosen(make, "--next", "n0,n2,n1,n3")
+    assert step is None and "rank 1 will run on n2, its shard is on n1" in why
+
+
+def test_with_replication_a_replaced_node_is_no_loss(make):
+    local_tier(make, replicas=True)
+    assert chosen(make, "--lost", "n1", "--next", "n0,n2,n3,n4")[0] == 200
+    step, why = chosen(make, "--lost", "n0,n1", "--next", "n2,n3,n4,n5")
+    assert step is None and "rank 1" in why
+
+
+def test_without_replication_a_replaced_node_is(make):
+    local_tier(make)
+    step, why = chosen(make, "--lost", "n1", "--next", "n0,n2,n3,n4")
+    assert step is None and "rank 1 was only on n1, which is lost" in why
