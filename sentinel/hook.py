@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sentinel.protocol import EVENT, HEADER, digest_of
+from sentinel.protocol import EVENT, EVIDENCE, HEADER, digest_of
 
 PROOF = 9
 ISOLATE = 2  # DCGM's severity of an error that takes a GPU out of service
@@ -134,8 +134,44 @@ def prolog(environment: Mapping[str, str]) -> int:
         return 0
     for gpu, code, text in proofs(output):
         print(f"sentinel: node refused: GPU {gpu}: DCGM error {code}: {shown(text)}", file=sys.stderr)
+        try:
+            tell_refused(environment, gpu, code, shown(text))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            print(f"sentinel: the daemon was not told: {error}", file=sys.stderr)
         return PROOF
     return 0
+
+
+def tell_refused(environment: Mapping[str, str], gpu: int, code: int, text: str) -> None:
+    """The proof, to the daemon, if one is configured: it says in Slurm why the node was refused.
+
+    Raises:
+        OSError, SubprocessError: munged or the daemon does not answer.
+    """
+    node = environment.get("SENTINEL_NODE") or environment.get("SLURMD_NODENAME", "")
+    if not environment.get("SENTINEL_URL") or not node:
+        return
+    now_s = time.time()
+    now = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(now_s))
+    item = {
+        "id": digest_of(f"prolog/{node}/{gpu}/{code}/{int(now_s)}", b"")[:20].decode(),
+        "at": now,
+        "seen_at": now,
+        "source": "diagnostic",
+        "kind": "diag_failed",
+        "trust": "system",
+        "where": {"node": node},  # the number is DCGM's, not Slurm's: it stays in the text
+        "text": f"level 1 in the prolog: DCGM's GPU {gpu}: error {code}: {text}",
+        "data": {"code": code, "severity": ISOLATE, "level": 1, "convicts": True},
+    }
+    # One item of a spool that never goes on; the daemon knows what it has by the item's id.
+    body = json.dumps({"node": node, "epoch": item["id"], "first": 1, "items": [item]}).encode()
+    deadline_s = time.monotonic() + float(environment.get("SENTINEL_EVENT_S", EVENT_S))
+    host, port = address_of(environment["SENTINEL_URL"])
+    credential = sign(digest_of(EVIDENCE, body), environment.get("SENTINEL_MUNGE_SOCKET", ""), deadline_s)
+    status = post(host, port, EVIDENCE, body, credential, deadline_s)
+    if status != 200:
+        raise OSError(f"it answered {status}")
 
 
 def listening(host: str) -> bool:

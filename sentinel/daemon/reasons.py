@@ -1,7 +1,8 @@
 """Nodes that our own prolog refused: Slurm drains them with words that explain nothing. The daemon puts the reason there.
 
-The agent's verdict, on which the prolog acted, comes with each heartbeat. Only Slurm's own "Prolog error" is replaced, only
-while the agent convicts its node, and only where draining is switched on (promise 7); then the drain is ours to take back.
+The agent's verdict, on which the prolog acted, comes with each heartbeat; a prolog without an agent sends its proof. Only
+Slurm's own "Prolog error" is replaced, only on such a conviction, and only where draining is switched on (promise 7); then
+the drain is ours to take back.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Reasons:
     """Looks at the newest snapshot of the fleet now and then.
 
     Args:
-        incident: id of the incident that convicts a node, if there is one.
+        incident: id and cause of the incident that convicts a node, if there is one.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Reasons:
         writer: SlurmWriter,
         live: Live,
         modes: Modes,
-        incident: Callable[[str], str | None],
+        incident: Callable[[str], tuple[str, str] | None],
         telemetry: Telemetry,
         log: Log,
     ) -> None:
@@ -79,8 +80,11 @@ class Reasons:
 
     def _reason(self, node: NodeView) -> str | None:
         mode = next((self._modes.partitions[p] for p in node.partitions if p in self._modes.partitions), None)
-        seen = self._live.nodes.get(node.name)
-        if (mode or self._modes.default).drain != "act" or seen is None or seen.verdict.get("word") != "BAD":
+        if (mode or self._modes.default).drain != "act":
             return None
-        incident = self._incident(node.name) or "prolog"
-        return f"{OURS}{incident} {seen.verdict.get('code', '')}: {seen.verdict.get('sentence', '')}"[:200]
+        seen, convicting = self._live.nodes.get(node.name), self._incident(node.name)
+        if seen is not None and seen.verdict.get("word") == "BAD":
+            incident = convicting[0] if convicting else "prolog"
+            return f"{OURS}{incident} {seen.verdict.get('code', '')}: {seen.verdict.get('sentence', '')}"[:200]
+        # Without an agent the prolog itself sent its proof, and an incident came of it.
+        return f"{OURS}{convicting[0]} {convicting[1]}" if convicting else None

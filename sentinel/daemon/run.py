@@ -189,8 +189,11 @@ def _judging(base: Base, signals: Signals | None, known: Known) -> tuple[Tell, R
 
 
 def _reasons(base: Base, judge: Judge) -> Reasons:
-    def incident(node: str) -> str | None:
-        return next((name for name, verdict in reversed(judge.verdicts.items()) if node in verdict.drain), None)
+    def incident(node: str) -> tuple[str, str] | None:
+        found = (
+            (name, verdict.cause.value) for name, verdict in reversed(judge.verdicts.items()) if node in verdict.drain
+        )
+        return next(found, None)
 
     return Reasons(
         writer=base.writer,

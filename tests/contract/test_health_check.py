@@ -15,9 +15,13 @@ from typing import Any
 
 import pytest
 from fake_node_daemon import FakeDaemon
+from node_process import running_munged
 
 from sentinel.adapters.munge import Munge
-from sentinel.errors import Unavailable
+from sentinel.adapters.rules_files import load_rules
+from sentinel.classify import History, classify
+from sentinel.model import Incident
+from sentinel.wire import evidence_from
 
 ROOT = Path(__file__).parents[2]
 BAD: dict[str, Any] = {"errors": [{"test": "software", "gpu": 1, "code": 118, "severity": 2}]}
@@ -157,35 +161,50 @@ def test_a_check_that_forks_and_never_ends_is_left_behind(node: Node, tmp_path: 
     assert node.verdict.startswith("UNKNOWN ")
 
 
-@pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed")
-def test_a_daemon_that_is_configured_hears_of_the_fault(node: Node, tmp_path: Path) -> None:
-    folder = tmp_path / "munge"
-    folder.mkdir()
-    (folder / "key").write_bytes(os.urandom(1024))
-    (folder / "key").chmod(0o600)
-    munged = subprocess.Popen(
-        ["munged", "--foreground", "--force", f"--key-file={folder}/key", f"--socket={folder}/socket",
-         f"--pid-file={folder}/pid", f"--log-file={folder}/log", f"--seed-file={folder}/seed"],
-        stderr=subprocess.DEVNULL,
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    if shutil.which("munged") is None:
+        pytest.skip("munged is not installed")
+    (tmp_path / "munge").mkdir()
+    with running_munged(tmp_path / "munge") as munge_socket:
+        made = FakeDaemon(Munge(munge_socket)).start()
+        yield made
+        made.stop()
+
+
+def reaching(daemon: FakeDaemon, tmp_path: Path) -> dict[str, str]:
+    return {"SENTINEL_URL": daemon.url, "SENTINEL_MUNGE_SOCKET": f"{tmp_path}/munge/socket", "SENTINEL_EVENT_S": "10"}
+
+
+def test_a_daemon_that_is_configured_hears_of_the_fault(node: Node, daemon: FakeDaemon, tmp_path: Path) -> None:
+    node.gpus(**BAD)
+    done = node.check(**reaching(daemon, tmp_path))
+    assert done.returncode == 0
+    assert "diag_failed" in daemon.kinds(), done.stderr
+    (found,) = [item for _, item in daemon.evidence if item["kind"] == "diag_failed"]
+    assert (found["where"]["node"], found["source"], found["trust"]) == ("n1", "diagnostic", "system")
+    daemon.stop()
+    assert node.check(**reaching(daemon, tmp_path) | {"SENTINEL_EVENT_S": "1"}).returncode == 0
+    assert node.verdict.startswith("BAD "), "the verdict does not wait for the daemon"
+
+
+def test_a_prolog_that_finds_proof_itself_tells_the_daemon(node: Node, daemon: FakeDaemon, tmp_path: Path) -> None:
+    """No agent, no health check: level 1 in the prolog."""
+    node.gpus(**BAD)
+    engine = {"SENTINEL_DCGM_HOST": node.environment["SENTINEL_DCGM_HOST"]}
+    done = node.prolog(**engine, **reaching(daemon, tmp_path))
+    assert done.returncode == 1
+    ((_, item),) = daemon.evidence
+    found = evidence_from(item)
+    assert (found.kind, found.where.node, found.trust, found.data["convicts"]) == ("diag_failed", "n1", "system", True)
+    assert "118" in found.text
+    verdict = classify(
+        Incident("i", found.at, found.at, nodes=("n1",), evidence=(found,)), history=History(), rules=load_rules(),
+        now=found.at,
     )  # fmt: skip
-    credentials = Munge(str(folder / "socket"))
-    try:
-        for _ in range(100):
-            try:
-                credentials.encode(b"x")
-                break
-            except Unavailable:
-                time.sleep(0.05)
-        daemon = FakeDaemon(credentials).start()
-        node.gpus(**BAD)
-        done = node.check(SENTINEL_URL=daemon.url, SENTINEL_MUNGE_SOCKET=str(folder / "socket"), SENTINEL_EVENT_S="10")
-        assert done.returncode == 0
-        assert "diag_failed" in daemon.kinds(), done.stderr
-        (found,) = [item for _, item in daemon.evidence if item["kind"] == "diag_failed"]
-        assert (found["where"]["node"], found["source"], found["trust"]) == ("n1", "diagnostic", "system")
-        daemon.stop()
-        assert node.check(SENTINEL_URL=daemon.url, SENTINEL_MUNGE_SOCKET=str(folder / "socket")).returncode == 0
-        assert node.verdict.startswith("BAD "), "the verdict does not wait for the daemon"
-    finally:
-        munged.terminate()
-        munged.wait(10)
+    assert verdict.drain == ("n1",)
+    daemon.stop()
+    refused = node.prolog(**engine, **reaching(daemon, tmp_path) | {"SENTINEL_EVENT_S": "1"})
+    assert refused.returncode == 1, "a daemon that is away changes nothing"
+    node.gpus()
+    assert node.prolog(**engine).returncode == 0

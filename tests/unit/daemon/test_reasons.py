@@ -33,7 +33,9 @@ class Writer:
 
 
 class Case:
-    def __init__(self, *nodes: NodeView, modes: Modes = ACT, incident: str | None = None, **verdicts: Any) -> None:
+    def __init__(
+        self, *nodes: NodeView, modes: Modes = ACT, incident: tuple[str, str] | None = None, **verdicts: Any
+    ) -> None:
         self.writer, self.live, self.log = Writer(), Live(), StringIO()
         self.see(*nodes)
         for name, verdict in verdicts.items():
@@ -63,9 +65,15 @@ async def test_it_is_explained_once_by_what_the_agent_says() -> None:
 
 
 async def test_an_incident_that_convicts_it_is_named() -> None:
-    case = Case(refused(), n1=BAD, incident="ab12")
+    case = Case(refused(), n1=BAD, incident=("ab12", "gpu_fallen_off_bus"))
     await case.reasons.look()
     assert case.writer.said == [("n1", "sentinel:ab12 gpu_lost: GPU 1 is lost")]
+
+
+async def test_without_an_agent_the_incident_of_the_prologs_proof_explains_it() -> None:
+    case = Case(refused(), incident=("ab12", "gpu_memory_ecc"))
+    await case.reasons.look()
+    assert case.writer.said == [("n1", "sentinel:ab12 gpu_memory_ecc")]
 
 
 @pytest.mark.parametrize(
