@@ -31,6 +31,7 @@ def context(
         _many_links,
         _many_jobs,
         _stopped_task,
+        _self_ended,
         differing,
         recurring,
     ):
@@ -174,6 +175,18 @@ def _stopped_task(
         return []
     who = f"rank {min(ranks)}" if ranks else f"a task on {min(nodes)}" if nodes else "one task"
     return [_ground(stuck[0].evidence, "stopped-one", {C.NCCL_HANG_UNKNOWN: 1.5}, f"{who} is stuck, the others wait")]
+
+
+def _self_ended(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A step is also cancelled when one of its tasks failed by itself: then nobody asked for its end."""
+    exits = [r for r in readings if r.key == "task-exit"]
+    ended = next((r for r in readings if r.key == "step-cancelled"), None)
+    if ended is None or not exits:
+        return []
+    weights = {cause: -weight for cause, weight in ended.weights.items() if weight > 0}
+    return [_ground(exits[0].evidence, "self-ended", weights, "a task failed by itself, and the step was ended for it")]
 
 
 ContextRule = Callable[[Incident, Sequence[Reading], History, Rules, datetime], list[Reading]]

@@ -46,7 +46,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             follows = bool(causes) and _follows(reading, causes[0]) and _points_to(reading) is not _points_to(causes[0])
             roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
-    known = bool(causes)
+    first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
     echoes = _echoes(readings)
     seen: set[str] = set()
     lines: list[object] = []  # causes in order of time, by the line that said them
@@ -59,7 +59,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
         seen.add(reading.key)
         role = roles[id(reading)]
         factor = 1.0
-        if role is Role.CONSEQUENCE and known:
+        if role is Role.CONSEQUENCE and first is not None and (causes or not _before(reading, first)):
             factor = SHADOW
         elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
             factor = 0.4

@@ -80,6 +80,21 @@ def test_a_cancellation_with_nothing_before_it_is_the_cause() -> None:
     assert verdict.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
 
 
+CANCELLED = "slurmstepd: error: *** STEP 52.0 ON c4 CANCELLED AT 2026-03-04T12:30:00 ***\n"
+REFUSED = "connect: Connection refused\n"
+
+
+def test_a_weak_word_before_a_cancellation_outweighs_it_and_after_it_does_not() -> None:
+    assert judge(log(REFUSED + CANCELLED)).cause is Cause.NETWORK_BOOTSTRAP
+    assert judge(log(CANCELLED + REFUSED)).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+@pytest.mark.parametrize(("code", "ended_it"), [(1, True), (143, False)])
+def test_a_task_that_failed_by_itself_is_why_the_step_was_cancelled(code: int, ended_it: bool) -> None:
+    verdict = judge(log(f"srun: error: c4: task 0: Exited with exit code {code}\n{CANCELLED}"))
+    assert (verdict.cause is not Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT) is ended_it
+
+
 def test_slurm_reports_an_oom_kill_after_what_it_did() -> None:
     text = (
         "RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly\n"
