@@ -1,0 +1,145 @@
+"""History at 2,048 nodes: what a verdict pays for it, what people wait for, and which nodes it calls lemons.
+
+Cost: a store with a month of 3,000 judged incidents, 20,000 attempts on 64 nodes each and 184,000 values of counters (two
+that grow on every node: the worst case). Lemons: a simulated fleet (Poisson failures; 1.2 % of the nodes fail ``times`` as
+often as the others do), judged by ``classify.node_scores`` after 7, 14 and 28 days. Nothing but failures over work counts.
+
+Run: PYTHONPATH=.:tests/support python tests/bench/history.py [--nodes 2048] [--seeds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from core_world import opened
+
+from sentinel.adapters import store_tables as t
+from sentinel.adapters.signals_files import load_signals
+from sentinel.adapters.store import Store
+from sentinel.classify import History, PastFailure, node_scores
+from sentinel.daemon.ageing import read_trends
+from sentinel.daemon.live import Live
+from sentinel.daemon.past import Past, exposure
+from sentinel.daemon.scores import read_scores
+from sentinel.model import Cause
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+PER_NODE_DAY = 6.5e-3  # failures; the order of what large clusters report
+CAUSES = (Cause.GPU_MEMORY_ECC, Cause.USER_CODE, Cause.GPU_FALLEN_OFF_BUS, Cause.NETWORK_FABRIC)
+
+
+def fill(store: Store, nodes: int) -> None:
+    rng = random.Random(1)
+    names = [f"n{number}" for number in range(nodes)]
+    incidents: list[dict[str, Any]] = []
+    for number in range(3000):
+        at = NOW - timedelta(days=30 * rng.random())
+        incidents.append(
+            {
+                "id": f"i{number}", "opened_at": at, "updated_at": at, "closed_at": at, "state": "closed", "job": number,
+                "attempt": 0, "user": f"u{number % 50}", "nodes": [], "outcome": "", "cause": rng.choice(CAUSES),
+                "scope": "gpu", "confidence": 0.9, "culprit_nodes": [rng.choice(names)], "culprit_gpus": [],
+                "culprit_ranks": [], "seen_on": [], "onset_step": None, "decided_at": at,
+            }
+        )  # fmt: skip
+    attempts: list[dict[str, Any]] = []
+    for number in range(20000):
+        at, first = NOW - timedelta(days=30 * rng.random()), rng.randrange(0, max(1, nodes - 64))
+        attempts.append(
+            {
+                "job": number, "attempt": 0, "started_at": at, "user": "u", "partition": "p", "name": "x",
+                "nodes": names[first : first + 64], "ended_at": at + timedelta(hours=3), "state": "completed",
+                "first_step": 1, "last_step": 2, "step_time_s": 1.0,
+            }
+        )  # fmt: skip
+    counters = []
+    for name in names:
+        units = [("", "told by dcgm"), *((f"gpu{gpu}", "ecc_corrected") for gpu in rng.sample(range(8), 2))]
+        for unit, counter in units:
+            for day in range(30):
+                at = NOW - timedelta(days=day)
+                row = {"node": name, "unit": unit, "name": counter, "day": f"{at:%Y-%m-%d}", "at": at}
+                counters.append({**row, "value": 1.0 if not unit else float(100 - day)})
+    with store.engine.begin() as connection:
+        connection.execute(sa.insert(t.incident), incidents)
+        connection.execute(sa.insert(t.attempt), attempts)
+        connection.execute(sa.insert(t.counter), counters)
+
+
+def clock(label: str, do: Callable[[], object], times: int = 3) -> None:
+    best = float("inf")
+    for _ in range(times):
+        began_s = time.perf_counter()
+        do()
+        best = min(best, time.perf_counter() - began_s)
+    print(f"  {label:48} {1000 * best:8.1f} ms")
+
+
+def cost(nodes: int) -> None:
+    counters = load_signals().counters
+    with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as store:
+        fill(store, nodes)
+        past = Past(store)
+
+        def changed() -> None:
+            past.changed("i7")
+            past.history(NOW)
+
+        clock("history for the first verdict", lambda: Past(store).history(NOW))
+        clock("history for the next, nothing changed", lambda: past.history(NOW))
+        clock("history for the next, one incident changed", changed)
+        clock("trends of counters (hourly, no verdict waits)", lambda: read_trends(store, counters, NOW), 1)
+        clock("work of each node in a month", lambda: exposure(store, NOW - timedelta(days=30), NOW, None), 1)
+        clock("scores for people (kept 50 times as long)", lambda: read_scores(store, Live(), counters, NOW), 1)
+    print(f"  peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+def fleet(nodes: int, times: float, days: int, seed: int) -> tuple[int, int, int]:
+    """Lemons found, good nodes called lemons, lemons there are."""
+    rng = random.Random(seed)
+    lemons = set(rng.sample(range(nodes), max(1, round(0.012 * nodes))))
+    failures = []
+    for node in range(nodes):
+        rate = PER_NODE_DAY * (times if node in lemons else 1.0)
+        at = rng.expovariate(rate)
+        while at < days:
+            when = NOW - timedelta(days=days - at)
+            failures.append(PastFailure(when, Cause.GPU_MEMORY_ECC, node=f"n{node}", job=rng.randrange(10**6)))
+            at += rng.expovariate(rate)
+    busy = {f"n{node}": days * 86400.0 * rng.uniform(0.6, 1.0) for node in range(nodes)}
+    called = {score.node for score in node_scores(History(tuple(failures), busy), NOW) if score.lemon}
+    right = len(called & {f"n{node}" for node in lemons})
+    return right, len(called) - right, len(lemons)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--nodes", type=int, default=2048)
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    print(f"cost at {options.nodes} nodes")
+    cost(options.nodes)
+    print(
+        f"lemons, simulated: {options.nodes} nodes, {PER_NODE_DAY:g} failures a node-day, mean of {options.seeds} fleets"
+    )
+    for times in (10.0, 20.0, 40.0):
+        for days in (7, 14, 28):
+            runs = [fleet(options.nodes, times, days, seed) for seed in range(options.seeds)]
+            right, wrong, there = (sum(run[n] for run in runs) for n in range(3))
+            precision = right / (right + wrong) if right + wrong else float("nan")
+            print(
+                f"  {times:3.0f} times as often, day {days:2d}: precision {precision:.2f}, recall {right / there:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
