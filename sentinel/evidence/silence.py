@@ -21,7 +21,7 @@ ASK_STEPS = 1.6  # a longer gap is worth a question to the nodes
 ASK_LEAST_S = 5.0
 WAITS_STEPS = 2.4  # with every process seen to wait, fewer steps than without
 WAITS_IN_PAUSE_S = 40.0  # so long it must be seen to wait where a pause is due or announced
-LULLS = 1.5  # times the longest lull
+PAUSES_KNOWN = 3  # so many pauses of the job tell whether waiting is unusual in them
 ALIVE = 2.0  # times as long where something is written, or sleeps in the kernel
 
 
@@ -90,11 +90,12 @@ def hung_after_s(rhythm: Rhythm, watched: Watched, limits: Patience) -> float | 
         return ALIVE * limits.stall_confirm * allowed
     if watched.motion is not Motion.WAITS:
         return limits.stall_confirm * allowed
-    least_s = LULLS * watched.longest_lull_s
     if allowed > usual:  # a job that once waited long and went on may do so in every pause of that kind
-        least_s = WAITS_IN_PAUSE_S if watched.longest_pause_lull_s < WAITS_IN_PAUSE_S / 2 else allowed
-    if watched.waits_s < least_s:
-        return allowed if allowed > usual else limits.stall_confirm * allowed
+        known = len(rhythm.pauses) >= PAUSES_KNOWN and watched.longest_pause_lull_s < WAITS_IN_PAUSE_S / 2
+        if not known or watched.waits_s < WAITS_IN_PAUSE_S:
+            return allowed
+    elif watched.waits_s <= watched.longest_lull_s:
+        return limits.stall_confirm * allowed
     return min(max(limits.stall_floor_s, WAITS_STEPS * rhythm.gap_s), allowed)
 
 
