@@ -114,9 +114,9 @@ class Views:
         return [row for row in rows if _may_see(row, user)][:_SHOWN]
 
     async def _nodes(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        fleet = await self._fleets.take(5.0)
-        now = self._clock.now()
         chosen = arguments.get("node")
+        fleet = await self._fleets.take(5.0 if chosen is None else 0.5)  # who asks for one is about to change it
+        now = self._clock.now()
         shown = [n for n in fleet.nodes.values() if chosen in (None, n.name)]
         if chosen is not None and not shown:
             raise UserError(f"Slurm knows no node {chosen!r}", fix="sinfo -N lists them")
