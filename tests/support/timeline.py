@@ -22,149 +22,30 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pytest
+from lab_job import SAVED, START, STEP, Job
+from putting_back import put_back, reboot
+from witnesses import OURS, PATIENCE_S, NodeChange, node_changes, our_drains, until
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deploy"))
 
-from lab import cluster, inject, layout, processes  # noqa: E402 - the lab is no part of the package
+from lab import inject, layout, processes  # noqa: E402 - the lab is no part of the package
 from lab.__main__ import parser  # noqa: E402
-from lab.faults.base import ranks_of  # noqa: E402, F401 - stories that stop ranks themselves
+from lab.faults.base import ranks_of  # noqa: E402 - stories that stop ranks themselves
 
-PATIENCE_S = 120.0  # far above what a recovery takes: the machine may be busy
 SETTLE_S = 1.5  # after everything is there: a second drain or message would come in the same breath
-OURS = "sentinel:"
-STEP = re.compile(r"^step (\d+) \| loss (\S+) ", re.MULTILINE)
-START = re.compile(r"^(?:resumed from step (\d+) \((\w+)\) (\S+)|(starting from scratch))$", re.MULTILINE)
-SAVED = re.compile(r"^saved step (\d+) \((local|global)\)$", re.MULTILINE)
-_NODE_CHANGE = re.compile(r"update_node: node (\S+) (?:reason set to: (.*)|state set to (\S+))$", re.MULTILINE)
-# Several in one text when a job's name imitates them; Slurm's own come last.
-_JOB_STATE = re.compile(r"^   JobState=(\S+) Reason=(\S+) ", re.MULTILINE)
-_RESTARTS = re.compile(r"^   Requeue=\d+ Restarts=(\d+) ", re.MULTILINE)
 _START = (
     "import sys; from pathlib import Path; from lab import layout, services; lab = layout.load(Path(sys.argv[1]))\n"
 )
 _numbers = itertools.count(1)
 
-
-def until(check: Callable[[], object], what: str | Callable[[], str], within_s: float = PATIENCE_S) -> Any:
-    """The first true answer of ``check``; the test fails when there is none in time."""
-    deadline = time.monotonic() + within_s
-    while not (answer := check()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {within_s:.0f} s: {what() if callable(what) else what}")
-        time.sleep(0.25)
-    return answer
-
-
-@dataclass(frozen=True)
-class NodeChange:
-    """One ``scontrol update nodename`` that slurmctld carried out."""
-
-    node: str
-    state: str
-    reason: str
-
-
-def node_changes(log: str) -> list[NodeChange]:
-    """Changes of nodes' states as slurmctld's log tells them, each with the reason that was set before it."""
-    reasons: dict[str, str] = {}
-    found = []
-    for node, reason, state in _NODE_CHANGE.findall(log):
-        if state:
-            found.append(NodeChange(node, state, reasons.get(node, "")))
-        else:
-            reasons[node] = reason
-    return found
-
-
-def our_drains(changes: Sequence[NodeChange]) -> list[str]:
-    """Nodes in order of being drained. Setting a node down is drained and down, at once and with one reason: one drain."""
-    found = []
-    before: dict[str, NodeChange] = {}
-    for change in changes:
-        last = before.get(change.node)
-        before[change.node] = change
-        if not change.reason.startswith(OURS) or not change.state.startswith(("DRAIN", "DOWN")):
-            continue
-        if change.state == "DOWN" and last is not None and last.state != "DOWN" and last.reason == change.reason:
-            continue
-        found.append(change.node)
-    return found
-
-
-@dataclass(eq=False)
-class Job:
-    """A training job of a story. ``nodes`` are those of its first attempt."""
-
-    lab: Any
-    id: int
-    run: str
-    nodes: list[str] = field(default_factory=list)
-
-    @property
-    def log(self) -> str:
-        path = self.lab.dir / "shared" / f"{self.run}-{self.id}.out"
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-    @property
-    def step(self) -> int:
-        found = STEP.findall(self.log)
-        return int(found[-1][0]) if found else 0
-
-    def nodes_now(self) -> list[str]:
-        said = self.lab.slurm("squeue", "-h", "-j", str(self.id), "-t", "all", "-o", "%N").strip()
-        return self.lab.slurm("scontrol", "show", "hostnames", said).split() if said else []
-
-    def shown(self) -> str:
-        return str(self.lab.slurm("scontrol", "show", "job", str(self.id)))
-
-    def state(self) -> str:
-        return _JOB_STATE.findall(self.shown())[-1][0]
-
-    def held(self) -> bool:
-        state, reason = _JOB_STATE.findall(self.shown())[-1]
-        # Slurm's words for it differ: JobHeldUser, JobHeldAdmin, job_requeued_in_held_state.
-        return state == "PENDING" and "held" in reason.lower()
-
-    def restarts(self) -> int:
-        return int(_RESTARTS.findall(self.shown())[-1])
-
-    def starts(self) -> list[tuple[int | None, str]]:
-        """Of each attempt that began to train: the step it resumed from and the tier; (None, "") from scratch."""
-        return [(int(step) if step else None, tier) for step, tier, _, _ in START.findall(self.log)]
-
-    def resumed(self) -> tuple[int | None, str]:
-        return self.starts()[-1]
-
-    def resumed_path(self) -> str:
-        return str(START.findall(self.log)[-1][2])
-
-    def reached(self) -> int:
-        """The last step before the newest attempt."""
-        marks = list(START.finditer(self.log))
-        head = self.log[: marks[-1].start()]
-        return int(STEP.findall(head)[-1][0]) if STEP.findall(head) else 0
-
-    def steps_again(self) -> bool:
-        """Whether the newest attempt has printed a step."""
-        marks = list(START.finditer(self.log))
-        return bool(marks) and STEP.search(self.log, marks[-1].start()) is not None
-
-    def saved(self, tier: str) -> list[int]:
-        return [int(step) for step, where in SAVED.findall(self.log) if where == tier]
-
-    def wait_step(self, step: int) -> None:
-        until(lambda: self.step >= step, lambda: f"step {step} of job {self.id}:\n{self.log[-2000:]}")
-
-    def wait_log(self, text: str, after: int = 0) -> None:
-        until(lambda: text in self.log[after:], lambda: f"{text!r} in the log of job {self.id}:\n{self.log[-2000:]}")
+__all__ = ["PATIENCE_S", "START", "STEP", "Job", "NodeChange", "Story", "ranks_of", "until"]
 
 
 class Story:
@@ -176,8 +57,8 @@ class Story:
         self.jobs: list[Job] = []
         self._controller = self.lab.dir / "log" / "slurmctld.log"
         self._daemon = self.lab.dir / "log" / "daemon.log"
-        self._controller_from = len(self._read(self._controller))
-        self._daemon_from = len(self._read(self._daemon))
+        self._controller_from = len(self.read(self._controller))
+        self._daemon_from = len(self.read(self._daemon))
         self._messages_from = len(self._lines())
         self._shown = self._messages_from
         self._drains: Counter[str] = Counter()
@@ -198,7 +79,7 @@ class Story:
     ) -> None:
         if kind is None:
             self._count()
-            self._put_back()
+            put_back(self, self._settings)
             self.lab.messages_counted = len(self._lines())
             assert self.lab.messages_counted == self._messages_from + len(self._messages), self._lines()[-3:]
             self.lab.broken = False
@@ -323,7 +204,7 @@ class Story:
 
     def daemon_log(self) -> str:
         """Since the story began."""
-        return self._read(self._daemon)[self._daemon_from :]
+        return self.read(self._daemon)[self._daemon_from :]
 
     def wait_daemon_log(self, pattern: str, within_s: float = PATIENCE_S) -> str:
         """The first line since the story began that matches; looked for often, to be quick at the heels of a step."""
@@ -419,7 +300,7 @@ class Story:
         return [json.loads(line)["message"] for line in self._lines()[self._messages_from :]]
 
     def changes(self) -> list[NodeChange]:
-        return node_changes(self._read(self._controller)[self._controller_from :])
+        return node_changes(self.read(self._controller)[self._controller_from :])
 
     def drains(self) -> Counter[str]:
         """How often Sentinel drained each node (or set it down), by slurmctld's log."""
@@ -438,7 +319,7 @@ class Story:
 
     def drains_ever(self) -> int:
         """In this lab, also before the story."""
-        return len(our_drains(node_changes(self._read(self._controller))))
+        return len(our_drains(node_changes(self.read(self._controller))))
 
     def returns(self) -> Counter[str]:
         return Counter(c.node for c in self.changes() if not c.state.startswith(("DRAIN", "DOWN")))
@@ -491,53 +372,21 @@ class Story:
             left.remove(found)
         incidents = [m["incident"] for m in self.messages()]
         assert len(set(incidents)) == len(incidents), f"an incident was told twice: {incidents}"
-        for job in self.jobs:
+        for job in (job for job in self.jobs if not job.forges):
             seen = len(START.findall(job.log))
             assert seen <= job.restarts() + 1, f"job {job.id} started more often than Slurm counts: {job.log[-3000:]}"
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
-    def _put_back(self) -> None:
-        """Everything as before the story: no job, no fault, no drained node."""
-        slurm = self.lab.slurm
-        if self.jobs:
-            slurm("scancel", "-u", self.paths.spec.user)
-            until(lambda: not slurm("squeue", "-h", "-o", "%i").strip(), lambda: f"no job left: {slurm('squeue')}")
-        faults = sorted({fault["fault"] for fault in cluster.faults_now(self.paths)})
-        undo = [f"inject.undo(lab, ALL[{name!r}], None, as_json=True)" for name in faults]
-        if undo:
-            self.call_lab("; ".join(["from lab import inject; from lab.faults import ALL", *undo]))
-        self.reboot([name for name in self.paths.names if (self._state_of(name) / "convictions.json").exists()])
-        for name in sorted(self.drained_now()):
-            slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
-        if self._settings is not None:
-            (self.lab.dir / "etc" / "sentinel.toml").write_text(self._settings, encoding="utf-8")
-            self.restart_daemon()
-        states = lambda: slurm("sinfo", "-h", "-N", "-o", "%N %T").splitlines()  # noqa: E731
-        until(lambda: all(line.split()[1] == "idle" for line in states()), lambda: f"all nodes idle: {states()}")
-        self.wait_agents()
-
     def reboot(self, names: Sequence[str]) -> None:
         """What a convicted node needs before it is believed again; here only the agent can be told of it."""
-        for name in names:
-            if processes.known(self.paths, f"agent-{name}") is not None:
-                self.stop_agent(name, 15)
-            (self._state_of(name) / "convictions.json").unlink()
-        if names:
-            self.call_lab(f"[services.start_agent(lab, name) for name in {list(names)!r}]")
-            until(
-                lambda: not any("BAD" in self._read(self.paths.node(n) / "run" / "verdict") for n in names),
-                "good nodes",
-            )
-
-    def _state_of(self, name: str) -> Path:
-        return self.paths.node(name) / "agent-state"
+        reboot(self, names)
 
     def _lines(self) -> list[str]:
-        return [line for line in self._read(self.paths.messages).splitlines() if line.strip()]
+        return [line for line in self.read(self.paths.messages).splitlines() if line.strip()]
 
     @staticmethod
-    def _read(path: Path) -> str:
+    def read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
