@@ -219,6 +219,7 @@ class Machine:
             self.held += count
         if target.place >= 0:
             self.kept[target.place] = value
+            self.held -= OBJECT_COST  # as `keep` counted it
         target.state, target.place = None, -2
         return value
 
