@@ -1,6 +1,6 @@
 """Options and fixtures that all tests share.
 
-``--require=slurm,postgres,torch``: where the named thing is missing, a test that needs it fails instead of being skipped.
+``--require=slurm,postgres,torch,prometheus``: where the named thing is missing, a test that needs it fails instead of being skipped.
 ``--deep``: also the tests marked ``deep``: the same stories at more moments and places, which CI has no time for.
 """
 
@@ -19,6 +19,7 @@ REQUIREMENTS = {
     "slurm": re.compile(r"\b(slurm|slurmctld|slurmd|munged|munge|sbatch)\b", re.IGNORECASE),
     "postgres": re.compile(r"\b(postgres|postgresql|initdb|psycopg)\b", re.IGNORECASE),
     "torch": re.compile(r"\b(torch|pytorch)\b", re.IGNORECASE),
+    "prometheus": re.compile(r"\bprogram prometheus\b", re.IGNORECASE),
 }
 
 
