@@ -21,9 +21,10 @@ import argparse
 import json
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from sentinel.evidence.progress import PAUSE, Rhythm, allowed_s, observe, usual_s
 from sentinel.evidence.silence import Watched, ask_after_s, hung_after_s, looked, next_look_s, went_on
@@ -78,7 +79,7 @@ def draw(rng: random.Random, lulls: float) -> Job:
     )
 
 
-def lines(job: Job, rng: random.Random, hours: float):
+def lines(job: Job, rng: random.Random, hours: float) -> Iterator[tuple[float, int, str, Motion]]:
     """(seconds, step, kind, what the time since the last step line looked like) of every line the job prints."""
     looks = Motion.UNCLEAR
     now, step, saved = job.compile_s, 0, 0.0
@@ -134,6 +135,11 @@ def waits_until(
             return (at_s if at_s < end_s else None), watched
         now_s += step_s
     return None, watched
+
+
+def seen(rng: random.Random, looks: Motion, blink: float) -> Motion:
+    """What one comparison shows of a silence that looks like ``looks``."""
+    return Motion.WAITS if rng.random() < blink else looks
 
 
 def thresholds(rhythm: Rhythm) -> dict[str, float]:
@@ -207,12 +213,7 @@ def follow(
             if silent_s > ask:
                 for rule, least_s in thresholds(rhythm).items():
                     counts[rule].alarms += silent_s > least_s
-                found, watched = waits_until(
-                    rhythm,
-                    watched,
-                    silent_s,
-                    lambda looks=looks: Motion.WAITS if rng.random() < blink else looks,
-                )
+                found, watched = waits_until(rhythm, watched, silent_s, partial(seen, rng, looks, blink))
                 counts["looks"].alarms += found is not None
         rhythm = observe(rhythm, item)
         if kind == Kind.STEP:
