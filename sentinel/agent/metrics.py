@@ -58,6 +58,7 @@ class AgentCollector:
             "sentinel_agent_telemetry_fresh": ("1 when GPU telemetry is fresh", float(fresh)),
             "sentinel_agent_connected": ("1 when the daemon answers", float(agent.sender.connected is True)),
             "sentinel_agent_spool_pending": ("Evidence not acknowledged yet", float(agent.spool.pending)),
+            "sentinel_agent_spool_stuck_seconds": ("How long a write to the state disk hangs", agent.spool.stuck_s),
             "sentinel_agent_jobs": ("Jobs on this node", float(len(agent.jobs.jobs))),
             "sentinel_agent_verdict_bad": ("1 when hooks refuse this node", float(agent.verdict.now().word == "BAD")),
         }
