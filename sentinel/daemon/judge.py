@@ -18,6 +18,7 @@ from sentinel.daemon.failed_resume import failed_resume
 from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
+from sentinel.daemon.last_words import words_may_come
 from sentinel.daemon.live import Live
 from sentinel.daemon.near import Near
 from sentinel.daemon.numbers import Onsets
@@ -238,7 +239,8 @@ class Judge:
         decision = pipeline.decide(
             incident, situation, history=history, rules=self._rules, settings=self._settings, now=now
         )
-        if incident_id not in self.plans and not decision.verdict.drain and self._words_may_come(incident, now):
+        wait = words_may_come(incident, self._live, self._settings.judgement.log_settle_s, now)
+        if incident_id not in self.plans and not decision.verdict.drain and wait:
             self._again.add(incident_id)
             return
         if incident_id not in self.plans and not pipeline.matters(incident, decision.verdict, self._rules):
@@ -277,11 +279,6 @@ class Judge:
             return []
         nodes = {*incident.nodes, *self._live.nodes_of(incident.job, incident.attempt)}
         return await self._signals.about(incident, sorted(nodes))
-
-    def _words_may_come(self, incident: Incident, now: datetime) -> bool:
-        """Whether the job ended just now: the last lines of its log, which say why, are still under way."""
-        early = now - timedelta(seconds=self._settings.judgement.log_settle_s)
-        return any(item.kind == Kind.JOB_ENDED and item.seen_at > early for item in incident.evidence)
 
     async def _keep(self, incident: Incident, verdict: Verdict, plan: Plan, job: JobView | None, now: datetime) -> None:
         first = incident.id not in self.plans

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import pytest
 from core_daemon import SETTINGS, Daemon, FakeOrders, FakeSink, incidents_of
-from core_records import ended, evidence, later
+from core_records import ended, evidence, incident, later
 from core_world import Fate, World
 
 from sentinel.daemon.judge import job_ended
+from sentinel.daemon.last_words import words_may_come
 from sentinel.model import Evidence, Kind, Source, StepKind
 from sentinel.settings import Limits, Settings
 
@@ -268,3 +270,17 @@ async def test_a_job_of_another_node_is_left(world: Worlds) -> None:
     await daemon.observe([bus("n1")])
     await daemon.quiet()
     assert there.slurm.jobs[other].restarts == 0
+
+
+@pytest.mark.parametrize(("ran_s", "heard", "waits_s"), [(3.0, False, 6.0), (3.0, True, 2.0), (60.0, False, 2.0)])
+async def test_log_of_a_short_job_of_which_nothing_was_heard_is_waited_for(
+    world: Worlds, ran_s: float, heard: bool, waits_s: float
+) -> None:
+    there = world()
+    daemon = Daemon(there)
+    await daemon.fleets.take()
+    end = ended(there.job, at_s=ran_s)
+    words = [evidence("python-bug", source=Source.JOB_LOG, job=there.job, attempt=0, at_s=ran_s)] if heard else []
+    happened = incident(end, *words, job=there.job, attempt=0)
+    assert words_may_come(happened, daemon.live, 2.0, later(ran_s + waits_s - 0.1))
+    assert not words_may_come(happened, daemon.live, 2.0, later(ran_s + waits_s + 0.1))
