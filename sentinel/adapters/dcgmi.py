@@ -6,6 +6,7 @@ A ``dcgmi`` that finds no host engine starts one inside itself and answers for t
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import select
@@ -72,6 +73,7 @@ class Dcgmi:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_end_with_us,  # noqa: PLW1509 - one call into a library that is loaded before
             )
         except OSError as error:
             raise Unavailable(f"{self.command}: {error.strerror}", fix="install DCGM, or set dcgm.dcgmi") from error
@@ -161,6 +163,15 @@ class Dcgmi:
                 raise ProtocolError(f"dcgmi dmon -l: exit status {status}, no fields in what it says")
             self._known_fields = found
         return self._known_fields
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_us() -> None:
+    """In the new process: when the probe is killed, its command goes too, although it has a session of its own."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _status(process: subprocess.Popen[bytes], end_s: float) -> int | None:

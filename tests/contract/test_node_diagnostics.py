@@ -55,10 +55,13 @@ def test_a_job_ends_it_also_in_the_host_engine(node: Node) -> None:
     running = Path(f"{node.folder}/gpus.json.diag")
     node.daemon.order("o1", "diagnose", ALL)
     assert node.daemon.wait(running.exists, 20)
+    client = Path(f"/proc/{running.read_text()}")
+    assert client.exists()
     node.job()
     result = answered(node, "o1")
     assert (result["result"], result["reason"]) == ("inconclusive", "a job goes before it")
     assert node.daemon.wait(lambda: not running.exists(), 20), "it would go on without its client"
+    assert node.daemon.wait(lambda: not client.exists(), 20), "and its client without the probe"
     node.gpus(diag={})
     node.daemon.order("o2", "diagnose", ALL)
     assert answered(node, "o2")["reason"] == "a job goes before it"
