@@ -149,7 +149,7 @@ class Judge:
 
     def _put(self, item: Evidence, near: Near) -> None:
         now = self._clock.now()
-        around = near.of(item)
+        around = [i for i in near.of(item) if not self._of_the_next_job(i, item)]
         nodes = {i.id: self._live.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
         found = room.find(around, item, nodes, self._window)
         if found is not None:
@@ -170,6 +170,13 @@ class Judge:
             "incident-candidate", incident=incident.id, kind=item.kind, node=item.where.node, job=incident.job
         )
         self._judge_soon(incident.id)
+
+    def _of_the_next_job(self, incident: Incident, item: Evidence) -> bool:
+        """Whether a person has an old failure in hand while another job runs on the node by now: news of it is not old."""
+        if incident.state is not IncidentState.HELD or incident.job is None or item.where.node is None:
+            return False
+        view = self._live.job_on(item.where.node) if item.where.job is None else None
+        return view is not None and view.id != incident.job
 
     def _our_doing(self, incident: Incident, item: Evidence) -> bool:
         """Whether ``item`` only tells how the job ended after we had decided to end it: no ground for another verdict."""

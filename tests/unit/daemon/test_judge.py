@@ -284,3 +284,23 @@ async def test_log_of_a_short_job_of_which_nothing_was_heard_is_waited_for(
     happened = incident(end, *words, job=there.job, attempt=0)
     assert words_may_come(happened, daemon.live, 2.0, later(ran_s + waits_s - 0.1))
     assert not words_may_come(happened, daemon.live, 2.0, later(ran_s + waits_s + 0.1))
+
+
+async def test_gpu_lost_under_the_next_job_is_a_new_failure_though_the_old_one_waits_for_a_person(
+    world: Worlds,
+) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    there.slurm.jobs[there.job].requeue = False
+    there.slurm.end(there.job, exit_code=1)  # cannot be requeued: held
+    await daemon.fleets.take()
+    await daemon.observe([ended(there.job), bus("n1")])
+    await daemon.quiet()
+    there.slurm.nodes["n1"].drained = False  # returned by a person
+    following = there.slurm.submit(nodes=2, comment=str(there.slurm.jobs[there.job].record["comment"]))
+    await daemon.fleets.take()
+    assert there.slurm.jobs[following].on == ("n1", "n2")
+    await daemon.observe([bus("n1", at_s=3.0)])
+    await daemon.quiet()
+    assert [row[1] for row in incidents_of(there.store).values()] == [following, there.job]
+    assert there.slurm.jobs[following].restarts == 1 and len(sink.got) == 2
