@@ -1,6 +1,7 @@
 """Options and fixtures that all tests share.
 
-``--require=slurm,postgres,torch,prometheus``: where the named thing is missing, a test that needs it fails instead of being skipped.
+``--require=slurm,postgres,torch,prometheus``: where the named thing is missing, a test that needs it fails instead of being
+skipped.
 ``--deep``: also the tests marked ``deep``: the same stories at more moments and places, which CI has no time for.
 """
 

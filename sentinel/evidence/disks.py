@@ -76,7 +76,7 @@ class DiskReader:
             before = self._counts.get((disk, name))
             self._counts[disk, name] = value
             if before is not None and value > before:
-                data = {"disk": disk, "counter": name, "before": before, "now": value}
+                data: dict[str, Scalar] = {"disk": disk, "counter": name, "before": before, "now": value}
                 yield self._evidence(
                     "disk_errors", disk, f"disk {disk}: {words} {before} -> {value}", data, at, name, value
                 )
