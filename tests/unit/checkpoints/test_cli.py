@@ -23,7 +23,8 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def run(*words):
-    return CliRunner().invoke(checkpoints, [str(word) for word in words], standalone_mode=False)
+    # Wide, so that no path is broken, however deep the folder of the tests lies.
+    return CliRunner(env={"COLUMNS": "400"}).invoke(checkpoints, [str(word) for word in words], standalone_mode=False)
 
 
 def rows(result):
