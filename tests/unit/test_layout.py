@@ -76,9 +76,7 @@ PLACES = {
     "pynvml": ("adapters/nvml.py",),
     "pydcgm": ("adapters/dcgm.py",),
     "dcgm_structs": ("adapters/dcgm.py",),
-    "dcgm_agent": ("adapters/dcgm.py",),
     "dcgm_fields": ("adapters/dcgm.py",),
-    "DcgmDiag": ("adapters/dcgm.py",),
 }
 OURS = {"sentinel", "__future__"}
 
