@@ -21,7 +21,7 @@ from sentinel.collectives import GroupTrace, RankTrace, Unreadable
 from sentinel.evidence.flight_recorder import MAX_BYTES, named_as_dump, rank_of_name, read_dump
 
 DEADLINE_S = 60.0  # 64 MiB, the most that is read of a dump, takes about a third of it on a slow core
-MEMORY_BYTES = 3 << 30  # of a child's address space
+MEMORY_BYTES = 3 << 30  # of address space, besides what a child has from us
 FRAMES = 8  # of a call's stack that are shown
 
 Found = RankTrace | Unreadable | None
@@ -108,7 +108,8 @@ def _give_up(child: _Child, told: Callable[[Path, Found], None], reason: str) ->
 def _work(pipe: Connection, parents: Connection) -> None:
     """The child: paths in, what they hold out."""
     parents.close()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    most = _mapped_bytes() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     with suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
         while True:
             file = pipe.recv()
@@ -117,6 +118,11 @@ def _work(pipe: Connection, parents: Connection) -> None:
             except MemoryError:
                 found = Unreadable(file, rank_of_name(file), f"takes more than {MEMORY_BYTES >> 20} MiB of memory")
             pipe.send(found)
+
+
+def _mapped_bytes() -> int:
+    """This process's address space now."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _read(file: Path) -> Found:
