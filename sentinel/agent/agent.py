@@ -43,6 +43,7 @@ from sentinel.agent.verdict import VerdictKeeper
 from sentinel.errors import Refused, UserError
 from sentinel.evidence.gpu_samples import Sample
 from sentinel.evidence.logs import Signatures
+from sentinel.evidence.timers import TIMERS
 from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.ports import Credentials
@@ -246,7 +247,11 @@ class Agent:
         self.verdict.consider(evidence)
         self.collecting.consider(evidence)
         value = (
-            Value.LOW if evidence.kind == Kind.STEP else Value.NORMAL if evidence.trust is Trust.USER else Value.HIGH
+            Value.LOW
+            if evidence.kind in (Kind.STEP, TIMERS)
+            else Value.NORMAL
+            if evidence.trust is Trust.USER
+            else Value.HIGH
         )
         self.spool.append(to_json(evidence), value)
 

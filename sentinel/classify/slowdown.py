@@ -22,11 +22,17 @@ _PATTERNS: dict[str, tuple[Mapping[Cause, float], Role, Scope | None, str]] = {
         Scope.APPLICATION,
         "other ranks are slow each time: the work is unevenly shared (sequence lengths, stages)",
     ),
+    "everyone": (
+        {C.NETWORK_FABRIC: 0.8, C.FILESYSTEM_STORAGE: 0.8, C.USER_CONFIG: 0.8, C.GPU_THERMAL_POWER: 0.8},
+        Role.CAUSE,
+        Scope.CLUSTER,
+        "all ranks became slower alike in their own work: what they share, or larger batches",
+    ),
     "cluster": (
         {C.FILESYSTEM_STORAGE: 1.8, C.NETWORK_FABRIC: 1.8},
         Role.CAUSE,
         Scope.CLUSTER,
-        "several jobs became slow together: what they share",
+        "all that share something became slow together: what they share",
     ),
 }
 _ANY = ({C.GPU_THERMAL_POWER: 0.5, C.NETWORK_FABRIC: 0.5, C.PCIE: 0.3}, Role.CONTEXT, None, "steps became slower")

@@ -25,7 +25,7 @@ BLOCK = 1 << 20  # bytes read at a time
 FILES_IN_FOLDER = 4096  # of one failure; more is not one failure's folder
 READ_DEADLINE_S = 30.0  # for a FIFO that nobody writes to
 KEEP_STEPS = 64  # last step lines kept for the verdict
-_PROGRESS = frozenset({"pause", "resumed"})
+_PROGRESS = frozenset({"pause", "resumed", "timers"})
 
 # Names that a machine gives its own logs. Content never makes a file trusted: a program can print anything.
 _KERNEL_NAME = re.compile(r"(?i)^(?:dmesg|kern(?:el)?[._-]?log|kmsg|messages|syslog|journal(?:ctl)?)\b")

@@ -28,6 +28,7 @@ from sentinel.daemon.signals import Signals
 from sentinel.daemon.under_way import with_plans
 from sentinel.errors import Unavailable
 from sentinel.evidence.prometheus import KIND as SIGNAL
+from sentinel.evidence.timers import TIMERS
 from sentinel.intent import intent_of
 from sentinel.log import Log
 from sentinel.model import (
@@ -133,8 +134,8 @@ class Judge:
     async def observe(self, items: Sequence[Evidence]) -> None:
         """Store what is new and put it to the incident it belongs to. Returns when it is safe to acknowledge."""
         items = self._onsets.told(items)
-        steps = [item for item in items if item.kind == Kind.STEP]
-        others = [item for item in items if item.kind not in (Kind.STEP, Kind.COUNTERS)]  # those are telemetry
+        steps = [item for item in items if item.kind in (Kind.STEP, TIMERS)]
+        others = [item for item in items if item.kind not in (Kind.STEP, TIMERS, Kind.COUNTERS)]  # those are telemetry
         if rows := counter_rows(items):
             await asyncio.to_thread(self._store.save_counters, rows)
         fresh = await asyncio.to_thread(self._store.append, others)

@@ -17,9 +17,11 @@ from sentinel.daemon.listings import Listings
 from sentinel.evidence.progress import Rhythm, observe
 from sentinel.evidence.silence import Watched
 from sentinel.evidence.standstill import Look
+from sentinel.evidence.timers import TIMERS, Report, report_of
 from sentinel.model import Evidence, Fleet, JobView, Kind, Source
 
 _SAVES = 50  # newest saves of an attempt that its interval is taken from
+_REPORTS = 128  # of timers, at most one in ten seconds: at least twenty minutes
 _POOL = 400  # recent evidence kept for each attempt and node, until an incident asks for it
 
 
@@ -76,6 +78,7 @@ class AttemptSeen:
     silence: SilenceSeen = field(default_factory=SilenceSeen)
     slow: SlowSeen = field(default_factory=SlowSeen)
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
+    timers: deque[tuple[datetime, Report]] = field(default_factory=lambda: deque(maxlen=_REPORTS))
     saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
     rank_nodes: dict[int, str] = field(default_factory=dict)  # as the tasks themselves told
     top_rank: int | None = None  # highest rank that the log named
@@ -176,6 +179,10 @@ class Live:
             self.listings.note(item)
         elif item.kind == Kind.STEP:
             self._step(seen, item)
+        elif item.kind == TIMERS:
+            report = report_of(item.data)
+            seen.timers.append((item.at, report))
+            seen.top_rank = max(seen.top_rank or 0, report.ranks - 1) if report.ranks else seen.top_rank
         elif item.source is Source.CHECKPOINT:
             _saved(seen, item)  # read from files: it explains no failure and announces no pause
         else:

@@ -35,7 +35,7 @@ def _placed(item: Evidence, seen: AttemptSeen, live: Live) -> Evidence:
     host = seen.view.batch_host or seen.nodes[0]
     if len(seen.nodes) == 1 or where.node not in {host, None} or (where.node and where.node in item.text[:_PREFIX]):
         return item  # nowhere else, or the line itself names its node
-    node = node_of_rank(where.rank, seen, _gpus_per_node(seen, live))
+    node = node_of_rank(where.rank, seen, gpus_per_node(seen, live))
     return item if node == where.node else dataclasses.replace(item, where=dataclasses.replace(where, node=node))
 
 
@@ -51,7 +51,7 @@ def node_of_rank(rank: int | None, seen: AttemptSeen, per_node: int | None) -> s
     return None
 
 
-def _gpus_per_node(seen: AttemptSeen, live: Live) -> int | None:
+def gpus_per_node(seen: AttemptSeen, live: Live) -> int | None:
     """GPUs of each node of the attempt; None where they differ or Slurm's gres does not tell."""
     nodes = live.fleet.nodes if live.fleet is not None else {}
     counts = {nodes[name].gpus if name in nodes else None for name in seen.nodes}

@@ -15,6 +15,7 @@ from datetime import datetime
 from sentinel.evidence.launcher import BLOCK, first_failure
 from sentinel.evidence.lines import clean, prefix_of, time_of, uptime_of, visible
 from sentinel.evidence.screen import PlainScreen, Screen
+from sentinel.evidence.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.xid import xid_data
 from sentinel.model import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
 from sentinel.rules import Form, Role, Rule, Rules
@@ -29,6 +30,7 @@ UNIT_LIMIT = 2048  # rules times units kept
 FORGET_S = 600.0  # while following a live log, the limits above hold for so long
 ENOUGH = 4096  # hits of one rule after which its lines are only counted; Xids, which differ by number, are all read
 FIRST_FAILURE = "first-failure"  # a launcher's headline; the worker it means stands in the lines behind it
+REPORT_S = 10.0  # one report of timers in this time is enough to see who is slow for minutes
 STEPS_PER_BLOCK = 96  # a block with more step lines yields the first and last of them, evenly thinned
 
 # A machine's own log is read with the rules of its form; a job's log may quote any of them.
@@ -65,6 +67,7 @@ class Signatures:
             for rule in rules.rules
         ]
         self.progress = frozenset(i for i, c in enumerate(self.compiled) if c.rule.role is Role.PROGRESS)
+        self.timers = frozenset(i for i, c in enumerate(self.compiled) if c.rule.kind == TIMERS)
         self.screen = matcher([rule.pattern for rule in rules.rules])
 
 
@@ -94,6 +97,8 @@ class LogReader:
         self._kept: dict[tuple[str, object], int] = {}
         self._kept_since: datetime | None = None
         self._xids: dict[tuple[str, str | None, str | None], int] = {}
+        self._timers = Blocks()
+        self._timed_at: dict[str, datetime] = {}  # by form of report
         self.counts: dict[str, int] = {}  # hits per rule, also of those not kept
         self.bytes_read = 0
         self.lines_read = 0
@@ -113,17 +118,48 @@ class LogReader:
 
     def finish(self, now: datetime) -> list[Evidence]:
         block, self._pending = self._pending, b""
-        return self._read(block, now, whole=True) if block else []
+        found = self._read(block, now, whole=True) if block else []
+        return found + self._timed(list(self._timers.finish()), now)
 
     def _read(self, block: bytes, now: datetime, *, whole: bool) -> list[Evidence]:
         block = clean(block)
         self._forget(now)
         hits = self._signatures.screen.scan(block)
         found = self._confirm(block, hits, now) if hits else []
+        heads = [end for index, end in hits if index in self._signatures.timers] if self._forms is None else []
+        if heads or self._timers.open:
+            found.extend(self._timed(self._timers.read(block, heads, now), now))
         count = block.count(b"\n") + (whole and not block.endswith(b"\n"))
         self._line += count
         self.lines_read += count
         return found
+
+    def _timed(self, reports: list[Timed], now: datetime) -> list[Evidence]:
+        """Evidence of the newest report of timers of each form, unless one of it was passed on a moment ago."""
+        newest = {report.form: (at, report) for at, report in reports}
+        return [self._report(*newest[form], now) for form in newest if self._due(form, newest[form][0])]
+
+    def _due(self, form: str, at: datetime) -> bool:
+        last = self._timed_at.get(form)
+        if last is not None and 0 <= (at - last).total_seconds() < REPORT_S:
+            return False
+        self._timed_at[form] = at
+        return True
+
+    def _report(self, at: datetime, report: Report, now: datetime) -> Evidence:
+        where = self._where
+        return Evidence(
+            id=stable_id(self._source, where.path, where.job, where.attempt, self._line, TIMERS, report.form),
+            at=at,
+            seen_at=now,
+            source=self._source,
+            kind=TIMERS,
+            where=where,
+            text="timers across ranks",
+            line=self._line,
+            data=data_of(report),
+            trust=self._trust,
+        )
 
     def _forget(self, now: datetime) -> None:
         """What was kept long ago does not silence what a job that runs for weeks says now."""
@@ -211,6 +247,8 @@ class LogReader:
             groups.update({name: value for name, value in more.groupdict().items() if value is not None})
         fields = {name: value.decode("utf-8", "replace")[:256] for name, value in groups.items()}
         kind = rule.kind
+        if kind == TIMERS:
+            return None  # its lines are read as one report
         if kind == Kind.XID and not self._worth(rule.id, fields):
             return None
         text = window.decode("utf-8", "replace")

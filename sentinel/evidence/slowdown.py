@@ -36,6 +36,7 @@ def slowed(rhythm: Rhythm, now: datetime) -> Evidence | None:
         return None
     windows = [median(times[-WINDOW * (i + 1) : len(times) - WINDOW * i]) for i in range(3)]
     persistent = all(value > threshold for value in windows)
+    onset = _onset(rhythm, threshold)
     where = Where(job=rhythm.where.job, attempt=rhythm.where.attempt, path=rhythm.where.path)
     kind = "persistent" if persistent else "transient"
     return Evidence(
@@ -45,9 +46,10 @@ def slowed(rhythm: Rhythm, now: datetime) -> Evidence | None:
         source=Source.PROGRESS,
         kind=Kind.SLOW,
         where=where,
-        text=f"steps take {recent:.3f} s instead of {base:.3f} s since about step {_onset(rhythm, threshold)} ({kind})",
+        text=f"steps take {recent:.3f} s instead of {base:.3f} s since about step {onset} ({kind})",
         data={
             "step": rhythm.last_step,
+            "onset_step": onset,
             "step_time_s": round(recent, 4),
             "usual_s": round(base, 4),
             "ratio": round(recent / base, 3) if base > 0 else None,

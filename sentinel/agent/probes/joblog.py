@@ -17,6 +17,7 @@ from sentinel.agent.log_path import newest, wait_for_start
 from sentinel.agent.probes import become, begin, say
 from sentinel.errors import SentinelError
 from sentinel.evidence.logs import LogReader, Signatures
+from sentinel.evidence.timers import TIMERS
 from sentinel.model import Evidence, Kind, Source, Where, stable_id
 from sentinel.wire import to_json
 
@@ -75,6 +76,8 @@ class Follower:
                 if now_s - self._step_said_s >= STEP_S:
                     found.append(item)
                     self._step, self._step_said_s = None, now_s
+            elif item.kind == TIMERS:
+                found.append(item)  # the reader passes few on
             elif self._allowance >= 1:
                 self._allowance -= 1
                 if self._step is not None:  # order: a failure comes after the last step before it

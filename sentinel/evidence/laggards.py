@@ -1,0 +1,224 @@
+"""Who makes the steps slower, by the reports of timers since then and before: one rank, a stage, everyone, or nobody fixed.
+
+A rank that is slow in its own work is whom the others wait for; a rank that is slow in communication waits. Another rank
+each time is work unevenly shared (sequence lengths), and so is what was there before the steps became slower. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from sentinel.evidence.slowdown import SLOWER
+from sentinel.evidence.timers import APART, FORMS, Report, Timer, part_of
+
+LAST = 8  # newest reports that are asked: longer ago is not now
+LEAST = 3  # reports: two may agree by chance, where some rank always is the slowest
+STEADY = 0.7  # of the reports name the same
+FEW = 8  # ranks of one node; more slow ones are no single part
+GREW = 2.0  # times the excess of before: what was there all along does not explain that steps became slower
+BRAKED = 0.9  # of the highest clock: GPUs of one kind under the same work run within a few percent of each other
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """``pattern`` as ``classify.slowdown`` knows it, "component" for ``ranks`` that may still turn out to be spread."""
+
+    pattern: str
+    words: str
+    ranks: tuple[int, ...] = ()
+
+
+def lag(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:
+    """What the reports since the steps became slower say, against those before; None where they say nothing."""
+    for form in FORMS:
+        late = [report for report in since if report.form == form][-LAST:]
+        early = [report for report in before if report.form == form][-LAST:]
+        if len(late) < LEAST:
+            continue
+        for judge in (_laggards, _staged, _turns, _awaited, _alike, _somebody):
+            if (found := judge(late, early)) is not None:
+                return found
+    return None
+
+
+def _laggards(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:
+    """The same few ranks slow in their own work, and not as slow before."""
+    steady = _steady(since, _slow)
+    named = [rank for rank in steady if _grew(rank, since, before)]
+    if not 0 < len(named) <= FEW:
+        return None
+    worst = max(named, key=lambda rank: _excess(rank, since))
+    count = sum(worst in _slow(report) for report in since)
+    words = f"{_those(named)} slow in {_timer_of(worst, since[-1])} in {count} of {len(since)} timer reports"
+    return Lag(
+        "component", f"{words} ({_excess(worst, since) + 1:.2f} times the others){_clock(worst, since)}", tuple(named)
+    )
+
+
+def _staged(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:
+    """Contiguous groups of ranks differ, or times grow with the rank: stages with unequal work. One that only began with the
+    slowdown may as well be a node, so that its ranks are named and where they lie decides."""
+    counts = Counter(stage for report in since for stage in _stages(report))
+    if not counts or (top := counts.most_common(1)[0])[1] < _enough(since):
+        return None
+    (stages, stage), count = top
+    if not stages:
+        return Lag("application", f"compute times grow with the rank in {count} of {len(since)} timer reports")
+    size = since[-1].ranks // stages
+    first, last = stage * size, (stage + 1) * size - 1
+    words = f"ranks {first}-{last}, one of {stages} equal groups, slow in {count} of {len(since)} timer reports"
+    known = len(before) >= LEAST
+    if known and size <= FEW and not any(_stages(report) for report in before):
+        return Lag("component", f"{words}, and in none before", tuple(range(first, last + 1)))
+    return Lag("application", f"{words}: the stages' work is unequal")
+
+
+def _turns(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:
+    """Some rank slow nearly each time, and none of them steadily: the work is unevenly shared."""
+    slow = [_slow(report) for report in since]
+    ranks = {rank for each in slow for rank in each}
+    if sum(bool(each) for each in slow) < _enough(since) or len(ranks) < LEAST or _steady(since, _slow):
+        return None
+    return Lag("application", f"{len(ranks)} ranks took turns as the slowest in {len(since)} timer reports")
+
+
+def _awaited(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:
+    """No rank's own work shows it, but one rank never waits in collectives: it comes last, and the others wait for it."""
+    steady = _steady(since, _quick)
+    early = set(_steady(before, _quick)) if len(before) >= LEAST else set()
+    named = [rank for rank in steady if rank not in early]
+    if len(named) != 1:
+        return None
+    words = f"all others wait in collectives for rank {named[0]} in {sum(named[0] in _quick(r) for r in since)}"
+    return Lag("component", f"{words} of {len(since)} timer reports", tuple(named))
+
+
+def _alike(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:
+    """Every rank slower alike: in its own work as well, or only where all meet."""
+    if len(before) < LEAST or any(report.single is not None for report in since):
+        return None
+    low, high = _ratios(since, before, lambda t: t.low_ms), _ratios(since, before, lambda t: t.high_ms)
+    up = {name for name in low if min(low[name], high[name]) >= SLOWER}
+    compute = [name for name in low if part_of(name) == "compute"]
+    if compute and up.issuperset(compute):
+        return Lag("everyone", f"all ranks slower alike in {', '.join(compute)} ({low[compute[0]]:.2f} times)")
+    shared = [name for name in up if part_of(name) in ("together", "loading")]
+    if compute and shared and all(high[name] < SLOWER for name in compute):
+        name = max(shared, key=low.__getitem__)
+        return Lag("cluster", f"all ranks slower alike in {name} ({low[name]:.2f} times), not in their own work")
+    return None
+
+
+def _somebody(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:
+    """A wide gap between the slowest and the quickest rank which the framework does not name; or one rank's own clock."""
+    own = [report for report in since if report.single is not None]
+    if own and len(before) >= LEAST:
+        up = _ratios(since, before, lambda timer: timer.high_ms)
+        work = [up[name] for name in up if part_of(name) == "compute"]
+        waits = [name for name in up if part_of(name) == "together" and up[name] >= SLOWER]
+        if work and waits and max(work) < SLOWER:
+            words = f"rank {own[-1].single} waits longer in {waits[0]} ({up[waits[0]]:.2f} times), its own work is as before"
+            return Lag("", words)
+        return None
+    for name, timer in since[-1].timers.items():
+        if part_of(name) != "compute" or timer.mid_ms is not None or timer.high_rank is not None:
+            continue
+        gaps = [_gap(report.timers[name]) for report in since if name in report.timers]
+        early = [_gap(report.timers[name]) for report in before if name in report.timers]
+        wide = sum(gap >= APART for gap in gaps) >= _enough(since)
+        if wide and (len(early) < LEAST or median(gaps) - 1 >= GREW * (median(early) - 1)):
+            words = f"some rank is slow in {name} ({timer.high_ms:.0f} ms, the quickest {timer.low_ms:.0f} ms)"
+            return Lag("", f"{words}; the log does not say which: --timing-log-option all names it")
+    return None
+
+
+# --- what a report says -----------------------------------------------------------------------------------------------
+
+
+def _enough(reports: Sequence[Report]) -> float:
+    return max(LEAST, STEADY * len(reports))
+
+
+def _compute(report: Report) -> Iterable[Timer]:
+    return (timer for name, timer in report.timers.items() if part_of(name) == "compute")
+
+
+def _slow(report: Report) -> dict[int, float]:
+    """Ranks that are slow in their own work → times of what is usual; the slowest one where only the ends are named."""
+    found: dict[int, float] = {}
+    for timer in _compute(report):
+        named = dict(timer.slow)
+        if timer.mid_ms is None and timer.high_rank is not None and _gap(timer) >= APART:
+            named = {timer.high_rank: _gap(timer)}
+        for rank, times in named.items():
+            found[rank] = max(found.get(rank, 0.0), times)
+    return found
+
+
+def _quick(report: Report) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for name, timer in report.timers.items():
+        if part_of(name) == "together":
+            found.update(timer.quick)
+    return found
+
+
+def _stages(report: Report) -> set[tuple[int, int]]:
+    """(number of groups, the slowest one) of the compute timers; (0, 0) where times grow with the rank."""
+    shaped = {(timer.stages, timer.stage) for timer in _compute(report) if timer.stages}
+    return shaped or ({(0, 0)} if any(timer.in_order for timer in _compute(report)) else set())
+
+
+def _steady(reports: Sequence[Report], ranks_of: Callable[[Report], dict[int, float]]) -> list[int]:
+    counts = Counter(rank for report in reports for rank in ranks_of(report))
+    return sorted(rank for rank, count in counts.items() if count >= _enough(reports))
+
+
+def _excess(rank: int, reports: Sequence[Report]) -> float:
+    """By how much the rank is slower than is usual, as a share; 0 in reports that do not name it."""
+    return median(max(_slow(report).get(rank, 1.0) - 1.0, 0.0) for report in reports) if reports else 0.0
+
+
+def _grew(rank: int, since: Sequence[Report], before: Sequence[Report]) -> bool:
+    return len(before) < LEAST or _excess(rank, since) >= GREW * _excess(rank, before)
+
+
+def _gap(timer: Timer) -> float:
+    return timer.high_ms / timer.low_ms
+
+
+def _ratios(since: Sequence[Report], before: Sequence[Report], value: Callable[[Timer], float]) -> dict[str, float]:
+    """Medians since over medians before, of the timers that both have."""
+    found = {}
+    for name in since[-1].timers:
+        late = [value(report.timers[name]) for report in since if name in report.timers]
+        early = [value(report.timers[name]) for report in before if name in report.timers]
+        if len(late) >= LEAST and len(early) >= LEAST:
+            found[name] = median(late) / median(early)
+    return found
+
+
+def _timer_of(rank: int, report: Report) -> str:
+    """The compute timer in which the rank is slowest."""
+    times = {
+        name: timer.slow.get(rank, _gap(timer) if timer.high_rank == rank else 0.0)
+        for name, timer in report.timers.items()
+        if part_of(name) == "compute"
+    }
+    return max(times, key=times.__getitem__) if times else "its own work"
+
+
+def _clock(rank: int, reports: Sequence[Report]) -> str:
+    """That the rank's GPU has the lowest clock by far, where the framework prints clocks."""
+    clocks = [report.timers["Clk"] for report in reports if "Clk" in report.timers]
+    braked = [timer for timer in clocks if timer.low_rank == rank and timer.low_ms <= BRAKED * timer.high_ms]
+    if not braked or len(braked) < STEADY * len(reports):
+        return ""
+    return f", its GPU at {braked[-1].low_ms:.0f} MHz while another runs at {braked[-1].high_ms:.0f}"
+
+
+def _those(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'}"
