@@ -168,8 +168,9 @@ def _quick(report: Report) -> dict[int, float]:
 
 def _stages(report: Report) -> set[tuple[int, int]]:
     """(number of groups, the slowest one) of the compute timers; (0, 0) where times grow with the rank."""
-    shaped = {(timer.stages, timer.stage) for timer in _compute(report) if timer.stages}
-    return shaped or ({(0, 0)} if any(timer.in_order for timer in _compute(report)) else set())
+    if any(timer.in_order for timer in _compute(report)):
+        return {(0, 0)}
+    return {(timer.stages, timer.stage) for timer in _compute(report) if timer.stages}
 
 
 def _steady(reports: Sequence[Report], ranks_of: Callable[[Report], dict[int, float]]) -> list[int]:

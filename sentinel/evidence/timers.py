@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import sqrt
 from statistics import fmean, median
 
 from sentinel.evidence.lines import prefix_of
@@ -265,7 +266,7 @@ def _in_order(times: list[float]) -> bool:
     mean, middle = fmean(times), (len(times) - 1) / 2
     across = sum((i - middle) * (value - mean) for i, value in enumerate(times))
     square = sum((i - middle) ** 2 for i in range(len(times))) * sum((value - mean) ** 2 for value in times)
-    return across >= IN_ORDER * square**0.5
+    return across >= IN_ORDER * sqrt(square)
 
 
 # --- as evidence ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from core_daemon import Daemon, FakeSink
@@ -13,6 +13,7 @@ from core_world import World
 from sentinel.classify.slowdown import slowdown
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.slowdown import Slowdowns
+from sentinel.evidence.timers import TIMERS, Report, data_of, timer_of
 from sentinel.model import Cause, Evidence, Kind, Scope, Source, Trust
 
 Worlds = Callable[..., World]
@@ -39,6 +40,10 @@ class Runs:
             at_s = self.now_s[number]
             self.live.note(evidence(Kind.STEP, at_s=at_s, source=Source.JOB_LOG, job=number, attempt=0, data=data))
             self.found += self.slowdowns.look(self.seen(number), later(at_s))
+
+    def timers(self, report: Report) -> None:
+        at_s, data = self.now_s[101], data_of(report)
+        self.live.note(evidence(TIMERS, at_s=at_s, source=Source.JOB_LOG, job=101, attempt=0, data=data))
 
     def report(self, ranks: str) -> None:
         self.live.note(
@@ -117,6 +122,69 @@ def test_jobs_that_become_slow_together_share_the_reason(runs: Runs) -> None:
     assert [item.data["pattern"] for item in runs.found] == ["", "cluster"]
 
 
+def timed(runs: Runs, times: Callable[[int], Sequence[float]], timer: str = "forward-compute") -> Evidence:
+    """Sixteen steps before and sixty slower ones, with a report of timers after every eighth; what is found."""
+    runs.slowdowns = Slowdowns(runs.live)
+    for i in range(12):
+        runs.steps(8, 1.0 if i < 4 else 1.4)
+        values = [100.0] * 16 if i < 4 else times(i)
+        runs.timers(Report({timer: timer_of(dict(enumerate(values)))}, ranks=len(values)))
+    (found,) = runs.found
+    return found
+
+
+def test_timers_that_name_one_rank_point_at_its_node(runs: Runs) -> None:
+    runs.seen().rank_nodes.update({11: "n2", 3: "n1"})
+    found = timed(runs, lambda _: [100.0] * 11 + [140.0] + [100.0] * 4)
+    assert (found.where.rank, found.where.node, found.data["pattern"]) == (11, "n2", "component")
+    assert found.data["ranks"] == "11" and "rank 11 on n2" in found.text and "slow in forward-compute" in found.text
+
+
+def test_ranks_of_a_full_report_lie_on_nodes_as_launchers_fill_them(runs: Runs) -> None:
+    found = timed(runs, lambda _: [100.0] * 11 + [140.0] + [100.0] * 4)
+    assert runs.seen().top_rank == 15 and (found.where.rank, found.where.node) == (11, "n2")
+
+
+def test_slow_ranks_that_lie_apart_convict_no_node(runs: Runs) -> None:
+    found = timed(runs, lambda _: [140.0] + [100.0] * 14 + [140.0])
+    assert (found.data["pattern"], found.where.node) == ("", None) and "ranks 0, 15" in found.text
+
+
+@pytest.mark.parametrize(
+    ("times", "pattern", "words"),
+    [
+        (lambda i: [100.0] * i + [140.0] + [100.0] * (15 - i), "application", "took turns"),
+        (lambda _: [100.0 + 10.0 * rank for rank in range(16)], "application", "grow with the rank"),
+        (lambda _: [140.0] * 16, "everyone", "all ranks slower alike"),
+        (lambda _: [100.0] * 16, "", "steps take"),
+    ],
+)
+def test_timers_that_name_no_rank(
+    runs: Runs, times: Callable[[int], Sequence[float]], pattern: str, words: str
+) -> None:
+    found = timed(runs, times)
+    assert (found.data["pattern"], found.where.node, found.where.rank) == (pattern, None, None) and words in found.text
+
+
+def test_timers_alone_alarm_nobody() -> None:
+    made = Runs()
+    for _ in range(40):
+        made.steps(8, 1.0)
+        made.timers(Report({"forward-compute": timer_of(dict(enumerate([140.0] + [100.0] * 15)))}, ranks=16))
+    assert made.found == []
+
+
+async def test_timers_are_remembered_and_not_stored(world: Worlds) -> None:
+    there = world()
+    daemon = Daemon(there, [FakeSink()])
+    await daemon.fleets.take()
+    data = data_of(Report({"forward-compute": timer_of({0: 1.0, 1: 1.0, 2: 3.0})}, ranks=3))
+    await daemon.observe([evidence(TIMERS, source=Source.JOB_LOG, job=there.job, attempt=0, data=data)])
+    await daemon.quiet()
+    seen = daemon.live.attempts[there.job, 0]
+    assert len(seen.timers) == 1 and len(seen.pool) == 0 and daemon.bugs() == 0
+
+
 @pytest.mark.parametrize(
     ("pattern", "fact", "cause", "scope"),
     [
@@ -124,6 +192,7 @@ def test_jobs_that_become_slow_together_share_the_reason(runs: Runs) -> None:
         ("component", "link_flap", Cause.NETWORK_FABRIC, Scope.GPU),
         ("component", None, Cause.GPU_THERMAL_POWER, Scope.GPU),
         ("application", None, Cause.USER_CONFIG, Scope.APPLICATION),
+        ("everyone", None, Cause.NETWORK_FABRIC, Scope.CLUSTER),
         ("cluster", None, Cause.FILESYSTEM_STORAGE, Scope.CLUSTER),
         ("", None, Cause.GPU_THERMAL_POWER, None),
     ],
