@@ -147,6 +147,7 @@ def explain(line: tuple[str, ...], as_json: bool, site: Path | None) -> None:
     from sentinel.classify.readings import read
     from sentinel.evidence.lines import visible
     from sentinel.evidence.logs import LogReader
+    from sentinel.evidence.timers import TIMERS
     from sentinel.wire import to_json
 
     loaded = load_rules(site=site)
@@ -155,7 +156,10 @@ def explain(line: tuple[str, ...], as_json: bool, site: Path | None) -> None:
     text = " ".join(line)
     found = LogReader(loaded).feed(text.encode() + b"\n", now)
     if not found:
-        click.echo("{}" if as_json else f"no rule knows: {visible(text)}")
+        begins = [rule.id for rule in loaded.rules if rule.kind == TIMERS and rule.compiled().search(text.encode())]
+        words = f"{begins[0]}: the lines behind it are read as one report of timers" if begins else ""
+        answer_of_none = {"rule": begins[0], "kind": TIMERS} if begins else {}
+        click.echo(json.dumps(answer_of_none) if as_json else words or f"no rule knows: {visible(text)}")
         return
     for evidence in found:
         reading = read(evidence, loaded, by_id)

@@ -53,9 +53,9 @@ def _laggards(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:
     worst = max(named, key=lambda rank: _excess(rank, since))
     count = sum(worst in _slow(report) for report in since)
     words = f"{_those(named)} slow in {_timer_of(worst, since[-1])} in {count} of {len(since)} timer reports"
-    return Lag(
-        "component", f"{words} ({_excess(worst, since) + 1:.2f} times the others){_clock(worst, since)}", tuple(named)
-    )
+    words = f"{words} ({_excess(worst, since) + 1:.2f} times the others){_clock(worst, since)}"
+    words += "" if len(before) >= LEAST else "; whether it was before is not known"
+    return Lag("component", words, tuple(named))
 
 
 def _staged(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:

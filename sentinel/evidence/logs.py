@@ -126,7 +126,8 @@ class LogReader:
         self._forget(now)
         hits = self._signatures.screen.scan(block)
         found = self._confirm(block, hits, now) if hits else []
-        heads = [end for index, end in hits if index in self._signatures.timers] if self._forms is None else []
+        live = self._forms is None and not self._own_times  # an old file's timers say nothing of who is slow now
+        heads = [end for index, end in hits if index in self._signatures.timers] if live else []
         if heads or self._timers.open:
             found.extend(self._timed(self._timers.read(block, heads, now), now))
         count = block.count(b"\n") + (whole and not block.endswith(b"\n"))

@@ -145,6 +145,8 @@ def test_rules_test_list_and_explain() -> None:
     explained = json.loads(runner.invoke(rules, ["explain", "--json", XID.strip()]).output.splitlines()[0])
     assert (explained["weights"], explained["drain"]) == ({"gpu_fallen_off_bus": 6.0}, "yes")
     assert "no rule knows" in runner.invoke(rules, ["explain", "a", "fine", "day"]).output
+    headline = ["explain", "--json", "12: max time across ranks (ms):"]
+    assert json.loads(runner.invoke(rules, headline).output) == {"rule": "timers-across-ranks", "kind": "timers"}
 
 
 def test_a_bad_site_rule_names_file_line_and_fix(tmp_path: Path) -> None:

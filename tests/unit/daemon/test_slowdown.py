@@ -10,11 +10,14 @@ from core_daemon import Daemon, FakeSink
 from core_records import evidence, fleet, job, later
 from core_world import World
 
+from sentinel.adapters.rules_files import load_rules
 from sentinel.classify.slowdown import slowdown
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.slowdown import Slowdowns
+from sentinel.evidence.logs import LogReader, Signatures
 from sentinel.evidence.timers import TIMERS, Report, data_of, timer_of
-from sentinel.model import Cause, Evidence, Kind, Scope, Source, Trust
+from sentinel.model import Cause, Evidence, Kind, Scope, Source, Trust, Where
+from sentinel.wire import evidence_from, to_json
 
 Worlds = Callable[..., World]
 
@@ -145,6 +148,20 @@ def test_ranks_of_a_full_report_lie_on_nodes_as_launchers_fill_them(runs: Runs) 
     assert runs.seen().top_rank == 15 and (found.where.rank, found.where.node) == (11, "n2")
 
 
+def test_from_the_lines_of_a_log_to_the_rank_and_its_node(runs: Runs) -> None:
+    where = Where(node="n1", job=101, attempt=0, path="/log")
+    reader = LogReader(Signatures(load_rules()), source=Source.JOB_LOG, where=where)
+    for report in range(12):
+        runs.steps(8, 1.0 if report < 4 else 1.4)
+        lines = ["times across ranks (ms):", "  backward-compute:", "[rank3]: a line of another rank"]
+        lines += [f"     rank {rank:2d}: {140.5 if report >= 4 and rank == 13 else 100.25:.2f}" for rank in range(16)]
+        for item in reader.feed("\n".join([*lines, ""]).encode(), later(runs.now_s[101])):
+            runs.live.note(evidence_from(to_json(item)))
+    (found,) = runs.found
+    assert (found.data["pattern"], found.where.rank, found.where.node) == ("component", 13, "n2")
+    assert "slow in backward-compute" in found.text
+
+
 def test_slow_ranks_that_lie_apart_convict_no_node(runs: Runs) -> None:
     found = timed(runs, lambda _: [140.0] + [100.0] * 14 + [140.0])
     assert (found.data["pattern"], found.where.node) == ("", None) and "ranks 0, 15" in found.text
@@ -202,7 +219,10 @@ def test_what_it_speaks_for(pattern: str, fact: str | None, cause: Cause, scope:
     assert max(weights, key=lambda each: weights[each]) is cause and found is scope
 
 
-@pytest.mark.parametrize(("pattern", "scope"), [("component", "gpu"), ("application", "application"), ("", "unknown")])
+@pytest.mark.parametrize(
+    ("pattern", "scope"),
+    [("component", "gpu"), ("application", "application"), ("everyone", "unknown"), ("", "unknown")],
+)
 async def test_people_are_told_and_the_job_goes_on(world: Worlds, pattern: str, scope: str) -> None:
     there, sink = world(), FakeSink()
     daemon = Daemon(there, [sink])

@@ -83,7 +83,7 @@ def test_every_rank_is_read_behind_prefixes(prefix: str) -> None:
 def test_lines_of_other_ranks_in_between_do_not_count() -> None:
     own = by_rank({"forward-compute": [10.0, 10.1, 9.9, 10.2]}, "7: ").splitlines(keepends=True)
     others = ["3:      rank  2: 9999.00\n", "3:   backward-compute:\n", "warning: something else\n", "\n"]
-    mixed = "".join(line + random.Random(5).choice(others) for line in own)
+    mixed = "".join(line + "".join(others) for line in own)
     (report,) = read(mixed)
     assert report == read("".join(own))[0] and report.timers["forward-compute"].high_ms == 10.2
 
@@ -112,6 +112,11 @@ def test_torn_numbers_are_not_read() -> None:
 def test_reports_come_no_faster_than_is_needed() -> None:
     assert len(read(*[ENDS] * 50, apart_s=1.0)) == 5
     assert len(read(*[ENDS] * 50, apart_s=20.0)) == 50
+
+
+def test_an_old_file_is_not_read_for_who_is_slow_now() -> None:
+    reader = LogReader(SIGNATURES, source=Source.JOB_LOG, own_times=True)
+    assert [item for item in reader.feed((ENDS * 3).encode(), START) if item.kind == TIMERS] == []
 
 
 def test_the_slowest_rank_by_name_with_its_clock() -> None:
@@ -215,6 +220,14 @@ def test_the_same_rank_slow_in_its_own_work_is_named_and_not_those_who_wait() ->
     found = lag(reports(5, lambda _: with_slow(11)), reports(5, usual))
     assert found is not None and (found.pattern, found.ranks) == ("component", (11,))
     assert "rank 11 is slow in forward-compute in 5 of 5" in found.words and "1.4" in found.words
+    alone = lag(reports(5, lambda _: with_slow(11)), [])
+    assert alone is not None and alone.ranks == (11,)
+    assert "before is not known" in alone.words and "not known" not in found.words
+
+
+def test_few_who_wait_longer_are_not_the_slow_ones() -> None:
+    waiting = {"forward-compute": [100.0] * 16, "all-grads-sync": [60.0] * 2 + [20.0] * 14}
+    assert lag(reports(5, lambda _: waiting), reports(5, usual)) is None
 
 
 def test_once_in_a_while_is_not_the_same_rank() -> None:
