@@ -51,6 +51,7 @@ def requeue(lab, job: int) -> None:
     while "PENDING" not in lab.slurm("squeue", "-h", "-j", str(job), "-o", "%T"):
         assert time.monotonic() < deadline
         time.sleep(0.2)
+    time.sleep(2)  # within the same second slurmd takes the new start for the one that was just revoked
     lab.slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
