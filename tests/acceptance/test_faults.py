@@ -62,18 +62,12 @@ def test_a_contained_memory_error_restarts_and_drains_nothing(story: Story):
 
 
 @pytest.mark.deep
-@pytest.mark.xfail(reason="srun's own words at the end of a step outweigh the program's failure: no message for Xid 43")
 def test_xids_of_the_program_drain_nothing(fresh: Story):
     """Where the GPUs have no past: the same Xid under several jobs would speak against the GPU."""
     jobs = {number: fresh.job(1, "--gpu-faults-kill") for number in (13, 31, 43)}
     for number, job in jobs.items():
         fresh.inject("xid", "--node", job.nodes[0], "--gpu", "1", "--xid", str(number))
-    until(lambda: len(fresh.messages()) == len(jobs) and fresh.quiet(), "three messages")
-    fresh.settle(2)
-    assert {m["job"] for m in fresh.messages()} == {job.id for job in jobs.values()}
-    for job in jobs.values():
-        fresh.accept_what_became_of(job)
-    fresh.expect()
+    fresh.expect(held=jobs.values(), messages=[{"cause": "user_code", "job": job.id} for job in jobs.values()])
 
 
 @pytest.mark.deep

@@ -314,7 +314,7 @@ class Story:
     def accept_what_became_of(self, job: Job) -> None:
         """Whether it was restarted or held is not this story's matter; how many messages came is."""
         self._restarts[job.id] = job.restarts()
-        self._held = {job.id} if job.held() else set()
+        self._held = self._held - {job.id} | ({job.id} if job.held() else set())
         self._messages += [{}]
 
     def drains_ever(self) -> int:
