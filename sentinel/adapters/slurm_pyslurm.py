@@ -2,7 +2,8 @@
 
 pyslurm runs in a child process (``slurm_pyslurm_child``), one request at a time, each with a deadline; after a deadline or
 a crash the child is killed with its process group, and the next request starts another. What pyslurm cannot say goes to
-scontrol: one task of an array by its task number, and clearing a node list.
+scontrol: one task of an array by its task number, clearing a node list, and a hold that the user may release
+(``Job.hold("user")`` ends the process with pyslurm 22.5.3).
 """
 
 from __future__ import annotations
@@ -201,9 +202,6 @@ class PyslurmVerbs(CommandVerbs):
 
     async def requeue_hold(self, job: str) -> None:
         await (self._child.ask("requeue_hold", int(job)) if job.isdecimal() else super().requeue_hold(job))
-
-    async def hold(self, job: str) -> None:
-        await (self._child.ask("hold", int(job)) if job.isdecimal() else super().hold(job))
 
     async def release(self, job: str) -> None:
         await (self._child.ask("release", int(job)) if job.isdecimal() else super().release(job))

@@ -89,10 +89,6 @@ def requeue_hold(pyslurm: Any, job: int) -> None:
     pyslurm.Job(job).requeue(hold=True)
 
 
-def hold(pyslurm: Any, job: int) -> None:
-    pyslurm.Job(job).hold("user")  # its user may release it, too
-
-
 def release(pyslurm: Any, job: int) -> None:
     pyslurm.Job(job).release()
 
@@ -102,7 +98,7 @@ def notify(pyslurm: Any, job: int, text: str) -> None:
 
 
 VERBS: dict[str, Callable[..., object]] = {
-    "hello": hello, "nodes": nodes, "jobs": jobs, "set_node": set_node, "requeue_hold": requeue_hold, "hold": hold,
+    "hello": hello, "nodes": nodes, "jobs": jobs, "set_node": set_node, "requeue_hold": requeue_hold,
     "release": release, "notify": notify,
 }  # fmt: skip
 

@@ -95,7 +95,7 @@ def test_writing() -> None:
 
 def test_slurms_no_and_a_pyslurm_that_does_not_fit_are_told_apart() -> None:
     assert ask("release", 7) == {"no": "Invalid job id specified (2017)"}
-    assert "hold" in ask("hold", 7)["broken"]  # this pyslurm has no such method
+    assert "notify" in ask("notify", 7, "words")["broken"]  # this pyslurm has no such method
     assert "broken" in ask("nonsense")
 
 
