@@ -248,7 +248,8 @@ class RealWorld:
             self.cluster.signal("slurmctld", signal.SIGCONT)
 
     def output(self, job: JobView) -> str:
-        return Path(job.stdout).read_text()
+        path = Path(job.stdout)
+        return path.read_text() if path.exists() else ""  # slurmstepd may not have got so far
 
     async def job(self, job: int, condition: Callable[[JobView], bool]) -> JobView:
         return await self._until(lambda: self.reader.job(job), condition)
