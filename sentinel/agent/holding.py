@@ -14,7 +14,7 @@ from typing import Any
 
 from sentinel.agent.children import Children, Ending, Program
 from sentinel.agent.jobs import JobOnNode
-from sentinel.agent.saves import Watched
+from sentinel.agent.saves import Watched, lister
 from sentinel.agent.settings import AgentSettings
 from sentinel.checkpoints.packed import pack
 from sentinel.checkpoints.records import Part
@@ -98,21 +98,17 @@ class Holding:
                 self._keep(self._evidence(job, [part for index in sorted(found) for part in found[index]]))
 
         started = self._children.start(
-            self._program(
+            lister(
+                self._program,
                 f"held:{_name(key)}",
-                "sentinel.agent.probes.inventory",
-                {
-                    "node": self._node,
-                    "level": "structural",
-                    "roots": [{"tier": "local", "path": path} for path in roots],
-                    "uid": uid,
-                    "gid": job.gid if job.uid is not None else watched.gid,
-                    "limit": NEWEST,
-                },
-                silent_s=self._deadline_s,
-                total_s=self._deadline_s,
-                on_message=said,
-                on_end=over,
+                self._node,
+                [("local", path) for path in roots],
+                uid,
+                job.gid if job.uid is not None else watched.gid,
+                NEWEST,
+                self._deadline_s,
+                said,
+                over,
             )
         )
         if not started:

@@ -6,7 +6,7 @@ the job's user. A finding counts once two looks in a row agree: in between a che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -74,6 +74,37 @@ def watched_from(answer: Mapping[str, Any]) -> list[Watched]:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             log.warning("watch-unreadable", error=repr(error))
     return found
+
+
+def lister(
+    program: Callable[..., Program],
+    name: str,
+    node: str,
+    roots: Iterable[tuple[str, str]],
+    uid: int,
+    gid: int | None,
+    newest: int,
+    deadline_s: float,
+    on_message: Callable[[Mapping[str, Any]], None],
+    on_end: Callable[[Ending], None],
+) -> Program:
+    """The child that lists the ``newest`` checkpoints under each of ``roots`` (tier, path), as the job's user."""
+    return program(
+        name,
+        "sentinel.agent.probes.inventory",
+        {
+            "node": node,
+            "level": "structural",
+            "roots": [{"tier": tier, "path": path} for tier, path in roots],
+            "uid": uid,
+            "gid": gid,
+            "limit": newest,
+        },
+        silent_s=deadline_s,
+        total_s=deadline_s,
+        on_message=on_message,
+        on_end=on_end,
+    )
 
 
 class SavesWatch:
@@ -145,21 +176,17 @@ class SavesWatch:
                     self._hung(watched, root, ending.where)
 
         self._children.start(
-            self._program(
+            lister(
+                self._program,
                 f"saves:{watched.job}",
-                "sentinel.agent.probes.inventory",
-                {
-                    "node": self._node,
-                    "level": "structural",
-                    "roots": [{"tier": tier, "path": path} for tier, path in watched.roots],
-                    "uid": uid,
-                    "gid": job.gid if job.uid is not None else watched.gid,
-                    "limit": NEWEST,
-                },
-                silent_s=self._period_s,
-                total_s=self._period_s,
-                on_message=said,
-                on_end=ended,
+                self._node,
+                watched.roots,
+                uid,
+                job.gid if job.uid is not None else watched.gid,
+                NEWEST,
+                self._period_s,
+                said,
+                ended,
             )
         )
 
