@@ -69,6 +69,11 @@ class LabUnderTest:
     def submit(self, *arguments: str) -> int:
         return int(self.run("submit", *arguments).stdout)
 
+    def wait_job(self, job: int, words: str, timeout_s: float = 90) -> None:
+        """Wait until `scontrol show job` says `words` of a job."""
+        show = ("scontrol", "show", "job", str(job))
+        until(lambda: words in self.slurm(*show), timeout_s, lambda: f"{words!r} in:\n{self.slurm(*show)}")
+
     def log(self, job: int) -> str:
         found = list((self.dir / "shared").glob(f"*-{job}.out"))
         return found[0].read_text(encoding="utf-8") if found else ""
