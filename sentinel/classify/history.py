@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -61,7 +62,7 @@ EMPTY = History()
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """Failures hosted per day of work, with a 90 % interval; a lemon is a node whose lower bound is above the fleet."""
+    """Failures hosted per day of work, with a 90 % interval; a lemon fails more often than chance explains."""
 
     node: str
     failures: int
@@ -84,8 +85,8 @@ class NodeScore:
 BURST = 3
 
 
-def node_scores(history: History, now: datetime, *, ratio: float = 3.0) -> list[NodeScore]:
-    """Nodes by suspicion, worst first.
+def node_scores(history: History, now: datetime, *, wrong_share: float = 0.1) -> list[NodeScore]:
+    """Nodes by suspicion, worst first; of those called lemons at most ``wrong_share`` are good ones that had bad luck.
 
     The rate is a Gamma posterior around the rate of the other nodes, so three failures in a busy month and three in an hour
     differ, and one failure on a new node says little. Failures of the application do not count against a node.
@@ -93,38 +94,74 @@ def node_scores(history: History, now: datetime, *, ratio: float = 3.0) -> list[
     against = [
         past for past in history.recent(now) if past.node is not None and past.blamed and past.cause not in APPLICATION
     ]
-    counts: dict[str, list[PastFailure]] = {}
-    for past in against:
-        counts.setdefault(past.node or "", []).append(past)
+    pasts: dict[str, list[PastFailure]] = {}
+    for past in sorted(against, key=lambda past: past.at):
+        pasts.setdefault(past.node or "", []).append(past)
     days = {node: max(seconds, 0.0) / 86400 for node, seconds in history.busy_s.items()}
-    total_days = sum(days.values()) or float(max(len(counts), 1))
+    total_days = sum(days.values()) or float(max(len(pasts), 1))
+    work = {node: days.get(node, total_days / max(len(days), 1)) for node in sorted(set(days) | set(pasts))}
+    lemons = _lemons({node: (len(pasts.get(node, [])), busy) for node, busy in work.items()}, wrong_share)
     scores = []
-    for node in sorted(set(days) | set(counts)):
-        pasts = sorted(counts.get(node, []), key=lambda past: past.at)
-        busy = days.get(node, total_days / max(len(days), 1))
-        others = max(len(against) - len(pasts), 0.5) / max(total_days - busy, 1.0)
-        shape, rate = len(pasts) + PRIOR, busy + PRIOR / others
+    for node, busy in work.items():
+        own = pasts.get(node, [])
+        others = max(len(against) - len(own), 0.5) / max(total_days - busy, 1.0)
+        shape, rate = len(own) + PRIOR, busy + PRIOR / others
         low, high = _gamma_interval(shape, rate)
-        jobs = {past.job for past in pasts if past.job is not None}
-        lemon = low > ratio * others or (len(pasts) >= 3 and len(jobs) >= 3 and low > 1.5 * others)
-        burst_s = (pasts[-1].at - pasts[-BURST].at).total_seconds() if len(pasts) >= BURST else None
+        burst_s = (own[-1].at - own[-BURST].at).total_seconds() if len(own) >= BURST else None
         scores.append(
             NodeScore(
                 node=node,
-                failures=len(pasts),
+                failures=len(own),
                 busy_days=busy,
                 rate=shape / rate,
                 low=low,
                 high=high,
-                lemon=lemon,
-                reasons=_reasons(pasts, jobs, burst_s),
+                lemon=node in lemons,
+                reasons=_reasons(own, {past.job for past in own if past.job is not None}, burst_s),
                 others=others,
-                last_at=pasts[-1].at if pasts else None,
+                last_at=own[-1].at if own else None,
                 burst_s=burst_s,
             )
         )
     scores.sort(key=lambda score: (-score.low, score.node))
     return scores
+
+
+def _lemons(counts: Mapping[str, tuple[int, float]], wrong_share: float) -> frozenset[str]:
+    """Nodes that failed more often than chance explains: node -> (failures, days of work) in.
+
+    Chance is a Poisson count at the rate of the nodes that are not called lemons, so a few very bad nodes do not hide the
+    next. Benjamini and Hochberg's step-up rule (1995) bounds the share of good nodes among those named, whatever the size of
+    the fleet. Two failures are the least: one says nothing, however short the work was.
+    """
+    named: frozenset[str] = frozenset()
+    for _ in range(len(counts) + 1):
+        good = [counts[node] for node in counts if node not in named]
+        rate = max(sum(failures for failures, _ in good), 0.5) / max(sum(busy for _, busy in good), 1.0)
+        chances = sorted(
+            (_at_least(failures, rate * busy), node) for node, (failures, busy) in counts.items() if failures >= 2
+        )
+        last = max(
+            (k for k, (chance, _) in enumerate(chances, 1) if chance <= wrong_share * k / len(counts)), default=0
+        )
+        again = named | {node for _, node in chances[:last]}
+        if again == named:
+            break
+        named = again
+    return named
+
+
+def _at_least(count: int, mean: float) -> float:
+    """The chance of ``count`` or more events where ``mean`` are expected (Poisson); summed from the small end."""
+    term = math.exp(-mean)
+    for k in range(1, count + 1):
+        term *= mean / k
+    total, k = 0.0, count
+    while term > total * 1e-12 or k <= mean:
+        total += term
+        k += 1
+        term *= mean / k
+    return min(total, 1.0)
 
 
 def _reasons(pasts: list[PastFailure], jobs: set[int], burst_s: float | None) -> tuple[str, ...]:

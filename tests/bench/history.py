@@ -4,6 +4,10 @@ Cost: a store with a month of 3,000 judged incidents, 20,000 attempts on 64 node
 that grow on every node: the worst case). Lemons: a simulated fleet (Poisson failures; 1.2 % of the nodes fail ``times`` as
 often as the others do), judged by ``classify.node_scores`` after 7, 14 and 28 days. Nothing but failures over work counts.
 
+How much worse a lemon is decides everything, and nobody publishes it. Meta took 1.2 % of a cluster's nodes out and large jobs
+failed in 4 % instead of 14 % of cases: (10 / 0.012) / (4 / 0.988), about 200 times. Where a lemon fails 20 times as often it
+fails 1.2 times in 14 days of this fleet, beside 4 good nodes that fail twice: no count can name it early and surely.
+
 Run: PYTHONPATH=.:tests/support python tests/bench/history.py [--nodes 2048] [--seeds 5]
 """
 
@@ -33,7 +37,7 @@ from sentinel.daemon.scores import read_scores
 from sentinel.model import Cause
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-PER_NODE_DAY = 6.5e-3  # failures; the order of what large clusters report
+PER_NODE_DAY = 6.5e-3  # failures, all nodes' mean; the order of what large clusters report
 CAUSES = (Cause.GPU_MEMORY_ECC, Cause.USER_CODE, Cause.GPU_FALLEN_OFF_BUS, Cause.NETWORK_FABRIC)
 
 
@@ -108,8 +112,9 @@ def fleet(nodes: int, times: float, days: int, seed: int) -> tuple[int, int, int
     rng = random.Random(seed)
     lemons = set(rng.sample(range(nodes), max(1, round(0.012 * nodes))))
     failures = []
+    good = PER_NODE_DAY / (1 + (times - 1) * len(lemons) / nodes)  # the fleet's mean stays what is reported
     for node in range(nodes):
-        rate = PER_NODE_DAY * (times if node in lemons else 1.0)
+        rate = good * (times if node in lemons else 1.0)
         at = rng.expovariate(rate)
         while at < days:
             when = NOW - timedelta(days=days - at)
@@ -131,7 +136,7 @@ def main() -> None:
     print(
         f"lemons, simulated: {options.nodes} nodes, {PER_NODE_DAY:g} failures a node-day, mean of {options.seeds} fleets"
     )
-    for times in (10.0, 20.0, 40.0):
+    for times in (10.0, 20.0, 40.0, 100.0, 200.0):
         for days in (7, 14, 28):
             runs = [fleet(options.nodes, times, days, seed) for seed in range(options.seeds)]
             right, wrong, there = (sum(run[n] for run in runs) for n in range(3))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from sentinel.classify import History, PastFailure, node_scores
-from sentinel.classify.history import span
+from sentinel.classify.history import _at_least, span
 from sentinel.model import Cause
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
@@ -35,6 +38,28 @@ def test_one_failure_is_not_a_lemon_and_application_failures_do_not_count() -> N
     assert not any(score.lemon for score in node_scores(history(*fleet), NOW))
     blamed = history(("n1", 9, 28.0), ("n2", 0, 28.0), cause=Cause.USER_CODE)
     assert [score.failures for score in node_scores(blamed, NOW)] == [0, 0]
+
+
+def test_a_very_bad_node_does_not_hide_the_next() -> None:
+    fleet = [(f"n{i}", i % 2, 28.0) for i in range(60)]
+    scores = node_scores(history(*fleet, ("worst", 400, 28.0), ("bad", 6, 28.0)), NOW)
+    assert {score.node for score in scores if score.lemon} == {"worst", "bad"}
+
+
+def test_chance_alone_names_nobody_in_nine_fleets_of_ten() -> None:
+    rng = random.Random(7)
+    named = 0
+    for _ in range(100):
+        fleet = [(f"n{i}", sum(rng.random() < 0.01 for _ in range(28)), rng.uniform(10, 28)) for i in range(100)]
+        named += any(score.lemon for score in node_scores(history(*fleet), NOW))
+    assert named <= 10
+
+
+@pytest.mark.parametrize(
+    ("count", "mean", "chance"), [(0, 2.0, 1.0), (1, 1.0, 0.6321205588), (2, 0.01, 4.966791e-5), (3, 50.0, 1.0)]
+)
+def test_the_chance_of_so_many_failures(count: int, mean: float, chance: float) -> None:
+    assert _at_least(count, mean) == pytest.approx(chance, rel=1e-6)
 
 
 def test_old_failures_are_forgotten() -> None:
