@@ -6,15 +6,16 @@ suspicion take turns, the longest untested first, only while no job waits. Slurm
 can be given work at any moment, and its agent then ends the diagnostic; so a test is never in the way of a job, and a
 suspect that gets work before its test is over is tested when it is idle again.
 
-What a diagnostic finds comes as evidence of the node and goes the way of all evidence. What is remembered here (who is
-suspect, who was tested when, who is being tested) is in the store, so that a restarted daemon neither starts again nor
-counts fewer than there are: an agent goes on with an order whose daemon died.
+What a diagnostic finds comes as evidence of the node and goes the way of all evidence: with the answer, so that a node that
+failed is in the judge's hands before the next turn, and through the agent's spool, should the answer be lost. What is
+remembered here (who is suspect, who was tested when, who is being tested) is in the store, so that a restarted daemon
+neither starts again nor counts fewer than there are: an agent goes on with an order whose daemon died.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,15 +26,17 @@ from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import Live
 from sentinel.daemon.orders import OrderBook
 from sentinel.daemon.scores import Scores, read_scores
+from sentinel.daemon.under_way import with_plans
 from sentinel.errors import SentinelError, UserError
 from sentinel.log import Log
-from sentinel.model import Fleet, JobView, NodeView, Verdict
+from sentinel.model import Evidence, Fleet, Incident, IncidentState, JobView, Kind, NodeView, Result, StepKind, Verdict
 from sentinel.ports import Clock, Orders
 from sentinel.protocol import OrderKind
 from sentinel.settings import Diagnostics, Modes, Settings
-from sentinel.wire import time_from
+from sentinel.wire import evidence_from, time_from
 
 KEY = "diagnoses"  # in the store
+HOUR = timedelta(hours=1)
 SCORES = timedelta(minutes=10)  # how old a month's history may be: of a large cluster it takes seconds to read
 # Reasons of a pending job that wants no node yet, whoever else is idle.
 _NOT_YET = frozenset({"Dependency", "DependencyNeverSatisfied", "BeginTime", "JobArrayTaskLimit"})
@@ -45,7 +48,7 @@ class Checkup:
 
     suspect: datetime | None = None  # since when, until one passes
     passed: datetime | None = None
-    tried: datetime | None = None  # last order, whatever came of it
+    tried: datetime | None = None  # last order; where it brought no pass, when that was known
     until: datetime | None = None  # one is running, at most until then
 
 
@@ -84,8 +87,7 @@ def turns(
         chosen = [Turn(name, settings.suspect_level, True) for _, name in suspects[: max(room, 0)]]
     if waiting or not settings.idle_level:
         return chosen
-    hour = timedelta(hours=1)
-    lately = sum(1 for tested in known.values() if tested.tried is not None and now - tested.tried < hour)
+    lately = sum(1 for tested in known.values() if tested.tried is not None and now - tested.tried < HOUR)
     room = min(most - len(running), settings.idle_per_hour - lately) - len(chosen)
     taken = {turn.node for turn in chosen}
     period, settled = timedelta(seconds=settings.idle_period_s), timedelta(seconds=settings.settled_s)
@@ -148,10 +150,23 @@ def suspects(
     return found
 
 
+def in_hand(incidents: Iterable[Incident]) -> set[str]:
+    """Nodes whose failed diagnostic is being judged or acted upon, or waits for a person: no second one says more."""
+    return {
+        item.where.node
+        for incident in incidents
+        if incident.state is not IncidentState.CLOSED
+        for item in incident.evidence
+        if item.kind == Kind.DIAG_FAILED and item.where.node is not None
+    }
+
+
 class Diagnoses:
     """Orders diagnostics and remembers what came of them.
 
     Args:
+        going: nodes that are about to go out, or whose failure is in hand: the snapshot may not show it yet. May block.
+        observe: takes what a diagnostic found.
         kept: reads what an earlier daemon put in the store; ``keep`` writes it. Both may block.
         suspected: nodes under suspicion now, and since when. May block.
         paused: whether an operator paused us. May block.
@@ -171,6 +186,8 @@ class Diagnoses:
         kept: Callable[[], Any],
         keep: Callable[[Any], None],
         suspected: Callable[[datetime], Mapping[str, datetime]],
+        going: Callable[[Fleet, datetime], Collection[str]],
+        observe: Callable[[Sequence[Evidence]], Awaitable[None]],
         paused: Callable[[], bool],
         clock: Clock,
         log: Log,
@@ -185,6 +202,8 @@ class Diagnoses:
         self._kept = kept
         self._keep = keep
         self._suspected = suspected
+        self._going = going
+        self._observe = observe
         self._paused = paused
         self._clock = clock
         self._log = log
@@ -203,7 +222,8 @@ class Diagnoses:
             return
         if self._known is None:
             self._known = read(await asyncio.to_thread(self._kept))
-        self._see_idle(idle_nodes(fleet, self._modes), now)
+        going = await asyncio.to_thread(self._going, fleet, now)
+        self._see_idle(idle_nodes(fleet, self._modes) - set(going), now)
         await self._see_suspects(now)
         reachable = {name: since for name, since in self._idle.items() if self._connected(name)}
         due = turns(self._known, reachable, waiting=waits(fleet.jobs.values()), settings=self._settings, now=now)
@@ -244,6 +264,7 @@ class Diagnoses:
             answer = await self._orders.ask(turn.node, OrderKind.DIAGNOSE, arguments, deadline_s=deadline_s)
             if isinstance(answer, dict):
                 result, reason = str(answer.get("result", "unknown")), str(answer.get("reason", ""))[:300]
+                await self._found(turn.node, answer)
         except SentinelError as error:
             reason = error.message
         tested = replace(self._known.get(turn.node, Checkup()), until=None)
@@ -251,9 +272,20 @@ class Diagnoses:
             # It answers for what was known when it began: what came up meanwhile is another question.
             later = tested.suspect is not None and tested.tried is not None and tested.suspect > tested.tried
             tested = replace(tested, passed=tested.tried, suspect=tested.suspect if later else None)
+        else:
+            tested = replace(tested, tried=self._clock.now())  # the pause begins now: some take longer than it lasts
         self._known[turn.node] = tested
         await self._save()
         self._log.info("diagnostic-answered", node=turn.node, level=turn.level, result=result, reason=reason)
+
+    async def _found(self, node: str, answer: Mapping[str, Any]) -> None:
+        """Its evidence, before anything else is decided of the node. The agent sends the same, by the same ids."""
+        items = answer.get("evidence")
+        try:
+            found = [evidence_from(item) for item in items] if isinstance(items, list) else []
+            await self._observe([item for item in found if item.where.node == node])
+        except SentinelError as error:
+            self._log.warning("diagnostic-not-kept", node=node, reason=error.message)
 
     async def _save(self) -> None:
         assert self._known is not None
@@ -303,6 +335,12 @@ def wired(
         named = [(opened[name], verdict) for name, verdict in list(judge.verdicts.items()) if name in opened]
         return suspects(named, scores, chosen, now)
 
+    def going(fleet: Fleet, now: datetime) -> set[str]:
+        done = store.steps_done([StepKind.DRAIN, StepKind.DOWN], since=now - HOUR, results=(Result.DONE, Result.FAILED))
+        soon, _ = with_plans(fleet, list(judge.plans.values()), done, now)
+        drained = {name for name, view in soon.nodes.items() if view.drained}
+        return drained | in_hand(list(judge.incidents.values()))
+
     return Diagnoses(
         orders=orders,
         connected=orders.connected,
@@ -312,6 +350,8 @@ def wired(
         kept=lambda: store.get(KEY),
         keep=lambda value: store.put(KEY, value),
         suspected=suspected,
+        going=going,
+        observe=judge.observe,
         paused=lambda: bool(store.get("paused", False)),
         clock=clock,
         log=log,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from core_records import evidence
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from sentinel.daemon.diagnoses import (
     Diagnoses,
     Turn,
     idle_nodes,
+    in_hand,
     read,
     suspects,
     turns,
@@ -28,9 +30,11 @@ from sentinel.daemon.diagnoses import (
 from sentinel.daemon.live import Live
 from sentinel.daemon.scores import Scores
 from sentinel.errors import Timeout, UserError
+from sentinel.incidents import new
 from sentinel.log import Log
-from sentinel.model import Cause, Fleet, JobView, NodeView, Scope, Verdict
+from sentinel.model import Cause, Evidence, Fleet, IncidentState, JobView, Kind, NodeView, Scope, Verdict
 from sentinel.settings import Diagnostics, Mode, Modes
+from sentinel.wire import to_json
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -239,6 +243,8 @@ class Site:
         self.kept: Any = None
         self.suspected: dict[str, datetime] = {}
         self.paused = False
+        self.going: set[str] = set()
+        self.observed: list[Evidence] = []
         self.live.fleet = Fleet(at=NOW, nodes={name: NodeView(name, "idle") for name in idle(count)}, jobs={})
         self.settings = settings
         self.diagnoses = self.make()
@@ -253,10 +259,16 @@ class Site:
             kept=lambda: self.kept,
             keep=lambda value: setattr(self, "kept", value),
             suspected=lambda _now: dict(self.suspected),
+            going=lambda _fleet, _now: self.going,
+            observe=self.observe,
             paused=lambda: self.paused,
             clock=self.clock,
             log=Log(),
         )
+
+    async def observe(self, items: Sequence[Evidence]) -> None:
+        assert not self.kept or "until" in self.kept["n001"], "it is known before the node can be tested again"
+        self.observed.extend(items)
 
     async def settle(self) -> None:
         for _ in range(200):
@@ -309,6 +321,61 @@ async def test_what_is_no_pass_clears_nobody(result: str | None) -> None:
     await site.diagnoses.turn()
     await site.settle()
     assert read(site.kept)["n001"] == Checkup(suspect=NOW, tried=NOW)
+
+
+async def test_what_failed_is_known_to_the_judge_before_the_next_turn() -> None:
+    site = Site(replace(SUSPECTS, retry_s=1.0))
+    site.suspected = {"n001": NOW}
+    failed = [evidence(Kind.DIAG_FAILED, node="n001"), evidence(Kind.DIAG_FAILED, node="n002")]
+    site.agents.answer = lambda _node: {"result": "fail", "evidence": to_json(failed)}
+    site.agents.gate.set()
+    await site.diagnoses.turn()
+    await site.settle()
+    assert site.observed == failed[:1], "a node speaks for itself"
+
+
+async def test_evidence_that_cannot_be_read_is_no_end_of_the_world() -> None:
+    site = Site(SUSPECTS)
+    site.suspected = {"n001": NOW}
+    site.agents.answer = lambda _node: {"result": "fail", "evidence": [{"kind": 7}]}
+    site.agents.gate.set()
+    await site.diagnoses.turn()
+    await site.settle()
+    assert read(site.kept)["n001"] == Checkup(suspect=NOW, tried=NOW)
+
+
+async def test_a_node_that_is_going_out_is_not_tested_again() -> None:
+    site = Site(replace(SUSPECTS, retry_s=1.0))
+    site.suspected, site.going = {"n001": NOW, "n002": NOW}, {"n001"}
+    site.agents.gate.set()
+    await site.diagnoses.turn()
+    await site.settle()
+    assert [node for node, _, _ in site.agents.asked] == ["n002"]
+
+
+async def test_the_pause_begins_when_the_test_is_over() -> None:
+    site = Site(replace(SUSPECTS, retry_s=60.0))
+    site.suspected = {"n001": NOW}
+    site.agents.answer = lambda _node: {"result": "inconclusive"}
+    await site.diagnoses.turn()
+    await asyncio.sleep(0)
+    site.clock.at += timedelta(seconds=300)
+    site.agents.gate.set()
+    await site.settle()
+    for after_s, asked in ((59, 1), (1, 2)):
+        site.clock.at += timedelta(seconds=after_s)
+        await site.diagnoses.turn()
+        await site.settle()
+        assert len(site.agents.asked) == asked
+
+
+def test_a_failed_diagnostic_is_in_hand_until_its_incident_is_closed() -> None:
+    failed = evidence(Kind.DIAG_FAILED, node="n001")
+    opened = new(failed, job=None, attempt=None, now=NOW)
+    passed = new(evidence(Kind.DIAG_PASSED, node="n002"), job=None, attempt=None, now=NOW)
+    assert in_hand([opened, passed]) == {"n001"}
+    assert in_hand([replace(opened, state=IncidentState.HELD)]) == {"n001"}, "a person has it"
+    assert in_hand([replace(opened, state=IncidentState.CLOSED)]) == set()
 
 
 async def test_an_agent_that_does_not_answer_leaves_the_question_open() -> None:
