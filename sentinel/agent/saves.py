@@ -130,11 +130,17 @@ class SavesWatch:
         self._keep = keep
         self._jobs = jobs
         self._asked: list[Watched] = []
+        self._told_to = ""  # which daemon has our listings
         self._seen: dict[tuple[int, int, str], _Root] = {}
 
     def heard(self, answer: Mapping[str, Any]) -> None:
         """The daemon's answer to a heartbeat."""
         self._asked = watched_from(answer) if "watch" in answer else []
+        instance = answer.get("instance")
+        if isinstance(instance, str) and instance != self._told_to:
+            self._told_to = instance
+            for seen in list(self._seen.values()):
+                seen.sent = ""  # a daemon that was started anew knows none of them: told again at the next look
 
     def asked(self) -> list[Watched]:
         """What the daemon last asked to watch."""

@@ -1,15 +1,18 @@
 """Saves of running jobs to node-local tiers, joined: each node sees only its own shards, the daemon all of them.
 
-Nodes tell what they hold when it changes. A step that others hold and a node that is behind does not, once there was time
-for it, is incomplete, and so is one whose ranks do not add up; the job's people hear it once, before they need it.
+Nodes tell what they hold when it changes, and again to a daemon that was started anew. A step that others hold and a node
+that is behind does not, once there was time for it, is incomplete, and so is one whose ranks do not add up; the job's people
+hear it once, before they need it. How large saves were on all nodes together no node can tell: that is in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from statistics import median
+from typing import Any, Protocol
 
 from sentinel.checkpoints.inventory import join
 from sentinel.checkpoints.packed import unpack
@@ -21,9 +24,19 @@ from sentinel.intent import intent_of
 from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Scalar, Source, Where, stable_id
 
+KEY = "joined_saves"  # in the store
+SIZES = 32  # newest whole saves of a root, whose median is what is usual
 ATTEMPTS = 256  # remembered; the oldest is forgotten first
 SETTLED_S = 180.0  # after its last file a save is done on all nodes: nodes look once a minute, not together
 _Key = tuple[int, int]
+
+
+class Kept(Protocol):
+    """Of the store."""
+
+    def get(self, key: str, default: Any = None) -> Any: ...
+
+    def put(self, key: str, value: Any) -> None: ...
 
 
 @dataclass(slots=True)
@@ -34,13 +47,34 @@ class _Attempt:
 
 
 class JoinedSaves:
-    """Takes what nodes tell of their shards, gives what all of them together mean."""
+    """Takes what nodes tell of their shards, gives what all of them together mean.
 
-    def __init__(self, live: Live, limits: Limits | None = None, log: Log | None = None) -> None:
+    Args:
+        kept: where the sizes of whole saves outlive this daemon; None: nowhere.
+    """
+
+    def __init__(
+        self, live: Live, limits: Limits | None = None, log: Log | None = None, kept: Kept | None = None
+    ) -> None:
         self._live = live
+        self._kept = kept
+        self.unsaved = False  # whether ``save`` has something to write
         self._limits = limits or Limits()
         self._log = log or Log()
-        self._attempts: dict[_Key, _Attempt] = {}
+        self._attempts = {key: _Attempt(whole=sizes) for key, sizes in _read(kept.get(KEY) if kept else None).items()}
+
+    def save(self) -> None:
+        """Write the sizes down. May block."""
+        self.unsaved = False
+        if self._kept is not None:
+            self._kept.put(KEY, _written({key: dict(seen.whole) for key, seen in list(self._attempts.items())}))
+
+    def untold(self, items: Sequence[Evidence]) -> None:
+        """What ``take`` gave could not be kept: it is given again with the next listing."""
+        for item in items:
+            seen = self._attempts.get((item.where.job or -1, item.where.attempt or 0))
+            if seen is not None and item.source is Source.CHECKPOINT:
+                seen.told.discard(_name(item.kind, item.where.path or "", item.data.get("step")))
 
     def take(self, items: Sequence[Evidence], now: datetime) -> list[Evidence]:
         """The items without the listings among them, which are not kept, and the findings that they give rise to, once."""
@@ -105,14 +139,18 @@ class JoinedSaves:
         whole, step = self._attempts[key].whole, candidate.step
         assert step is not None
         earlier = [size for (place, known), size in whole.items() if place == root and known < step]
-        whole[root, step] = candidate.bytes
+        if whole.get((root, step)) != candidate.bytes:
+            whole[root, step] = candidate.bytes
+            self.unsaved = True
+            for old in sorted(known for place, known in whole if place == root)[:-SIZES]:
+                del whole[root, old]
         if len(earlier) < self._limits.least or candidate.bytes >= self._limits.small * median(earlier):
             return []
         reason = f"{candidate.bytes} bytes on all nodes, {median(earlier):.0f} are usual"
         return self._tell(key, "saves_shrank", root, step, reason, now)
 
     def _tell(self, key: _Key, kind: str, root: str, step: int, reason: str, now: datetime) -> list[Evidence]:
-        name = f"{kind}/{root}/{step}"
+        name = _name(kind, root, step)
         told = self._attempts[key].told
         if name in told:
             return []
@@ -131,3 +169,23 @@ class JoinedSaves:
                 data=data,
             )
         ]
+
+
+def _name(kind: str, root: str, step: Scalar) -> str:
+    return f"{kind}/{root}/{step}"
+
+
+def _written(sizes: Mapping[_Key, Mapping[tuple[str, int], int]]) -> dict[str, list[list[str | int]]]:
+    """JSON for the store."""
+    rows = {f"{job}.{attempt}": whole for (job, attempt), whole in sizes.items() if whole}
+    return {name: [[root, step, size] for (root, step), size in whole.items()] for name, whole in rows.items()}
+
+
+def _read(value: Any) -> dict[_Key, dict[tuple[str, int], int]]:
+    """What ``_written`` made. An entry that cannot be read is forgotten: what is usual is learned again."""
+    found: dict[_Key, dict[tuple[str, int], int]] = {}
+    for name, rows in value.items() if isinstance(value, dict) else ():
+        with suppress(ValueError, TypeError):
+            job, attempt = (int(word) for word in name.split("."))
+            found[job, attempt] = {(str(root), int(step)): int(size) for root, step, size in rows}
+    return found

@@ -28,6 +28,7 @@ from sentinel.daemon.dropbox import Dropbox
 from sentinel.daemon.events import Events
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.inquiry import Inquiry
+from sentinel.daemon.joined_saves import JoinedSaves
 from sentinel.daemon.judge import Judge
 from sentinel.daemon.live import Live
 from sentinel.daemon.orders import OrderBook
@@ -249,6 +250,7 @@ def _server(
         telemetry=base.telemetry,
         clock=base.clock,
         log=base.log,
+        joined=JoinedSaves(base.live, log=base.log, kept=base.store),
     )
 
 

@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import json
 import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -60,13 +61,15 @@ class Server:
         telemetry: Telemetry,
         clock: Clock,
         log: Log,
+        joined: JoinedSaves | None = None,
     ) -> None:
         self._settings = settings
         self._credentials = credentials
         self._live = live
         self._watch = watch
         self._intake = Intake(judge.observe)
-        self._joined = JoinedSaves(live)
+        self._joined = joined or JoinedSaves(live)
+        self._instance = secrets.token_hex(4)  # to whom nodes have told what they hold: another one forgot it
         self._orders = orders
         self._events = events
         self._views = views
@@ -158,7 +161,7 @@ class Server:
         watched = watch_list(self._live, node, body.get("jobs"))
         answer: dict[str, Any] = {"at": now}
         if watched:
-            answer["watch"] = watched
+            answer["watch"], answer["instance"] = watched, self._instance
         if seen.released_at is not None:
             answer["released_at"] = seen.released_at
         return answer
@@ -176,7 +179,14 @@ class Server:
                 self._log.warning("evidence-unparsable", node=node, reason=error.message)
                 self._telemetry.unreadable.inc()
         self._watch.heard(node)
-        await self._intake.take(self._joined.take(evidence, self._clock.now()))
+        taken = self._joined.take(evidence, self._clock.now())
+        try:
+            await self._intake.take(taken)
+        except SentinelError:
+            self._joined.untold(taken)  # the node sends its listing again
+            raise
+        if self._joined.unsaved:
+            await asyncio.to_thread(self._joined.save)
         return {"acknowledged": first + len(items) - 1}
 
     async def _poll_orders(self, _uid: int, body: dict[str, Any]) -> dict[str, Any]:

@@ -215,3 +215,15 @@ def test_of_a_local_tier_each_node_tells_what_it_holds_when_it_changes(node: Nod
     assert unpacked.owners == frozenset({0, 1})
     assert node.look(held, entry=local) == []
     assert [item.kind for item in node.look(held, {**held, "step": 20}, entry=local)] == ["checkpoints_seen"]
+
+
+def test_a_daemon_that_was_started_anew_is_told_again(node: Node) -> None:
+    local = {**ENTRY, "first": False, "roots": [{"tier": "local", "path": "/nvme/run"}]}
+    held = {**part(10, 200.0), "tier": "local", "whole": False, "owners": [0, 1]}
+    node.watch.heard({"watch": [local], "instance": "one"})
+    assert len(node.look(held, entry=local)) == 1
+    node.watch.heard({"watch": [local], "instance": "one"})
+    assert node.look(held, entry=local) == []
+    node.watch.heard({"watch": [local], "instance": "two"})
+    assert [item.kind for item in node.look(held, entry=local)] == ["checkpoints_seen"]
+    assert node.look(held, entry=local) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from core_records import fleet, job
@@ -10,7 +12,7 @@ from core_records import fleet, job
 from sentinel.checkpoints.packed import pack
 from sentinel.checkpoints.records import Part
 from sentinel.checkpoints.watch import CHECKPOINTS_SEEN
-from sentinel.daemon.joined_saves import SETTLED_S, JoinedSaves
+from sentinel.daemon.joined_saves import KEY, SETTLED_S, SIZES, JoinedSaves
 from sentinel.daemon.live import Live
 from sentinel.model import Evidence, Kind, Source, Where
 
@@ -38,9 +40,9 @@ def told(node: str, *parts: Part, as_node: str = "") -> Evidence:
 
 class World:
     def __init__(self) -> None:
-        live = Live()
-        live.see_fleet(fleet(2, [job(nodes=NODES, comment=COMMENT)]))
-        self.joined = JoinedSaves(live)
+        self.live = Live()
+        self.live.see_fleet(fleet(2, [job(nodes=NODES, comment=COMMENT)]))
+        self.joined = JoinedSaves(self.live)
 
     def take(self, after_s: float, *items: Evidence) -> list[Evidence]:
         return self.joined.take(items, START + timedelta(seconds=after_s))
@@ -118,3 +120,54 @@ def test_a_node_speaks_for_itself(world: World) -> None:
     lying = told("n1", part("n2", 20, (0, 1, 2, 3), 600.0), as_node="n1")
     (finding,) = world.take(1000.0, lying, told("n2", part("n2", 10, RANKS["n2"], 300.0)))
     assert "n2 hold nothing of it" in finding.text
+
+
+class Store:
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return json.loads(json.dumps(self.kept.get(key, default)))
+
+    def put(self, key: str, value: Any) -> None:
+        self.kept[key] = value
+
+
+def test_what_is_usual_outlives_the_daemon(world: World) -> None:
+    store = Store()
+    world.joined = JoinedSaves(world.live, kept=store)
+    for step in (10, 20, 30):
+        assert world.saved(step, step * 30.0) == []
+    assert world.joined.unsaved
+    world.joined.save()
+    assert not world.joined.unsaved
+    world.joined = JoinedSaves(world.live, kept=store)
+    (finding,) = world.saved(40, 1200.0, size=700)
+    assert (finding.kind, finding.data["step"]) == ("saves_shrank", 40)
+
+
+def test_only_the_newest_sizes_are_kept(world: World) -> None:
+    store = Store()
+    world.joined = JoinedSaves(world.live, kept=store)
+    for step in range(1, SIZES + 20):
+        world.saved(step, step * 30.0)
+    world.joined.save()
+    (rows,) = store.kept[KEY].values()
+    assert [step for _, step, _ in rows] == list(range(20, SIZES + 20))
+
+
+@pytest.mark.parametrize("kept", [None, 7, {"101": []}, {"101.0": [["r", 1]]}, {"x.y": 3}, {"101.0": [["r", "s", 1]]}])
+def test_what_cannot_be_read_is_learned_again(world: World, kept: Any) -> None:
+    store = Store()
+    store.kept[KEY] = kept
+    world.joined = JoinedSaves(world.live, kept=store)
+    assert world.saved(10, 300.0) == []
+
+
+def test_a_finding_that_could_not_be_kept_is_given_again(world: World) -> None:
+    world.saved(10, 300.0)
+    listings = told("n1", part("n1", 20, (0, 1), 600.0)), told("n2", part("n2", 20, (3,), 600.0))
+    found = world.take(1000.0, *listings)
+    assert len(found) == 1 and world.take(1010.0, *listings) == []
+    world.joined.untold(found)
+    assert [item.id for item in world.take(1020.0, *listings)] == [found[0].id]
