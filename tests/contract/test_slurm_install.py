@@ -18,9 +18,8 @@ from fake_node_daemon import FakeDaemon
 from slurm_cluster import Cluster, missing
 
 from sentinel.adapters.munge import Munge
-from sentinel.adapters.slurm import connect
+from sentinel.adapters.slurm_commands import CommandWriter
 from sentinel.errors import Refused
-from sentinel.settings import Slurm as SlurmSettings
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
@@ -154,6 +153,17 @@ def test_a_job_passes_all_hooks(site: Site) -> None:
         assert str(job) in (site.etc / f"site-{hook}").read_text().split()
 
 
+async def explained(site: Site) -> None:
+    """Only Slurm's own words are replaced, and only on a node that is drained."""
+    writer = CommandWriter(environment={"SLURM_CONF": str(site.cluster.conf)}, deadline_s=10.0)
+    await writer.explain("n1", "sentinel:ab12 gpu_lost: GPU 1 is lost")
+    assert "n1|sentinel:ab12 gpu_lost: GPU 1 is lost" in site.reasons()
+    await writer.explain("n1", "sentinel:ab12 something else")
+    assert "something else" not in site.reasons()
+    with pytest.raises(Refused):
+        await writer.explain("n2", "sentinel:ab12 it is in service")
+
+
 def test_a_refused_node_is_drained_and_its_job_goes_elsewhere(site: Site) -> None:
     site.verdict("n1", "BAD", "gpu_lost GPU 1 is lost")
     job = site.cluster.submit("hostname; echo $SLURMD_NODENAME; sleep 1\n", "-o", f"{site.etc}/job-%j.out", "-N1")
@@ -166,13 +176,7 @@ def test_a_refused_node_is_drained_and_its_job_goes_elsewhere(site: Site) -> Non
 
     site.cluster.wait(elsewhere, "the job elsewhere", within_s=60)
     assert "Held" not in site.state(job)
-    _, writer, _ = connect(SlurmSettings(conf=str(site.cluster.conf)))
-    asyncio.run(writer.explain("n1", "sentinel:ab12 gpu_lost: GPU 1 is lost"))
-    assert "n1|sentinel:ab12 gpu_lost: GPU 1 is lost" in site.reasons()
-    asyncio.run(writer.explain("n1", "sentinel:ab12 something else"))
-    assert "something else" not in site.reasons()
-    with pytest.raises(Refused):
-        asyncio.run(writer.explain("n2", "sentinel:ab12 it is in service"))
+    asyncio.run(explained(site))
     assert (site.run("n2") / "ended").is_dir()
     # The site's prolog comes after ours in the folder: it is not run on a node that was refused.
     site.verdict("n1", "OK", "ok fine")
