@@ -24,6 +24,7 @@ class Communicator:
     key: str  # NCCL's hash
     size: int | None
     members: tuple[Member, ...]
+    told: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # operation -> counts, also of ranks not listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,16 +46,24 @@ def _compare(before: Communicator | None, after: Communicator) -> CommunicatorSt
     moved: bool | None = None
     if any(earlier[member.local_rank].counts != member.counts for member in known):
         moved = True
-    elif known and len(known) == len(counted):
+    elif before is not None and before.told != after.told:
+        moved = True  # the text names ranks only where they are few, but each count
+    elif (known and len(known) == len(counted)) or (before is not None and after.told):
         moved = False
     if moved is not False:
         return CommunicatorState(after.key, moved, dead=dead)
-    for operation in sorted({name for member in counted for name in member.counts}):
-        numbers = [member.counts.get(operation, 0) for member in counted]
+    different: tuple[str, int, int] | None = None
+    for operation in sorted({name for member in counted for name in member.counts} | set(after.told)):
+        having = [member for member in counted if operation in member.counts]
+        numbers = [*(member.counts[operation] for member in having), *after.told.get(operation, ())]
         lowest, highest = min(numbers), max(numbers)
         if lowest < highest:
-            laggards = tuple(member for member in counted if member.counts.get(operation, 0) == lowest)
-            return CommunicatorState(after.key, False, laggards, dead, operation, lowest, highest)
+            laggards = tuple(member for member in having if member.counts[operation] == lowest)
+            if laggards:
+                return CommunicatorState(after.key, False, laggards, dead, operation, lowest, highest)
+            different = different or (operation, lowest, highest)
+    if different is not None:  # those behind are too many to be listed
+        return CommunicatorState(after.key, False, (), dead, *different)
     return CommunicatorState(after.key, False, dead=dead)
 
 
@@ -98,11 +106,14 @@ def analyse_live(
     if finding is not None:
         return finding
     frozen = bool(states) and all(state.moved is False for state in states)
+    text = "What was answered does not tell whether anybody waits."
+    if frozen and any(state.operation is not None for state in states):
+        text = "Counts are frozen and differ, but the answer does not list the ranks that are behind."
+    elif frozen:
+        text = "All ranks launched the same operations and none moves: the network, or a GPU inside the operation."
     return HangFinding(
         kind="stuck" if frozen else "none",
-        explanation="All ranks launched the same operations and none moves: the network, or a GPU inside the operation."
-        if frozen
-        else "What was answered does not tell whether anybody waits.",
+        explanation=text,
         confidence=CONFIDENCE["frozen"] if frozen else 0.0,
         basis="frozen" if frozen else "not known",
     )

@@ -15,8 +15,9 @@ from sentinel.collectives import RankTrace, Unreadable
 from sentinel.collectives_live import RasPoll, Stack
 from sentinel.daemon.live import AttemptSeen
 from sentinel.errors import ProtocolError, Unavailable
-from sentinel.evidence.control_plane import group_stacks, read_py_spy, read_ras, read_stack
+from sentinel.evidence.control_plane import group_stacks, read_py_spy, read_stack
 from sentinel.evidence.flight_recorder_wire import from_wire
+from sentinel.evidence.nccl_ras import read_ras
 from sentinel.model import Evidence, Source, Trust, Where, stable_id
 from sentinel.ports import Clock, Orders
 from sentinel.protocol import OrderKind
@@ -147,12 +148,26 @@ def _judge(told: _Told) -> HangFinding:
 
 
 def _ranks(polls: tuple[RasPoll, RasPoll], told: _Told) -> dict[tuple[str, int], int] | None:
-    """(host, process) as NCCL names them -> rank. NCCL may name a host by its address, then the process must tell."""
-    found: dict[tuple[str, int], int] = {}
+    """(host, process) as NCCL names them -> rank. NCCL names a host by its address, then its processes must tell which."""
+    on_host: dict[str, set[int]] = {}
     for communicator in polls[1].communicators:
         for member in communicator.members:
-            known = told.processes.get(member.pid, []) if member.pid is not None else []
-            here = [item for item in known if member.host in item[:2]] or (known if len(known) == 1 else [])
-            if len(here) == 1 and member.pid is not None:
-                found[member.host, member.pid] = here[0][2]
+            if member.pid is not None:
+                on_host.setdefault(member.host, set()).add(member.pid)
+    on_node: dict[str, dict[int, int]] = {}
+    for pid, known in told.processes.items():
+        for host, node, rank in known:
+            on_node.setdefault(node, {})[pid] = rank
+            if host != node:
+                on_node.setdefault(host, {})[pid] = rank
+    nodes = {node for known in told.processes.values() for _, node, _ in known}
+    found: dict[tuple[str, int], int] = {}
+    for host, pids in on_host.items():
+        fitting = [host] if host in on_node else [node for node in nodes if pids <= on_node[node].keys()]
+        if len(fitting) == 1:
+            found.update({(host, pid): on_node[fitting[0]][pid] for pid in pids if pid in on_node[fitting[0]]})
+        else:  # several nodes behind one address, or some of its processes were not told of
+            found.update(
+                {(host, pid): told.processes[pid][0][2] for pid in pids if len(told.processes.get(pid, ())) == 1}
+            )
     return found or None

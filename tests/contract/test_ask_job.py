@@ -29,7 +29,8 @@ from sentinel.agent.probes.ask_job import (
     poll_twice,
 )
 from sentinel.collectives_live import RasPoll
-from sentinel.evidence.control_plane import read_py_spy, read_ras, read_stack
+from sentinel.evidence.control_plane import read_py_spy, read_stack
+from sentinel.evidence.nccl_ras import read_ras
 
 TEXT = b"""NCCL version 2.27.3 compiled with CUDA 12.9
 Job summary
@@ -37,8 +38,7 @@ Communicators...
 #0-0 (7f3a) MISMATCH
   Communicator ranks have different AllReduce operation counts
   3 ranks have launched up to operation 41
-  1 ranks have launched up to operation 40
-  Rank 2 -- GPU 2 managed by process 502 on node n1
+  Rank 2 has launched up to operation 40 -- GPU 2 managed by process 502 on node 10.0.0.1
 """
 
 

@@ -23,9 +23,10 @@ from sentinel.agent.probes import become, begin, say
 from sentinel.agent.probes.tasks import environments
 from sentinel.evidence.flight_recorder import MAX_BYTES, read_dump
 from sentinel.evidence.flight_recorder_wire import to_wire
+from sentinel.evidence.nccl_ras import slim
 
 RAS = "localhost:28028"
-RAS_BYTES = 1 << 20
+RAS_BYTES = 24 << 20  # of one report on 2,048 GPUs, indented; a quarter of it is sent
 ANSWER_BYTES = 8 << 20
 STACK_BYTES = 16_000
 DUMP_S = 3.0  # the recorder looks at its pipe once a second
@@ -127,8 +128,8 @@ def poll_twice(address: str, answers: Answers, until_s: float, gap_s: float) -> 
     second = poll_ras(address, until_s)
     with answers.lock:
         answers.ras += [
-            {"after_s": 0.0, "text": first.decode("utf-8", "replace")},
-            {"after_s": round(second_s - first_s, 3), "text": second.decode("utf-8", "replace")},
+            {"after_s": 0.0, "text": slim(first).decode("utf-8", "replace")},
+            {"after_s": round(second_s - first_s, 3), "text": slim(second).decode("utf-8", "replace")},
         ]
 
 

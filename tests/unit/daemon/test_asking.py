@@ -30,7 +30,7 @@ def report(counts: list[int]) -> str:
 def answer(first: int, **rest: Any) -> dict[str, Any]:
     """A node with two ranks, the processes of which are 500 + rank."""
     ranks = [{"pid": 500 + rank, "rank": rank} for rank in (first, first + 1)]
-    return {"ras": [], "dumps": [], "stacks": [], "ranks": ranks, "host": f"host{first}", "notes": [], **rest}
+    return {"ras": [], "dumps": [], "stacks": [], "ranks": ranks, "host": f"host{first}", "notes": []} | rest
 
 
 async def who(answers: dict[str, object], uid: int | None = 1000) -> tuple[list[Evidence], FakeOrders]:
@@ -46,6 +46,23 @@ async def test_counts_that_stand_name_the_rank_behind_and_its_node() -> None:
     assert (found.kind, found.where.rank, found.where.node, found.data["ranks"]) == ("hang", 3, "n2", "3")
     assert found.trust is Trust.USER and "8 AllReduce" in found.text and found.data["basis"] == "laggard"
     assert [(node, bool(sent["ras"])) for node, _, sent in orders.asked] == [("n1", True), ("n2", False)]
+
+
+async def test_a_process_number_that_two_nodes_have_is_told_apart_by_its_neighbours() -> None:
+    """Rank 1 on n1 and rank 2 on n2 are both process 501."""
+    places = [("10.0.0.1", 500), ("10.0.0.1", 501), ("10.0.0.2", 501), ("10.0.0.2", 502)]
+    ranks = [
+        {"rank": r, "host": host, "pid": pid, "status": {}, "collective_counts": {"AllReduce": 9 - (r == 2)}}
+        for r, (host, pid) in enumerate(places)
+    ]
+    text = json.dumps({"communicators": [{"hash": "a", "size": 4, "ranks": ranks, "missing_ranks": []}]})
+    ras = [{"after_s": 0.0, "text": text}, {"after_s": 2.6, "text": text}]
+    first, second = (
+        [{"pid": 500, "rank": 0}, {"pid": 501, "rank": 1}],
+        [{"pid": 501, "rank": 2}, {"pid": 502, "rank": 3}],
+    )
+    (found,), _ = await who({"n1": answer(0, ras=ras, ranks=first), "n2": answer(2, ranks=second)})
+    assert (found.where.rank, found.where.node) == (2, "n2")
 
 
 async def test_counts_that_move_are_no_hang() -> None:

@@ -7,7 +7,8 @@ import pytest
 from sentinel.classify.hang_live import analyse_live, compare_polls
 from sentinel.collectives import RankTrace, Unreadable
 from sentinel.collectives_live import RasPoll
-from sentinel.evidence.control_plane import group_stacks, read_ras, read_stack, read_trace_answer
+from sentinel.evidence.control_plane import group_stacks, read_stack, read_trace_answer
+from sentinel.evidence.nccl_ras import read_ras
 
 
 @pytest.fixture
@@ -81,32 +82,6 @@ def test_the_smaller_set_of_laggards_is_nearer_to_the_cause(poll):
     places = {("node0", 100): 0, ("node0", 101): 1, ("node1", 102): 2, ("node1", 103): 3}
     answers = both([7, 6, 6, 7], [9, 8]), both([7, 6, 6, 7], [9, 8])
     assert analyse_live(answers, gap_s=12, ranks=places).culprit_ranks == (1,)
-
-
-TEXT = b"""NCCL version 2.28.9 compiled with CUDA 13.0
-Errors
-Warnings
-  #0-0 (cf264af53edbe986) MISMATCH
-    Communicator ranks have different AllReduce operation counts
-    3 ranks have launched up to operation 6650
-    1 rank has launched up to operation 6649
-    Rank 2 -- GPU 2 managed by process 483074 on node 10.0.0.21
-"""
-
-
-def test_the_text_form_lists_those_behind():
-    found = read_ras(TEXT, "node0")
-    assert isinstance(found, RasPoll)
-    assert not found.complete
-    (communicator,) = found.communicators
-    (member,) = communicator.members
-    assert (communicator.key, member.local_rank, member.host, member.pid) == (
-        "cf264af53edbe986",
-        2,
-        "10.0.0.21",
-        483074,
-    )
-    assert member.counts == {"AllReduce": 6649}
 
 
 @pytest.mark.parametrize("data", [b"", b"HTTP/1.1 404\r\n", b'{"communicators": [', b'{"other": 1}', b"{" * 100_000])
