@@ -10,9 +10,11 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import pytest
 import sqlalchemy as sa
 from core_records import OPTED_IN, ended, incident, verdict
 from fake_slurm import FakeClock, FakeSlurm
@@ -28,6 +30,7 @@ from sentinel.policy import Situation
 from sentinel.settings import Limits, Mode, Modes
 
 T = TypeVar("T")
+_real_sleep = asyncio.sleep
 ACT = Modes(default=Mode(drain="act", restart="act"))
 WIDE = Limits(drain_fraction=1.0, breaker_nodes=50)
 
@@ -149,7 +152,7 @@ class FakeProgress:
         return False
 
     async def changed(self, job: int, within_s: float) -> None:
-        self._slurm.clock.advance(within_s)
+        await asyncio.sleep(within_s)
 
 
 class World:
@@ -243,14 +246,51 @@ def _careless(connection: Any, _record: object) -> None:
 
 
 class FakeSleep:
-    """Stands in for asyncio.sleep: time passes on the fake clock only."""
+    """Stands in for asyncio.sleep: time passes on the fake clock only, and only when nobody has anything else to do.
+
+    Whose time has come is woken, the earliest first; two who sleep a second each do so during the same second. What the
+    code gives to threads happens at once (``in_step``): else the clock would have to wait for them, and the order of what
+    they do would be another on a busy machine.
+    """
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
-        self._real = asyncio.sleep
-        self.slept: list[float] = []
+        self._asleep: list[tuple[datetime, asyncio.Future[None]]] = []
+        self._looking = False
 
     async def __call__(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self._clock.advance(seconds)
-        await self._real(0)
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        until = self._clock.at + timedelta(seconds=seconds)
+        self._asleep.append((until, woken))
+        self._look_later(loop)
+        await woken
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._looking:
+            self._looking = True
+            loop.call_soon(self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """When nothing else can run, go to the next time that somebody waits for; come again while anybody sleeps."""
+        self._looking = False
+        self._asleep = [entry for entry in self._asleep if not entry[1].done()]  # without the cancelled
+        if not self._asleep:
+            return
+        if not loop._ready:  # type: ignore[attr-defined]  # nothing public tells whether a loop is idle
+            self._clock.at = max(self._clock.at, min(until for until, _ in self._asleep))
+            for _, woken in sorted((e for e in self._asleep if e[0] <= self._clock.at), key=lambda e: e[0]):
+                woken.set_result(None)
+        self._look_later(loop)
+
+
+async def in_step(call: Callable[..., T], /, *arguments: Any, **named: Any) -> T:
+    """Stands in for asyncio.to_thread: others have their turn, then it is done before anything else happens."""
+    await _real_sleep(0)
+    return call(*arguments, **named)
+
+
+def without_time(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> None:
+    """Waiting moves ``clock`` and takes no time, and no thread does anything."""
+    monkeypatch.setattr(asyncio, "sleep", FakeSleep(clock))
+    monkeypatch.setattr(asyncio, "to_thread", in_step)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from core_world import FakeSleep, World, clear, opened
+from core_world import World, clear, opened, without_time
 
 from sentinel.adapters.store import Store
 
@@ -26,8 +25,7 @@ def world(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]
     def make(**how: object) -> World:
         clear(store)
         made = World(store, **how)  # type: ignore[arg-type]
-        sleep = FakeSleep(made.slurm.clock)
-        monkeypatch.setattr(asyncio, "sleep", sleep)
+        without_time(monkeypatch, made.slurm.clock)
         return made
 
     return make

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from core_world import FakeSleep, World, clear, opened
+from core_world import World, clear, opened, without_time
 
 from sentinel.adapters.store import Store
 
@@ -24,7 +23,7 @@ def world(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]
     def make(**how: object) -> World:
         clear(store)
         made = World(store, **how)  # type: ignore[arg-type]
-        monkeypatch.setattr(asyncio, "sleep", FakeSleep(made.slurm.clock))
+        without_time(monkeypatch, made.slurm.clock)
         return made
 
     return make

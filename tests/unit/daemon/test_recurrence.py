@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from core_daemon import RULES, Daemon
 from core_records import OPTED_IN, ended, evidence
 from core_world import World
@@ -139,7 +138,6 @@ async def port_down(there: Failing, *numbers: int) -> list[tuple[str, str]]:
     return [(row["cause"], row["scope"]) for (row,) in found]
 
 
-@pytest.mark.deep  # on a busy machine the made-up clock runs ahead of the store's threads: one job is judged before the rest
 async def test_port_of_one_job_is_a_link_and_ports_of_many_at_once_the_fabric(world: Worlds) -> None:
     there = Failing(world(nodes=8))
     assert await port_down(there, 1) == [("network_fabric", "link")]
