@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from sentinel import inert_pickle
 from sentinel.collectives import RankTrace, Unreadable
-from sentinel.evidence.flight_recorder_entries import collect_groups, whole_number
+from sentinel.evidence.flight_recorder_entries import Collector, whole_number
+from sentinel.inert_pickle import plain
 
 MAX_BYTES = 64 << 20  # a buffer of 2,000 calls with stacks takes about 3 MB
 _MEMORY_BYTES = 120 << 20
@@ -89,6 +90,9 @@ def _read_json(data: bytes, name: str, rank: int | None) -> RankTrace | Unreadab
 
 
 def _read_pickle(data: bytes, name: str, rank: int | None) -> RankTrace | Unreadable | None:
+    found = _read_plain(data, name, rank)
+    if found is not None:
+        return found
     try:
         value, whole = inert_pickle.salvage(data, limits=_LIMITS, makers=_MAKERS)
     except inert_pickle.PickleError as error:
@@ -101,6 +105,26 @@ def _read_pickle(data: bytes, name: str, rank: int | None) -> RankTrace | Unread
             return None
         return Unreadable(name, rank, "ends before anything of use" if not whole else "a pickle of something else")
     return trace
+
+
+def _read_plain(data: bytes, name: str, rank: int | None) -> RankTrace | None:
+    """A whole dump of plain data, a part at a time; None for all else."""
+    parts = plain.parts(data, "entries")
+    if parts is None:
+        return None
+    collector, top = Collector(), dict[object, object]()
+    try:
+        for value in parts:
+            entries = _entries(value)
+            if entries is None and collector.count == 0:
+                return None
+            for entry in entries or ():
+                collector.add(entry)
+            if isinstance(value, dict):
+                top |= {key: item for key, item in value.items() if key != "entries"}
+    except ValueError:
+        return None
+    return _collected(collector, top, name, rank, torn=False)
 
 
 def _entries(value: object) -> list[Mapping[object, object]] | None:
@@ -126,31 +150,31 @@ def _trace(value: object, name: str, rank: int | None, *, torn: bool) -> RankTra
     entries = _entries(value)
     if entries is None:
         return None
-    top: Mapping[object, object] = value if isinstance(value, dict) else {}
-    records = [number for entry in entries if (number := whole_number(entry.get("record_id"))) is not None]
-    wrapped = bool(records) and min(records) > 0 and not _only_active(entries)
+    collector = Collector()
+    for entry in entries:
+        collector.add(entry)
+    return _collected(collector, value if isinstance(value, dict) else {}, name, rank, torn=torn)
+
+
+def _collected(
+    collector: Collector, top: Mapping[object, object], name: str, rank: int | None, *, torn: bool
+) -> RankTrace:
     status = top.get("pg_status")
-    groups = collect_groups(entries, top.get("pg_config"), status, torn=torn, wrapped=wrapped)
+    groups = collector.groups(top.get("pg_config"), status, torn=torn)
     members = [group.ranks for group in groups if group.ranks and (group.calls or group.sends or group.receives)]
-    times = [time for entry in entries if (time := whole_number(entry.get("time_created_ns")))]
     told = whole_number(top.get("rank"))
     return RankTrace(
         source=name,
         rank=told if told is not None else _own_rank(rank, members),
-        version=_version(top, entries),
+        version=_version(top, collector),
         groups=groups,
-        wrapped=wrapped,
+        wrapped=collector.wrapped,
         torn=torn,
-        records=max(records) + 1 if records else None,
-        newest_ns=max(times) if times else None,
-        entries=len(entries),
+        records=collector.highest_record + 1 if collector.highest_record is not None else None,
+        newest_ns=collector.newest_ns or None,
+        entries=collector.count,
         status_known=isinstance(status, dict) and bool(status),
     )
-
-
-def _only_active(entries: Iterable[Mapping[object, object]]) -> bool:
-    """A dump of active calls only has no completed one; its first record says nothing about a wrap."""
-    return all(entry.get("state") != "completed" for entry in entries)
 
 
 def _own_rank(named: int | None, members: list[frozenset[int]]) -> int | None:
@@ -163,10 +187,10 @@ def _own_rank(named: int | None, members: list[frozenset[int]]) -> int | None:
     return next(iter(possible)) if len(possible) == 1 else named
 
 
-def _version(top: Mapping[object, object], entries: list[Mapping[object, object]]) -> str:
+def _version(top: Mapping[object, object], collector: Collector) -> str:
     version = top.get("version")
     if isinstance(version, str) and len(version) <= 32:
         return version
-    if any("collective_seq_id" in entry for entry in entries):
+    if collector.any_collective_number:
         return "2.x"
-    return "1.x" if entries else ""
+    return "1.x" if collector.count else ""

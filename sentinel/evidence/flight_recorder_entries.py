@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -11,11 +12,15 @@ from sentinel.collectives import NEVER, Call, Channel, GroupTrace
 
 KEEP_COMPLETED = 32  # newest completed calls of a group: enough to compare with ranks that are a little behind
 KEEP_OPEN = 4096
+_MAX_OPEN = 50_000  # calls and peers of all groups together that are kept
+_MAX_GROUPS = 20_000
+_RETIRED_IS_DONE = frozenset(("gloo", "c10d"))
 _MAX_NUMBER = 1 << 62
 _MAX_FRAMES = 12
 _TEXT = 200
 _PEERS = re.compile(r"^(send|recv)\s+(\d{1,7})\s*(->|<-)\s*(\d{1,7})$")
 _DIGITS = re.compile(r"\d{1,7}")
+Entry = Mapping[object, object]
 _SPELLINGS = {
     "all_gather_base": "all_gather",
     "all_gather_into_tensor": "all_gather",
@@ -55,7 +60,7 @@ def _operation(profiling_name: str) -> tuple[str, str]:
     if not colon:
         backend, operation = "", profiling_name
     operation = operation.strip()
-    plain = operation.lstrip("_")
+    plain = operation.strip("_")
     return backend, _SPELLINGS.get(plain.lower(), plain)
 
 
@@ -90,7 +95,16 @@ def _frames(value: object) -> tuple[str, ...]:
     return tuple(frames)
 
 
-@dataclass
+@dataclass(slots=True)
+class _Tally:
+    """Sends to, or receives from, one peer."""
+
+    total: int = 0
+    open: int = 0
+    oldest_open: Call | None = None
+
+
+@dataclass(slots=True)
 class _Collected:
     """One group while its entries are read."""
 
@@ -98,17 +112,17 @@ class _Collected:
     description: str
     local_name: bool
     ranks: frozenset[int] | None = None
-    backend: str = ""
     open: list[Call] = field(default_factory=list)
-    done: list[Call] = field(default_factory=list)
+    done: deque[tuple[int, str, Entry]] = field(default_factory=lambda: deque(maxlen=KEEP_COMPLETED))
     newest: int = NEVER
     newest_done: int = NEVER
     started_known: bool = False
-    p2p: dict[tuple[str, int], list[object]] = field(default_factory=dict)  # total, open, oldest open
+    p2p: dict[tuple[str, int], _Tally] = field(default_factory=dict)
+    batch: list[tuple[tuple[str, int], Call]] = field(default_factory=list)  # sends and receives with one number
+    batch_numbers: tuple[object, object] = (None, None)
     local_rank: int | None = None
     open_batches: int = 0
     used: bool = False
-    last_frames: object = None  # of the newest completed call: where the rank was last seen
 
 
 def _ranks(value: object) -> frozenset[int] | None:
@@ -132,100 +146,176 @@ def _group_name(entry: Mapping[object, object]) -> tuple[str, str, bool]:
     return ("0", "default_pg", False) if number == 0 else (f"#{number}", "", True)
 
 
-def collect_groups(
-    entries: list[Mapping[object, object]], config: object, status: object, *, torn: bool, wrapped: bool
-) -> tuple[GroupTrace, ...]:
-    """The groups of one dump, with how far each is."""
-    groups: dict[str, _Collected] = {}
-    names: dict[int, str] = {}  # the process's own number of a group -> its name
-    if isinstance(config, dict):
-        for key, item in config.items():
-            if isinstance(key, str) and isinstance(item, dict):
-                name = _text(item.get("name")) or _text(key)
-                ranks = _ranks(item.get("ranks"))
-                if ranks:
-                    groups[name] = _Collected(name, _text(item.get("desc")), False, ranks)
-    for entry in entries:
-        name, description, local = _group_name(entry)
-        group = groups.get(name)
+class Collector:
+    """Takes the entries of one dump, in order, and keeps what the analysis needs of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lowest_record: int | None = None
+        self.highest_record: int | None = None
+        self.newest_ns = 0
+        self.any_completed = False
+        self.any_collective_number = False
+        self._groups: dict[str, _Collected] = {}
+        self._names: dict[int, str] = {}  # the process's own number of a group -> its name
+        self._operations: dict[str, tuple[str, str, re.Match[str] | None]] = {}
+        self._kept = 0
+
+    @property
+    def wrapped(self) -> bool:
+        """A dump of active calls only has no completed one; its first record says nothing about a wrap."""
+        return bool(self.lowest_record) and self.any_completed
+
+    def add(self, entry: Entry) -> None:
+        get = entry.get
+        self.count += 1
+        record = _number(get("record_id"))
+        if record is not None:
+            if self.highest_record is None or self.lowest_record is None:
+                self.lowest_record = self.highest_record = record
+            else:
+                self.lowest_record, self.highest_record = (
+                    min(self.lowest_record, record),
+                    max(self.highest_record, record),
+                )
+        self.newest_ns = max(self.newest_ns, _number(get("time_created_ns")) or 0)
+        group = self._group(entry)
         if group is None:
-            group = groups[name] = _Collected(name, description, local)
-        number = whole_number(entry.get("pg_id"))
+            return
+        group.used = True
+        backend, operation, peers = self._operation(_text(get("profiling_name")))
+        told = get("state")
+        completed = told == "completed" or bool(get("time_discovered_completed_ns"))
+        self.any_completed |= told == "completed"
+        state = "completed" if completed else _text(told) or "scheduled"
+        if state == "started" or get("time_discovered_started_ns"):
+            group.started_known = True
+        # Gloo, and the hook that records for other backends, mark finished work only so.
+        done = completed or (get("retired") is True and backend in _RETIRED_IS_DONE)
+        number = _number(get("collective_seq_id"))
         if number is not None:
-            names.setdefault(number, name)
-        _add(group, entry)
-    default = next((name for name, group in groups.items() if group.description == "default_pg"), None)
-    if default is not None:
-        names.setdefault(0, default)
-    progress = {
-        names[number]: item
-        for key, item in (status.items() if isinstance(status, dict) else ())
-        if (number := whole_number(key)) in names and isinstance(item, dict)
-    }
-    complete = isinstance(status, dict) and len(progress) == len(status)
-    return tuple(
-        _finish(group, progress.get(group.name), missing_known=(complete or not wrapped) and not torn)
-        for group in groups.values()
-    )
+            self.any_collective_number = True
+        else:
+            number = _number(get("seq_id"))
+        if number is None:
+            return
+        if group.batch and "coalesced" in operation and group.batch_numbers == (number, get("p2p_seq_id")):
+            _close_batch(group, state, done)
+        elif peers is not None or get("is_p2p") is True:
+            self._add_peer(group, entry, number, (peers, state, done))
+        else:
+            group.newest = max(group.newest, number)
+            if done:
+                group.newest_done = max(group.newest_done, number)
+                group.done.append((number, operation, entry))
+            elif self._room(len(group.open)):
+                group.open.append(_call(entry, number, operation, state, done=False))
+
+    def _room(self, there: int) -> bool:
+        self._kept += 1
+        return there < KEEP_OPEN and self._kept <= _MAX_OPEN
+
+    def _group(self, entry: Entry) -> _Collected | None:
+        pair = entry.get("process_group")
+        name = pair[0] if isinstance(pair, (list, tuple)) and len(pair) == 2 else None
+        group = self._groups.get(name) if type(name) is str else None
+        if group is None:
+            name, description, local = _group_name(entry)
+            group = self._groups.get(name)
+            if group is None:
+                if len(self._groups) >= _MAX_GROUPS:
+                    return None
+                group = self._groups[name] = _Collected(name, description, local)
+        number = _number(entry.get("pg_id"))
+        if number is not None and number not in self._names:
+            self._names[number] = group.name
+        return group
+
+    def _operation(self, profiling_name: str) -> tuple[str, str, re.Match[str] | None]:
+        found = self._operations.get(profiling_name)
+        if found is None:
+            backend, operation = _operation(profiling_name)
+            found = backend, operation, _PEERS.match(operation)
+            if len(self._operations) < _MAX_GROUPS:
+                self._operations[profiling_name] = found
+        return found
+
+    def _add_peer(
+        self, group: _Collected, entry: Entry, number: int, made: tuple[re.Match[str] | None, str, bool]
+    ) -> None:
+        peers, state, done = made
+        if peers is None:
+            group.open_batches += not done
+            return
+        # "send 0->1" and "recv 0<-1": the first number is the process itself.
+        group.local_rank = int(peers[2])
+        numbers = (number, entry.get("p2p_seq_id"))
+        if group.batch and group.batch_numbers != numbers:
+            _close_batch(group)
+        key = (peers[1], int(peers[4]))
+        if len(group.batch) < KEEP_OPEN and (key in group.p2p or self._room(len(group.p2p))):
+            sequence = _number(entry.get("p2p_seq_id")) or number
+            group.batch.append((key, _call(entry, sequence, peers[1], "completed" if done else state, done=done)))
+            group.batch_numbers = numbers
+
+    def groups(self, config: object, status: object, *, torn: bool) -> tuple[GroupTrace, ...]:
+        """The groups of the dump, with how far each is; what is listed in its configuration first."""
+        groups: dict[str, _Collected] = {}
+        for key, item in config.items() if isinstance(config, dict) else ():
+            if isinstance(key, str) and isinstance(item, dict) and (ranks := _ranks(item.get("ranks"))):
+                name = _text(item.get("name")) or _text(key)
+                group = groups[name] = self._groups.get(name) or _Collected(name, "", False)
+                group.description, group.ranks, group.local_name = _text(item.get("desc")), ranks, False
+        for name, group in self._groups.items():
+            groups.setdefault(name, group)
+        names = dict(self._names)
+        default = next((name for name, group in groups.items() if group.description == "default_pg"), None)
+        if default is not None:
+            names.setdefault(0, default)
+        progress = {
+            names[number]: item
+            for key, item in (status.items() if isinstance(status, dict) else ())
+            if (number := whole_number(key)) in names and isinstance(item, dict)
+        }
+        complete = isinstance(status, dict) and len(progress) == len(status)
+        known = (complete or not self.wrapped) and not torn
+        return tuple(_finish(group, progress.get(group.name), missing_known=known) for group in groups.values())
 
 
-def _add(group: _Collected, entry: Mapping[object, object]) -> None:
-    group.used = True
-    group.backend, operation = _operation(_text(entry.get("profiling_name")))
-    state = _text(entry.get("state")) or "scheduled"
-    retired = entry.get("retired") is True
-    if entry.get("time_discovered_completed_ns"):
-        state = "completed"
-    if state == "started" or entry.get("time_discovered_started_ns"):
-        group.started_known = True
-    done = state == "completed" or (retired and group.backend == "gloo")  # Gloo marks its finished work only so
-    peers = _PEERS.match(operation)
-    point_to_point = entry.get("is_p2p") is True or peers is not None
-    sequence = whole_number(entry.get("collective_seq_id"))
-    if sequence is None:
-        sequence = whole_number(entry.get("seq_id"))
-    if sequence is None:
-        return
-    call = Call(
-        sequence=sequence if not point_to_point else whole_number(entry.get("p2p_seq_id")) or sequence,
-        operation=peers[1] if peers else operation,
+def _number(value: object) -> int | None:
+    """`whole_number`, with a short way for what is one."""
+    return value if type(value) is int and -_MAX_NUMBER <= value <= _MAX_NUMBER else whole_number(value)
+
+
+def _call(entry: Entry, sequence: int, operation: str, state: str, *, done: bool) -> Call:
+    return Call(
+        sequence=sequence,
+        operation=operation,
         sizes=(_elements(entry.get("input_sizes")), _elements(entry.get("output_sizes"))),
         types=(_types(entry.get("input_dtypes")), _types(entry.get("output_dtypes"))),
         state="completed" if done else state,
-        timed_out=retired and not done,
+        timed_out=entry.get("retired") is True and not done,
         created_ns=whole_number(entry.get("time_created_ns")),
         frames=() if done else _frames(entry.get("frames")),
     )
-    if point_to_point:
-        _add_peer(group, call, peers, done)
-        return
-    group.newest = max(group.newest, sequence)
-    if done:
-        group.newest_done = max(group.newest_done, sequence)
-        group.done.append(call)
-        group.last_frames = entry.get("frames")
-        if len(group.done) > 2 * KEEP_COMPLETED:
-            del group.done[:KEEP_COMPLETED]
-    elif len(group.open) < KEEP_OPEN:
-        group.open.append(call)
 
 
-def _add_peer(group: _Collected, call: Call, peers: re.Match[str] | None, done: bool) -> None:
-    if peers is None:
-        group.open_batches += not done
-        return
-    # "send 0->1" and "recv 0<-1": the first number is the process itself.
-    group.local_rank = int(peers[2])
-    tally = group.p2p.setdefault((call.operation, int(peers[4])), [0, 0, None])
-    assert isinstance(tally[0], int)
-    assert isinstance(tally[1], int)
-    tally[0] += 1
-    if not done:
-        tally[1] += 1
-        tally[2] = tally[2] or call
+def _close_batch(group: _Collected, state: str = "", done: bool | None = None) -> None:
+    """Of a batch only the entry that closes it ever completes: its sends and receives are as far as that one."""
+    for key, call in group.batch:
+        finished = call.state == "completed" if done is None else done
+        tally = group.p2p.get(key)
+        if tally is None:
+            tally = group.p2p[key] = _Tally()
+        tally.total += 1
+        if not finished:
+            tally.open += 1
+            tally.oldest_open = tally.oldest_open or (replace(call, state=state) if state else call)
+    group.batch.clear()
 
 
 def _finish(group: _Collected, progress: object, *, missing_known: bool) -> GroupTrace:
+    _close_batch(group)
     enqueued: int | None = group.newest
     completed: int | None = group.newest_done
     # With sends and receives the status counts those, too, and says nothing certain about the collectives.
@@ -240,14 +330,13 @@ def _finish(group: _Collected, progress: object, *, missing_known: bool) -> Grou
             group.started_known = True
     elif not missing_known and (group.newest == NEVER or not group.used):
         enqueued = completed = None
-    if group.done:
-        group.done[-1] = replace(group.done[-1], frames=_frames(group.last_frames))
+    done = [_call(entry, number, operation, "completed", done=True) for number, operation, entry in group.done]
+    if done:
+        done[-1] = replace(done[-1], frames=_frames(group.done[-1][2].get("frames")))  # where the rank was last seen
     calls = [call for call in group.open if completed is None or call.sequence > completed]
     channels = {
         kind: {
-            peer: Channel(
-                int(str(tally[0])), int(str(tally[1])), kind, tally[2] if isinstance(tally[2], Call) else None
-            )
+            peer: Channel(tally.total, tally.open, kind, tally.oldest_open)
             for (operation, peer), tally in group.p2p.items()
             if operation == kind
         }
@@ -261,7 +350,7 @@ def _finish(group: _Collected, progress: object, *, missing_known: bool) -> Grou
         enqueued=enqueued,
         completed=completed,
         started_known=group.started_known,
-        calls=(*group.done[-KEEP_COMPLETED:], *calls),
+        calls=(*done, *calls),
         sends=channels["send"],
         receives=channels["recv"],
         local_rank=group.local_rank,

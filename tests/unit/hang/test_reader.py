@@ -119,6 +119,45 @@ def test_a_dump_that_would_run_a_command_is_data(make, tmp_path):
     assert not trace.exists()
 
 
+def test_a_dump_of_many_megabytes_reads_as_a_small_one_does(make):
+    """It is read in parts, of which the last calls of each group stay."""
+    stack = [{"name": f"layer_{line}", "filename": "/srv/run/model.py", "line": line} for line in range(40)]
+    value = make.nested()["nccl_trace_rank_2"]
+    last = [{**item, "record_id": item["record_id"] + 9000} for item in value["entries"]]
+    world = ("0", "default_pg", 0)
+    many = [make.entry(world, 1, at=at, frames=[dict(frame) for frame in stack]) for at in range(9000)]
+    data = pickle.dumps({**value, "entries": many + last}, 2)
+    assert len(data) > 4 << 20
+    read, small = read_dump(data, "nccl_trace_rank_2"), read_dump(pickle.dumps(value, 2), "nccl_trace_rank_2")
+    assert (read.entries, read.records) == (9000 + small.entries, 9000 + small.records)
+    for group, other in zip(read.groups, small.groups, strict=True):
+        assert (group.name, group.ranks, group.enqueued, group.completed) == (
+            other.name,
+            other.ranks,
+            other.enqueued,
+            other.completed,
+        )
+        assert group.calls[-len(other.calls) :] == other.calls
+
+
+def test_sends_of_a_batch_are_as_far_as_the_entry_that_closes_it(make):
+    """The parts of a batch have no events of their own and stay scheduled for ever."""
+    group = ("2", "pipeline", 1)
+
+    def part(operation, number, at):
+        return make.entry(group, 0, operation=operation, state="scheduled", at=at, p2p_seq_id=number, is_p2p=True)
+
+    def closing(number, at, state):
+        return part("coalesced", number, at) | {"state": state, "input_sizes": [], "output_sizes": []}
+
+    entries = [part("send 0->1", 1, 0), part("recv 0<-1", 1, 1), closing(1, 2, "completed")]
+    entries += [part("send 0->1", 2, 3), part("recv 0<-1", 2, 4), closing(2, 5, "scheduled"), part("send 0->1", 3, 6)]
+    (seen,) = read_dump(pickle.dumps(make.dump(entries, {"2": ("pipeline", (4, 6))}), 2), "nccl_trace_rank_4").groups
+    assert (seen.sends[1].total, seen.sends[1].open, seen.sends[1].oldest_open.sequence) == (3, 2, 2)
+    assert (seen.receives[1].total, seen.receives[1].open) == (2, 1)
+    assert (seen.open_batches, seen.calls) == (0, ())
+
+
 def test_deeply_nested_json_is_unreadable():
     found = read_dump(b'{"entries": ' + b"[" * 200_000, "fr_rank_0.json")
     assert isinstance(found, Unreadable)
