@@ -69,6 +69,7 @@ class Watch:
         self._told_cut_off = False  # said once for each time that all fall silent
         self._lateness = Lateness(2 * settings.daemon.heartbeat_lost_s)
         self._down: frozenset[str] | None = None
+        self._kept: set[tuple[int, int]] = set()  # attempts of which a later daemon will know that they gain steps
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -235,6 +236,9 @@ class Watch:
         await asyncio.gather(*(self._look_at_job(job, attempt, seen, now) for job, attempt, seen in running))
 
     async def _look_at_job(self, job: int, attempt: int, seen: AttemptSeen, now: datetime) -> None:
+        if seen.last_step is not None and (job, attempt) not in self._kept:
+            self._kept.add((job, attempt))
+            await asyncio.to_thread(self._save_attempts, [seen])
         if slow := self._slowdowns.look(seen, now):
             self._log.info("job-slow", job=job, attempt=attempt, step=seen.last_step)
             await self._observe(slow)
@@ -243,6 +247,7 @@ class Watch:
         if not found or not await self._still_runs(job, attempt) or seen.rhythm.last_at != printed:
             return  # ended, printed a step, or was suspended: Slurm says so only now
         seen.stalled = True
+        await asyncio.to_thread(self._save_attempts, [seen])  # should we die now, the next one finds it standing
         self._log.warning("job-stalled", job=job, attempt=attempt, step=seen.last_step)
         await self._observe(found)
 
@@ -294,8 +299,9 @@ class Watch:
         items.extend(self._went_down(fleet))
         if items:
             await self._observe(items)
-        await asyncio.to_thread(self._save_attempts)
+        await asyncio.to_thread(self._save_attempts, list(self._live.attempts.values()))
         self._live.forget(now)
+        self._kept &= self._live.attempts.keys()
 
     def _was_ours(self, job: JobView) -> bool:
         """Ended while we watched, or a short while before we started: what a dead daemon missed."""
@@ -326,8 +332,8 @@ class Watch:
             if not fleet.nodes[name].reason.startswith(OURS)
         ]
 
-    def _save_attempts(self) -> None:
-        for seen in list(self._live.attempts.values()):
+    def _save_attempts(self, attempts: Sequence[AttemptSeen]) -> None:
+        for seen in attempts:
             if seen.view.started_at is not None:
                 self._store.save_attempt(
                     seen.view, first_step=seen.first_step, last_step=seen.last_step, step_time_s=seen.step_time_s

@@ -57,6 +57,22 @@ async def test_job_that_stands_still_is_reported_once(world: Worlds) -> None:
     assert f"job-stalled job={scene.world.job} attempt=0 step=37" in scene.daemon.said
 
 
+async def test_steps_outlive_a_daemon_that_dies_before_it_has_reconciled(world: Worlds) -> None:
+    before = Scene(world())
+    await steps(before, 3, last=2)
+    await look(before, 0.1)
+    after = Scene(before.world)
+    after.watch.remember()
+    assert after.live.attempts[before.world.job, 0].last_step == 2
+    await steps(before, 30, last=37)
+    assert await look(before, 30.0) == [Kind.STALL]  # and dies before anybody acknowledges it
+    again = Scene(before.world)
+    again.watch.remember()
+    await again.fleets.take()
+    assert await look(again, 30.0) == [Kind.STALL]
+    assert again.reported[0].data["step"] == 37
+
+
 async def test_job_that_goes_on_may_stall_again(world: Worlds) -> None:
     scene = Scene(world())
     await steps(scene, 30, last=37)
