@@ -58,6 +58,11 @@ def only_tells(incident: Incident) -> bool:
     return any(tells(item) for item in incident.evidence)
 
 
+def idle_test(evidence: Evidence) -> bool:
+    """Whether a node without work failed the diagnostic that the daemon had ordered: a failure of its own."""
+    return evidence.kind == Kind.DIAG_FAILED and evidence.data.get("idle") is True
+
+
 def known_worse(evidence: Evidence, judged: Sequence[Incident]) -> bool:
     """Whether this is only about the saves of an attempt that has a failure of its own, which its people know of."""
     job, attempt = evidence.where.job, evidence.where.attempt
@@ -78,6 +83,8 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
         return where.job == incident.job and (where.attempt is None or where.attempt == incident.attempt)
     if where.node is None or incident.state is IncidentState.CLOSED:
         return False
+    if idle_test(evidence) and not any(idle_test(item) and item.where.node == where.node for item in incident.evidence):
+        return False  # of whatever put the node under suspicion people were told: proof waits for no restart
     # After the restart the job's other nodes may run the next attempt: their news is no longer this incident's.
     of_its_job = incident.state is IncidentState.OPEN and where.node in job_nodes
     if (where.node not in incident.nodes and not of_its_job) or _long_over(incident, evidence.at):

@@ -233,6 +233,14 @@ def describe(row: dict[str, Any]) -> None:
             say(sentence, "  ")
     for reason in (trend["reason"] for trend in row["trends"] if trend["suspect"]):
         say(f"Suspect: {shown(reason)}", "  ")
+    tested = row.get("diagnostic") or {}
+    if tested.get("suspect"):
+        say(
+            f"Under suspicion for {ago(tested['suspect']).removesuffix(' ago')}, until a diagnostic passes on all its GPUs.",
+            "  ",
+        )
+    if tested.get("passed"):
+        say(f"Passed a diagnostic {ago(tested['passed'])}.", "  ")
     if row["trends"]:
         columns = ("counter", "part", "now", "a day", "90 %", "")
         table(

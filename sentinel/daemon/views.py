@@ -16,6 +16,7 @@ from sentinel import __version__
 from sentinel.adapters.store import Store
 from sentinel.classify.ageing import Counter as AgeingCounter
 from sentinel.daemon.accounts import name_of
+from sentinel.daemon.diagnoses import KEY as CHECKUPS
 from sentinel.daemon.fleets import Fleets
 from sentinel.daemon.histories import groups, job_of, nodes_of, wanted
 from sentinel.daemon.judge import Judge
@@ -127,8 +128,12 @@ class Views:
         if chosen is not None:
             since = now - timedelta(days=_HISTORY_DAYS)
             rows = await asyncio.to_thread(self._store.incident_rows, since=since, limit=_SEARCHED)
+        tested = await asyncio.to_thread(self._store.get, CHECKUPS, {})
         return {
-            "nodes": [{**self._node(node), **scores.shown(node.name)} for node in shown],
+            "nodes": [
+                {**self._node(node), "diagnostic": tested.get(node.name, {}), **scores.shown(node.name)}
+                for node in shown
+            ],
             "incidents": [_row(row) for row in rows if chosen in nodes_of(row) and _may_see(row, user)],
         }
 

@@ -47,6 +47,7 @@ def test_what_it_finds_is_evidence(node: Node) -> None:
     assert answered(node, "o2")["result"] == "fail"
     found = node.heard("diag_failed")
     assert (found["where"]["gpu_uuid"], found["data"]["code"], found["data"]["convicts"]) == ("GPU-1", 52, True)
+    assert found["data"]["idle"] is True
     assert node.verdict("BAD")
 
 

@@ -7,6 +7,7 @@ engine: it is stopped, waited for, and said so.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,6 +39,8 @@ def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
         reason = f"{len(uuids)} GPUs were tested, {promised} are promised"
         diagnosis = Diagnosis(Answer.INCONCLUSIVE, reason, diagnosis.findings, diagnosis.tests, diagnosis.version)
     evidence = evidence_of(diagnosis, arguments["node"], level, began, uuids)
+    if arguments.get("yields"):  # by order, on a node without work
+        evidence = [replace(item, data={**item.data, "idle": True}) for item in evidence]
     answer = diagnosis.to_json()
     for finding in answer["findings"]:  # type: ignore[attr-defined]
         finding["gpu_uuid"] = uuids.get(finding["gpu"]) if finding["gpu"] is not None else None

@@ -75,6 +75,17 @@ def test_other_nodes_of_the_job_belong_while_it_is_open_and_not_after_its_restar
     assert belongs(incident(nodes=("n1",), state=IncidentState.WATCHING), evidence(node="n1"), ("n1", "n2"))
 
 
+def test_a_diagnostic_that_a_suspect_fails_while_idle_is_a_failure_of_its_own() -> None:
+    """Its message would be missing, and its drain would wait until the job has gained a step."""
+    failed = evidence(Kind.DIAG_FAILED, node="n1", source=Source.DIAGNOSTIC)
+    idle = evidence(Kind.DIAG_FAILED, node="n1", source=Source.DIAGNOSTIC, data={"idle": True})
+    for state in (IncidentState.OPEN, IncidentState.WATCHING, IncidentState.HELD):
+        assert belongs(incident(nodes=("n1",), state=state), failed, ("n1", "n2")), "of the epilog: the job's own GPUs"
+        assert not belongs(incident(nodes=("n1",), state=state), idle, ("n1", "n2"))
+    other_gpu = evidence(Kind.DIAG_FAILED, node="n1", source=Source.DIAGNOSTIC, data={"idle": True}, id="gpu 2")
+    assert belongs(incident(idle, nodes=("n1",), job=None), other_gpu, ())
+
+
 def test_news_of_a_node_long_after_its_job_ended_is_of_the_next_job() -> None:
     there = incident(evidence(Kind.XID, node="n1"), ended(at_s=10.0), job=101, attempt=0)
     assert belongs(there, evidence(Kind.XID, node="n2", at_s=14.0), ("n1", "n2"))
