@@ -11,13 +11,18 @@ from sentinel.alerts import compose
 from sentinel.daemon.live import Live
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.log import Log
-from sentinel.model import Incident, JobView, Notice, Outcome, Plan, Verdict
+from sentinel.model import Incident, JobView, Notice, Outcome, Plan, Result, Scope, StepKind, Verdict
 from sentinel.ports import Clock, Sink
 from sentinel.telemetry import Telemetry
 
 _BREAKER = (
     "breaker_told"  # in the store: the incident whose notice told of the breaker, and the last one that joined it
 )
+_SHARED = (
+    "shared_told"  # in the store, by cause: the incident whose notice told of what all share, and those that joined it
+)
+_SHARED_WINDOW = timedelta(minutes=10)  # since the last of them: what many jobs failed of is told once
+_JOINED = 2000
 _PAUSES_S = (0.5, 2.0, 10.0, 30.0)
 
 
@@ -54,6 +59,9 @@ class Tell:
             self._log.info("notice-joined", incident=incident.id, reading="the breaker that is open was told of")
             return
         outcomes = [found for step in plan.steps if (found := self._store.outcome(incident.id, step)) is not None]
+        if self._known_fault(incident, verdict, plan, outcomes):
+            self._log.info("notice-joined", incident=incident.id, reading=f"people know of the shared {verdict.cause}")
+            return  # asked again when all is over: what could not be carried out is told all the same
         notice = self._compose(incident, verdict, plan, outcomes, job)
         for name in self._sinks:
             if self._store.knows_notice(notice.id, name):
@@ -71,6 +79,25 @@ class Tell:
         first = kept["incident"] if same else incident
         self._store.put(_BREAKER, {"incident": first, "at": now.isoformat()})
         return bool(first != incident)
+
+    def _known_fault(self, incident: Incident, verdict: Verdict, plan: Plan, outcomes: Sequence[Outcome]) -> bool:
+        """Whether people were told of the fault that this job shares with others, and it goes on by itself. A job that does
+        not, for whatever reason, is told of for its own sake, and so is whatever takes a node out."""
+        if verdict.scope is not Scope.CLUSTER or verdict.drain or plan.refusal or plan.observe_only:
+            return False
+        goes_on = incident.job is None or any(step.kind is StepKind.RELEASE for step in plan.steps)
+        if not goes_on or any(outcome.result is Result.FAILED or outcome.data.get("held") for outcome in outcomes):
+            return False
+        now, known = self._clock.now(), self._store.get(_SHARED) or {}
+        fault = known.get(verdict.cause)
+        if fault is not None and incident.id in (fault["incident"], *fault["joined"]):
+            return bool(incident.id != fault["incident"])
+        if fault is None or now - datetime.fromisoformat(fault["at"]) > _SHARED_WINDOW:
+            fault = {"incident": incident.id, "joined": []}
+        else:
+            fault["joined"] = [*fault["joined"][1 - _JOINED :], incident.id]
+        self._store.put(_SHARED, {**known, str(verdict.cause): {**fault, "at": now.isoformat()}})
+        return bool(incident.id != fault["incident"])
 
     def send_undelivered(self) -> None:
         """After a start: what was composed and not delivered."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from core_daemon import Daemon, FakeSink
-from core_records import ended, incident, plan, verdict
+from core_records import ended, incident, plan, step, verdict
 from core_world import World
 
 from sentinel.errors import Refused
-from sentinel.model import Notice
+from sentinel.model import Cause, Notice, Outcome, Restart, Result, Scope, Step, StepKind, Verdict
 
 Worlds = Callable[..., World]
 ABOUT = (incident(ended()), verdict(), plan(refusal="breaker"), None)
@@ -84,3 +86,64 @@ async def test_one_breaker_is_one_message_also_after_a_start_and_the_next_breake
     await again.tell.about(incident(ended(), id="inc5"), verdict(), plan(incident="inc5", refusal="breaker"), None)
     await again.quiet()
     assert [notice.incident for notice in sink.got] == ["inc1", "inc5"]
+
+
+STORAGE = verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.CLUSTER, restart=Restart.RESUME)
+GOES_ON = (step(StepKind.REQUEUE_HOLD, job=101, attempt=0), step(StepKind.RELEASE, job=101, attempt=0))
+
+
+async def _shared(
+    daemon: Daemon, name: str, *steps: Step, found: Verdict = STORAGE, job: int | None = 101, **more: Any
+) -> None:
+    await daemon.tell.about(incident(ended(), id=name, job=job), found, plan(*steps, incident=name, **more), None)
+    await daemon.quiet()
+
+
+async def test_what_many_jobs_share_is_told_once_also_after_a_start(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    await _shared(daemon, "signal", job=None)
+    for name in ("inc2", "inc3", "inc2"):
+        await _shared(daemon, name, *GOES_ON)
+    again = Daemon(there, [sink])
+    there.slurm.clock.advance(1000.0)
+    await _shared(again, "inc2", *GOES_ON)  # it is over
+    assert [notice.incident for notice in sink.got] == ["signal"]
+    assert daemon.said.count("notice-joined") == 3
+    await _shared(again, "inc4", *GOES_ON)
+    assert [notice.incident for notice in sink.got] == ["signal", "inc4"], "another time"
+
+
+@pytest.mark.parametrize(
+    ("steps", "found", "more"),
+    [
+        ((step(StepKind.HOLD, job=101, attempt=0),), STORAGE, {}),
+        ((), STORAGE, {}),
+        (GOES_ON, STORAGE, {"observe_only": True}),
+        ((), STORAGE, {"refusal": "drain-budget"}),
+        (GOES_ON, verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.NODE), {}),
+        (GOES_ON, verdict(Cause.NETWORK_FABRIC, scope=Scope.CLUSTER), {}),
+        (GOES_ON, verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.CLUSTER, drain=["n1"]), {}),
+    ],
+)
+async def test_whoever_does_not_go_on_by_the_same_fault_is_told_of_his_own(
+    world: Worlds, steps: tuple[Step, ...], found: Verdict, more: dict[str, Any]
+) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    await _shared(daemon, "signal", job=None)
+    await _shared(daemon, "inc2", *steps, found=found, **more)
+    assert [notice.incident for notice in sink.got] == ["signal", "inc2"]
+
+
+async def test_a_job_that_could_not_be_restarted_after_all_is_told_of(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    await _shared(daemon, "signal", job=None)
+    await _shared(daemon, "inc2", *GOES_ON)
+    made = plan(*GOES_ON, incident="inc2")
+    there.store.save_plan(made)
+    there.store.intend(made, GOES_ON[1], there.slurm.clock.now())
+    there.store.record(made, Outcome(GOES_ON[1], Result.FAILED, there.slurm.clock.now(), "Slurm does not release it"))
+    await _shared(daemon, "inc2", *GOES_ON)
+    assert [notice.incident for notice in sink.got] == ["signal", "inc2"]
