@@ -224,13 +224,13 @@ class Diagnoses:
             self._known = read(await asyncio.to_thread(self._kept))
         going = await asyncio.to_thread(self._going, fleet, now)
         self._see_idle(idle_nodes(fleet, self._modes) - set(going), now)
-        await self._see_suspects(now)
+        news = await self._see_suspects(now)
         reachable = {name: since for name, since in self._idle.items() if self._connected(name)}
         due = turns(self._known, reachable, waiting=waits(fleet.jobs.values()), settings=self._settings, now=now)
         for turn in due:
             until = now + timedelta(seconds=self._settings.deadline_s[turn.level - 1])
             self._known[turn.node] = replace(self._known.get(turn.node, Checkup()), tried=now, until=until)
-        if due:
+        if due or news:
             await self._save()  # before the first order: a daemon that dies now still counts them
         for turn in due:
             task = asyncio.create_task(self._ask(turn))
@@ -246,12 +246,15 @@ class Diagnoses:
     def _see_idle(self, idle: Collection[str], now: datetime) -> None:
         self._idle = {name: self._idle.get(name, now) for name in idle}
 
-    async def _see_suspects(self, now: datetime) -> None:
+    async def _see_suspects(self, now: datetime) -> bool:
+        """Whether there is a suspicion that is not known yet."""
         assert self._known is not None
+        before = dict(self._known)
         for name, since in (await asyncio.to_thread(self._suspected, now)).items():
             tested = self._known.get(name, Checkup())
             if (tested.passed is None or tested.passed < since) and (tested.suspect is None or tested.suspect < since):
                 self._known[name] = replace(tested, suspect=since)
+        return self._known != before
 
     async def _ask(self, turn: Turn) -> None:
         assert self._known is not None

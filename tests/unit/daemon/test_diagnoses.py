@@ -353,6 +353,13 @@ async def test_a_node_that_is_going_out_is_not_tested_again() -> None:
     assert [node for node, _, _ in site.agents.asked] == ["n002"]
 
 
+async def test_a_suspicion_is_kept_before_the_node_can_be_tested() -> None:
+    site = Site(SUSPECTS)
+    site.suspected, site.going = {"n001": NOW}, {"n001"}
+    await site.diagnoses.turn()
+    assert read(site.kept) == {"n001": Checkup(suspect=NOW)}
+
+
 async def test_the_pause_begins_when_the_test_is_over() -> None:
     site = Site(replace(SUSPECTS, retry_s=60.0))
     site.suspected = {"n001": NOW}
