@@ -58,6 +58,16 @@ def only_tells(incident: Incident) -> bool:
     return any(tells(item) for item in incident.evidence)
 
 
+def numbers_only(incident: Incident) -> bool:
+    """Whether this is about numbers that stay bad in a job that goes on."""
+    return any(item.kind == Kind.NUMBERS for item in incident.evidence) and not any(map(ends, incident.evidence))
+
+
+def ends(evidence: Evidence) -> bool:
+    """Whether this says that a job makes no further step."""
+    return evidence.kind in (Kind.JOB_ENDED, Kind.STALL)
+
+
 def idle_test(evidence: Evidence) -> bool:
     """Whether a node without work failed the diagnostic that the daemon had ordered: a failure of its own."""
     return evidence.kind == Kind.DIAG_FAILED and evidence.data.get("idle") is True

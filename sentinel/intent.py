@@ -4,7 +4,9 @@ The comment holds JSON (Slurm keeps at most 1,024 characters of it and carries i
 
     --comment='{"sentinel": {"restart": true, "global": ["/shared/run1"], "local": ["/nvme/%N/run1"], "retries": 20}}'
 
-``%N`` stands for the name of each node. Other keys of the object belong to other tools and are left alone.
+``"bad_numbers"`` ("tell", "hold" or "restart") says what is done while the job runs and its losses stay no numbers; without
+it the site's setting holds. ``%N`` stands for the name of each node. Other keys of the object belong to other tools and are
+left alone.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ class Intent:
     global_roots: tuple[str, ...] = ()
     local_roots: tuple[str, ...] = ()  # absolute, may hold %N
     retries: int | None = None  # an upper bound below the site's own
+    bad_numbers: str | None = (
+        None  # what to do when the losses of the running job stay no numbers; None: as the site does
+    )
     problem: str = ""  # why the comment could not be understood; the user is told
 
 
 NOTHING = Intent()
+BAD_NUMBERS = ("tell", "hold", "restart")
 
 
 def intent_of(comment: str) -> Intent:
@@ -40,7 +46,7 @@ def intent_of(comment: str) -> Intent:
         return Intent(restart=asked)
     if not isinstance(asked, dict):
         return Intent(problem='"sentinel" in the comment must be true, false or an object')
-    unknown = sorted(set(asked) - {"restart", "global", "local", "retries"})
+    unknown = sorted(set(asked) - {"restart", "global", "local", "retries", "bad_numbers"})
     if unknown:
         return Intent(problem=f'unknown key {unknown[0]!r} in the comment\'s "sentinel" object')
     return _checked(asked)
@@ -53,6 +59,11 @@ def _checked(asked: dict[str, object]) -> Intent:
         return Intent(problem='"restart" in the comment must be true or false')
     if retries is not None and (not isinstance(retries, int) or isinstance(retries, bool) or retries < 0):
         return Intent(problem='"retries" in the comment must be a whole number')
+    numbers = asked.get("bad_numbers")
+    if numbers is not None and numbers not in BAD_NUMBERS:
+        return Intent(
+            problem=f'"bad_numbers" in the comment must be {", ".join(BAD_NUMBERS[:-1])} or {BAD_NUMBERS[-1]}'
+        )
     roots: dict[str, tuple[str, ...]] = {}
     for key in ("global", "local"):
         value = asked.get(key, [])
@@ -60,7 +71,13 @@ def _checked(asked: dict[str, object]) -> Intent:
         if not isinstance(folders, list) or not all(_absolute(folder) for folder in folders):
             return Intent(problem=f'"{key}" in the comment must be absolute folders')
         roots[key] = tuple(str(folder) for folder in folders)
-    return Intent(restart=restart, global_roots=roots["global"], local_roots=roots["local"], retries=retries)
+    return Intent(
+        restart=restart,
+        global_roots=roots["global"],
+        local_roots=roots["local"],
+        retries=retries,
+        bad_numbers=None if numbers is None else str(numbers),
+    )
 
 
 def _absolute(folder: object) -> bool:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sentinel import policy
 from sentinel.classify import History, classify
-from sentinel.incidents import only_tells, opens
+from sentinel.incidents import numbers_only, only_tells, opens
 from sentinel.model import Cause, Evidence, Incident, Kind, Plan, Restart, Scope, Verdict
 from sentinel.policy import NODE_STEPS, Situation
 from sentinel.rules import Rules
@@ -30,8 +30,16 @@ def decide(
 ) -> Decision:
     """Judge an incident and say what may be done about it. Pure."""
     verdict = classify(incident, history=history, rules=rules, now=now)
-    if only_tells(incident):  # its job goes on
-        verdict = dataclasses.replace(verdict, drain=(), suspect=(), restart=Restart.NONE, onset_step=None)
+    if only_tells(
+        incident
+    ):  # its job goes on; a node that holds it up is tested, and left out when the job is restarted
+        slow = any(item.kind == Kind.SLOW for item in incident.evidence)
+        suspect = (*verdict.drain, *verdict.suspect) if slow else ()
+        verdict = dataclasses.replace(verdict, drain=(), suspect=suspect, restart=Restart.NONE, onset_step=None)
+    elif verdict.onset_step is None and verdict.restart is not Restart.NONE:
+        verdict = dataclasses.replace(
+            verdict, onset_step=situation.onset_step
+        )  # whatever ends a job whose numbers are bad
     return Decision(verdict, _plan(verdict, incident, situation, settings, now))
 
 
@@ -43,6 +51,7 @@ def _plan(verdict: Verdict, incident: Incident, situation: Situation, settings: 
         limits=settings.limits,
         modes=settings.modes,
         act_confidence=settings.judgement.act_confidence,
+        bad_numbers=settings.recovery.bad_numbers,
         now=now,
     )
 
@@ -65,7 +74,7 @@ def matters(incident: Incident, verdict: Verdict, rules: Rules) -> bool:
     harmless = {item.text for item in reasons if _harmless(item, rules)}  # other rules may read the same line
     if reasons and not stopped and not verdict.drain and all(item.text in harmless for item in reasons):
         return False
-    if verdict.drain or verdict.suspect or only_tells(incident):
+    if verdict.drain or verdict.suspect or only_tells(incident) or numbers_only(incident):
         return True
     if stopped:
         return True

@@ -59,6 +59,8 @@ class Situation:
     restarts: tuple[PastRestart, ...] = ()  # of this job, oldest first
     paused: bool = False  # by an operator
     opt_in: bool = True
+    onset_step: int | None = None  # at which the attempt's numbers went bad, if they stay so
+    slow_nodes: tuple[str, ...] = ()  # that held up this attempt, as its people were told
 
 
 def decide(
@@ -70,6 +72,7 @@ def decide(
     modes: Modes,
     act_confidence: float,
     now: datetime,
+    bad_numbers: str = "tell",
 ) -> Plan:
     """The plan for ``verdict``: never both steps and a refusal."""
 
@@ -94,7 +97,7 @@ def decide(
     drains, refusal, why_not = _drains(verdict, _lost(verdict, incident), situation, limits, act_confidence, now)
     if refusal:
         return plan(refusal=refusal, explanation=why_not)
-    job_steps, job_words = _job_steps(verdict, incident, situation, limits, act_confidence)
+    job_steps, job_words = _job_steps(verdict, incident, situation, limits, act_confidence, bad_numbers)
     words = [text for text in (why_not, job_words) if text]
     wanted = [*drains, *job_steps]
     if situation.paused:
@@ -183,7 +186,12 @@ def _partition_limit(partition: str, nodes: Sequence[str], fleet: Fleet, limits:
 
 
 def _job_steps(
-    verdict: Verdict, incident: Incident, situation: Situation, limits: Limits, act_confidence: float
+    verdict: Verdict,
+    incident: Incident,
+    situation: Situation,
+    limits: Limits,
+    act_confidence: float,
+    bad_numbers: str,
 ) -> tuple[list[Step], str]:
     job = situation.job
     if job is None or incident.job is None or verdict.restart is Restart.NONE:
@@ -198,15 +206,19 @@ def _job_steps(
         return [], f"Job {job.id} is held already, not by this incident: whoever holds it releases it."
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
     unsure = verdict.scope is Scope.APPLICATION or verdict.confidence < act_confidence
-    if not stopped and not verdict.drain and unsure:
+    numbers = any(item.kind == Kind.NUMBERS for item in incident.evidence) and not stopped and not verdict.drain
+    asked = situation.intent.bad_numbers or bad_numbers
+    if numbers and asked == "tell":
+        return [], f'Job {job.id} goes on and is not stopped for it: bad_numbers is "tell".'
+    if not stopped and not verdict.drain and unsure and not numbers:
         return [], f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
     hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={"reason": verdict.advice or str(verdict.cause)})
-    if verdict.restart is Restart.HOLD:
+    if verdict.restart is Restart.HOLD or (numbers and asked == "hold"):
         return [hold], ""
     stop = _no_progress(verdict, situation, limits)
     if stop:
         return [hold], stop
-    excluded, words = _excluded(verdict, job, situation.fleet)
+    excluded, words = _excluded(verdict, situation.slow_nodes, job, situation.fleet)
     data: dict[str, Scalar] = {"onset_step": verdict.onset_step}
     kinds: list[tuple[StepKind, dict[str, Scalar]]] = [
         (StepKind.REQUEUE_HOLD, {}),
@@ -220,17 +232,18 @@ def _job_steps(
     return [Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds], words
 
 
-def _excluded(verdict: Verdict, job: JobView, fleet: Fleet) -> tuple[list[str], str]:
-    """Nodes the job must not get again. Suspects are spared where the job could not run without them: a node that is only
-    suspected costs less than a job that waits for ever."""
-    known = [name for name in (*verdict.drain, *verdict.suspect) if name in fleet.nodes]
+def _excluded(verdict: Verdict, slow: Sequence[str], job: JobView, fleet: Fleet) -> tuple[list[str], str]:
+    """Nodes the job must not get again, those that held it up before among them. Suspects are spared where the job could not
+    run without them: a node that is only suspected costs less than a job that waits for ever."""
+    suspects = tuple(dict.fromkeys((*verdict.suspect, *(name for name in slow if name not in verdict.drain))))
+    known = [name for name in (*verdict.drain, *suspects) if name in fleet.nodes]
     needed = job.node_count or len(job.nodes)
     barred = {*known, *job.excluded}
     left = [n for n in fleet.nodes.values() if n.usable and job.partition in n.partitions and n.name not in barred]
-    if len(left) >= needed or not verdict.suspect:
+    if len(left) >= needed or not suspects:
         return known, ""
     words = f"Not excluded, since job {job.id} needs {needed} nodes and {len(left)} would be left: "
-    return [name for name in verdict.drain if name in fleet.nodes], f"{words}{', '.join(verdict.suspect)}."
+    return [name for name in verdict.drain if name in fleet.nodes], f"{words}{', '.join(suspects)}."
 
 
 def _no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:
@@ -241,6 +254,8 @@ def _no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:
         return f"Restarted {len(past)} times, {most} are allowed: held."
     fruitless = 0
     reached = situation.last_step
+    if verdict.onset_step is not None and reached is not None:
+        reached = min(reached, verdict.onset_step)  # what came after bad numbers is nothing gained
     for restart in reversed(past):
         if restart.cause is not verdict.cause or _gained(restart, reached):
             break

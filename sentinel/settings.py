@@ -117,6 +117,12 @@ class Judgement:
     stall_startup_s: float = setting(
         600.0, "after its first steps a job may still compile and warm up, but not longer than this", unit="s", least=1
     )
+    bad_prints: int = setting(
+        5, "a skipped step is one or two; so many printed losses in a row that are no numbers stay so", least=2
+    )
+    bad_numbers_s: float = setting(
+        600.0, "of a job that prints seldom, fewer are enough when they are this long apart", unit="s", least=1
+    )
     group_s: float = setting(
         120.0, "evidence about one job or node within this time belongs to one failure", unit="s", least=1
     )
@@ -180,6 +186,12 @@ class Recovery:
     confirm_s: float = setting(600.0, "the restarted job must run and gain a step within this time", unit="s", least=1)
     local_survives: bool = setting(
         True, "node-local checkpoint folders outlive the job (no private tmpfs, no epilog that wipes them)"
+    )
+    bad_numbers: str = setting(
+        "tell",
+        "a running job whose numbers stay bad: tell its people, hold it, or restart it before the onset; a program's words "
+        "are no proof, and ending a job that might go on costs more than a message: a job's comment may say otherwise",
+        words=("tell", "hold", "restart"),
     )
     step_time_s: float = setting(10.0, "assumed when a job printed none", unit="s", least=0.001)
     restore_bytes_per_s: float = setting(

@@ -24,10 +24,12 @@ class PastFailure:
     node: str | None = None  # the culprit's, or where the words of a program's fault were seen
     gpu: str | None = None  # index or PCI address on the node
     job: int | None = None
+    attempt: int | None = None
     user: str | None = None
     incident: str | None = None  # several records of one incident are one failure
     ranks: tuple[int, ...] = ()
     step: int | None = None  # at which numbers went bad
+    nodes: tuple[str, ...] = ()  # all that the job had then, where bad numbers name none
     blamed: bool = True  # False: the node was only where the words were seen
 
     def __post_init__(self) -> None:
@@ -41,6 +43,7 @@ class History:
     failures: tuple[PastFailure, ...] = ()
     busy_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     trends: tuple[Trend, ...] = ()  # of counters that age
+    nodes: tuple[str, ...] = ()  # of the attempt that is judged
 
     def recent(self, now: datetime) -> tuple[PastFailure, ...]:
         return tuple(past for past in self.failures if now - WINDOW <= past.at <= now)

@@ -311,6 +311,7 @@ _KINDS: dict[str, Maker] = {
         "probe-hung", {C.GPU_GSP_OR_DRIVER: 1.5, C.NODE_OS_OR_HOST: 0.8}, "a probe of the node hung", drain=Drain.NO
     ),
     Kind.SLOW: _slow,
+    Kind.NUMBERS: _simple("numbers", {C.NUMERICAL_NAN: 4.5}, "losses or gradients stay no numbers", drain=Drain.NO),
     "loss_spike": _simple("loss-spike", {C.NUMERICAL_NAN: 1.5}, "the loss rose far above its habit", role=Role.CONTEXT),
     Kind.SXID: _simple("sxid", {C.GPU_NVLINK: 3.5}, "an NVSwitch error", drain=Drain.ADVISE),
 }

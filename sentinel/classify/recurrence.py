@@ -13,7 +13,7 @@ from math import exp, isfinite, log
 
 from sentinel.classify.history import APPLICATION, History, PastFailure
 from sentinel.classify.readings import GPU_CAUSES, Reading
-from sentinel.model import Cause, Evidence, Incident, Kind, Scope
+from sentinel.model import Cause, Evidence, Incident, Kind, Scope, Trust
 from sentinel.rules import Drain, Form, Role, Rules
 
 C = Cause
@@ -25,6 +25,7 @@ SOFT = frozenset({C.USER_CODE, C.APP_OOM_GPU, C.NUMERICAL_NAN, C.UNKNOWN})
 SHARED = frozenset({C.FILESYSTEM_STORAGE, C.NETWORK_FABRIC, C.GPU_THERMAL_POWER})
 AT_ONCE = timedelta(minutes=5)
 MANY_JOBS = 3  # this one among them
+LEAST_COMMON = 2  # earlier attempts with bad numbers before the one machine that all had counts
 STEP_SLACK = 5  # steps apart that count as the same: a loss is not printed at every step
 LEAST_FAILURES = 20  # before the cluster's own rates say anything
 RATE_STRENGTH = 20.0  # failures' worth of belief that this cluster is like others
@@ -46,6 +47,9 @@ def ambiguous(readings: Sequence[Reading]) -> dict[str, list[Reading]]:
 def onset(incident: Incident) -> int | None:
     """The step at which numbers went bad: of the first bad line, or of the last step before it."""
     last: int | None = None
+    told = [item.data.get("onset_step") for item in incident.evidence if item.kind == Kind.NUMBERS]
+    if told and isinstance(told[0], int):
+        return told[0]  # what was bad for a moment before it was good again
     for evidence in sorted(incident.evidence, key=lambda e: (e.at, e.line or 0)):
         step = evidence.data.get("step")
         if evidence.kind in BAD_NUMBERS:
@@ -59,7 +63,8 @@ def onset(incident: Incident) -> int | None:
     return None
 
 
-BAD_NUMBERS = frozenset({"nan"})  # a spike may pass; that it ended in bad numbers, their evidence knows (onset_step)
+# A spike may pass; that it ended in bad numbers, their evidence knows (onset_step).
+BAD_NUMBERS = frozenset({"nan", Kind.NUMBERS})
 
 
 def recurring(
@@ -70,6 +75,7 @@ def recurring(
     return [
         *_node_again(incident, readings, history, now),
         *_job_again(incident, readings, history, now),
+        *_numbers_explained(readings),
         *_numbers_again(incident, readings, history, now),
         *_many_jobs_at_once(incident, readings, history, now),
         *_ageing(incident, readings, history),
@@ -135,6 +141,16 @@ def _job_again(incident: Incident, readings: Sequence[Reading], history: History
     return [_ground(first, "job-again", weights, note, Scope.APPLICATION)]
 
 
+def _numbers_explained(readings: Sequence[Reading]) -> list[Reading]:
+    """A machine that convicts itself spoils numbers; numbers spoil no machine, also where they were seen first."""
+    bad = any(r.evidence.kind in BAD_NUMBERS for r in readings)
+    hard = [r for r in readings if r.drain is Drain.YES and r.role is Role.CAUSE and r.evidence.trust is Trust.SYSTEM]
+    if not bad or not hard:
+        return []
+    note = "the machine's own words explain the bad numbers"
+    return [_ground(hard[0].evidence, "numbers-explained", {C.NUMERICAL_NAN: -3.0}, note, None)]
+
+
 def _numbers_again(incident: Incident, readings: Sequence[Reading], history: History, now: datetime) -> list[Reading]:
     """Bad numbers at the same step on another machine are the program's or its data's; those that come back with one
     machine, at other steps or under other jobs, are that machine's. It becomes a suspect: a diagnostic must convict it."""
@@ -142,26 +158,54 @@ def _numbers_again(incident: Incident, readings: Sequence[Reading], history: His
     if not bad:
         return []
     first, node, step = bad[0].evidence, _one_node(incident, bad), onset(incident)
+    ranks = {r.evidence.where.rank for r in bad} - {None}
     earlier = [p for p in history.recent(now) if p.cause is C.NUMERICAL_NAN or (p.step is not None and p.node == node)]
+    this = (incident.job, incident.attempt)  # told while it ran, it is no failure of its own
+    earlier = [p for p in earlier if p.job is None or p.attempt is None or (p.job, p.attempt) != this]
     same = [p for p in earlier if incident.job is not None and p.job == incident.job and _same_step(p.step, step)]
+    same = [p for p in same if not ranks or not p.ranks or ranks & set(p.ranks)]
     if same:
-        moved = [p for p in same if p.node is not None and node is not None and p.node != node]
-        where = f"on {moved[0].node} before, on {node} now" if moved else "again"
+        moved = [where for p in same if (where := _elsewhere(p, node, history.nodes))]
         weight = 2.0 if moved else 1.0
         weights = {C.NUMERICAL_NAN: weight, **dict.fromkeys(GPU_CAUSES, -weight)}
-        note = f"bad numbers at step {same[0].step} {where}: the program or its data"
-        return [_ground(first, "numbers-same-step", weights, note, Scope.APPLICATION)]
-    here = [p for p in earlier if node is not None and p.node == node]
+        note = f"bad numbers at step {same[0].step} {moved[0] if moved else 'again'}: the program or its data"
+        return [_ground(first, NUMBERS_MOVED if moved else "numbers-same-step", weights, note, Scope.APPLICATION)]
+    here, common = [p for p in earlier if node is not None and p.node == node], ""
+    if node is None and (found := _in_common(earlier, history.nodes)) is not None:
+        node, here = found
+        common = ", the one machine that all of them had"
     if not here or node is None or _one_users_program([p for p in here if p.job != incident.job], node, history, now):
         return []
     jobs = {p.job for p in here} - {incident.job}
-    note = f"bad numbers follow {node}: " + (
+    note = f"bad numbers follow {node}{common}: " + (
         f"under {len(jobs)} other job{'s' if len(jobs) > 1 else ''} in 30 days"
         if jobs
         else "at another step of this job"
     )
     named = dataclasses.replace(first, data={**first.data, "peer": node})
     return [_ground(named, "numbers-follow-node", {C.NUMERICAL_NAN: 1.0}, note, Scope.GPU)]
+
+
+NUMBERS_MOVED = "numbers-same-step-elsewhere"  # another restart would only come to the same step again
+
+
+def _elsewhere(past: PastFailure, node: str | None, nodes: Sequence[str]) -> str:
+    """Words for where the same happened before, if no machine that may be at fault was there as well; empty otherwise."""
+    if past.node is not None and node is not None:
+        return f"on {past.node} before, on {node} now" if past.node != node else ""
+    if past.nodes and nodes and not set(past.nodes) & set(nodes):
+        return f"on {len(past.nodes)} other node{'s' if len(past.nodes) > 1 else ''} before"
+    return ""
+
+
+def _in_common(earlier: Sequence[PastFailure], nodes: Sequence[str]) -> tuple[str, list[PastFailure]] | None:
+    """The one machine of this attempt that was part of every other one whose numbers went bad, where no rank is known. Two
+    of them at least: two allocations of a small cluster often have a machine in common."""
+    wide = {(p.job, p.at): p for p in earlier if p.nodes and p.node is None}
+    if len(wide) < LEAST_COMMON or not nodes:
+        return None
+    common = set(nodes).intersection(*(p.nodes for p in wide.values()))
+    return (common.pop(), list(wide.values())) if len(common) == 1 else None
 
 
 def _same_step(one: int | None, other: int | None) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime
 from sentinel.classify.context import context
 from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.readings import Reading, read
-from sentinel.classify.recurrence import onset
+from sentinel.classify.recurrence import NUMBERS_MOVED, onset
 from sentinel.classify.separate import with_others
 from sentinel.classify.weigh import Weighed, grounds, odds, order, shares, weigh, with_rivals
 from sentinel.model import (
@@ -117,6 +117,8 @@ def _verdict(
     culprits, suspect = _who(cause, support, every, incident, drain)
     recommended = sure and (bool(drain) or _recommended(cause, scope, support))
     restart = Restart(entry.restart)
+    if cause is C.NUMERICAL_NAN and any(item.reading.key == NUMBERS_MOVED for item in weighed):
+        restart = Restart.HOLD
     if (drain or suspect) and restart is Restart.RESUME:
         restart = Restart.RESUME_EXCLUDING
     spoke_for, against = grounds(weighed, cause)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sentinel.actions.means import Task
+from sentinel.actions.means import Task, names
 from sentinel.adapters.store import Store
 from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.inventory import join
@@ -91,7 +91,7 @@ class FleetCheckpoints:
         intent = intent_of(job.comment)
         if not intent.global_roots and not intent.local_roots:
             return {"explanation": "the job named no checkpoint folders in its comment; it resumes as its script does"}
-        bad = frozenset((*task.verdict.drain, *task.verdict.suspect))
+        bad = _barred(task)
         homes = await self._homes(task, job, bad)
         seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
         reached = self._live.last_step(task.job, task.attempt)
@@ -184,7 +184,7 @@ class FleetCheckpoints:
         intent = intent_of(job.comment)
         if not intent.global_roots and not intent.local_roots:
             return {"moved": 0}
-        bad = frozenset((*task.verdict.drain, *task.verdict.suspect))
+        bad = _barred(task)
         seen = self._seen.get(task.incident.id)
         if seen is None:
             homes = await self._homes(task, job, bad)
@@ -316,6 +316,12 @@ class FleetCheckpoints:
             "reason": f"incident {task.incident.id}",
         }
         await self._orders.ask(host, OrderKind.QUARANTINE, arguments, deadline_s=self._recovery.inventory_s)
+
+
+def _barred(task: Task) -> frozenset[str]:
+    """Nodes that the job will not get again."""
+    excluded = [names(step.data.get("nodes")) for step in task.plan.steps if step.kind is StepKind.EXCLUDE]
+    return frozenset((*task.verdict.drain, *task.verdict.suspect, *(name for found in excluded for name in found)))
 
 
 def _hold_if_bad(onset: int | None, seen: Seen, explanation: str) -> None:

@@ -14,6 +14,7 @@ from sentinel.adapters.store import Store
 from sentinel.classify.ageing import Counter
 from sentinel.daemon import joining
 from sentinel.daemon.ageing import counter_rows
+from sentinel.daemon.belonging import apart, our_doing, told_only
 from sentinel.daemon.failed_resume import failed_resume
 from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
 from sentinel.daemon.fleets import Fleets
@@ -32,7 +33,6 @@ from sentinel.evidence.timers import TIMERS
 from sentinel.intent import intent_of
 from sentinel.log import Log
 from sentinel.model import (
-    USER_SOURCES,
     Evidence,
     Fleet,
     Incident,
@@ -85,7 +85,7 @@ class Judge:
         self._log = log
         self._decided = decided
         self._past = Past(store, counters)
-        self._onsets = Onsets(live)
+        self._onsets = Onsets(live, store, settings.judgement)
         self._first_looks = FirstLooks(rules)
         self.incidents: dict[str, Incident] = {}  # open ones, candidates, and those closed a short while ago
         self.verdicts: dict[str, Verdict] = {}
@@ -133,7 +133,7 @@ class Judge:
 
     async def observe(self, items: Sequence[Evidence]) -> None:
         """Store what is new and put it to the incident it belongs to. Returns when it is safe to acknowledge."""
-        items = self._onsets.told(items)
+        items = await self._onsets.told(items)
         steps = [item for item in items if item.kind in (Kind.STEP, TIMERS)]
         others = [item for item in items if item.kind not in (Kind.STEP, TIMERS, Kind.COUNTERS)]  # those are telemetry
         if rows := counter_rows(items):
@@ -150,11 +150,11 @@ class Judge:
 
     def _put(self, item: Evidence, near: Near) -> None:
         now = self._clock.now()
-        around = [i for i in near.of(item) if not self._of_the_next_job(i, item)]
+        around = [i for i in near.of(item) if not apart(i, self.plans.get(i.id), item, self._live)]
         nodes = {i.id: self._live.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
         found = room.find(around, item, nodes, self._window)
         if found is not None:
-            if self._our_doing(found, item):
+            if our_doing(self.plans.get(found.id), item):
                 return  # kept in the store; the job ended because we ended it
             self.incidents[found.id] = grown = room.attach(found, [item], now)
             if grown.nodes != found.nodes or grown.job != found.job:
@@ -172,20 +172,6 @@ class Judge:
         )
         self._judge_soon(incident.id)
 
-    def _of_the_next_job(self, incident: Incident, item: Evidence) -> bool:
-        """Whether a person has an old failure in hand while another job runs on the node by now: news of it is not old."""
-        if incident.state is not IncidentState.HELD or incident.job is None or item.where.node is None:
-            return False
-        view = self._live.job_on(item.where.node) if item.where.job is None else None
-        return view is not None and view.id != incident.job
-
-    def _our_doing(self, incident: Incident, item: Evidence) -> bool:
-        """Whether ``item`` only tells how the job ended after we had decided to end it: no ground for another verdict."""
-        plan = self.plans.get(incident.id)
-        if plan is None or all(step.job is None for step in plan.steps) or item.seen_at < plan.at:
-            return False
-        return item.source in USER_SOURCES or item.source is Source.PROCESS or item.kind == Kind.JOB_ENDED
-
     def _open(self, item: Evidence, near: Near, now: datetime) -> Incident:
         job, attempt = item.where.job, item.where.attempt
         if job is None and item.where.node is not None and (view := self._live.job_on(item.where.node)) is not None:
@@ -196,8 +182,13 @@ class Judge:
         if room.tells(item):
             return incident
         nodes = (*incident.nodes, *self._live.nodes_of(job, attempt))
-        told = {e.id for i in near.about(job, nodes) if i.id in self.plans for e in i.evidence}  # another failure's
-        return room.attach(incident, self._live.recent(job, attempt, nodes, now - self._window, told), now)
+        judged = [i for i in near.about(job, nodes) if i.id in self.plans and not told_only(i, self.plans[i.id])]
+        told = {e.id for i in judged for e in i.evidence}  # another failure's
+        since = (
+            min(now, item.at) if item.kind == Kind.NUMBERS else now
+        ) - self._window  # what came before they went bad
+        numbers = self._onsets.standing(job, attempt, now) if room.ends(item) else []
+        return room.attach(incident, [*self._live.recent(job, attempt, nodes, since, told), *numbers], now)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
@@ -242,7 +233,8 @@ class Judge:
         history = await asyncio.to_thread(self._past.history, now, without=incident_id)
         look = partial(self._first_looks, now=now)
         alike = failing_alike(incident, self.incidents, self.verdicts, list(self._judging), look)
-        history = dataclasses.replace(history, failures=(*history.failures, *alike))
+        nodes = self._live.nodes_of(incident.job, incident.attempt)
+        history = dataclasses.replace(history, failures=(*history.failures, *alike), nodes=nodes)
         situation = await self._situation(incident, fleet, now)  # from its end to self.plans no await
         decision = pipeline.decide(
             incident, situation, history=history, rules=self._rules, settings=self._settings, now=now
@@ -362,6 +354,7 @@ class Judge:
     async def _situation(self, incident: Incident, fleet: Fleet, now: datetime) -> Situation:
         job = fleet.jobs.get(incident.job) if incident.job is not None else None
         drains, restarts, paused = await asyncio.to_thread(self._past.recall, incident.job, now)
+        slow = await asyncio.to_thread(self._past.slow_nodes, incident.job, incident.attempt)
         fleet, hour = with_plans(fleet, self.plans.values(), drains, now)
         look = partial(self._first_looks, now=now)
         failing = failing_together(self.incidents, self.verdicts, self._judging, look, self._settings.limits, now)
@@ -378,6 +371,8 @@ class Judge:
             restarts=tuple(restarts),
             paused=paused,
             opt_in=self._settings.recovery.opt_in,
+            onset_step=self._onsets.began(incident.job, incident.attempt),
+            slow_nodes=tuple(slow),
         )
 
 

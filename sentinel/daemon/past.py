@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from sentinel.classify import History, PastFailure
 from sentinel.classify.ageing import Counter, Trend
 from sentinel.classify.history import WINDOW
 from sentinel.daemon.ageing import read_trends
-from sentinel.model import Cause, Fleet, Result, StepKind
+from sentinel.model import Cause, Fleet, Kind, Restart, Result, StepKind
 from sentinel.policy import PastRestart
 from sentinel.wire import to_json
 
@@ -62,7 +63,15 @@ class Past:
 
     def _read(self, since: datetime, ids: Sequence[str] | None = None) -> dict[str, tuple[PastFailure, ...]]:
         rows = self._store.incident_rows(since=since, ids=ids, limit=_MOST)
-        return {row["id"]: tuple(failures_of([row])) for row in rows}
+        return {row["id"]: tuple(self._with_nodes(row)) for row in rows}
+
+    def _with_nodes(self, row: Mapping[str, Any]) -> Iterable[PastFailure]:
+        """Bad numbers that name no machine may still follow one: all that the attempt had are remembered."""
+        found = failures_of([row])
+        if row["cause"] != Cause.NUMERICAL_NAN or row["job"] is None:
+            return found
+        had = {known["attempt"]: tuple(known["nodes"]) for known in self._store.attempts(job=row["job"])}
+        return [dataclasses.replace(past, nodes=had.get(row["attempt"], ())) for past in found]
 
     def look_at_counters(self, now: datetime) -> None:
         """Which parts age: asked now and then, never while a verdict waits."""
@@ -74,7 +83,9 @@ class Past:
         drains = self._store.steps_done([StepKind.DRAIN, StepKind.DOWN], since=hour, results=settled)
         restarts = []
         if job is not None:
-            causes = {row["id"]: row["cause"] for row in self._store.incident_rows(job=job)}
+            known = self._store.incident_rows(job=job)
+            causes = {row["id"]: row["cause"] for row in known}
+            onsets = {row["id"]: row["onset_step"] for row in known}
             chosen = {
                 row["attempt"]: row["data"].get("step")
                 for row in self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)
@@ -83,8 +94,22 @@ class Past:
             for row in self._store.steps_done([StepKind.RELEASE], job=job):
                 cause = Cause(causes.get(row["incident"]) or Cause.UNKNOWN)
                 step = chosen.get(row["attempt"])
-                restarts.append(PastRestart(row["intended_at"], cause, reached.get(row["attempt"]), step))
+                got = [s for s in (reached.get(row["attempt"]), onsets.get(row["incident"])) if s is not None]
+                restarts.append(PastRestart(row["intended_at"], cause, min(got, default=None), step))
         return drains, restarts, bool(self._store.get("paused", False))
+
+    def slow_nodes(self, job: int | None, attempt: int | None) -> list[str]:
+        """Nodes that people were told hold up this attempt: a restart is the moment to leave them out."""
+        if job is None:
+            return []
+        found: list[str] = []
+        for row in self._store.incident_rows(job=job):
+            verdict = self._store.last_verdict(row["id"]) if row["attempt"] == attempt else None
+            if verdict is None or verdict.restart is not Restart.NONE:
+                continue
+            if any(ground.evidence.kind == Kind.SLOW for ground in verdict.grounds):
+                found.extend(name for name in verdict.suspect if name not in found)
+        return found
 
 
 def failures_of(rows: Iterable[Mapping[str, Any]]) -> Iterable[PastFailure]:
@@ -102,6 +127,7 @@ def failures_of(rows: Iterable[Mapping[str, Any]]) -> Iterable[PastFailure]:
                 node=node,
                 gpu=_gpu_of(node, row["culprit_gpus"] or ()),
                 job=row["job"],
+                attempt=row.get("attempt"),
                 user=row["user"],
                 incident=row["id"],
                 ranks=tuple(row["culprit_ranks"] or ()),

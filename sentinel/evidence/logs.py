@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sentinel.evidence.bad_numbers import numbers_of
 from sentinel.evidence.launcher import BLOCK, first_failure
 from sentinel.evidence.lines import clean, prefix_of, time_of, uptime_of, visible
 from sentinel.evidence.screen import PlainScreen, Screen
@@ -253,7 +254,7 @@ class LogReader:
         if kind == Kind.XID and not self._worth(rule.id, fields):
             return None
         text = window.decode("utf-8", "replace")
-        where, data = self._place(fields, text)
+        where, data = self._place(fields, text, kind)
         if kind == Kind.XID:
             data = {**data, **xid_data(fields, text)}
         if rule.role is not Role.PROGRESS:
@@ -290,7 +291,7 @@ class LogReader:
         self._xids[device] = seen + 1
         return True
 
-    def _place(self, fields: dict[str, str], text: str) -> tuple[Where, dict[str, Scalar]]:
+    def _place(self, fields: dict[str, str], text: str, kind: str) -> tuple[Where, dict[str, Scalar]]:
         """Who and where: what the rule captured, then the line's prefix, then what the reader was told."""
         prefix = prefix_of(text)
         data: dict[str, Scalar] = {}
@@ -298,10 +299,13 @@ class LogReader:
             if name in {"node", "rank", "gpu", "nic"}:
                 continue
             data[name] = number(value) if name in _NUMBERS else value
+        took = "step_time_s" if kind == Kind.STEP else "time_s"  # what a save took is no step's time
         if "time_ms" in data and isinstance(data["time_ms"], (int, float)):
-            data["step_time_s"] = float(data.pop("time_ms") or 0) / 1000
-        if "time_s" in data:
-            data["step_time_s"] = data.pop("time_s")
+            data[took] = float(data.pop("time_ms") or 0) / 1000
+        elif "time_s" in data:
+            data[took] = data.pop("time_s")
+        if kind == Kind.STEP:
+            data.update(numbers_of(text))
         rank = _whole(fields.get("rank"))
         where = replace(
             self._where,

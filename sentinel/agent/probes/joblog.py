@@ -16,6 +16,7 @@ from sentinel.adapters.rules_files import load_rules
 from sentinel.agent.log_path import newest, wait_for_start
 from sentinel.agent.probes import become, begin, say
 from sentinel.errors import SentinelError
+from sentinel.evidence.bad_numbers import bad, values
 from sentinel.evidence.logs import LogReader, Signatures
 from sentinel.evidence.timers import TIMERS
 from sentinel.model import Evidence, Kind, Source, Where, stable_id
@@ -38,8 +39,9 @@ class Follower:
         self._allowance = float(burst)
         self._filled_s: float | None = None
         self._suppressed = 0
-        self._step: Evidence | None = None
-        self._step_said_s = float("-inf")
+        self._steps: dict[bool, Evidence] = {}  # the newest that waits: with numbers, without; in their order
+        self._said_s: dict[bool, float] = {}
+        self._bad = False  # whether the numbers of the newest step that printed some were bad
         self._reader = self._new(first_line)
         self._expected_line = first_line
 
@@ -57,10 +59,9 @@ class Follower:
 
     def due(self, now: datetime, now_s: float, *, last: bool = False) -> list[Evidence]:
         """The newest step, when one may be said again; what was suppressed, at the end."""
-        found = []
-        if self._step is not None and (last or now_s - self._step_said_s >= STEP_S):
-            found.append(self._step)
-            self._step, self._step_said_s = None, now_s
+        found: list[Evidence] = []
+        if any(last or now_s - self._said_s.get(kind, float("-inf")) >= STEP_S for kind in self._steps):
+            found = self._steps_left(now_s)
         if self._suppressed and (last or self._allowance >= self._burst / 2):
             found.append(self._count(now))
         return found
@@ -72,21 +73,41 @@ class Follower:
         found: list[Evidence] = []
         for item in evidence:
             if item.kind == Kind.STEP:
-                self._step = item
-                if now_s - self._step_said_s >= STEP_S:
-                    found.append(item)
-                    self._step, self._step_said_s = None, now_s
+                found.extend(self._step_lines(item, now_s))
             elif item.kind == TIMERS:
                 found.append(item)  # the reader passes few on
             elif self._allowance >= 1:
                 self._allowance -= 1
-                if self._step is not None:  # order: a failure comes after the last step before it
-                    found.append(self._step)
-                    self._step, self._step_said_s = None, now_s
+                found.extend(self._steps_left(now_s))  # order: a failure comes after the last step before it
                 found.append(item)
             else:
                 self._suppressed += 1
         return found
+
+    def _step_lines(self, item: Evidence, now_s: float) -> list[Evidence]:
+        """Step lines that may be said now: in ``STEP_S`` one with numbers and one without (a progress bar must not stand in
+        for them), and beside these the first whose numbers are bad or good again, with the one before it: that the daemon
+        knows where they turned."""
+        numbers = values(item.data).values()
+        kind = bool(numbers)
+        turned = kind and bad(numbers) != self._bad and self._allowance >= 1
+        if kind:
+            self._bad = bad(numbers)
+        found = []
+        if turned:
+            self._allowance -= 1
+            found = self._steps_left(now_s)
+        self._steps.pop(kind, None)  # the newest comes last
+        self._steps[kind] = item
+        if turned or now_s - self._said_s.get(kind, float("-inf")) >= STEP_S:
+            found += self._steps_left(now_s)
+        return found
+
+    def _steps_left(self, now_s: float) -> list[Evidence]:
+        """The step lines that wait, in their order: their numbers must not go back."""
+        left, self._steps = list(self._steps.items()), {}
+        self._said_s.update(dict.fromkeys((kind for kind, _ in left), now_s))
+        return [item for _, item in left]
 
     def _count(self, now: datetime) -> Evidence:
         count, self._suppressed = self._suppressed, 0

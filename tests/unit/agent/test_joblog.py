@@ -196,3 +196,49 @@ def test_ids_are_the_same_when_lines_are_read_again(tmp_path: Path, follow: Any,
     ]
     assert ids[0] == ids[1]
     assert len(ids[0]) == 1
+
+
+def _follower() -> Follower:
+    return Follower(Signatures(load_rules()), Where(node="n1", job=7, attempt=0), lines_per_s=50.0, burst=500)
+
+
+def _steps(found: list[Evidence]) -> list[tuple[object, object]]:
+    return [(item.data.get("step"), item.data.get("loss")) for item in found if item.kind == Kind.STEP]
+
+
+def test_steps_at_which_numbers_turn_bad_or_good_are_said_at_once(read_lines: Any) -> None:
+    follower = _follower()
+    lines = [f"step {n} | loss {'nan' if 40 <= n < 60 else '2.5'} | step time 0.01 s" for n in range(1, 100)]
+    found = read_lines(follower, lines)
+    told = [(step, str(loss)) for step, loss in _steps(found)]
+    assert told[:1] == [(1, "2.5")] and set(told) >= {(39, "2.5"), (40, "nan"), (59, "nan"), (60, "2.5")}
+    assert len(told) < 16 and [step for step, _ in told] == sorted(step for step, _ in told)
+
+
+def test_a_bar_does_not_stand_in_for_the_lines_with_numbers(read_lines: Any) -> None:
+    follower = _follower()
+    lines = []
+    for n in range(10, 2000):
+        lines.append(f" 12%|#1        | {n}/9000 [00:10<01:15, 11.6it/s]")
+        if n % 10 == 0:
+            lines.append("{'loss': 2.31, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': 0.31}")
+    told = _steps(read_lines(follower, lines, gap_s=0.1))
+    numbers, bars = [step for step, loss in told if loss is not None], [step for step, loss in told if loss is None]
+    assert 190 <= len(numbers) <= 230 and 190 <= len(bars) <= 450 and bars == sorted(bars)  # type: ignore[type-var]
+
+
+@pytest.fixture
+def read_lines() -> Any:
+    """Lines, ``gap_s`` apart; what is said, with what waits at the end."""
+    from sentinel.adapters.logfile import Block
+
+    def read(follower: Follower, lines: list[str], gap_s: float = 0.01) -> list[Evidence]:
+        found, now_s = [], 0.0
+        for number, line in enumerate(lines, 1):
+            now_s += gap_s
+            block = Block(line.encode() + b"\n", first_line=number, fresh=False)
+            found += follower.read(block, NOW + timedelta(seconds=now_s), now_s)
+            found += follower.due(NOW + timedelta(seconds=now_s), now_s)
+        return found
+
+    return read

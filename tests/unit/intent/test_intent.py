@@ -29,6 +29,11 @@ def test_yes_and_no() -> None:
     assert intent_of(asked(restart=False)).restart is False
 
 
+@pytest.mark.parametrize("word", ["tell", "hold", "restart"])
+def test_what_is_done_about_bad_numbers(word: str) -> None:
+    assert intent_of(asked(bad_numbers=word)).bad_numbers == word and intent_of(asked()).bad_numbers is None
+
+
 def test_everything_at_once() -> None:
     comment = asked(restart=True, **{"global": "/shared/run1", "local": ["/nvme/%N/run1", "/ram"]}, retries=3)
     assert intent_of(comment) == Intent(True, ("/shared/run1",), ("/nvme/%N/run1", "/ram"), 3)
@@ -47,6 +52,8 @@ def test_everything_at_once() -> None:
         (asked(retries=-1), '"retries"'),
         (asked(retries=True), '"retries"'),
         (asked(retries=2.5), '"retries"'),
+        (asked(bad_numbers="kill"), '"bad_numbers"'),
+        (asked(bad_numbers=["hold"]), '"bad_numbers"'),
         (asked(retires=2), "unknown key 'retires'"),
         (asked(**{"global": "relative"}), '"global"'),
         (asked(**{"global": ["/a", 3]}), '"global"'),

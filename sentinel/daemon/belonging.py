@@ -1,0 +1,34 @@
+"""What evidence does not belong to, though it names the same job or node as an incident."""
+
+from __future__ import annotations
+
+from sentinel import incidents as room
+from sentinel.daemon.live import Live
+from sentinel.model import USER_SOURCES, Evidence, Incident, IncidentState, Kind, Plan, Source
+
+
+def apart(incident: Incident, plan: Plan | None, item: Evidence, live: Live) -> bool:
+    """Whether ``item`` is news of something else."""
+    return told_only(incident, plan) or _of_the_next_job(incident, item, live)
+
+
+def told_only(incident: Incident, plan: Plan | None) -> bool:
+    """Whether this is about the bad numbers of a job that was let go on: how it ends is another failure, with a message of
+    its own."""
+    idle = plan is not None and (not plan.steps or plan.observe_only or bool(plan.refusal))
+    return idle and room.numbers_only(incident)
+
+
+def _of_the_next_job(incident: Incident, item: Evidence, live: Live) -> bool:
+    """Whether a person has an old failure in hand while another job runs on the node by now: news of it is not old."""
+    if incident.state is not IncidentState.HELD or incident.job is None or item.where.node is None:
+        return False
+    view = live.job_on(item.where.node) if item.where.job is None else None
+    return view is not None and view.id != incident.job
+
+
+def our_doing(plan: Plan | None, item: Evidence) -> bool:
+    """Whether ``item`` only tells how the job ended after we had decided to end it: no ground for another verdict."""
+    if plan is None or all(step.job is None for step in plan.steps) or item.seen_at < plan.at:
+        return False
+    return item.source in USER_SOURCES or item.source is Source.PROCESS or item.kind == Kind.JOB_ENDED
