@@ -14,6 +14,13 @@ import postgres_server
 import pytest
 import slurm_cluster
 from fake_slurm import FakeSlurm
+from hypothesis import HealthCheck, settings
+
+# The same examples each time, however slow the machine: a test that fails does so for everybody.
+settings.register_profile(
+    "same", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 # requirement -> words by which a skip's reason betrays that this is what was missing
 REQUIREMENTS = {

@@ -76,7 +76,6 @@ def hung(tmp_path: Path) -> Iterator[list[subprocess.Popen[Any]]]:
                     pytest.fail((tmp_path / "errors").read_text()[-2000:])
             assert time.monotonic() < until_s, "the job does not start"
             time.sleep(0.1)
-        time.sleep(1.0)  # into the collective
         yield ranks
     finally:
         for rank in ranks:
@@ -85,16 +84,25 @@ def hung(tmp_path: Path) -> Iterator[list[subprocess.Popen[Any]]]:
         errors.close()
 
 
-async def test_the_rank_that_never_came_is_named_and_all_live_on(hung: list[subprocess.Popen[Any]]) -> None:
-    order = {"job": JOB, "uid": os.getuid(), "gid": os.getgid(), "ras": False, "gap_s": 0.1, "deadline_s": 20.0}
+def ask() -> dict[str, Any]:
+    order = {"job": JOB, "uid": os.getuid(), "gid": os.getgid(), "ras": False, "gap_s": 0.1, "deadline_s": 60.0}
     done = subprocess.run(
         [sys.executable, "-m", "sentinel.agent.probes.ask_job"],
         input=json.dumps(order).encode() + b"\n",
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
-    answer = json.loads(done.stdout.splitlines()[-1])["result"]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])["result"]
+    return answer
+
+
+async def test_the_rank_that_never_came_is_named_and_all_live_on(hung: list[subprocess.Popen[Any]]) -> None:
+    answer = ask()
+    until_s = time.monotonic() + 120
+    # Each rank came as far as the collective; that it is in it by now only its stack shows.
+    while sum("all_reduce" in item["text"] for item in answer["stacks"]) < 2 and time.monotonic() < until_s:
+        answer = ask()
     assert {item["rank"] for item in answer["ranks"]} == {0, 1, 2} and len(answer["stacks"]) == 3, answer["notes"]
     live = Live()
     live.see_fleet(fleet(1, [replace(job(nodes=("n1",)), uid=1000)]))

@@ -63,7 +63,7 @@ class Node:
             env={**self.environment, "SLURM_JOB_ID": "31", **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
             cwd="/",
         )
@@ -173,7 +173,7 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 
 def reaching(daemon: FakeDaemon, tmp_path: Path) -> dict[str, str]:
-    return {"SENTINEL_URL": daemon.url, "SENTINEL_MUNGE_SOCKET": f"{tmp_path}/munge/socket", "SENTINEL_EVENT_S": "10"}
+    return {"SENTINEL_URL": daemon.url, "SENTINEL_MUNGE_SOCKET": f"{tmp_path}/munge/socket", "SENTINEL_EVENT_S": "60"}
 
 
 def test_a_daemon_that_is_configured_hears_of_the_fault(node: Node, daemon: FakeDaemon, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_process import ROOT, Node, running_munged, running_node
+from node_process import PATIENCE_S, ROOT, Node, running_munged, running_node
 
 pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed")
 ALL = {"level": 2, "gpus": None, "yields": True}
@@ -31,7 +31,7 @@ def node(tmp_path: Path, munge_socket: str) -> Iterator[Node]:
 
 
 def answered(node: Node, order: str) -> dict[str, Any]:
-    assert node.daemon.wait(lambda: order in node.daemon.results, 30), (node.folder / "agent.log").read_text()
+    assert node.daemon.wait(lambda: order in node.daemon.results, PATIENCE_S), (node.folder / "agent.log").read_text()
     answer = node.daemon.results[order]
     assert answer["ok"], answer
     result: dict[str, Any] = answer["result"]
@@ -55,18 +55,19 @@ def test_a_job_ends_it_also_in_the_host_engine(node: Node) -> None:
     node.gpus(diag={"sleep_s": 600})
     running = Path(f"{node.folder}/gpus.json.diag")
     node.daemon.order("o1", "diagnose", ALL)
-    assert node.daemon.wait(running.exists, 20)
+    assert node.daemon.wait(lambda: running.exists() and running.read_text(), PATIENCE_S)
     client = Path(f"/proc/{running.read_text()}")
     assert client.exists()
     node.job()
     result = answered(node, "o1")
     assert (result["result"], result["reason"]) == ("inconclusive", "a job goes before it")
-    assert node.daemon.wait(lambda: not running.exists(), 20), "it would go on without its client"
-    assert node.daemon.wait(lambda: not client.exists(), 20), "and its client without the probe"
+    assert node.daemon.wait(lambda: not running.exists(), PATIENCE_S), "it would go on without its client"
+    assert node.daemon.wait(lambda: not client.exists(), PATIENCE_S), "and its client without the probe"
     node.gpus(diag={})
     node.daemon.order("o2", "diagnose", ALL)
     assert answered(node, "o2")["reason"] == "a job goes before it"
+    node.knows(7)
     (node.folder / "run" / "jobs" / "7.json").unlink()
-    assert node.daemon.wait(lambda: node.daemon.heartbeats[-1]["jobs"] == [], 20)
+    node.knows()
     node.daemon.order("o3", "diagnose", ALL)
     assert answered(node, "o3")["result"] == "pass"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_process import ROOT, Node, running_munged, running_node
+from node_process import PATIENCE_S, ROOT, Node, running_munged, running_node
 
 from sentinel.checkpoints.packed import unpack
 from sentinel.classify.hang import analyse
@@ -48,6 +48,7 @@ class Ending:
         os.chown(self.work, NOBODY, NOBODY)
         self.log = self.work / "job.out"
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.here: list[int] = []
 
     def come(self, job: int = 7, attempt: int = 0, **changes: str) -> None:
         self.job, self.attempt = job, attempt
@@ -55,7 +56,8 @@ class Ending:
         os.chown(self.log, NOBODY, NOBODY)
         self.node.job(job, attempt, uid=str(NOBODY), gid=str(NOBODY), nodelist="n[1-2]", stdout=str(self.log),
                       work_dir=str(self.work), gpus="0,1", **changes)  # fmt: skip
-        assert self.node.daemon.wait(lambda: self.node.daemon.heartbeats[-1]["jobs"] != [], 20)
+        self.here = sorted({*self.here, job})
+        self.node.knows(*self.here)
 
     def write(self, path: Path, content: bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,27 +75,33 @@ class Ending:
             user=NOBODY, group=NOBODY, extra_groups=[], start_new_session=True,
         )  # fmt: skip
         self.processes.append(made)
+        wait_for(lambda: Path(f"/proc/{made.pid}/comm").read_text() == "sleep\n")  # the trap is set by then
         return made
 
     def epilog(self, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        self.here = [job for job in self.here if job != self.job]
         return subprocess.run(
             [str(ROOT / "epilog" / "10-sentinel")],
             env={"PATH": os.environ["PATH"], "SENTINEL_RUN_DIR": str(self.node.folder / "run"),
                  "SENTINEL_HOOK_CONF": "/nowhere", "SLURM_JOB_ID": str(self.job), "SLURM_JOB_EXIT_CODE": code,
                  "SLURM_JOB_RESTART_COUNT": str(self.attempt), "SLURM_JOB_GPUS": "0,1", **environment},
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
     def collected(self) -> dict[str, Any]:
         """What the agent answers to the daemon's order, which waits until it is over."""
         identity = f"collected-{self.job}.{self.attempt}-{time.monotonic_ns()}"
-        self.node.daemon.order(identity, "collected", {"job": self.job, "attempt": self.attempt}, deadline_s=30.0)
-        assert self.node.daemon.wait(lambda: identity in self.node.daemon.results, 40), self.logged()
+        self.node.daemon.order(identity, "collected", {"job": self.job, "attempt": self.attempt}, deadline_s=90.0)
+        assert self.node.daemon.wait(lambda: identity in self.node.daemon.results, 120), self.logged()
         answer: dict[str, Any] = self.node.daemon.results[identity]
         assert answer["ok"], answer
         assert answer["result"]["done"], self.logged()
         found: dict[str, Any] = answer["result"]
         return found
+
+    def against(self) -> str:
+        path = self.node.folder / "run" / "against" / f"{self.job}.{self.attempt}"
+        return path.read_text() if path.exists() else ""
 
     def logged(self) -> str:
         return (self.node.folder / "agent.log").read_text()
@@ -104,8 +112,14 @@ class Ending:
     def names(self) -> list[str]:
         return sorted(path.name for path in self.bundle().iterdir())
 
-    def heard(self, kind: str) -> list[dict[str, Any]]:
-        return [item for _, item in self.node.daemon.evidence if item["kind"] == kind]
+    def heard(self, kind: str, source: str = "") -> list[dict[str, Any]]:
+        """Evidence of that kind, once there is any: it comes by another way than the answer to an order."""
+        assert self.node.daemon.wait(lambda: self.told(kind, source), PATIENCE_S), (kind, self.logged())
+        return self.told(kind, source)
+
+    def told(self, kind: str, source: str = "") -> list[dict[str, Any]]:
+        found = [item for _, item in self.node.daemon.evidence if item["kind"] == kind]
+        return [item for item in found if source in ("", item["source"])]
 
 
 @contextmanager
@@ -125,7 +139,8 @@ def started(munge_socket: str, more: str = "") -> Iterator[Ending]:
 
 @pytest.fixture
 def ending(munge_socket: str) -> Iterator[Ending]:
-    with started(munge_socket, "[collect]\nplaces_s = [0.0, 1.0]\nlisting_s = 10.0\n") as made:
+    more = "[collect]\nplaces_s = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]\nlisting_s = 60.0\n"
+    with started(munge_socket, more) as made:
         yield made
 
 
@@ -164,7 +179,8 @@ def test_dumps_where_the_job_said_are_kept_and_told(ending: Ending) -> None:
     ending.come()
     prefix = ending.work / "flight" / "run-7 of it_"
     ending.process(TORCH_NCCL_DEBUG_INFO_TEMP_FILE=str(prefix))
-    wait_for(lambda: "places.json" in os.listdir(ending.node.folder / "state"))
+    places = ending.node.folder / "state" / "places.json"
+    wait_for(lambda: places.exists() and prefix.name in places.read_text())
     for rank in (0, 2):
         ending.write(prefix.with_name(f"{prefix.name}{rank}"), dump(rank, 6))
     ending.write(prefix.with_name(f"{prefix.name}1"), dump(1, 4))
@@ -199,7 +215,7 @@ def test_a_failed_job_leaves_the_whole_story(ending: Ending) -> None:
     ending.log.write_text("step 1\n" * 9 + "srun: error: n1: task 1: Exited with exit code 1\n")
     assert ending.epilog("256").returncode == 0
     ending.collected()
-    (found,) = [item for item in ending.heard("cuda-illegal-access") if item["source"] == "error_file"]
+    (found,) = ending.heard("cuda-illegal-access", "error_file")
     assert (found["trust"], found["data"]["local_rank"], found["where"]["node"]) == ("user", 1, "n1")
     assert "eth0: link is up" in (ending.bundle() / "kernel.txt").read_text()
     assert (ending.bundle() / "log-end.txt").read_text().endswith("exit code 1\n")
@@ -215,14 +231,14 @@ def test_a_good_job_leaves_nothing(ending: Ending, code: str) -> None:
     ending.epilog(code)
     assert ending.collected()["dumps"] == []
     assert not ending.bundle().exists()
-    assert ending.heard("bundle") == []
+    assert ending.told("bundle") == []
 
 
 def test_evidence_against_the_node_makes_it_a_bad_end(ending: Ending) -> None:
     ending.come()
     ending.node.kernel(XID)
     ending.node.heard("xid")
-    assert (ending.node.folder / "run" / "against" / "7.0").read_text() == "node\n"
+    wait_for(lambda: ending.against() == "node\n")
     ending.epilog()
     ending.collected()
     assert "Xid" in (ending.bundle() / "kernel.txt").read_text()
@@ -230,11 +246,9 @@ def test_evidence_against_the_node_makes_it_a_bad_end(ending: Ending) -> None:
 
 def test_the_log_speaks_where_slurm_does_not(ending: Ending) -> None:
     ending.come()
-    time.sleep(0.5)
     with ending.log.open("a") as stream:
         stream.write("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
-    wait_for((ending.node.folder / "run" / "against" / "7.0").exists)
-    assert (ending.node.folder / "run" / "against" / "7.0").read_text() == "log\n"
+    wait_for(lambda: ending.against() == "log\n")
     ending.epilog()
     ending.collected()
     assert json.loads((ending.bundle() / "about.json").read_text())["why"] == "log"
@@ -281,7 +295,8 @@ def test_bounds_hold_and_are_said(munge_socket: str) -> None:
             kept = [name for name in ending.names() if name.startswith("dump-")]
             assert len(kept) == 3
             assert (ending.bundle() / "log-end.txt").stat().st_size == 1024
-        assert sorted(path.name for path in ending.bundle().parent.iterdir() if path.is_dir()) == ["12.0", "13.0"]
+        folders = lambda: sorted(path.name for path in ending.bundle().parent.iterdir() if path.is_dir())  # noqa: E731
+        wait_for(lambda: folders() == ["12.0", "13.0"])
 
 
 def test_a_process_that_stays_is_named_and_left_alone(ending: Ending) -> None:
@@ -306,7 +321,7 @@ def test_it_is_ended_where_the_site_says_so_and_no_other(munge_socket: str) -> N
         ending.processes.append(roots)
         ending.epilog("0")  # also after a good end
         ending.collected()
-        assert stray.wait(20) == -signal.SIGKILL, "it ignores TERM"
+        assert stray.wait(PATIENCE_S) == -signal.SIGKILL, "it ignores TERM"
         (found,) = ending.heard("left_behind")
         assert (found["data"]["pid"], found["data"]["ended"]) == (stray.pid, "KILL")
         assert [process.poll() for process in (another, elsewhere, roots)] == [None, None, None]
@@ -327,7 +342,7 @@ def test_local_checkpoints_are_listed_before_they_are_wiped(ending: Ending) -> N
     ending.come()
     checkpoint(ending, 40)
     wait_for((ending.node.folder / "run" / "local" / "7.0").exists)
-    ending.epilog("0", SENTINEL_LISTING_S="30")
+    ending.epilog("0", SENTINEL_LISTING_S="90")
     shutil.rmtree(ending.work / "nvme")  # the site's own epilog, after ours
     assert not (ending.node.folder / "run" / "local" / "7.0").exists()
     ending.node.heard("checkpoints_held")
@@ -355,12 +370,12 @@ def test_a_failed_job_is_tested_in_its_epilog_where_slurm_does_not_say_that_it_f
             ending.node.gpus(diag={"errors": [{"test": "software", "gpu": 1, "code": 118, "severity": 2}]})
             ending.come()
             ending.node.kernel(XID)
-            wait_for((ending.node.folder / "run" / "against" / "7.0").exists)
-            done = ending.epilog(SENTINEL_EPILOG_LEVEL="2", SENTINEL_EPILOG_S="30")
+            wait_for(lambda: ending.against() == "node\n")
+            done = ending.epilog(SENTINEL_EPILOG_LEVEL="2", SENTINEL_EPILOG_S="90")
             assert done.returncode == 0
             found = ending.node.heard("diag_failed")
             assert (found["data"]["level"], found["where"]["gpu_uuid"]) == (2, "GPU-1")
-            assert list((ending.node.folder / "run" / "checks").glob("[0-9]*")) == []
+            wait_for(lambda: not list((ending.node.folder / "run" / "checks").glob("[0-9]*")))
 
 
 def test_the_prolog_answers_while_a_diagnostic_runs(munge_socket: str) -> None:
@@ -377,7 +392,7 @@ def test_the_prolog_answers_while_a_diagnostic_runs(munge_socket: str) -> None:
                     [str(ROOT / "prolog" / "10-sentinel")],
                     env={"PATH": os.environ["PATH"], "SENTINEL_RUN_DIR": str(ending.node.folder / "run"),
                          "SENTINEL_HOOK_CONF": "/nowhere", "SENTINEL_PYTHON": "/nowhere", "SLURM_JOB_ID": ""},
-                    capture_output=True, text=True, timeout=60, check=False,
+                    capture_output=True, text=True, timeout=120, check=False,
                 )  # fmt: skip
                 assert "/nowhere" not in done.stderr
                 assert done.returncode == (word == "BAD")
@@ -385,9 +400,8 @@ def test_the_prolog_answers_while_a_diagnostic_runs(munge_socket: str) -> None:
             assert "deep" not in ending.node.daemon.results
 
 
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
-    for _ in range(int(seconds / 0.05)):
-        if condition():
-            return
+def wait_for(condition: Any) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s, "it never came"
         time.sleep(0.05)
-    raise AssertionError("it never came")

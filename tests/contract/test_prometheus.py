@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from keeper import Keeper
+from slurm_cluster import free_ports
 
 from sentinel.adapters.prometheus import Prometheus
 from sentinel.adapters.signals_files import load_signals
@@ -84,9 +85,7 @@ class Real:
         ]
         self._keeper = Keeper("prometheus-")
         self.folder = self._keeper.folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         config = self.folder / "prometheus.yml"
         config.write_text(
             "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
@@ -102,7 +101,6 @@ class Real:
             stderr=subprocess.DEVNULL,
             env={**os.environ, **self._keeper.environment},
         )  # fmt: skip
-        self.began_s = 0.0
 
     @property
     def url(self) -> str:
@@ -112,9 +110,8 @@ class Real:
         """Until it has values."""
         for _ in range(600):
             try:
-                with urllib.request.urlopen(f"{self.url}/api/v1/query?query=count(nas_up)", timeout=2) as answer:
+                with urllib.request.urlopen(f"{self.url}/api/v1/query?query=count(nas_up)", timeout=20) as answer:
                     if b'"value"' in answer.read():
-                        self.began_s = time.time()
                         return
             except OSError:
                 pass
@@ -141,7 +138,7 @@ def real() -> Iterator[Real]:
 
 
 async def held(real: Real, signal: Signal, **how: Any) -> list[Any]:
-    prometheus = Prometheus(Settings(url=real.url, deadline_s=10.0, **how))
+    prometheus = Prometheus(Settings(url=real.url, deadline_s=60.0, **how))
     now = datetime.now(UTC)
     try:
         answer = await prometheus.range(signal.query, now - timedelta(seconds=signal.for_s), now, signal.step_s)
@@ -150,12 +147,21 @@ async def held(real: Real, signal: Signal, **how: Any) -> list[Any]:
     return holding(signal, answer, now)
 
 
+async def held_soon(real: Real, signal: Signal) -> list[Any]:
+    """Once it holds: on a busy machine a scrape may fail, and what a series then lacks does not hold."""
+    until_s = time.monotonic() + 60
+    while not (found := await held(real, signal)):
+        assert time.monotonic() < until_s, "it never held"
+        await asyncio.sleep(0.5)
+    return found
+
+
 NAS = Signal("nas", "a NAS is down", "nas_up", Cause.FILESYSTEM_STORAGE, below=1.0, for_s=0.0)
 
 
 @needs_prometheus
 async def test_series_beyond_the_limit_hold(real: Real) -> None:
-    found = await held(real, NAS)
+    found = await held_soon(real, NAS)
     assert [(one.value, one.labels["nas"]) for one in found] == [(0.0, "a")]
     (said,) = evidence_of(NAS, found, datetime.now(UTC), datetime.now(UTC))
     assert said.text.startswith("a NAS is down: 0, below 1 counts (") and "nas=a" in said.text
@@ -170,9 +176,7 @@ async def test_what_does_not_hold_is_nothing(real: Real) -> None:
 @needs_prometheus
 async def test_value_must_have_been_there_for_long_enough(real: Real) -> None:
     assert await held(real, dataclasses.replace(NAS, for_s=3000.0)) == []
-    remaining = real.began_s + 4.0 - time.time()
-    await asyncio.sleep(max(0.0, remaining))
-    assert len(await held(real, dataclasses.replace(NAS, for_s=3.0))) == 1
+    assert len(await held_soon(real, dataclasses.replace(NAS, for_s=3.0))) == 1
 
 
 @needs_prometheus
@@ -181,7 +185,7 @@ async def test_label_names_the_node(real: Real) -> None:
         "ports", "errors", "port_errors", Cause.NETWORK_FABRIC, above=100.0, for_s=0.0, scope=Scope.LINK,
         node_label="host", node_pattern=r"^([^.:]+)",
     )  # fmt: skip
-    (said,) = evidence_of(ports, await held(real, ports), datetime.now(UTC), datetime.now(UTC))
+    (said,) = evidence_of(ports, await held_soon(real, ports), datetime.now(UTC), datetime.now(UTC))
     assert said.where.node == "n1" and said.data["value"] == 900.0
 
 
@@ -228,7 +232,7 @@ async def asked(settings: Settings) -> dict[str, Any]:
 async def test_answers_that_are_none(status: int, body: bytes, kind: type[Exception]) -> None:
     server = serving(lambda request: say(request, body, status))
     with pytest.raises(kind):
-        await asked(Settings(url=f"http://127.0.0.1:{server.server_address[1]}", deadline_s=5.0))
+        await asked(Settings(url=f"http://127.0.0.1:{server.server_address[1]}", deadline_s=60.0))
     server.shutdown()
     server.server_close()
 
@@ -236,7 +240,7 @@ async def test_answers_that_are_none(status: int, body: bytes, kind: type[Except
 async def test_answer_that_is_too_long_is_not_read() -> None:
     server = serving(lambda request: say(request, b'{"status":"success","data":' + b" " * 200_000 + b"}"))
     with pytest.raises(Unavailable, match="longer than 4096 bytes") as caught:
-        await asked(Settings(url=f"http://127.0.0.1:{server.server_address[1]}", answer_bytes=4096, deadline_s=5.0))
+        await asked(Settings(url=f"http://127.0.0.1:{server.server_address[1]}", answer_bytes=4096, deadline_s=60.0))
     assert "sum by" in caught.value.fix
     server.shutdown()
     server.server_close()
@@ -246,7 +250,7 @@ async def test_nobody_there_and_one_that_is_too_slow() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         with pytest.raises(Unavailable, match="cannot be reached"):
-            await asked(Settings(url=f"http://127.0.0.1:{closed.getsockname()[1]}", deadline_s=5.0))
+            await asked(Settings(url=f"http://127.0.0.1:{closed.getsockname()[1]}", deadline_s=60.0))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(Timeout, match=r"within 0\.3 s"):
             await asked(Settings(url=f"http://127.0.0.1:{silent.getsockname()[1]}", deadline_s=0.3))
@@ -266,7 +270,7 @@ async def test_credentials_are_read_at_each_request(tmp_path: Path, text: str, s
     file = tmp_path / "token"
     file.write_text(text)
     settings = Settings(
-        url=f"http://127.0.0.1:{server.server_address[1]}", authorization_file=str(file), deadline_s=5.0
+        url=f"http://127.0.0.1:{server.server_address[1]}", authorization_file=str(file), deadline_s=60.0
     )
     await asked(settings)
     file.write_text("other")
@@ -295,9 +299,9 @@ async def test_tls_with_an_authority_of_the_site(tmp_path: Path) -> None:
     context.load_cert_chain(tmp_path / "ca.pem", tmp_path / "key.pem")
     server = serving(lambda request: say(request, b'{"status":"success","data":{"result":[]}}'), tls=context)
     url = f"https://127.0.0.1:{server.server_address[1]}"
-    assert (await asked(Settings(url=url, ca_file=str(tmp_path / "ca.pem"), deadline_s=5.0)))["status"] == "success"
+    assert (await asked(Settings(url=url, ca_file=str(tmp_path / "ca.pem"), deadline_s=60.0)))["status"] == "success"
     with pytest.raises(Unavailable, match="cannot be reached"):
-        await asked(Settings(url=url, deadline_s=5.0))  # nobody here trusts it
+        await asked(Settings(url=url, deadline_s=60.0))  # nobody here trusts it
     server.shutdown()
     server.server_close()
 

@@ -21,7 +21,8 @@ from sentinel.errors import Refused, Unavailable
 from sentinel.model import JobView
 
 NO_JOB = 60_000_001
-DEADLINE_S = 3.0
+DEADLINE_S = 60.0
+HASTY_S = 3.0  # where no answer is to be expected
 
 
 @pytest.fixture(
@@ -42,13 +43,15 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     if request.param == "commands":
         reader = CommandReader(environment=settings, deadline_s=DEADLINE_S)
         real = RealWorld(cluster, reader, CommandWriter(environment=settings, deadline_s=DEADLINE_S))
+        hasty = CommandReader(environment=settings, deadline_s=HASTY_S)
+        real.hasty = hasty, CommandWriter(environment=settings, deadline_s=HASTY_S)
         yield real
         real.reset()
         return
-    version, why_not = slurm_pyslurm.probe(settings, 20.0)
+    version, why_not = slurm_pyslurm.probe(settings, DEADLINE_S)
     if not version:
         pytest.skip(f"optional: {why_not}")
-    over_pyslurm, writer, child = slurm_pyslurm.connect(environment=settings, deadline_s=DEADLINE_S)
+    over_pyslurm, writer, child = slurm_pyslurm.connect(environment=settings, deadline_s=20.0)
     real = RealWorld(cluster, over_pyslurm, writer)
     yield real
     await child.close()

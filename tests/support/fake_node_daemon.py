@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -12,6 +14,16 @@ from typing import Any
 from sentinel.errors import Unavailable
 from sentinel.ports import Credentials
 from sentinel.protocol import EVENT, EVIDENCE, HEADER, HEARTBEAT, ORDER_RESULT, ORDERS, digest_of
+
+
+def _below_ephemeral(listen: Callable[[int], ThreadingHTTPServer], port: int) -> ThreadingHTTPServer:
+    """On ``port``, or on one that the kernel gives to nobody by itself: a daemon that is away comes back to its port."""
+    while True:
+        try:
+            return listen(port or 10_000 + secrets.randbelow(20_000))
+        except OSError:
+            if port:
+                raise
 
 
 class FakeDaemon:
@@ -49,7 +61,7 @@ class FakeDaemon:
             daemon_threads = True
             request_queue_size = 128
 
-        self._server = Server(("127.0.0.1", port), Handler)
+        self._server = _below_ephemeral(lambda chosen: Server(("127.0.0.1", chosen), Handler), port)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -70,7 +82,7 @@ class FakeDaemon:
             self._orders[identity] = {"id": identity, "kind": kind, "arguments": arguments, "deadline_s": deadline_s}
             self.changed.notify_all()
 
-    def wait(self, condition: Any, timeout_s: float = 10.0) -> bool:
+    def wait(self, condition: Any, timeout_s: float = 60.0) -> bool:
         """Until ``condition()`` holds."""
         end_s = time.monotonic() + timeout_s
         with self.changed:

@@ -18,6 +18,7 @@ from sentinel.adapters.munge import Munge
 from sentinel.errors import Unavailable
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 90.0  # far above what anything takes here: the machine may be busy
 
 
 @contextmanager
@@ -31,17 +32,19 @@ def running_munged(folder: Path) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     credentials = Munge(str(folder / "socket"))
-    for _ in range(100):
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
         try:
             credentials.encode(b"x")
             break
         except Unavailable:
+            assert time.monotonic() < until_s, "munged does not answer"
             time.sleep(0.05)
     try:
         yield str(folder / "socket")
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 class Node:
@@ -103,12 +106,28 @@ silent_s = 2.0
     def kill(self) -> None:
         assert self.agent is not None
         self.agent.kill()
-        self.agent.wait(10)
+        self.agent.wait(PATIENCE_S)
 
     def verdict(self, word: str) -> bool:
-        return self.daemon.wait(lambda: any(b["verdict"]["word"] == word for b in self.daemon.heartbeats[-1:]), 20)
+        """Whether it says so, to the daemon and to the prolog."""
+        path = self.folder / "run" / "verdict"
 
-    def heard(self, kind: str, seconds: float = 20.0) -> dict[str, Any]:
+        def said() -> bool:
+            told = any(beat["verdict"]["word"] == word for beat in self.daemon.heartbeats[-1:])
+            return told and path.exists() and path.read_text().startswith(f"{word} ")
+
+        return self.daemon.wait(said, PATIENCE_S)
+
+    def knows(self, *jobs: int) -> None:
+        """Wait until these are the jobs that it tells of."""
+        wanted = sorted(jobs)
+
+        def told() -> bool:
+            return [sorted(job["job"] for job in beat["jobs"]) for beat in self.daemon.heartbeats[-1:]] == [wanted]
+
+        assert self.daemon.wait(told, PATIENCE_S), (wanted, self.daemon.heartbeats[-1:])
+
+    def heard(self, kind: str, seconds: float = PATIENCE_S) -> dict[str, Any]:
         found: list[dict[str, Any]] = []
 
         def there() -> bool:
@@ -137,7 +156,7 @@ def running_node(folder: Path, munge_socket: str, more: str = "") -> Iterator[No
     finally:
         assert made.agent is not None
         made.agent.terminate()
-        status = made.agent.wait(20)
+        status = made.agent.wait(PATIENCE_S)
         made.daemon.stop()
         os.close(made.log)
     assert status == 0

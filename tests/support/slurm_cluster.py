@@ -39,7 +39,7 @@ def _program(name: str) -> str:
     return path
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports below the range that the kernel hands out, so that nobody gets them by accident between now and later."""
     ports: list[int] = []
     candidates = random.SystemRandom().sample(range(10_000, 32_000), 2000)
@@ -78,7 +78,7 @@ class Cluster:
             self.start_controller()
             for name in self.names:
                 self.start_node(name)
-            self.wait(lambda: set(self.node_states().values()) == STATES_READY, "all nodes idle", within_s=60)
+            self.wait(lambda: set(self.node_states().values()) == STATES_READY, "all nodes idle")
         except BaseException:
             self.__exit__()
             raise
@@ -102,7 +102,7 @@ class Cluster:
         self.folder.chmod(0o755)
         for name in ("state", "spool", "log", "run", "munge", "jobs"):
             (self.folder / name).mkdir(mode=0o755)
-        controller, *ports = _free_ports(len(self.names) + 1)
+        controller, *ports = free_ports(len(self.names) + 1)
         self.ports = dict(zip(self.names, ports, strict=True))
         host, user = socket.gethostname().split(".")[0], _user()
         nodes = "\n".join(
@@ -170,11 +170,11 @@ PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
                 f"--seed-file={munge}/seed",
             ],
         )
-        self.wait((munge / "socket").is_socket, "munged", within_s=20)
+        self.wait((munge / "socket").is_socket, "munged")
 
     def start_controller(self) -> None:
         self._start("slurmctld", [_program("slurmctld"), "-D", "-f", str(self.conf)])
-        self.wait(lambda: "UP" in self.command("scontrol", "ping", check=False), "slurmctld", within_s=30)
+        self.wait(lambda: "UP" in self.command("scontrol", "ping", check=False), "slurmctld")
 
     def start_node(self, name: str) -> None:
         """Start slurmd of a node (again)."""
@@ -225,7 +225,7 @@ PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
             cwd=self.folder / "jobs",
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
             check=False,
         )
         if check and done.returncode != 0:
@@ -247,7 +247,7 @@ PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         path.write_text("#!/bin/sh\n" + script)
         return int(self.command("sbatch", "--parsable", *options, str(path)).split(";")[0])
 
-    def wait(self, condition: Callable[[], bool], what: str, *, within_s: float = 30.0) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, *, within_s: float = 120.0) -> None:
         """Wait until a condition holds; fails with the logs when it does not."""
         deadline = time.monotonic() + within_s
         while not condition():

@@ -84,7 +84,7 @@ def test_srun_is_stopped_and_what_was_answered_counts(tmp_path, monkeypatch):
     srun.write_text(f"#!/bin/sh\ntrap 'exit 1' TERM\necho '{line}'\nwhile :; do sleep 0.05; done\n")
     srun.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    (told,) = slurm.validate_shared([Path("/a")], "checksum", 2, deadline_s=0.5)
+    (told,) = slurm.validate_shared([Path("/a")], "checksum", 2, deadline_s=4.0)
     assert told.valid is False
     srun.write_text("#!/bin/sh\ntrap 'exit 1' TERM\nwhile :; do sleep 0.05; done\n")
     with pytest.raises(Timeout, match="within"):
