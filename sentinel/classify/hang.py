@@ -281,7 +281,8 @@ def _cycle_finding(
     picture: Picture, waits: Waits, ranks: frozenset[int], basis: str, torn: frozenset[int]
 ) -> HangFinding:
     """All that are waited for wait themselves: calls in another order, or one of them ran ahead and stopped."""
-    behind = ranks if basis == "order" or len(ranks) == 1 else _furthest_behind(picture, ranks)
+    whole = basis == "order" or len(ranks) == 1 or _facing(waits, ranks)
+    behind = ranks if whole else _furthest_behind(picture, ranks)
     culprits = behind or ranks
     wait = _decisive(waits, culprits)
     sequence, call = _missed(wait, culprits)
@@ -292,6 +293,8 @@ def _cycle_finding(
             f"Ranks wait for one another in a circle. {some(ranks)} left out a call that others make before "
             f"what {some(ranks)} called next."
         )
+    elif whole and len(ranks) > 1:
+        text = f"{some(ranks)} wait for one another: each receives before it sends, or sends before it receives."
     elif len(ranks) == 1:
         text = f"Ranks wait for one another in a circle, and by far the most wait for {some(ranks)}."
     elif behind:
@@ -312,6 +315,18 @@ def _cycle_finding(
         waiting=_waiting(waits, culprits, unseen=False),
         explanation=text,
     )
+
+
+def _facing(waits: Waits, ranks: frozenset[int]) -> bool:
+    """Are these two ranks, both of which receive from the other first, or send to it first?"""
+    sides = {
+        (rank, wait.operation)
+        for wait in waits.waits
+        if wait.call is not None
+        for rank, other in wait.edges()
+        if rank in ranks and other in ranks
+    }
+    return len(ranks) == 2 and len(sides) == 2 and len({side for _, side in sides}) == 1
 
 
 def _furthest_behind(picture: Picture, ranks: frozenset[int]) -> frozenset[int]:

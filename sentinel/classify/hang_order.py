@@ -83,7 +83,32 @@ def offenders(picture: Picture, ranks: Iterable[int]) -> frozenset[int]:
             newest = group.enqueued.get(rank)
             if newest is not None and newest < highest and _skipped(calls, rank, (role, max(newest, 0) + 1)):
                 found.add(rank)
+    return _few(found, candidates) or _few(_inverted(picture, candidates, calls), candidates)
+
+
+def _few(found: set[int], candidates: frozenset[int]) -> frozenset[int]:
     return frozenset(found) if len(found) < max(2, len(candidates)) else frozenset()
+
+
+def _inverted(picture: Picture, candidates: frozenset[int], calls: dict[int, dict[tuple[str, int], int]]) -> set[int]:
+    """Ranks whose device sits in a call that most others make after the one in which they are waited for."""
+    at = fronts(picture)
+    places = {
+        rank: (_role(picture.groups[front.group]), front.sequence) for rank, front in at.items() if front.of is None
+    }
+    found = set()
+    for rank in candidates & places.keys():
+        for other in candidates & places.keys():
+            waits_in, sits_in = places[other], places[rank]
+            both = rank in picture.groups[at[other].group].members and waits_in != sits_in
+            own = calls.get(rank, {})
+            if both and own.get(sits_in, 0) < own.get(waits_in, 0):
+                first = [
+                    made[waits_in] < made[sits_in] for _, made in calls.items() if {waits_in, sits_in} <= made.keys()
+                ]
+                if 2 * sum(first) > len(first):
+                    found.add(rank)
+    return found
 
 
 def _skipped(calls: dict[int, dict[tuple[str, int], int]], rank: int, left_out: tuple[str, int]) -> bool:

@@ -61,8 +61,22 @@ def not_started(picture: Picture) -> tuple[frozenset[int], frozenset[int]]:
         if started and late and all(firsts[rank] == lowest for rank in started):
             idle |= late
             waiting |= started
-    culprits = frozenset(idle - running)
+    culprits = frozenset(idle - running) or _at_rest(picture, running)
     return (culprits, frozenset(waiting)) if culprits else (frozenset(), frozenset())
+
+
+def _at_rest(picture: Picture, running: set[int]) -> frozenset[int]:
+    """The few whose device has begun nothing of what is pending, although their dumps tell when it begins something."""
+    pending, told = set[int](), set[int]()
+    for group in picture.groups:
+        for rank, trace in group.traces.items():
+            channels = (*trace.sends.values(), *trace.receives.values())
+            if group.outstanding(rank) is not None or any(channel.open for channel in channels):
+                pending.add(rank)
+            if trace.started_known:
+                told.add(rank)
+    quiet = (pending & told) - running
+    return frozenset(quiet) if 2 * len(quiet) < len(pending & running) else frozenset()
 
 
 def not_completed(group: GroupView, sequence: int) -> frozenset[int]:

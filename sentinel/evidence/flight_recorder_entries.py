@@ -160,6 +160,7 @@ class Collector:
         self._names: dict[int, str] = {}  # the process's own number of a group -> its name
         self._operations: dict[str, tuple[str, str, re.Match[str] | None]] = {}
         self._kept = 0
+        self._tail: _Collected | None = None  # the group of the newest entry, if that is a part of a batch
 
     @property
     def wrapped(self) -> bool:
@@ -171,13 +172,7 @@ class Collector:
         self.count += 1
         record = _number(get("record_id"))
         if record is not None:
-            if self.highest_record is None or self.lowest_record is None:
-                self.lowest_record = self.highest_record = record
-            else:
-                self.lowest_record, self.highest_record = (
-                    min(self.lowest_record, record),
-                    max(self.highest_record, record),
-                )
+            self._count_record(record)
         self.newest_ns = max(self.newest_ns, _number(get("time_created_ns")) or 0)
         group = self._group(entry)
         if group is None:
@@ -210,6 +205,16 @@ class Collector:
                 group.done.append((number, operation, entry))
             elif self._room(len(group.open)):
                 group.open.append(_call(entry, number, operation, state, done=False))
+
+    def _count_record(self, record: int) -> None:
+        if self.highest_record is None or self.lowest_record is None:
+            self.lowest_record = self.highest_record = record
+            return
+        if self._tail is not None and record > self.highest_record + 1:
+            # Only a dump of active calls has gaps: what closed the batch is not there because it completed.
+            self._tail.batch.clear()
+        self._tail = None
+        self.lowest_record, self.highest_record = min(self.lowest_record, record), max(self.highest_record, record)
 
     def _room(self, there: int) -> bool:
         self._kept += 1
@@ -257,6 +262,7 @@ class Collector:
             sequence = _number(entry.get("p2p_seq_id")) or number
             group.batch.append((key, _call(entry, sequence, peers[1], "completed" if done else state, done=done)))
             group.batch_numbers = numbers
+            self._tail = group
 
     def groups(self, config: object, status: object, *, torn: bool) -> tuple[GroupTrace, ...]:
         """The groups of the dump, with how far each is; what is listed in its configuration first."""
@@ -279,7 +285,10 @@ class Collector:
         }
         complete = isinstance(status, dict) and len(progress) == len(status)
         known = (complete or not self.wrapped) and not torn
-        return tuple(_finish(group, progress.get(group.name), missing_known=known) for group in groups.values())
+        return tuple(
+            _finish(group, progress.get(group.name), missing_known=known, active_only=not (self.any_completed or torn))
+            for group in groups.values()
+        )
 
 
 def _number(value: object) -> int | None:
@@ -314,7 +323,18 @@ def _close_batch(group: _Collected, state: str = "", done: bool | None = None) -
     group.batch.clear()
 
 
-def _finish(group: _Collected, progress: object, *, missing_known: bool) -> GroupTrace:
+def _all_done(progress: object) -> bool:
+    """Does the status say that the newest call of the group, of whatever kind, is completed?"""
+    if not isinstance(progress, dict):
+        return False
+    newest, done = (whole_number(progress.get(f"last_{word}_collective")) for word in ("enqueued", "completed"))
+    return newest is not None and newest == done
+
+
+def _finish(group: _Collected, progress: object, *, missing_known: bool, active_only: bool) -> GroupTrace:
+    """``active_only``: the dump holds no completed call, so all that is pending is in it."""
+    if active_only and _all_done(progress):
+        group.batch.clear()
     _close_batch(group)
     enqueued: int | None = group.newest
     completed: int | None = group.newest_done
@@ -328,6 +348,8 @@ def _finish(group: _Collected, progress: object, *, missing_known: bool) -> Grou
             completed = finished if finished is None else max(group.newest_done, finished)
         if (whole_number(progress.get("last_started_collective")) or NEVER) > 0:
             group.started_known = True
+        if active_only:
+            completed = max(completed or NEVER, min((call.sequence for call in group.open), default=enqueued + 1) - 1)
     elif not missing_known and (group.newest == NEVER or not group.used):
         enqueued = completed = None
     done = [_call(entry, number, operation, "completed", done=True) for number, operation, entry in group.done]

@@ -170,3 +170,79 @@ def test_thousands_of_ranks(make):
     assert found.culprit_ranks == (77,)
     assert len(found.waiting) == 1999
     assert len(found.explanation) < 500
+
+
+def exchanges(make, rank, operations, *, number=1):
+    """Sends and receives of two ranks in one group: ("send", state), each numbered."""
+    pipe = ("1", "pipe", 1)
+    arrow = {"send": f"send {rank}->{1 - rank}", "recv": f"recv {rank}<-{1 - rank}"}
+    entries = [
+        make.entry(pipe, 0, operation=arrow[side], state=state, at=at, p2p_seq_id=at + number, is_p2p=True)
+        for at, (side, state) in enumerate(operations)
+    ]
+    return make.dump(entries, {"1": ("pipe", (0, 1))})
+
+
+def test_two_ranks_that_both_receive_first_are_both_named(make):
+    files = {
+        "rank_0": exchanges(make, 0, [("send", "completed"), ("recv", "scheduled")]),
+        "rank_1": exchanges(make, 1, [("recv", "completed"), ("recv", "scheduled")]),
+    }
+    found = make.find(files)
+    assert found.culprit_ranks == (0, 1)
+    assert "each receives before it sends" in found.explanation
+
+
+def test_the_rank_that_makes_two_calls_in_the_other_order_is_named(make):
+    """Pairs (0, 1) and (2, 3); rank 1 calls in the group of all first, and everybody else in the pair first."""
+    world = ("0", "default_pg", 0)
+    files = {}
+    for rank in range(4):
+        pair = ("1", "pair", 1) if rank < 2 else ("2", "pair", 1)
+        calls = [(pair, {"size": 8}), (world, {})]
+        done = rank > 1
+        entries = [
+            make.entry(group, 1, at=at, state="completed" if done and group is pair else "scheduled", **more)
+            for at, (group, more) in enumerate(reversed(calls) if rank == 1 else calls)
+        ]
+        config = {"0": ("default_pg", range(4)), pair[0]: ("pair", (0, 1) if rank < 2 else (2, 3))}
+        files[f"rank_{rank}"] = make.dump(entries, config)
+    found = make.find(files)
+    assert (found.culprit_ranks, found.basis) == ((1,), "order")
+
+
+def test_a_dump_of_active_calls_whose_batches_are_done_waits_for_nobody(make):
+    """Parts of a batch are active for ever; what closed it is not in such a dump once it is completed."""
+
+    def active(rank, parts):
+        pipe = ("1", "pipe", 1)
+        name = f"send {rank}->{1 - rank}" if rank == 0 else f"recv {rank}<-{1 - rank}"
+        entries = [
+            make.entry(pipe, 0, operation=name, state="scheduled", at=at, p2p_seq_id=number, is_p2p=True)
+            for number, at in parts
+        ]
+        return make.dump(entries, {"1": ("pipe", (0, 1))}, {1: (9, 9)})
+
+    # The ring of one of them holds one batch less.
+    files = {"rank_0": active(0, [(7, 21), (8, 24), (9, 30)]), "rank_1": active(1, [(8, 40), (9, 44)])}
+    assert make.find(files).kind == "none"
+
+
+def test_a_rank_whose_device_begins_nothing_is_named(make):
+    """Four stages hand on to the next: all have called, all devices but the last one have begun."""
+    pipe = ("1", "pipe", 1)
+    files = {}
+    for rank in range(4):
+        made = [(f"recv {rank}<-{rank - 1}", "completed")] if rank else []
+        made += [(f"send {rank}->{rank + 1}", "started")] if rank < 3 else []
+        made += [(f"recv {rank}<-{rank - 1}", "scheduled")] if rank else []
+        entries = [
+            make.entry(pipe, 0, operation=name, state=state, at=at, p2p_seq_id=at + 1, is_p2p=True)
+            | {"time_discovered_started_ns": 5 if state != "scheduled" else None}
+            for at, (name, state) in enumerate(made)
+        ]
+        if rank < 3:
+            entries.insert(0, make.entry(pipe, 0, operation=f"send {rank}->{rank + 1}", is_p2p=True, at=9))
+        files[f"rank_{rank}"] = make.dump(entries, {"1": ("pipe", range(4))})
+    found = make.find(files)
+    assert (found.kind, found.culprit_ranks, found.basis) == ("stuck", (3,), "not started")

@@ -1,0 +1,63 @@
+"""How often `sentinel hang` is right on dumps of many layouts and releases. Run: python tests/bench/hang/parallel.py"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from parallel_dumps import FAULTS, FORMS, Case, make_case
+
+from sentinel.classify.hang import HangFinding, analyse
+from sentinel.collectives import RankTrace, Unreadable
+from sentinel.evidence.flight_recorder import read_dump
+
+
+def judge(case: Case) -> tuple[HangFinding, bool, bool]:
+    """(what was found, whether the culprits are right, whether the kind is)."""
+    read = [read_dump(data, name) for name, data in case.files.items()]
+    finding = analyse(
+        [item for item in read if isinstance(item, RankTrace)], [item for item in read if isinstance(item, Unreadable)]
+    )
+    named = set(finding.culprit_ranks)
+    return finding, named in case.right or bool(named and named <= case.within), finding.kind in case.kinds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=420)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="one fault")
+    parser.add_argument("--wrong", type=int, default=0, help="print so many wrong ones")
+    options = parser.parse_args()
+    right, kinds, total, basis, bases = Counter(), Counter(), Counter(), Counter(), Counter()
+    for seed in range(options.seed, options.seed + options.cases):
+        if options.only and FAULTS[seed % len(FAULTS)] != options.only:
+            continue
+        case = make_case(seed)
+        finding, good, kind = judge(case)
+        for key in (case.fault, case.form, "all"):
+            total[key] += 1
+            right[key] += good
+            kinds[key] += kind
+        bases[finding.basis] += 1
+        basis[finding.basis] += good
+        if not (good and kind) and options.wrong > 0:
+            options.wrong -= 1
+            print(
+                f"seed {seed}: {case.fault} {case.form} {case.layout}; {case.detail}; right {case.right} {case.kinds}\n"
+                f"    said {finding.kind} {finding.culprit_ranks} ({finding.basis}): {finding.explanation}"
+            )
+    print(f"{'':18}{'cases':>7}{'culprits':>10}{'kind':>8}")
+    for key in (*FAULTS, *FORMS, "all"):
+        if total[key]:
+            print(f"{key:18}{total[key]:7}{right[key] / total[key]:10.1%}{kinds[key] / total[key]:8.1%}")
+    print("right by grounds: " + ", ".join(f"{key} {basis[key]}/{bases[key]}" for key in sorted(bases)))
+    return 0 if right["all"] >= 0.95 * total["all"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
