@@ -49,7 +49,7 @@ def up(spec: Spec, *, ready_s: float) -> Lab:
             if (directory / UP).exists() and processes.known(old, "slurmctld"):
                 raise LabError(f"a lab is up in {directory}; lab down first, or give another --dir")
             remove(old, keep=False)
-        elif directory.exists() and any(directory.iterdir()):
+        elif directory.exists() and not _unborn(directory):
             raise LabError(f"{directory} holds files that are not a lab's; give another --dir")
         lab = Lab(spec)
         directory.mkdir(parents=True, exist_ok=True)
@@ -115,10 +115,15 @@ def remove(lab: Lab, *, keep: bool) -> None:
         ) from error
 
 
+def _unborn(directory: Path) -> bool:
+    """A folder of a `lab up` that was killed before the lab's file was whole."""
+    return directory.is_dir() and all(part.match(".lab.json.*.tmp") for part in directory.iterdir())
+
+
 def down(directory: Path, *, keep: bool) -> None:
     with alone(directory):
-        if not (directory / "lab.json").exists() and directory.is_dir() and not any(directory.iterdir()):
-            directory.rmdir()
+        if _unborn(directory):
+            shutil.rmtree(directory)
             return
         remove(layout.load(directory), keep=keep)
 

@@ -28,7 +28,7 @@ STEP = re.compile(r"^step (\d+) \| loss", re.MULTILINE)
 RESUMED = re.compile(r"^resumed from step (\d+) \((\w+)\)", re.MULTILINE)
 NODES = 6
 JOB_NODES = 3
-PATIENCE_S = 120.0  # for one recovery; a stuck one fails the demo instead of holding it up
+PATIENCE_S = 240.0  # for one recovery; a stuck one fails the demo instead of holding it up
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,17 @@ class Demo:
 
     # --- the witnesses ------------------------------------------------------------------------------------------------
 
-    def sentinel(self, *arguments: str) -> list[Any]:
-        """Rows that a command of Sentinel prints with --json; none while the daemon does not answer."""
+    def sentinel(self, *arguments: str) -> list[Any] | None:
+        """Rows that a command of Sentinel prints with --json; None while the daemon does not answer."""
         command = [self.lab.spec.python, "-m", "sentinel", *arguments, "--json"]
         environment = {**os.environ, **self.lab.environment()}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
-        return [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+        return [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else None
+
+    def answered(self, *arguments: str) -> tuple[list[Any]] | None:
+        """The rows in a tuple, which counts as an answer also where there are none."""
+        rows = self.sentinel(*arguments)
+        return None if rows is None else (rows,)
 
     def log(self) -> str:
         path = next(iter(self.lab.shared.glob(f"*-{self.job}.out")), None)
@@ -111,23 +116,25 @@ class Demo:
         tiers = re.findall(r"^saved step \d+ \((local|global)\)", log, re.MULTILINE)
         return "global" in tiers and tiers[-1:] == ["local"]
 
-    def inject(self, *arguments: str) -> None:
+    def inject(self, *arguments: str) -> str:
         done = subprocess.run(
             ["bash", str(HERE / "lab"), "inject", *arguments, "--dir", str(self.lab.dir)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         if done.returncode != 0:
             raise LabError(f"inject {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
 
     # --- one fault ----------------------------------------------------------------------------------------------------
 
     def play(self, scene: Scene, show: Callable[[Row], None]) -> Row:
         row = Row(fault=scene.name)
         show(row)
-        known = {incident["id"] for incident in self.sentinel("incidents")}
+        told = self.until("the incidents so far", lambda: self.answered("incidents"))[0]
+        known = {incident["id"] for incident in told}
         drained_before, log_before = self.drained(), len(self.log())
         last = self.last_step()
         began = time.time()
@@ -136,7 +143,7 @@ class Demo:
             incident = self.until("an incident", lambda: self._new_incident(known))
             row.detected_s = round(_seconds(incident["decided_at"]) - began, 2)
             row.cause, row.scope = incident["cause"], incident["scope"]
-            why = self.sentinel("why", incident["id"])[0]
+            (why,) = self.until("the grounds", lambda: self.sentinel("why", incident["id"]))
             row.culprits = why["verdict"]["culprits"]
             show(row)
             self._await_end(scene, row, incident["id"], began, log_before, show)
@@ -150,7 +157,7 @@ class Demo:
         return row
 
     def _new_incident(self, known: set[str]) -> dict[str, Any] | None:
-        fresh = [i for i in self.sentinel("incidents") if i["id"] not in known and i["decided_at"]]
+        fresh = [i for i in self.sentinel("incidents") or () if i["id"] not in known and i["decided_at"]]
         return fresh[-1] if fresh else None  # the oldest of the new ones
 
     def _await_end(
@@ -222,12 +229,12 @@ def _hang(demo: Demo) -> None:
 
 
 def _spoil(demo: Demo) -> None:
-    """The newest global checkpoint is truncated; then an operator requeues the job, which walks into it."""
-    found = re.findall(r"^saved step (\d+) \(global\)", demo.log(), re.MULTILINE)
-    demo.bad_step = int(found[-1])
-    demo.inject("corrupt-checkpoint", "--tier", "global", "--how", "truncate")
+    """An operator requeues the job; its newest global checkpoint is truncated meanwhile, and the job walks into it."""
     slurm.client(demo.lab, ["scontrol", "requeue", str(demo.job)])
     demo.until("the requeued job", lambda: demo.job_state().get("JobState") == "PENDING")
+    # Only now: while it runs it may save another one.
+    said = demo.inject("corrupt-checkpoint", "--tier", "global", "--how", "truncate", "--json")
+    demo.bad_step = int(json.loads(said)["step"])
     time.sleep(2)  # within the same second slurmd takes the new start for the one that was just revoked
     slurm.client(demo.lab, ["scontrol", "update", f"JobId={demo.job}", "StartTime=now"])
 
@@ -277,7 +284,7 @@ def run(options: argparse.Namespace) -> int:
     )
     began = time.monotonic()
     print(f"bringing a Slurm cluster of {NODES} nodes up in {directory} ...", flush=True)
-    lab = cluster.up(spec, ready_s=60.0)
+    lab = cluster.up(spec, ready_s=120.0)
     rows: list[Row] = []
     try:
         demo = Demo(lab, lambda text: print(text, flush=True))

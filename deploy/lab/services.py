@@ -19,7 +19,7 @@ def start_daemon(lab: Lab) -> None:
     processes.start(lab, "daemon", command, log=lab.log / "daemon.log", env={"SENTINEL_RUN_DIR": str(lab.run)})
 
 
-def wait_daemon(lab: Lab, timeout_s: float = 15.0) -> None:
+def wait_daemon(lab: Lab, timeout_s: float = 60.0) -> None:
     """Agents that start before the daemon listens would only log that they cannot reach it."""
 
     def listens() -> bool:

@@ -172,7 +172,7 @@ def start_munged(lab: Lab) -> None:
         ],
         log=lab.log / "munged.out",
     )
-    if not processes.wait_until(lab.munge_socket.is_socket, 10):
+    if not processes.wait_until(lab.munge_socket.is_socket, 60):
         raise LabError(f"munged did not start; see {log} and {lab.log / 'munged.out'}:\n{tail(lab.log / 'munged.out')}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ class LabUnderTest:
         self._environment: dict[str, str] | None = None
         self.broken = False  # a story in it ended badly: nothing can be counted there any more
 
-    def run(self, *arguments: str, check: bool = True, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, check: bool = True, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """``lab COMMAND ... --dir DIR``."""
         # What comes after -- is for sbatch: our own option goes before it.
         cut = arguments.index("--") if "--" in arguments else len(arguments)
@@ -60,16 +61,18 @@ class LabUnderTest:
             self._environment = {**os.environ, **{name: shlex.split(value)[0] for name, _, value in pairs}}
         return self._environment
 
-    def slurm(self, *command: str) -> str:
+    def slurm(self, *command: str, timeout_s: float = 120) -> str:
         """One of Slurm's own commands against this lab."""
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=self.environment())
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False, env=self.environment()
+        )
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
         return done.stdout
 
     def submit(self, *arguments: str) -> int:
         return int(self.run("submit", *arguments).stdout)
 
-    def wait_job(self, job: int, words: str, timeout_s: float = 90) -> None:
+    def wait_job(self, job: int, words: str, timeout_s: float = 240) -> None:
         """Wait until `scontrol show job` says `words` of a job."""
         show = ("scontrol", "show", "job", str(job))
         until(lambda: words in self.slurm(*show), timeout_s, lambda: f"{words!r} in:\n{self.slurm(*show)}")
@@ -78,14 +81,26 @@ class LabUnderTest:
         found = list((self.dir / "shared").glob(f"*-{job}.out"))
         return found[0].read_text(encoding="utf-8") if found else ""
 
-    def wait_log(self, job: int, text: str, timeout_s: float = 180) -> str:
+    def wait_log(self, job: int, text: str, timeout_s: float = 240) -> str:
         until(lambda: text in self.log(job), timeout_s, lambda: f"{text!r} in the job's log:\n{self.log(job)[-3000:]}")
         return self.log(job)
+
+    def standstill(self, job: int) -> str:
+        """The job's log once nothing is added to it any more: what was printed before a fault may still be on its way."""
+        seen = [self.log(job)]
+
+        def still() -> bool:
+            time.sleep(2)
+            seen.append(self.log(job))
+            return seen[-1] == seen[-2]
+
+        until(still, 120, lambda: f"the job to stand still:\n{seen[-1][-1000:]}")
+        return seen[-1]
 
     def cancel(self, job: int) -> None:
         """Cancel and wait until the nodes are free, so that tests do not wait for each other."""
         self.slurm("scancel", str(job))
-        until(lambda: not self.slurm("squeue", "-h", "-o", "%i").strip(), 90, lambda: self.slurm("squeue"))
+        until(lambda: not self.slurm("squeue", "-h", "-o", "%i").strip(), 240, lambda: self.slurm("squeue"))
 
 
 def until(check: Callable[[], bool], timeout_s: float, what: Callable[[], str]) -> None:
@@ -129,7 +144,7 @@ def take_down(lab: LabUnderTest) -> None:
     if lab.dir.exists():
         lab.run("down")
     if lab.dir.parent.exists():
-        lab.dir.parent.rmdir()
+        shutil.rmtree(lab.dir.parent)  # perhaps the lock of a killed `lab up`
 
 
 @pytest.fixture(scope="session")

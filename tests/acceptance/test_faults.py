@@ -163,10 +163,11 @@ def test_an_exception_holds_the_job_and_tells_its_user(story: Story, rank: int):
 def test_the_newest_checkpoint_is_torn(story: Story):
     """An operator requeues the job, which picks the newest by itself and falls over it."""
     job = story.job(2)
-    (spoilt,) = story.inject("corrupt-checkpoint", "--tier", "global", "--how", "truncate", "--run", job.run)
     begun = len(job.log)
     story.lab.slurm("scontrol", "requeue", str(job.id))
     until(lambda: job.state() == "PENDING", "the requeued job to be pending")
+    # Only now: while it runs it may save another one.
+    (spoilt,) = story.inject("corrupt-checkpoint", "--tier", "global", "--how", "truncate", "--run", job.run)
     time.sleep(2)  # within the same second slurmd takes the new start for the one that was just revoked
     story.lab.slurm("scontrol", "update", f"JobId={job.id}", "StartTime=now")
     job.wait_log("Traceback", after=begun)

@@ -37,17 +37,26 @@ def processes_naming(folder: Path) -> list[str]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 line = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                name = (entry / "comm").read_text().strip()
             except OSError:
                 continue
             if str(folder).encode() in line:
-                found.append((entry / "comm").read_text().strip())
+                found.append(name)
     return found
+
+
+def nothing_runs_in(folder: Path) -> None:
+    """A hook that Slurm started a moment before may still be at its end."""
+    deadline = time.monotonic() + 60
+    while left := processes_naming(folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
 
 
 def requeue(lab, job: int) -> None:
     """As an operator does it by hand, without the two minutes that Slurm waits."""
     lab.slurm("scontrol", "requeue", str(job))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while "PENDING" not in lab.slurm("squeue", "-h", "-j", str(job), "-o", "%T"):
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -81,7 +90,7 @@ def test_a_requeued_job_continues_its_curve_and_its_log(lab, kind):
     assert "attempt 0" in log and "attempt 1" in log
     first, second = (set(curve(part)) for part in log.split("attempt 1"))
     assert resumed + 1 in second
-    assert first & second, "the attempts have no step in common to compare"
+    assert first & second or max(first) == resumed, "the attempts have no step in common to compare"
     losses = curve(log)
     assert all(len(losses[step]) == 1 for step in losses), "a repeated step had another loss"
     assert float(min(losses[resumed + 10])) < float(min(losses[1]))
@@ -119,10 +128,7 @@ def test_a_stopped_rank_stalls_all_and_goes_on(lab):
         lab.wait_log(job, "step 5 |")
         (fault,) = lab.inject("hang", "--rank", "1")
         assert (fault["job"], fault["rank"], fault["node"]) == (job, 1, "n2")
-        time.sleep(0.5)
-        stalled = lab.log(job)
-        time.sleep(1)
-        assert lab.log(job) == stalled
+        stalled = lab.standstill(job)
         assert [active["fault"] for active in lab.status()["faults"]] == ["hang"]
         lab.run("inject", "hang", "--undo")
         last = max(curve(stalled))
@@ -151,10 +157,7 @@ def test_a_lost_gpu_stalls_its_rank(lab):
         lab.wait_log(job, "step 5 |")
         lab.inject("xid", "--node", "n1", "--gpu", "4", "--xid", "79")
         assert "79, pid='<unknown>'" in (lab.dir / "nodes" / "n1" / "kmsg").read_text()
-        time.sleep(0.5)
-        stalled = lab.log(job)
-        time.sleep(1)
-        assert lab.log(job) == stalled
+        lab.standstill(job)
         lab.run("inject", "xid", "--undo")
     finally:
         lab.cancel(job)
@@ -185,7 +188,7 @@ def test_a_crashed_node_takes_its_disk_along_and_comes_back_empty(new_lab):
     lab.slurm("scancel", "--signal=KILL", "--full", str(job))
     lab.run("inject", "node-crash", "--undo")
     lab.cancel(job)
-    assert lab.slurm("srun", "-w", "n2", "echo", "back").strip() == "back"
+    assert lab.slurm("srun", "-w", "n2", "echo", "back", timeout_s=300).strip() == "back"
 
 
 @pytest.mark.deep
@@ -199,6 +202,15 @@ def test_a_full_disk_is_the_jobs_own_error_and_room_comes_back(lab):
     lab.cancel(job)
     lab.run("inject", "disk-full", "--undo")
     assert lab.status()["faults"] == []
+    if os.geteuid() != 0:
+        return  # the disk was not really full
+    disk = lab.dir / "nodes" / "n2" / "nvme"
+    for _ in range(2):
+        room = os.statvfs(disk)
+        assert room.f_bavail * room.f_frsize > 1 << 28, "later jobs have a disk, too"
+        lab.inject("disk-full", "--node", "n2")
+        assert os.statvfs(disk).f_bavail == 0
+        lab.run("inject", "disk-full", "--undo")
 
 
 @pytest.mark.deep
@@ -211,9 +223,7 @@ def test_storage_that_blocks_stalls_the_job_without_an_error(lab):
         lab.wait_log(job, "saved step 5 (global)")
         lab.inject("storage")
         try:
-            stalled = lab.log(job)
-            time.sleep(1)
-            assert lab.log(job) == stalled
+            stalled = lab.standstill(job)
         finally:
             lab.run("inject", "storage", "--undo")
         lab.wait_log(job, f"step {max(curve(stalled)) + 10} |")
@@ -231,7 +241,7 @@ def test_two_labs_at_once_and_down_leaves_nothing(lab, new_lab):
     other.inject("hang")
     other.run("down")
     assert not other.dir.exists()
-    assert processes_naming(other.dir) == []
+    nothing_runs_in(other.dir)
     assert str(other.dir) not in Path("/proc/self/mountinfo").read_text()
     assert len(lab.status()["slurm"]) == 3
 
@@ -249,7 +259,8 @@ def test_a_cut_off_node_of_an_isolated_lab_is_out_of_reach(new_lab):
     (fault,) = lab.status()["faults"]
     assert (fault["fault"], fault["node"]) == ("node-cut", "n2")
     lab.run("inject", "node-cut", "--undo")
-    assert lab.slurm("srun", "-w", "n2", "hostname").strip() == "n2"
+    # Should Slurm have asked for it just then, it asks again after 100 s.
+    assert lab.slurm("srun", "-w", "n2", "hostname", timeout_s=300).strip() == "n2"
     lab.run("down")
     links = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
     assert bridge not in links
@@ -274,4 +285,4 @@ def test_what_a_killed_up_leaves_is_cleaned_by_down_or_the_next_up(new_lab):
             assert len(lab.status()["slurm"]) == 2
         if lab.dir.exists():
             lab.run("down")
-        assert processes_naming(lab.dir) == []
+        nothing_runs_in(lab.dir)

@@ -78,7 +78,7 @@ def stop(story: Story, job: Job) -> None:
 
     def still() -> bool:
         seen.append(job.step)
-        return seen[-1] == seen[-2]
+        return len(seen) > 4 and len(set(seen[-4:])) == 1  # over a second, or the machine is busy
 
     until(still, "the job to stand still")
 

@@ -7,9 +7,10 @@ from timeline import Story, until
 
 pytestmark = pytest.mark.slurm
 
+# None between the daemon's look at a job and its request to requeue it: there Slurm brings a cancelled job back.
 MOMENTS = [
-    pytest.param("incident-candidate", id="not yet judged", marks=pytest.mark.deep),
-    pytest.param("kind=drain ", id="drained"),
+    pytest.param("incident-candidate", id="not yet judged"),
+    pytest.param("kind=requeue_hold ", id="requeued"),
     pytest.param("kind=choose_checkpoint ", id="checkpoint chosen", marks=pytest.mark.deep),
     pytest.param("kind=release ", id="released", marks=pytest.mark.deep),
 ]
@@ -20,8 +21,8 @@ def test_a_job_that_its_user_cancels_does_not_come_back(story: Story, moment: st
     job = story.job(2)
     victim = job.nodes[1]
     story.inject("xid", "--node", victim, "--gpu", "0", "--xid", "79")
-    story.wait_daemon_log(moment)
-    story.lab.slurm("scancel", str(job.id))
+    with story.daemon_stopped_at(moment):
+        story.lab.slurm("scancel", str(job.id))
     story.jobs.remove(job)  # how often it was restarted until then is not the matter
     until(lambda: job.state() == "CANCELLED", lambda: f"the job to be cancelled: {job.shown()}")
     story.expect(drains=[victim], messages=[{"cause": "gpu_fallen_off_bus", "job": job.id}])
@@ -34,8 +35,8 @@ def test_a_job_that_its_user_holds_while_it_is_restarted_stays_held(story: Story
     job = story.job(2)
     victim = job.nodes[0]
     story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
-    story.wait_daemon_log("kind=choose_checkpoint ")
-    story.lab.slurm("scontrol", "uhold", str(job.id))
+    with story.daemon_stopped_at("kind=requeue_hold "):
+        story.lab.slurm("scontrol", "uhold", str(job.id))
     story.expect(drains=[victim], held=[job], messages=[{"cause": "gpu_fallen_off_bus", "job": job.id}])
     assert len(job.starts()) == 1
     story.lab.slurm("scontrol", "release", str(job.id))

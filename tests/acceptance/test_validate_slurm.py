@@ -38,7 +38,7 @@ def lab(new_lab):
 def saved(lab, request) -> Path:
     path: Path = lab.dir / "shared" / request.node.name.translate(str.maketrans("[]", "--")) / "step-10"
     path.parent.mkdir()
-    subprocess.run([sys.executable, "-c", SAVE, str(path)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", SAVE, str(path)], check=True, timeout=300)
     return path
 
 
@@ -54,7 +54,7 @@ def validate(lab, path: Path, nodes: int, *more: str) -> subprocess.Popen[str]:
 
 
 def answer(asked: subprocess.Popen[str]) -> tuple[bool | None, str, int]:
-    output, complaint = asked.communicate(timeout=120)
+    output, complaint = asked.communicate(timeout=300)
     assert output, complaint
     said = json.loads(output)
     return said["valid"], said["reason"], asked.returncode
@@ -77,7 +77,7 @@ def test_a_whole_one_is_valid_and_a_damaged_one_is_not(lab, saved: Path, nodes: 
     assert (valid, status) == (False, 4)
     assert "__0_5.distcp" in reason
     assert "CRC-32" in reason
-    assert not lab.slurm("squeue", "-h", "-t", "PENDING,RUNNING").strip()
+    until(lambda: not lab.slurm("squeue", "-h", "-t", "PENDING,RUNNING").strip(), "no job left")
 
 
 def test_a_node_dies_meanwhile(lab, saved: Path, tmp_path: Path):
@@ -108,7 +108,7 @@ def test_shards_are_replicated_to_a_peers_own_disk(lab, saved: Path):
     environment = {**lab.environment(), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     for already in (0, len(list(saved.iterdir()))):
         done = subprocess.run(
-            [sys.executable, "-m", "sentinel", *words], env=environment, capture_output=True, text=True, timeout=120
+            [sys.executable, "-m", "sentinel", *words], env=environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)

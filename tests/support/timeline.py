@@ -18,11 +18,12 @@ import io
 import itertools
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -140,10 +141,21 @@ class Story:
         daemon = processes.known(self.paths, "daemon")
         assert daemon is not None, "the daemon ended by itself"
         daemon.send(9)
-        until(lambda: not daemon.alive, "the killed daemon to be gone", 10)
+        until(lambda: not daemon.alive, "the killed daemon to be gone")
+
+    @contextlib.contextmanager
+    def daemon_stopped_at(self, pattern: str) -> Iterator[None]:
+        """The daemon stands still from (shortly after) the line of its log that matches until the block is over."""
+        self.wait_daemon_log(pattern)
+        daemon = processes.known(self.paths, "daemon")
+        assert daemon is not None and daemon.send(signal.SIGSTOP), "the daemon ended by itself"
+        try:
+            yield
+        finally:
+            daemon.send(signal.SIGCONT)
 
     def start_daemon(self) -> None:
-        self.call_lab("services.start_daemon(lab); services.wait_daemon(lab, 60)")
+        self.call_lab("services.start_daemon(lab); services.wait_daemon(lab, 120)")
 
     def restart_daemon(self, changes: Mapping[str, str] | None = None) -> None:
         """Again with other settings: text to replace in its file, each piece found exactly once."""
@@ -158,7 +170,7 @@ class Story:
         daemon = processes.known(self.paths, "daemon")
         if daemon is not None:
             daemon.send(15)
-            until(lambda: not daemon.alive, "the daemon to end", 30)
+            until(lambda: not daemon.alive, "the daemon to end")
         self.start_daemon()
         self.wait_agents()
 
@@ -173,7 +185,7 @@ class Story:
         agent = processes.known(self.paths, f"agent-{node}")
         assert agent is not None, f"the agent of {node} ended by itself"
         agent.send(number)
-        until(lambda: not agent.alive, f"the agent of {node} to end", 30)
+        until(lambda: not agent.alive, f"the agent of {node} to end")
 
     def start_agent(self, node: str) -> None:
         self.call_lab(f"services.start_agent(lab, {node!r})")
@@ -183,7 +195,7 @@ class Story:
         munged = processes.known(self.paths, "munged")
         assert munged is not None
         munged.send(9)
-        until(lambda: not munged.alive, "munged to be gone", 10)
+        until(lambda: not munged.alive, "munged to be gone")
 
     def start_munged(self) -> None:
         self.call_lab("from lab import slurm; slurm.start_munged(lab)")
@@ -195,7 +207,7 @@ class Story:
             env={**self.lab.environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'deploy'}"},
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -242,18 +254,22 @@ class Story:
         seen = self.view("incidents")
         return seen is not None and all(row["state"] in ("closed", "held") for row in seen["incidents"])
 
-    def sentinel(self, *arguments: str, code: int = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """The command as people run it; ``code`` is the exit status it must have."""
+    def sentinel(
+        self, *arguments: str, code: int | None = 0, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """The command as people run it; ``code`` is the exit status it must have (None: any)."""
         done = subprocess.run(
             [sys.executable, "-m", "sentinel", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
             input=stdin,
             env={**self.lab.environment(), "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
         )
-        assert done.returncode == code, f"{arguments}: {done.returncode}, not {code}: {done.stdout}{done.stderr}"
+        assert code in (None, done.returncode), (
+            f"{arguments}: {done.returncode}, not {code}: {done.stdout}{done.stderr}"
+        )
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
@@ -383,7 +399,8 @@ class Story:
         reboot(self, names)
 
     def _lines(self) -> list[str]:
-        return [line for line in self.read(self.paths.messages).splitlines() if line.strip()]
+        whole = self.read(self.paths.messages).rpartition("\n")[0]  # without one that is being written
+        return [line for line in whole.splitlines() if line.strip()]
 
     @staticmethod
     def read(path: Path) -> str:

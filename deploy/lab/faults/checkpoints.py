@@ -15,6 +15,7 @@ from lab.faults.base import Fault, Options, Record, add_victim, ask, pick_rank, 
 from lab.layout import Lab, LabError
 
 BLOCK = 4096
+ROOM = 1 << 30  # of a node's disk that was full once
 
 
 def newest(lab: Lab, tier: str, run: str | None, node: str | None) -> Path:
@@ -105,8 +106,10 @@ def disk_full(lab: Lab, options: Options) -> list[Record]:
 
 
 def small_disk(nvme: Path) -> None:
-    """Put a small file system with the same content in place of a folder."""
+    """Put a small file system with the same content in place of a folder, or make the one that is there small again."""
     if storage.is_own_file_system(nvme):
+        there = os.statvfs(nvme)
+        resize(nvme, (there.f_blocks - there.f_bfree) * there.f_frsize + 64 * BLOCK)
         return
     used = sum(part.stat().st_size for part in nvme.rglob("*") if part.is_file())
     aside = nvme.with_name("nvme-under")
@@ -117,6 +120,10 @@ def small_disk(nvme: Path) -> None:
     subprocess.run(mount, check=True, timeout=20)
     shutil.copytree(aside, nvme, symlinks=True, dirs_exist_ok=True)
     shutil.rmtree(aside)
+
+
+def resize(nvme: Path, size: int) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(nvme)], check=True, timeout=20)
 
 
 def fill(filler: Path) -> None:
@@ -142,6 +149,8 @@ def disk_arguments(parser: argparse.ArgumentParser) -> None:
 def make_room(lab: Lab, record: Record) -> str:
     if record.get("filler"):
         Path(record["filler"]).unlink(missing_ok=True)
+        if record["tier"] == "local" and storage.is_own_file_system(Path(record["path"])):
+            resize(Path(record["path"]), ROOM)  # else the jobs that come later would fill it in a moment
     else:
         take_back(lab, record["job"], record["id"])
     return f"{record['path']} has room again"

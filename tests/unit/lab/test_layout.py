@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from lab import layout
+from lab import cluster, layout
 from lab.layout import LabError
 
 
@@ -71,3 +71,16 @@ def test_addresses_of_an_isolated_lab_are_distinct(make_lab):
     addresses = {lab.node_address(name) for name in lab.names} | {lab.controller_address}
     assert len(addresses) == 601
     assert all(0 < int(part) < 255 for address in addresses for part in address.split(".")[3:])
+
+
+def test_what_an_up_left_that_was_killed_at_once_goes(tmp_path: Path):
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    (folder / ".lab.json.4711.tmp").write_text('{"dir": "')
+    cluster.down(folder, keep=False)
+    assert list(tmp_path.iterdir()) == []
+    folder.mkdir()
+    (folder / "thesis.tex").touch()
+    with pytest.raises(LabError, match="no lab in"):
+        cluster.down(folder, keep=False)
+    assert (folder / "thesis.tex").exists()
