@@ -290,8 +290,8 @@ def _cycle_finding(
     text = f"{some(ranks)} wait for one another: each has called something that another has not"
     if basis == "order":
         text = (
-            f"Ranks wait for one another in a circle. {some(ranks)} left out a call that others make before "
-            f"what {some(ranks)} called next."
+            f"Ranks wait for one another in a circle. {some(ranks)} left out a call, or made it later, which others make "
+            f"before what {some(ranks)} called next."
         )
     elif whole and len(ranks) > 1:
         text = f"{some(ranks)} wait for one another: each receives before it sends, or sends before it receives."

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sentinel.classify.hang_picture import GroupView, Picture
 from sentinel.collectives import NEVER
 
+_SPREAD = 64  # members; how those of larger groups lie is not written out
 _NUMBERS = re.compile(r"[\d:._\-]+")
 
 
@@ -57,45 +58,62 @@ def _keep(found: dict[int, tuple[int, Front]], rank: int, at: int, front: Front)
         found[rank] = (at, front)
 
 
-def _role(group: GroupView) -> str:
-    """What groups of one kind have in common: the description without its numbers, else the size."""
-    text = _NUMBERS.sub("", group.description)
-    return text if text and text != "undefined" else f"of {len(group.members)}"
+def _roles(picture: Picture) -> list[str]:
+    """What groups of one kind have in common: the description without its numbers, else how their members lie."""
+    roles = []
+    twins: dict[object, list[tuple[int, int]]] = {}
+    for index, group in enumerate(picture.groups):
+        text = _NUMBERS.sub("", group.description)
+        lowest = min(group.members, default=0)
+        if not text or text == "undefined":
+            text = f"of {len(group.members)}" if len(group.members) > _SPREAD else f"of {_offsets(group, lowest)}"
+        roles.append(text)
+        times = (
+            [call.created_ns for call in group.traces[lowest].calls if call.created_ns]
+            if lowest in group.traces
+            else []
+        )
+        twins.setdefault((text, group.members), []).append((min(times, default=0), index))
+    for alike in twins.values():
+        for count, (_, index) in enumerate(sorted(alike)):
+            roles[index] += f" {count}" if count else ""
+    return roles
+
+
+def _offsets(group: GroupView, lowest: int) -> str:
+    return " ".join(str(rank - lowest) for rank in sorted(group.members))
 
 
 def offenders(picture: Picture, ranks: Iterable[int]) -> frozenset[int]:
     """Those of the ranks that left out a call and made another which everybody else makes after it."""
     candidates = frozenset(ranks)
     calls: dict[int, dict[tuple[str, int], int]] = {}  # rank -> (role, number) -> when
-    roles: dict[int, set[str]] = {}
-    for group in picture.groups:
-        role = _role(group)
+    names = _roles(picture)
+    for role, group in zip(names, picture.groups, strict=True):
         for rank, trace in group.traces.items():
-            roles.setdefault(rank, set()).add(role)
             for call in trace.calls:
                 if call.created_ns is not None:
                     calls.setdefault(rank, {})[role, call.sequence] = call.created_ns
     found = set()
-    for group in picture.groups:
-        role = _role(group)
+    for role, group in zip(names, picture.groups, strict=True):
         highest = max((n for rank in group.traces if (n := group.outstanding(rank)) is not None), default=NEVER)
         for rank in candidates & group.traces.keys():
             newest = group.enqueued.get(rank)
             if newest is not None and newest < highest and _skipped(calls, rank, (role, max(newest, 0) + 1)):
                 found.add(rank)
-    return _few(found, candidates) or _few(_inverted(picture, candidates, calls), candidates)
+    return _few(found, candidates) or _few(_inverted(picture, candidates, calls, names), candidates)
 
 
 def _few(found: set[int], candidates: frozenset[int]) -> frozenset[int]:
     return frozenset(found) if len(found) < max(2, len(candidates)) else frozenset()
 
 
-def _inverted(picture: Picture, candidates: frozenset[int], calls: dict[int, dict[tuple[str, int], int]]) -> set[int]:
+def _inverted(
+    picture: Picture, candidates: frozenset[int], calls: dict[int, dict[tuple[str, int], int]], names: list[str]
+) -> set[int]:
     """Ranks whose device sits in a call that most others make after the one in which they are waited for."""
     at = fronts(picture)
-    places = {
-        rank: (_role(picture.groups[front.group]), front.sequence) for rank, front in at.items() if front.of is None
-    }
+    places = {rank: (names[front.group], front.sequence) for rank, front in at.items() if front.of is None}
     found = set()
     for rank in candidates & places.keys():
         for other in candidates & places.keys():
