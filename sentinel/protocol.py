@@ -48,7 +48,8 @@ class OrderKind(StrEnum):
     # {job, uid, gid, root, paths: [...], steps: [...], reason} → {moved: [[from, to], ...]}
     QUARANTINE = "quarantine"
     # {job} → {tasks: [{rank, pid, state, cpu_s, command, read_bytes, written_bytes}], at_s, has_gpus, gpus: [{index,
-    # utilisation, power_w, usual_w}]|null}: processes of the job on this node, from /proc, and what the GPUs do
+    # utilisation, power_w, usual_w, traffic, still_s, stood}]|null}: processes of the job on this node, from /proc, and
+    # what its GPUs do
     TASK_STATES = "task_states"
     # {job, uid, gid, ras: true|false, gap_s} → {ras: [{after_s, text}], dumps: [summary, ...], stacks: [{rank, form, text}],
     # ranks: [{pid, rank}], host, notes}: what a running job tells of itself, without stopping it

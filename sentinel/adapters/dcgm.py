@@ -153,6 +153,20 @@ class HostEngine:
                 group.samples.WatchFields(watched, self._interval_us, KEEP_S, 0)
             self._groups[name] = (group, watched)
 
+    def watch_if_possible(self, name: str, gpus: Sequence[int], fields: Sequence[int]) -> str | None:
+        """Fields that this engine may not give: its profiling module is missing, paused, or in another's hands.
+
+        Returns: why not; None when they are watched.
+        """
+        try:
+            self.watch(name, gpus, fields)
+        except DcgmRefusal as error:
+            if error.code in (NOT_VALID, TIMEOUT):
+                raise
+            return error.message
+        known = self._groups[name][1] is not None
+        return None if known else "this release does not know them"
+
     def _group(self, name: str, gpus: Sequence[int]) -> tuple[Any, bool]:
         """A group of the GPUs that may be in one, and whether there are none."""
         group, count = self._bindings.pydcgm.DcgmGroup(self._handle, groupName=name), 0

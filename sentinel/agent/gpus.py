@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.agent.children import Children, Ending, Program
-from sentinel.agent.gpu_activity import GpuActivity
+from sentinel.agent.gpu_activity import GpuWork
 from sentinel.agent.keeping import restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError
@@ -41,7 +41,7 @@ class GpuWatch:
         self.node = node
         self.last: Sample | None = None
         self.samples = 0
-        self.activity = GpuActivity()
+        self.activity = GpuWork()
         self.on_change: Callable[[], None] = lambda: None  # the verdict may be another one
         self._settings = settings
         self._children = children
@@ -71,6 +71,7 @@ class GpuWatch:
             "connect_s": dcgm.connect_s,
             "interval_s": dcgm.interval_s,
             "health_s": dcgm.health_s,
+            "profiling": dcgm.profiling,
         }
         self._children.start(
             self._program(

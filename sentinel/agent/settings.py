@@ -31,6 +31,11 @@ class Dcgm:
         unit="s",
         least=0.5,
     )
+    profiling: bool = setting(
+        True,
+        "tensor, memory, NVLink and PCIe activity, by which a waiting GPU is told from a working one at once; DCGM and a"
+        " user's profiler (Nsight) may be unable to have them at the same time",
+    )
     off: bool = setting(False, "no GPU telemetry on this node; it is then reported as not known, never as healthy")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from sentinel.daemon.asking import Asking
 from sentinel.daemon.dumps import Dumps
@@ -53,9 +54,8 @@ class Inquiry:
     def nodes(self, job: int, attempt: int) -> tuple[str, ...]:
         return self._live.nodes_of(job, attempt)
 
-    async def looks(self, job: int, attempt: int) -> tuple[dict[str, Look], list[Evidence]]:
+    async def looks(self, job: int, attempt: int, nodes: Sequence[str]) -> tuple[dict[str, Look], list[Evidence]]:
         """What the processes of the job do now, by node, and the same as evidence; who does not answer is missing."""
-        nodes = self._live.nodes_of(job, attempt)
         answers = await asyncio.gather(*(self._answer(job, node) for node in nodes))
         looks: dict[str, Look] = {}
         found: list[Evidence] = []

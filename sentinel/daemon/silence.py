@@ -12,8 +12,18 @@ from datetime import datetime
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.live import AttemptSeen, SilenceSeen
 from sentinel.evidence.progress import Rhythm, allowed_s, usual_s
-from sentinel.evidence.silence import ask_after_s, hung_after_s, looked, next_look_s, went_on
-from sentinel.evidence.standstill import WORDS, Motion, motion_of_job, stopped
+from sentinel.evidence.silence import (
+    PEEK_EVERY_S,
+    PEEK_STILL_S,
+    ask_after_s,
+    hung_after_s,
+    looked,
+    next_look_s,
+    peek_after_s,
+    tells,
+    went_on,
+)
+from sentinel.evidence.standstill import WORDS, Motion, motion_of_job, stillness, stopped
 from sentinel.log import Log
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.settings import Judgement
@@ -43,7 +53,7 @@ class Silences:
             seen.silence = silence = SilenceSeen(watched=went_on(silence.watched, rhythm.last_step))
         silent_s = (now - rhythm.last_at).total_seconds()
         ask_s = ask_after_s(rhythm) or self._limits.stall_floor_s
-        if silent_s <= ask_s:
+        if silent_s <= ask_s and not await self._peek(job, attempt, seen, now, silent_s):
             return []
         self._tell(job, attempt, seen, now, silent_s)
         await self._ask_nodes(job, attempt, seen, now)
@@ -58,6 +68,27 @@ class Silences:
         if silence.asking is not None:
             await asyncio.wait({silence.asking}, timeout=_WHO_S)
         return [_stall(job, attempt, seen, now, silent_s, hung_s), *self._known(silence)]
+
+    async def _peek(self, job: int, attempt: int, seen: AttemptSeen, now: datetime, silent_s: float) -> bool:
+        """Whether all nodes are worth a question in the middle of a step: one of them is asked whether its GPUs stand."""
+        silence, peek_s = seen.silence, peek_after_s(seen.rhythm)
+        if silence.early or peek_s is None or silent_s <= peek_s:
+            return silence.early
+        if silence.looking is not None and not silence.looking.done():
+            return False
+        if silence.peeked_at is None or (now - silence.peeked_at).total_seconds() >= PEEK_EVERY_S:
+            silence.peeked_at = now
+            silence.looking = asyncio.create_task(self._one_peek(job, attempt, seen.rhythm, silence, now))
+            await asyncio.wait({silence.looking}, timeout=_PART_S)
+        if silence.looking is not None and silence.looking.done():
+            silence.looking.result()
+        return silence.early
+
+    async def _one_peek(self, job: int, attempt: int, rhythm: Rhythm, silence: SilenceSeen, now: datetime) -> None:
+        nodes = self._inquiry.nodes(job, attempt)[:1]  # in a collective all stand, whoever holds them up
+        looks, _ = await self._inquiry.looks(job, attempt, nodes)
+        still = stillness(nodes, looks, now)
+        silence.early = still is not None and still.still_s >= PEEK_STILL_S and tells(rhythm, still)
 
     def _known(self, silence: SilenceSeen) -> list[Evidence]:
         """What is known of a hang when it is told; what the job has yet to say is observed when it comes."""
@@ -87,7 +118,8 @@ class Silences:
         silence = seen.silence
         if silence.looking is not None and not silence.looking.done():
             return
-        if silence.looked_at is not None and (now - silence.looked_at).total_seconds() < next_look_s(silence.count):
+        rest_s = next_look_s(silence.count, len(self._inquiry.nodes(job, attempt)))
+        if silence.looked_at is not None and (now - silence.looked_at).total_seconds() < rest_s:
             return
         silence.looking = asyncio.create_task(self._one_look(job, attempt, seen.rhythm, silence, now))
         await asyncio.wait({silence.looking}, timeout=_PART_S)
@@ -97,14 +129,16 @@ class Silences:
     async def _one_look(self, job: int, attempt: int, rhythm: Rhythm, silence: SilenceSeen, now: datetime) -> None:
         before, began = silence.looks, silence.looked_at
         silence.looked_at, silence.count = now, silence.count + 1
-        looks, silence.tasks = await self._inquiry.looks(job, attempt)
         nodes = self._inquiry.nodes(job, attempt)
+        looks, silence.tasks = await self._inquiry.looks(job, attempt, nodes)
         halted = any(stopped(look) is not None for look in looks.values())
         if began is not None or halted:
             motion = Motion.STOPPED if halted else motion_of_job(nodes, before, looks)
             silent_s = (now - (rhythm.last_at or now)).total_seconds()
             pause = silent_s > (usual_s(rhythm, self._limits) or 0.0)
-            silence.watched = looked(silence.watched, motion, began or now, now, pause=pause)
+            still = stillness(nodes, looks, now)
+            silence.watched = looked(silence.watched, motion, began or now, now, pause=pause, stillness=still)
+            silence.early = silence.early and still is not None
         silence.looks = looks
 
 

@@ -38,6 +38,8 @@ _NO_STEP = re.compile(
     r"|\beval(?:uating|uation)? (?:iter|step|batch)|\bval (?:step|batch|epoch)\b|\b(?:testing|predicting) dataloader"
     r"|\bsav(?:ed|ing) (?:\w+ )?checkpoint"
 )
+_ANNOUNCED = re.compile(r"(?i)(sav(?:e|ing)|checkpoint|snapshot)|eval|valid|test")
+UNNAMED = ""  # an announcement that does not say of what
 _PER_EPOCH = frozenset({"step-epoch", "step-bar"})  # rules whose lines may count anew in each epoch
 
 
@@ -79,7 +81,9 @@ class Rhythm:
     passed: tuple[tuple[int, int], ...] = ()  # round number -> multiples passed without a pause
     visited: tuple[tuple[int, int], ...] = ()  # round number -> multiples seen, with a pause or without
     announced_at: datetime | None = None
+    announced: str = ""  # what was announced: a word of its line
     told: int = 0  # announced pauses seen
+    told_of: tuple[tuple[str, int], ...] = ()  # the same by that word
     longest_told_s: float = 0.0
     times: tuple[float, ...] = ()  # seconds per step
     numbered: bool = False  # its step lines say which step
@@ -96,7 +100,7 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
     if evidence.kind == Kind.CHECKPOINT_SAVED:
         return _saved(rhythm, evidence.at)
     if evidence.kind == PAUSE or (evidence.kind == Kind.STEP and _NO_STEP.search(evidence.text[:400])):
-        return replace(rhythm, announced_at=evidence.at)
+        return replace(rhythm, announced_at=evidence.at, announced=_what(evidence.text))
     if evidence.kind != Kind.STEP:
         return rhythm
     raw = evidence.data.get("step")
@@ -140,6 +144,7 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
         visited=visited,
         announced_at=None,
         told=rhythm.told + (is_pause and announced),
+        told_of=_one_more(rhythm.told_of, rhythm.announced) if is_pause and announced else rhythm.told_of,
         longest_told_s=max(rhythm.longest_told_s, gap_s) if is_pause and announced else rhythm.longest_told_s,
         times=rhythm.times if is_pause else (*rhythm.times, _seconds(evidence, gap_s, steps))[-TIMES:],
     )
@@ -159,8 +164,21 @@ def _saved(rhythm: Rhythm, at: datetime) -> Rhythm:
         pauses=(*rhythm.pauses, Pause(rhythm.last_step, rhythm.last_at, took_s))[-PAUSES:],
         announced_at=None,
         told=rhythm.told + told,
+        told_of=_one_more(rhythm.told_of, rhythm.announced) if told else rhythm.told_of,
         longest_told_s=max(rhythm.longest_told_s, took_s) if told else rhythm.longest_told_s,
     )
+
+
+def _what(text: str) -> str:
+    """Whether a line announces an evaluation or a save: the one says nothing of how the other looks."""
+    found = _ANNOUNCED.search(text[:400])
+    return UNNAMED if found is None else "save" if found[1] else "evaluation"
+
+
+def _one_more(counts: tuple[tuple[str, int], ...], what: str) -> tuple[tuple[str, int], ...]:
+    known = dict(counts)
+    known[what] = known.get(what, 0) + 1
+    return tuple(sorted(known.items()))
 
 
 def _seconds(evidence: Evidence, gap_s: float, steps: int) -> float:
@@ -231,16 +249,41 @@ def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
     return allowed
 
 
+def announced(rhythm: Rhythm) -> bool:
+    """Whether a line after the last step announced a pause."""
+    return rhythm.announced_at is not None and rhythm.last_at is not None and rhythm.announced_at >= rhythm.last_at
+
+
+def pauses_alike(rhythm: Rhythm) -> int:
+    """Pauses seen of the kind that is due or announced after the last step; 0 where it may be the first of its kind.
+
+    A round number that was never passed (the first save at step 1,000 after many evaluations at hundreds) is a first.
+    """
+    if any(dict(rhythm.visited).get(number, 0) < 1 for number in _round_of(rhythm.last_step)):
+        return 0
+    fitting = len({pause.at for pause in pauses_fitting(rhythm)})
+    if announced(rhythm):
+        told = dict(rhythm.told_of).get(rhythm.announced, 0)
+        return min(told, fitting) if rhythm.announced == UNNAMED else told
+    return fitting
+
+
 def _due(rhythm: Rhythm) -> float | None:
     """Length of the pause that this job makes after this step, by its period in steps or in time; None if none is due."""
-    step = rhythm.last_step
-    fits: list[float] = []
-    for period in _periods(rhythm):
-        slack = rhythm.stride - 1 if period > 8 * rhythm.stride else 0
-        fits.extend(pause.length_s for pause in rhythm.pauses if _apart(step - pause.step, period) <= slack)
+    fits = [pause.length_s for pause in pauses_fitting(rhythm)]
     if fits:
         return max(fits)
     return None if len(_shared(rhythm)) > 0 else _due_in_time(rhythm)
+
+
+def pauses_fitting(rhythm: Rhythm) -> list[Pause]:
+    """Earlier pauses that a period in steps joins with the last step."""
+    step = rhythm.last_step
+    fits: list[Pause] = []
+    for period in _periods(rhythm):
+        slack = rhythm.stride - 1 if period > 8 * rhythm.stride else 0
+        fits.extend(pause for pause in rhythm.pauses if _apart(step - pause.step, period) <= slack)
+    return fits
 
 
 def _apart(steps: int, period: int) -> int:

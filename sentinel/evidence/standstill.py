@@ -7,8 +7,9 @@ wait for, and who does not answer is not known. Pure: answers of agents in, word
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 STILL_CPU = 0.05  # of one core; watchdog and heartbeat threads of a waiting process take a few thousandths
@@ -19,13 +20,18 @@ SPINS = 0.9  # of the time a kernel runs: waiting inside a collective counts as 
 SPIN_POWER = 0.75  # of the job's own usual power: a waiting kernel draws far less than one that computes
 WORK_POWER = 0.9
 IDLE = 0.1
+QUIET = 0.03  # of what a GPU moves and multiplies: polling a flag in memory takes less
+BUSY = 0.1
+STANDING = frozenset({"spins", "idle"})
 
 
 class Motion(StrEnum):
     STOPPED = "stopped"  # a task was stopped by a signal: no pause
     WAITS = "waits"  # every process and GPU of the job was seen, and none does anything but wait
+    LOOPS = "loops"  # every GPU stands and no data moves, but a process takes a core: the host computes, or loops
     STORAGE = "storage"  # somebody sleeps in the kernel: storage or a driver, with its own patience
     WRITES = "writes"  # data is written: a save
+    WORKS = "works"  # a GPU computes or moves data as it does in steps: a long step, an evaluation
     UNCLEAR = "unclear"  # something moves, and it may be work or may be a loop
     UNKNOWN = "unknown"  # not every node answered
 
@@ -43,24 +49,38 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class GpuActivity:
-    """Of one GPU over the last seconds; ``usual_w`` is what it drew while the job made steps."""
+    """Of one GPU over the last seconds; ``usual_w`` is what it drew while the job made steps.
+
+    ``traffic``: the largest share of tensor and memory activity (0 to 1) and of the usual NVLink and PCIe traffic; None
+    where the node has no profiling fields. ``still_s``: for so long it has only waited, by samples of every second.
+    ``stood``: the same of earlier stretches, as (seconds since it began, length).
+    """
 
     index: int
     utilisation: float | None
     power_w: float | None
     usual_w: float | None
+    traffic: float | None = None
+    still_s: float | None = None
+    stood: tuple[tuple[float, float], ...] = ()
 
     @property
     def word(self) -> str:
-        """ "spins", "works", "idle" or "unclear"."""
+        """ "spins", "works", "moves", "idle" or "unclear"."""
         if self.utilisation is None:
             return "unclear"
+        if self.utilisation <= IDLE:  # copies of a save run without a kernel
+            return "works" if self.traffic is not None and self.traffic >= BUSY else "idle"
+        if self.utilisation < SPINS:
+            return "moves"
         share = self.power_w / self.usual_w if self.power_w is not None and self.usual_w else None
-        if self.utilisation >= SPINS:
-            if share is not None and share <= SPIN_POWER:
-                return "spins"
-            return "works" if share is not None and share >= WORK_POWER else "unclear"
-        return "idle" if self.utilisation <= IDLE else "works"
+        if share is not None and share >= WORK_POWER:
+            return "works"
+        if self.traffic is not None and self.traffic > QUIET:
+            return "works" if self.traffic >= BUSY else "unclear"
+        if self.traffic is not None or (share is not None and share <= SPIN_POWER):
+            return "spins"
+        return "unclear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +130,18 @@ def _gpu(item: Mapping[str, object]) -> GpuActivity:
         utilisation=_float(item.get("utilisation")),
         power_w=_float(item.get("power_w")),
         usual_w=_float(item.get("usual_w")),
+        traffic=_float(item.get("traffic")),
+        still_s=_float(item.get("still_s")),
+        stood=tuple(_pairs(item.get("stood"))),
     )
+
+
+def _pairs(value: object) -> Iterator[tuple[float, float]]:
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, list) and len(item) == 2:
+            ago_s, length_s = _float(item[0]), _float(item[1])
+            if ago_s is not None and length_s is not None:
+                yield ago_s, length_s
 
 
 def _float(value: object) -> float | None:
@@ -151,20 +182,22 @@ def motion_of_node(before: Look, after: Look) -> Motion:
         return Motion.WRITES
     if slept:
         return Motion.STORAGE
+    words = [gpu.word for gpu in after.gpus] if after.gpus is not None else None
+    if words is not None and "works" in words:
+        return Motion.WORKS
     if moved > STILL_BYTES_PER_S * over_s or unread:
         return Motion.UNCLEAR
-    return _by_gpus(after.gpus, active)
+    return _by_gpus(words, active)
 
 
-def _by_gpus(gpus: Sequence[GpuActivity] | None, active: int) -> Motion:
-    """No data moves. A process that takes a core may only poll for its GPU, if that one is seen to wait."""
-    if gpus is None:
+def _by_gpus(words: Sequence[str] | None, active: int) -> Motion:
+    """No data moves. Processes that take a core may only poll for their GPUs, if these are seen to wait."""
+    if words is None or not STANDING.issuperset(words):
         return Motion.UNCLEAR
-    words = {gpu.word for gpu in gpus}
-    if words & {"works", "unclear"}:
+    if active and not words:
         return Motion.UNCLEAR
-    if active and (not gpus or words != {"spins"}):
-        return Motion.UNCLEAR  # the rank whose GPU idles computes on the host, or loops there
+    if active and "idle" in words and active != words.count("spins"):
+        return Motion.LOOPS  # one whose GPU idles computes on the host, or loops there
     return Motion.WAITS
 
 
@@ -180,17 +213,43 @@ def motion_of_job(nodes: Sequence[str], before: Mapping[str, Look], after: Mappi
         motion_of_node(before[node], after[node]) if node in before and node in after else Motion.UNKNOWN
         for node in nodes
     }
-    for motion in (Motion.WRITES, Motion.STORAGE, Motion.UNCLEAR, Motion.UNKNOWN):
+    for motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS, Motion.UNCLEAR, Motion.UNKNOWN, Motion.LOOPS):
         if motion in found:
             return motion
     return Motion.WAITS if found else Motion.UNKNOWN
 
 
+@dataclass(frozen=True, slots=True)
+class Stillness:
+    """All GPUs of a job together, where every one of them is known."""
+
+    still_s: float  # none of them has worked for so long
+    since: datetime  # the first of them stands; one that stood before the job's first step does not work for it
+    stood: tuple[tuple[datetime, float], ...] = ()  # earlier stretches in which one of them stood: since when, how long
+
+
+def stillness(nodes: Sequence[str], looks: Mapping[str, Look], now: datetime) -> Stillness | None:
+    """For how long nothing has worked; None where a GPU works or is not known, or there is none."""
+    still_s, longest_s, stood = float("inf"), 0.0, set[tuple[datetime, float]]()
+    for node in nodes:
+        look = looks.get(node)
+        if look is None or look.gpus is None:
+            return None
+        for gpu in look.gpus:
+            if gpu.still_s is None or gpu.word not in STANDING:
+                return None
+            still_s, longest_s = min(still_s, gpu.still_s), max(longest_s, gpu.still_s)
+            stood.update((now - timedelta(seconds=ago_s), length_s) for ago_s, length_s in gpu.stood)
+    return Stillness(still_s, now - timedelta(seconds=longest_s), tuple(sorted(stood))) if longest_s > 0.0 else None
+
+
 WORDS = {
     Motion.STOPPED: "a task is stopped",
     Motion.WAITS: "no process of the job computes, reads or writes, and its GPUs only wait",
+    Motion.LOOPS: "all its GPUs stand and no data moves, while a process takes a core",
     Motion.STORAGE: "processes sleep in the kernel",
     Motion.WRITES: "it writes data",
+    Motion.WORKS: "a GPU works as in its steps",
     Motion.UNCLEAR: "something moves, which may be work or a loop",
     Motion.UNKNOWN: "not every node could be asked",
 }

@@ -7,12 +7,11 @@ a word before; or by the clock, announced), at most about a twentieth of its tim
 - "longer": that silence times [judgement] stall_confirm, which is what the daemon waits for where it knows nothing else;
 - "looks": the daemon's rule (sentinel.evidence.silence): besides, its nodes are asked what the job's processes and GPUs do.
 
-Simulated, also what looks show: no field data of that is public. Of hangs, --provable shows that all wait or that one is
-stopped (a spinning kernel at low power counts, where the agent has telemetry), the rest looks busy or cannot be asked. Of
-pauses, each job has its own mix; --lulls of the jobs look as if they only waited throughout an evaluation or a save, and
-each comparison of two looks does so by chance at --blink. The delay counts from the last step line.
+Simulated, also what looks show: no field data of that is public; scenes.py beside this file has each assumption with its
+reason. The hang begins at a random moment, in a step or in a pause, and the delay counts from there ("from_line": from the
+last step line before it, which is longer). The target is max(15 s, 3 gaps between step lines), as a log tells of steps.
 
-Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H] [--seed S] [--provable P] [--lulls P] [--blink P]
+Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H] [--seed S] [--provable P] [--lulls P] [--blink P] [--kinds]
 """
 
 from __future__ import annotations
@@ -21,125 +20,84 @@ import argparse
 import json
 import random
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from pathlib import Path
 
-from sentinel.evidence.progress import PAUSE, Rhythm, allowed_s, observe, usual_s
-from sentinel.evidence.silence import Watched, ask_after_s, hung_after_s, looked, next_look_s, went_on
+sys.path.insert(0, str(Path(__file__).parent / "hang"))
+
+from scenes import Gpus, Job, Scene, draw, hang_scene, lines, name_of
+
+from sentinel.evidence.progress import Rhythm, allowed_s, observe, usual_s
+from sentinel.evidence.silence import (
+    PEEK_EVERY_S,
+    PEEK_STILL_S,
+    Watched,
+    ask_after_s,
+    hung_after_s,
+    looked,
+    next_look_s,
+    peek_after_s,
+    went_on,
+)
 from sentinel.evidence.standstill import Motion
 from sentinel.model import Evidence, Kind, Source, Where
 from sentinel.settings import Judgement
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = Judgement()
+NODES = 64
 ANSWER_S = 0.5  # from the question to the answer of all nodes
 RULES = ("rhythm", "longer", "looks")
+FOR_EVER_S = 1e5
 
 
-@dataclass(frozen=True)
-class Job:
-    step_s: float
-    jitter: float
-    stride: int
-    eval_every: int
-    eval_s: float
-    save_every: int
-    save_s: float
-    save_timed_s: float  # 0: by steps
-    announced: bool
-    compile_s: float
-    hiccup: float  # chance per step of a delay of 1 to 8 s
-    looks: tuple[Motion, Motion]  # what an evaluation looks like, and a save
-
-
-def draw(rng: random.Random, lulls: float) -> Job:
-    step_s = 10 ** rng.uniform(-0.7, 1.3)  # 0.2 to 20 s
-    eval_every, save_every = rng.choice([0, 100, 200, 250, 500, 1000]), rng.choice([100, 250, 500, 1000, 2000])
-    timed_s = rng.choice([0, 0, 0, 1800])
-    return Job(
-        step_s=step_s,
-        jitter=rng.choice([0.02, 0.05, 0.15, 0.3]),
-        stride=rng.choice([1, 1, 5, 10]) if step_s < 2 else 1,
-        eval_every=eval_every,
-        eval_s=min(rng.uniform(10, 240), 0.05 * eval_every * step_s),  # people do not spend half their time on it
-        save_every=save_every,
-        save_s=min(rng.uniform(5, 120), 0.05 * save_every * step_s),
-        save_timed_s=timed_s,
-        announced=bool(timed_s) or rng.random() < 0.7,
-        compile_s=rng.uniform(20, 300),
-        hiccup=rng.choice([0.0, 0.0003, 0.001]),
-        looks=(
-            Motion.WAITS if rng.random() < lulls else rng.choices((Motion.UNCLEAR, Motion.STORAGE), (9, 1))[0],
-            Motion.WAITS
-            if rng.random() < lulls
-            else rng.choices((Motion.WRITES, Motion.STORAGE, Motion.UNCLEAR), (7, 1.5, 1.5))[0],
-        ),
-    )
-
-
-def lines(job: Job, rng: random.Random, hours: float) -> Iterator[tuple[float, int, str, Motion]]:
-    """(seconds, step, kind, what the time since the last step line looked like) of every line the job prints."""
-    looks = Motion.UNCLEAR
-    now, step, saved = job.compile_s, 0, 0.0
-    while now < hours * 3600:
-        step += 1
-        took = job.step_s * rng.lognormvariate(0, job.jitter)
-        if rng.random() < job.hiccup:
-            took += rng.uniform(1, 8)
-        if step == 1:
-            took += job.compile_s
-        now += took
-        if step % job.stride == 0:
-            yield now, step, Kind.STEP, looks
-            looks = Motion.UNCLEAR
-        if job.eval_every and step % job.eval_every == 0:
-            if job.announced:
-                yield now + 0.1, step, PAUSE, looks
-            looks = job.looks[0]
-            now += job.eval_s * rng.uniform(0.85, 1.15)
-        due = now - saved >= job.save_timed_s if job.save_timed_s else step % job.save_every == 0
-        if due:
-            saved = now
-            if job.announced:
-                yield now + 0.1, step, PAUSE, looks
-            looks = job.looks[1]
-            now += job.save_s * rng.uniform(0.8, 1.3)
-
-
-def evidence(seconds: float, step: int, kind: str) -> Evidence:
+def evidence(seconds: float, step: int, kind: str, text: str) -> Evidence:
     at = START + timedelta(seconds=seconds)
-    return Evidence(f"{seconds}", at, at, Source.JOB_LOG, kind, Where(job=1, attempt=0), data={"step": step})
+    return Evidence(f"{seconds}", at, at, Source.JOB_LOG, kind, Where(job=1, attempt=0), text, data={"step": step})
 
 
 def waits_until(
-    rhythm: Rhythm, watched: Watched, end_s: float, sees: Callable[[], Motion]
+    rhythm: Rhythm, watched: Watched, end_s: float, scene: Scene, gpus: Gpus, rng: random.Random
 ) -> tuple[float | None, Watched]:
     """The silence at which the daemon would call it a hang, if that is before ``end_s``; and what it saw."""
-    last, ask = rhythm.last_at, ask_after_s(rhythm)
+    last, ask, peek = rhythm.last_at, ask_after_s(rhythm), peek_after_s(rhythm)
     assert last is not None and ask is not None
+    watched = replace(
+        watched, step=rhythm.last_step, motion=None, waits_since=None, waits_s=0.0, waits_looks=0, stillness=None
+    )
     now_s, began_s, looks = ask, None, 0
-    watched = replace(watched, step=rhythm.last_step, motion=None, waits_since=None, waits_s=0.0)
+    if peek is not None:  # in a long step one node is asked first, whether its GPUs stand
+        while peek < ask:
+            stands = scene.stillness(peek, gpus, last)
+            if stands is not None and stands.still_s >= PEEK_STILL_S:
+                now_s = peek + ANSWER_S
+                break
+            peek += PEEK_EVERY_S
     while now_s < end_s:
-        seen = sees()
-        if seen is Motion.STOPPED or began_s is not None:
-            began = last + timedelta(seconds=began_s or now_s)
-            pause = now_s > (usual_s(rhythm, LIMITS) or 0.0)
-            watched = looked(watched, seen, began, last + timedelta(seconds=now_s), pause=pause)
+        motion = scene.motion(now_s, began_s, gpus, rng)
+        if motion is Motion.STOPPED or began_s is not None:
+            began = last + timedelta(seconds=began_s if began_s is not None else now_s)
+            watched = looked(
+                watched,
+                motion,
+                began,
+                last + timedelta(seconds=now_s),
+                pause=now_s > (usual_s(rhythm, LIMITS) or 0.0),
+                stillness=scene.stillness(now_s, gpus, last),
+            )
         began_s, looks = now_s, looks + 1
-        step_s = next_look_s(looks)
+        step_s = next_look_s(looks, NODES)
         hung = hung_after_s(rhythm, watched, LIMITS)
         if hung is not None and hung <= now_s + ANSWER_S + step_s:
             at_s = max(hung, now_s + ANSWER_S)
             return (at_s if at_s < end_s else None), watched
         now_s += step_s
+        if now_s < ask and watched.stillness is None and watched.motion is not None:
+            now_s = ask  # a GPU works again: no more questions before the usual time
     return None, watched
-
-
-def seen(rng: random.Random, looks: Motion, blink: float) -> Motion:
-    """What one comparison shows of a silence that looks like ``looks``."""
-    return Motion.WAITS if rng.random() < blink else looks
 
 
 def thresholds(rhythm: Rhythm) -> dict[str, float]:
@@ -149,88 +107,127 @@ def thresholds(rhythm: Rhythm) -> dict[str, float]:
 
 @dataclass
 class Count:
-    delays: list[float]
-    targets: list[float]
-    alarms: int = 0
-    in_steps: int = 0  # hangs that began where no pause was due
-    in_steps_within: int = 0
+    delays: list[float] = field(default_factory=list)  # from the moment it hung
+    from_line: list[float] = field(default_factory=list)
+    targets: list[float] = field(default_factory=list)
+    kinds: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    alarms: list[str] = field(default_factory=list)
 
-    def told(self, hours: float) -> dict[str, object]:
-        within = sum(delay <= 1.001 * target for delay, target in zip(self.delays, self.targets, strict=True))
-        return {
-            "within_target": round(within / len(self.delays), 4),
-            "within_60_s_or_target": round(
-                sum(d <= max(60.0, t) for d, t in zip(self.delays, self.targets, strict=True)) / len(self.delays), 4
-            ),
-            "outside_pauses": self.in_steps,
-            "outside_pauses_within_target": round(self.in_steps_within / max(self.in_steps, 1), 4),
+    def add(self, delay: float, onset: float, target: float, kinds: list[str]) -> None:
+        self.delays.append(delay - onset)
+        self.from_line.append(delay)
+        self.targets.append(target)
+        for kind in kinds:
+            self.kinds[kind].append((delay - onset, target))
+
+    def told(self, hours: float, kinds: bool) -> dict[str, object]:
+        made: dict[str, object] = {
+            **_shares(list(zip(self.delays, self.targets, strict=True))),
+            "within_target_from_line": _shares(list(zip(self.from_line, self.targets, strict=True)))["within_target"],
             "median_s": round(statistics.median(self.delays), 1),
             "p90_s": round(sorted(self.delays)[int(0.9 * len(self.delays))], 1),
-            "false_alarms": self.alarms,
-            "false_alarms_per_1000_job_hours": round(1000 * self.alarms / hours, 2),
+            "curve": {
+                str(s): round(sum(d <= s for d in self.delays) / len(self.delays), 3)
+                for s in (10, 15, 20, 30, 45, 60, 120, 300)
+            },
+            "false_alarms": len(self.alarms),
+            "false_alarms_per_1000_job_hours": round(1000 * len(self.alarms) / hours, 2),
         }
+        if kinds:
+            made["kinds"] = {
+                name: {"hangs": len(found), **_shares(found)} for name, found in sorted(self.kinds.items())
+            }
+            made["alarms"] = self.alarms
+        return made
 
 
-def run(jobs: int, hours: float, seed: int, provable: float, lulls: float, blink: float) -> dict[str, object]:
-    rng = random.Random(seed)
-    counts = {rule: Count([], []) for rule in RULES}
-    watched_h = 0.0
-    for _ in range(jobs):
-        watched_h += follow(draw(rng, lulls), rng, hours, counts, provable, blink)
+def _shares(found: list[tuple[float, float]]) -> dict[str, float]:
+    count = max(len(found), 1)
     return {
-        "jobs": jobs,
-        "job_hours": round(watched_h, 1),
-        "hangs": len(counts["rhythm"].delays),
-        **{rule: count.told(watched_h) for rule, count in counts.items()},
+        "within_target": round(sum(delay <= 1.001 * target for delay, target in found) / count, 4),
+        "within_60_s": round(sum(delay <= 60.0 for delay, _ in found) / count, 4),
+        "within_60_s_or_target": round(sum(delay <= max(60.0, target) for delay, target in found) / count, 4),
     }
 
 
-def follow(
-    job: Job, rng: random.Random, hours: float, counts: dict[str, Count], provable: float, blink: float
-) -> float:
+def run(options: argparse.Namespace) -> dict[str, object]:
+    rng = random.Random(options.seed)
+    counts = {rule: Count() for rule in RULES}
+    hours = 0.0
+    for _ in range(options.jobs):
+        hours += follow(draw(rng, options.lulls, slow=options.slow), rng, options, counts)
+    return {
+        "jobs": options.jobs,
+        "seed": options.seed,
+        "job_hours": round(hours, 1),
+        "hangs": len(counts["rhythm"].delays),
+        **{rule: count.told(hours, options.kinds) for rule, count in counts.items()},
+    }
+
+
+def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: dict[str, Count]) -> float:
     """One job to its hang; returns the hours watched."""
-    rhythm, watched = Rhythm(), Watched()
-    hang_after, last = rng.uniform(0.3, 1.0) * hours * 3600, 0.0
-    hang = Motion.WAITS if rng.random() < provable else rng.choice((Motion.UNCLEAR, Motion.UNCLEAR, Motion.UNKNOWN))
-    if hang is Motion.WAITS and rng.random() < 0.05:
-        hang = Motion.STOPPED
-    for seconds, step, kind, looks in lines(job, rng, hours):
-        item = evidence(seconds, step, kind)
-        ask, silent_s = ask_after_s(rhythm), 0.0
-        if kind == Kind.STEP and rhythm.last_at is not None and ask is not None:
-            silent_s = (item.at - rhythm.last_at).total_seconds()
-            if seconds > hang_after:
-                target = max(15.0, 3.0 * (rhythm.gap_s or 0.0))
-                found, _ = waits_until(rhythm, watched, 1e5, lambda: hang)
-                in_steps = usual_s(rhythm, LIMITS) == allowed_s(rhythm, LIMITS)
-                for rule, delay in {**thresholds(rhythm), "looks": found}.items():
-                    assert delay is not None
-                    counts[rule].in_steps += in_steps
-                    counts[rule].in_steps_within += in_steps and delay <= 1.001 * target
-                    counts[rule].delays.append(delay)
-                    counts[rule].targets.append(target)
-                break
-            if silent_s > ask:
+    rhythm, watched, gpus = Rhythm(), Watched(), Gpus(job)
+    hang_after, before = rng.uniform(0.3, 1.0) * options.hours * 3600, 0.0
+    kind, hang = hang_scene(rng, options.provable)
+    for seconds, step, line, text, scene in lines(job, rng, options.hours, options.blink):
+        ask = None
+        if line == Kind.STEP and rhythm.last_at is not None and (seconds - before > 5.0 or seconds > hang_after):
+            ask = ask_after_s(rhythm)
+        if ask is not None and seconds > hang_after:
+            onset = max(hang_after - before, 0.0)
+            target = max(15.0, 3.0 * (rhythm.gap_s or 0.0))
+            found, _ = waits_until(rhythm, watched, FOR_EVER_S, scene.then(onset, hang), gpus, rng)
+            pause = name_of(scene)
+            names = [
+                f"hang: {kind}",
+                f"begins: {pause}",
+                f"telemetry: {job.telemetry}",
+                f"jitter: {job.jitter}",
+                _rhythm_name(rhythm),
+            ]
+            for rule, delay in {**thresholds(rhythm), "looks": found}.items():
+                assert delay is not None
+                counts[rule].add(max(delay, onset), onset, target, names)
+            break
+        if ask is not None:
+            silent_s = seconds - before
+            peek = peek_after_s(rhythm)
+            if silent_s > (peek if peek is not None else ask):
+                what = f"{name_of(scene)}, {scene.name}, {job.telemetry}, {silent_s:.0f} s at gap {rhythm.gap_s:.1f} s"
                 for rule, least_s in thresholds(rhythm).items():
-                    counts[rule].alarms += silent_s > least_s
-                found, watched = waits_until(rhythm, watched, silent_s, partial(seen, rng, looks, blink))
-                counts["looks"].alarms += found is not None
-        rhythm = observe(rhythm, item)
-        if kind == Kind.STEP:
+                    if silent_s > least_s:
+                        counts[rule].alarms.append(what)
+                found, watched = waits_until(rhythm, watched, silent_s, scene, gpus, rng)
+                if found is not None:
+                    counts["looks"].alarms.append(what)
+        if line == Kind.STEP:
+            gpus.passed(scene, START + timedelta(seconds=before), seconds - before)
+            before = seconds
+        rhythm = observe(rhythm, evidence(seconds, step, line, text))
+        if line == Kind.STEP:
             watched = went_on(watched, rhythm.last_step)
-        last = seconds
-    return last / 3600
+    return before / 3600
+
+
+def _rhythm_name(rhythm: Rhythm) -> str:
+    gap_s = rhythm.gap_s or 0.0
+    return "gap: " + ("< 1 s" if gap_s < 1 else "< 5 s" if gap_s < 5 else "< 20 s" if gap_s < 20 else ">= 20 s")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--hours", type=float, default=12.0)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--provable", type=float, default=0.9, help="share of hangs that looks can prove")
+    parser.add_argument("--provable", type=float, default=0.9, help="share of hangs in which the whole job only waits")
     parser.add_argument("--lulls", type=float, default=0.03, help="share of jobs whose pauses look like waiting")
     parser.add_argument("--blink", type=float, default=0.02, help="chance that one comparison in a pause looks so")
     parser.add_argument("--confirm", type=float, default=LIMITS.stall_confirm, help="as [judgement] stall_confirm")
-    options = vars(parser.parse_args())
-    LIMITS = replace(LIMITS, stall_confirm=options.pop("confirm"))
-    print(json.dumps(run(**options)))
+    parser.add_argument("--slow", action="store_true", help="only jobs with steps of 20 to 120 s")
+    parser.add_argument(
+        "--kinds", action="store_true", help="also by kind of hang, of pause, of telemetry; each false alarm"
+    )
+    given = parser.parse_args()
+    LIMITS = replace(LIMITS, stall_confirm=given.confirm)
+    print(json.dumps(run(given)))

@@ -24,7 +24,7 @@ from sentinel.adapters.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose
 from sentinel.errors import Timeout, Unavailable
 from sentinel.evidence.diagnostics import Answer, read_diagnostic
-from sentinel.evidence.gpu_samples import FAST, WATCHED
+from sentinel.evidence.gpu_samples import DRAM_ACTIVE, FAST, TENSOR_ACTIVE, TRAFFIC, WATCHED
 
 DOUBLE = Path(__file__).parents[2] / "deploy" / "lab" / "fake_dcgm"
 MODULES = ("pydcgm", "dcgm_structs", "dcgm_agent", "dcgm_fields", "logger", "fake_state", "diag_output")
@@ -157,6 +157,18 @@ def test_health_answers_by_entity_and_code(engine: HostEngine) -> None:
         assert {"entity_group", "entity", "system", "health", "code", "text"} <= set(incident)
 
 
+def test_fields_of_the_profiling_module_are_there_or_it_is_told_why_not(engine: HostEngine) -> None:
+    ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
+    engine.watch("fields", ids, FAST)
+    why = engine.watch_if_possible("traffic", ids, TRAFFIC)
+    engine.refresh()
+    assert engine.latest("fields"), "whatever came of it, the rest goes on"
+    if why is None:
+        for readings in engine.latest("traffic").values():
+            values = [value for number, (value, _) in readings.items() if number in (TENSOR_ACTIVE, DRAM_ACTIVE)]
+            assert all(value is None or 0.0 <= value <= 1.0 for value in values)
+
+
 def test_the_same_name_twice_is_refused_as_an_error_of_ours(engine: HostEngine) -> None:
     ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
     engine.watch("twice", ids, FAST)
@@ -174,6 +186,24 @@ def test_every_xid_with_its_own_time(double: HostEngine, state: State) -> None:
     assert double.events("events") == [(2, 31, times[0]), (2, 79, times[1])]
     double.watch("fields", [2], [230])
     assert double.latest("fields")[2][230][0] == 79, "the last one stays for ever"
+
+
+def test_a_release_without_the_profiling_fields(double: HostEngine, state: State) -> None:
+    state.write(unknown_fields=list(TRAFFIC))
+    assert double.watch_if_possible("traffic", [0], TRAFFIC) is not None
+    state.write(unknown_fields=[TENSOR_ACTIVE])
+    assert double.watch_if_possible("some", [0], TRAFFIC) is None, "what it has is watched"
+    assert TENSOR_ACTIVE in double.unknown_fields
+
+
+def test_a_profiling_module_in_other_hands(double: HostEngine, state: State) -> None:
+    state.write(refused_watches={str(DRAM_ACTIVE): -34})
+    double.watch("fields", [0], FAST)
+    assert "-34" in (double.watch_if_possible("traffic", [0], TRAFFIC) or "")
+    assert double.latest("fields")[0]
+    state.write(engine="another")
+    with pytest.raises(DcgmRefusal):  # a connection that is gone is no missing module
+        double.watch_if_possible("again", [0], TRAFFIC)
 
 
 def test_an_embedded_engine_is_never_started() -> None:

@@ -137,7 +137,10 @@ class _Samples:
         return state, fake_state.gpus(state)
 
     def WatchFields(self, fieldGroup, updateFreq, maxKeepAge, maxKeepSamples):
-        fake_state.call(self._handle.handle)
+        state = fake_state.call(self._handle.handle)
+        for number, code in state.get("refused_watches", {}).items():
+            if int(number) in fieldGroup.fieldIds:
+                raise dcgm_structs.error_of(code)
         self._watched.update(fieldGroup.fieldIds)
 
     def GetLatest_v2(self, fieldGroup):

@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.adapters.dcgm import XID_FIELD, Bindings, HostEngine
 from sentinel.agent.probes import begin, say
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
-from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, OK, PCI_BUS_ID, WATCHED
+from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, OK, PCI_BUS_ID, TRAFFIC, WATCHED
 
 STALE_S = 10.0  # a value whose reading is older than this is not known any more
 
@@ -82,6 +82,7 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
     engine.watch("fields", ids, [*WATCHED, MINOR, PCI_BUS_ID])
     engine.watch("events", ids, [XID_FIELD])
     engine.watch("fast", ids, FAST)
+    moved = bool(arguments.get("profiling", True)) and engine.watch_if_possible("traffic", ids, TRAFFIC) is None
     engine.set_health("fields")
     engine.refresh()
     interval_s, health_s = arguments["interval_s"], arguments["health_s"]
@@ -99,6 +100,9 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
             statuses = engine.statuses(ids)
             gpus = [{**gpu, "status": statuses.get(gpu["id"])} for gpu in gpus]
         latest = engine.latest("fields" if full else "fast")
+        if full and moved:
+            for gpu, readings in engine.latest("traffic").items():
+                latest.setdefault(gpu, {}).update(readings)
         message: dict[str, Any] = {
             "type": "sample",
             "via": "dcgm",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -78,6 +79,20 @@ def environments(job: int, proc: Path = Path("/proc"), node: str = "") -> list[t
     return sorted(found, key=lambda item: (item[1] is None, item[1] or 0, item[0]))
 
 
+def own_gpus(gpus: object, environments: Iterable[dict[str, str]]) -> object:
+    """Those of the node's GPUs that Slurm gave the job, where its processes say so; else all: it has the node alone."""
+    if not isinstance(gpus, list):
+        return gpus
+    given: set[int] = set()
+    for found in environments:
+        listed = found.get("SLURM_STEP_GPUS") or found.get("SLURM_JOB_GPUS") or ""
+        if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", listed):
+            return gpus
+        given.update(map(int, listed.split(",")))
+    own = [gpu for gpu in gpus if isinstance(gpu, dict) and gpu.get("index") in given]
+    return own if len(own) == len(given) else gpus
+
+
 def _processes(job: int, proc: Path, ticks: int) -> Iterator[_Process]:
     wanted = f"SLURM_JOB_ID={job}".encode()
     for entry in proc.iterdir():
@@ -123,9 +138,13 @@ def _rank(environment: dict[str, str]) -> int | None:
 
 def main() -> None:
     arguments = begin()
-    tasks = tasks_of(int(arguments["job"]), node=str(arguments.get("node", "")))
+    job, node = int(arguments["job"]), str(arguments.get("node", ""))
+    tasks = tasks_of(job, node=node)
     result = {"tasks": [asdict(task) for task in tasks], "at_s": time.monotonic()}
     result.update({name: arguments[name] for name in ("gpus", "has_gpus") if name in arguments})
+    if result.get("gpus"):
+        here = (p.environment for p in _processes(job, Path("/proc"), 100))
+        result["gpus"] = own_gpus(result["gpus"], (e for e in here if e.get("SLURMD_NODENAME", node) in (node, "")))
     say({"result": result})
 
 

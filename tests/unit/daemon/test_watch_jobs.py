@@ -139,14 +139,14 @@ async def test_suspension_that_began_and_ended_between_two_looks_is_no_stall(wor
 
 
 async def test_tasks_that_run_are_in_a_pause(world: Worlds) -> None:
-    """At step 100 a job may evaluate: its tasks are asked some seconds apart, and less often in time."""
+    """At step 100 a job may evaluate: its tasks are asked every 2.5 s (a large job's less often in time)."""
     orders = FakeOrders({("n1", "task_states"): tasks("R", "S"), ("n2", "task_states"): tasks("D", "S")})
     scene = Scene(world(), orders=orders)
     await steps(scene, 30, last=100)
     assert await look(scene, 4.9) == [] and orders.asked == []
     for _ in range(100):
         assert await look(scene, 0.25) == []
-    assert len(orders.asked) == 2 * 8
+    assert len(orders.asked) == 2 * 10
 
 
 async def test_stopped_task_is_no_pause(world: Worlds) -> None:
@@ -205,6 +205,31 @@ async def test_gpus_tell_a_poll_from_work(world: Worlds, gpus: object, hung: boo
             orders.answers[node, "task_states"] = still("R", "R", cpu_s=now_s, has_gpus=True, gpus=gpus)
         await look(scene, 1.1)
     assert (scene.kinds[:1] == [Kind.STALL]) is hung
+
+
+def standing(since_s: float, now_s: float, *, works: bool = False) -> dict[str, object]:
+    """A node whose GPU has stood since then, or works."""
+    gpu = {"index": 0, "utilisation": 1.0, "power_w": 180.0, "usual_w": 600.0, "traffic": 0.6 if works else 0.0,
+           "still_s": 0.0 if works else now_s - since_s, "stood": []}  # fmt: skip
+    return still("S", "S", has_gpus=True, gpus=[gpu])
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_in_a_long_step_one_node_is_asked_and_all_once_its_gpus_stand(world: Worlds, hangs: bool) -> None:
+    orders = FakeOrders()
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37, gap_s=60.0)
+    for now_s in range(1, 60):
+        for node in ("n1", "n2"):
+            orders.answers[node, "task_states"] = standing(20.0, now_s, works=not hangs or now_s < 20)
+        await look(scene, 1.0)
+        if scene.kinds:
+            break
+    if hangs:
+        assert scene.kinds[0] == Kind.STALL and 32 <= now_s <= 40  # it stood for 12 s; the steps alone explain 180 s
+        return
+    assert scene.kinds == []
+    assert {node for node, _, _ in orders.asked} == {"n1"} and len(orders.asked) <= 7
 
 
 async def test_one_rank_that_moves_is_no_proof(world: Worlds) -> None:

@@ -1,0 +1,231 @@
+"""Jobs for the bench of silent hangs, and what looks at their processes and GPUs show. Knows nothing of the rules.
+
+No field data of this is public. What is assumed, and why:
+
+- Steps of 0.2 to 20 s, evenly in the logarithm (published runs report 0.3 to 30 s), lognormal with jitter 0.02 to 0.3.
+- Evaluations of 10 to 240 s and saves of 5 to 120 s, each at most a twentieth of the time; three jobs in ten do not print a
+  line before them; every fourth saves by the clock, announced. Times vary by 15 to 30 %.
+- In each step the GPUs stand for up to 15 % of it (input, optimizer on the host, stragglers); hiccups of 1 to 8 s at up to
+  one step in 1,000, in which they stand.
+- Telemetry: six jobs in ten run on nodes with DCGM's profiling fields (dcgm-exporter's defaults have them), three with power
+  and utilisation alone, one with none.
+- An evaluation works the GPUs on three nodes in four jobs; in others the host computes (scores, generation in a server) or
+  reads storage. Power in it is 0.5 to 1.0 of the usual: generation is bound by memory. Where only power is known, an
+  evaluation at low power looks like spinning.
+- A save writes in seven jobs of ten, sleeps in storage or computes on the host (serialises) in the rest; the GPUs stand.
+- LULLS of the jobs only wait in evaluations, and as many in saves: another service does the work (an object store's
+  client, a judge, a barrier of another kind).
+- One comparison of two looks in BLINK of the cases shows no life although there is: it fell between two batches. That long
+  comparisons show it as often as short ones is to our disadvantage.
+- Of hangs PROVABLE only wait (a twentieth of them: a task is stopped). Of the rest a third loops on the host with all GPUs
+  standing, a sixth sleeps in storage, a sixth keeps a GPU at full power, and a third is on nodes that do not answer.
+- A job may hang in any second of its time, so that as many hangs begin in pauses as these take of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from sentinel.evidence.progress import PAUSE
+from sentinel.evidence.standstill import Motion, Stillness
+from sentinel.model import Kind
+
+TRAFFIC, POWER, NONE = "profiling", "power", "none"
+LOW_POWER, FULL_POWER = 0.75, 0.9  # of the usual; see sentinel.evidence.standstill
+STRETCHES, NEWEST, STRETCH_S = 24, 6, 4.0  # as the agent remembers them
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a stretch of time looks like: what the processes do, and whether the GPUs stand; perhaps another one later."""
+
+    name: str
+    processes: str  # waits, host, writes, storage, stopped, silent
+    stands: bool
+    power: float = 1.0
+    blink: float = 0.0
+    later: tuple[float, Scene] | None = None
+
+    def then(self, after_s: float, scene: Scene) -> Scene:
+        return replace(self, later=(after_s, scene))
+
+    def at(self, seconds: float) -> Scene:
+        return self.later[1] if self.later is not None and seconds >= self.later[0] else self
+
+    def motion(self, now_s: float, began_s: float | None, gpus: Gpus, rng: random.Random) -> Motion:
+        """What the comparison of two looks shows; the former in a comparison that spans both scenes."""
+        scene = self.at(now_s)
+        if scene is not self and scene.processes != "stopped" and (began_s is None or began_s < self.later[0]):  # type: ignore[index]
+            scene = self
+        if scene.processes == "stopped":
+            return Motion.STOPPED
+        if scene.processes == "silent":
+            return Motion.UNKNOWN
+        if rng.random() < scene.blink:
+            return Motion.WAITS
+        found = {"writes": Motion.WRITES, "storage": Motion.STORAGE}.get(scene.processes)
+        if found is not None:
+            return found
+        word = gpus.word(scene)
+        if word == "works":
+            return Motion.WORKS
+        if word == "unclear":
+            return Motion.UNCLEAR
+        return Motion.LOOPS if scene.processes == "host" else Motion.WAITS
+
+    def stillness(self, now_s: float, gpus: Gpus, last: datetime) -> Stillness | None:
+        scene = self.at(now_s)
+        if gpus.job.telemetry == NONE or scene.processes == "silent" or gpus.word(scene) != "stands":
+            return None
+        since_s = 0.0
+        if scene is not self and gpus.word(self) != "stands":
+            since_s = self.later[0]  # type: ignore[index]
+        still_s = max(0.0, now_s - since_s - 1.0)  # telemetry is a second old
+        return Stillness(still_s, last + timedelta(seconds=now_s - still_s), tuple(gpus.stood))
+
+
+@dataclass(frozen=True)
+class Job:
+    step_s: float
+    jitter: float
+    stride: int
+    eval_every: int
+    eval_s: float
+    save_every: int
+    save_s: float
+    save_timed_s: float  # 0: by steps
+    announced: bool
+    compile_s: float
+    hiccup: float  # chance per step of a delay of 1 to 8 s
+    telemetry: str
+    idle: float  # share of each step in which the GPUs stand
+    evaluation: Scene
+    save: Scene
+
+
+@dataclass
+class Gpus:
+    """What the agents remember of a job's GPUs: since when and for how long they stood."""
+
+    job: Job
+    stood: list[tuple[datetime, float]] = field(default_factory=list)
+
+    def word(self, scene: Scene) -> str:
+        """ "stands", "works" or "unclear", as far as the telemetry of the job's nodes can tell."""
+        if self.job.telemetry == NONE:
+            return "unclear"
+        if scene.stands:
+            return "stands"
+        if self.job.telemetry == TRAFFIC or scene.power >= FULL_POWER:
+            return "works"
+        return "stands" if scene.power <= LOW_POWER else "unclear"
+
+    def passed(self, scene: Scene, since: datetime, length_s: float) -> None:
+        """The time between two step lines is over."""
+        if self.word(scene) == "stands" and scene.name != "step":
+            self._add(since, length_s)
+        elif scene.name == "hiccup":
+            self._add(since, min(length_s, 8.0))
+        elif self.job.idle * self.job.step_s >= STRETCH_S:
+            self._add(since, self.job.idle * self.job.step_s)
+
+    def _add(self, since: datetime, length_s: float) -> None:
+        if length_s < STRETCH_S or self.job.telemetry == NONE:
+            return
+        self.stood.append((since + timedelta(seconds=0.5), length_s))
+        if len(self.stood) > STRETCHES:
+            self.stood.remove(min(self.stood[:-NEWEST], key=lambda item: item[1]))
+
+
+def draw(rng: random.Random, lulls: float, *, slow: bool = False) -> Job:
+    step_s = rng.uniform(20, 120) if slow else 10 ** rng.uniform(-0.7, 1.3)  # 0.2 to 20 s
+    eval_every, save_every = rng.choice([0, 100, 200, 250, 500, 1000]), rng.choice([100, 250, 500, 1000, 2000])
+    if slow:
+        eval_every, save_every = rng.choice([0, 10, 20, 25, 50]), rng.choice([10, 25, 50, 100])
+    timed_s = rng.choice([0, 0, 0, 1800])
+    return Job(
+        step_s=step_s,
+        jitter=rng.choice([0.02, 0.05, 0.15, 0.3]),
+        stride=rng.choice([1, 1, 5, 10]) if step_s < 2 else 1,
+        eval_every=eval_every,
+        eval_s=min(rng.uniform(10, 240), 0.05 * eval_every * step_s),  # people do not spend half their time on it
+        save_every=save_every,
+        save_s=min(rng.uniform(5, 120), 0.05 * save_every * step_s),
+        save_timed_s=timed_s,
+        announced=bool(timed_s) or rng.random() < 0.7,
+        compile_s=rng.uniform(20, 300),
+        hiccup=rng.choice([0.0, 0.0003, 0.001]),
+        telemetry=rng.choices((TRAFFIC, POWER, NONE), (6, 3, 1))[0],
+        idle=rng.uniform(0.0, 0.15),
+        evaluation=_evaluation(rng, lulls),
+        save=_save(rng, lulls),
+    )
+
+
+def _evaluation(rng: random.Random, lulls: float) -> Scene:
+    if rng.random() < lulls:
+        return Scene("evaluation that waits", "waits", stands=True)
+    kind = rng.choices(("works", "host", "storage"), (7.5, 1.5, 1))[0]
+    if kind == "works":
+        return Scene("evaluation", "waits", stands=False, power=rng.uniform(0.5, 1.0))
+    return Scene(f"evaluation on {kind}", kind, stands=True)
+
+
+def _save(rng: random.Random, lulls: float) -> Scene:
+    if rng.random() < lulls:
+        return Scene("save that waits", "waits", stands=True)
+    kind = rng.choices(("writes", "storage", "host"), (7, 1.5, 1.5))[0]
+    return Scene(f"save: {kind}", kind, stands=True)
+
+
+def hang_scene(rng: random.Random, provable: float) -> tuple[str, Scene]:
+    if rng.random() < provable:
+        kind = "stopped" if rng.random() < 0.05 else "waits"
+    else:
+        kind = rng.choices(("host", "storage", "works", "silent"), (2, 1, 1, 2))[0]
+    if kind == "works":
+        return "a GPU at full power", Scene("hang", "waits", stands=False)
+    return kind, Scene("hang", kind, stands=True)
+
+
+def lines(job: Job, rng: random.Random, hours: float, blink: float) -> Iterator[tuple[float, int, str, str, Scene]]:
+    """(seconds, step, kind, text, what the time since the last step line looked like) of every line the job prints."""
+    step_scene = Scene("step", "host", stands=False, blink=blink)
+    hiccup = Scene("hiccup", "host", stands=False, blink=blink)
+    evaluation, save = replace(job.evaluation, blink=blink), replace(job.save, blink=blink)
+    scene = step_scene
+    now, step, saved = job.compile_s, 0, 0.0
+    while now < hours * 3600:
+        step += 1
+        took = job.step_s * rng.lognormvariate(0, job.jitter)
+        if rng.random() < job.hiccup:
+            took += rng.uniform(1, 8)
+            scene = hiccup if scene is step_scene else scene
+        if step == 1:
+            took += job.compile_s
+        now += took
+        if step % job.stride == 0:
+            yield now, step, Kind.STEP, "", scene
+            scene = step_scene
+        if job.eval_every and step % job.eval_every == 0:
+            if job.announced:
+                yield now + 0.1, step, PAUSE, "running evaluation", scene
+            scene = evaluation
+            now += job.eval_s * rng.uniform(0.85, 1.15)
+        due = now - saved >= job.save_timed_s if job.save_timed_s else step % job.save_every == 0
+        if due:
+            saved = now
+            if job.announced:
+                yield now + 0.1, step, PAUSE, "saving checkpoint", scene
+            scene = save
+            now += job.save_s * rng.uniform(0.8, 1.3)
+
+
+def name_of(scene: Scene) -> str:
+    """Where in the job's life a silence lies, as the generator knows it."""
+    if scene.name in ("step", "hiccup"):
+        return "in a step"
+    return "in a save" if scene.name.startswith("save") else "in an evaluation"

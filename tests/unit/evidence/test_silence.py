@@ -1,0 +1,150 @@
+"""When silence is a hang: GPUs that stand for longer than ever, pauses of a kind that is known, chance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from sentinel.evidence.progress import PAUSE, Rhythm, observe, pauses_alike
+from sentinel.evidence.silence import Watched, hung_after_s, looked, next_look_s, peek_after_s
+from sentinel.evidence.standstill import Motion, Stillness
+from sentinel.model import Evidence, Kind, Source, Where, utc
+from sentinel.settings import Judgement
+
+LIMITS = Judgement()
+START = utc(1_900_000_000)
+
+
+def line(at_s: float, step: int, kind: str = Kind.STEP, text: str = "") -> Evidence:
+    at = START + timedelta(seconds=at_s)
+    return Evidence(f"{at_s}", at, at, Source.JOB_LOG, kind, Where(job=1, attempt=0), text, data={"step": step})
+
+
+class Training:
+    """A job that makes steps of ``gap_s``."""
+
+    def __init__(self, gap_s: float, *, step: int = 0) -> None:
+        self.gap_s, self.step, self.now_s, self.rhythm = gap_s, step, 0.0, Rhythm()
+
+    def steps(self, count: int) -> Training:
+        for _ in range(count):
+            self.step, self.now_s = self.step + 1, self.now_s + self.gap_s
+            self.rhythm = observe(self.rhythm, line(self.now_s, self.step))
+        return self
+
+    def pause(self, seconds: float, text: str = "") -> Training:
+        if text:
+            self.rhythm = observe(self.rhythm, line(self.now_s + 0.01, self.step, PAUSE, text))
+        self.now_s += seconds
+        return self
+
+    def hung_after_s(
+        self, silent_s: float, motion: Motion, stood: tuple[tuple[float, float], ...] = ()
+    ) -> float | None:
+        """With all GPUs still since a second after the last line, and ``stood`` (at, for) before."""
+        last = START + timedelta(seconds=self.now_s)
+        earlier = tuple((START + timedelta(seconds=at_s), length_s) for at_s, length_s in stood)
+        still = Stillness(silent_s - 1.0, last + timedelta(seconds=1), earlier)
+        return hung_after_s(self.rhythm, Watched(motion=motion, stillness=still), LIMITS)
+
+
+def test_in_a_long_step_gpus_that_stand_for_longer_than_ever_are_a_hang() -> None:
+    job = Training(60.0).steps(30)
+    usual = job.hung_after_s(20.0, Motion.UNCLEAR)
+    assert usual is not None and usual > 180.0
+    for motion in (Motion.WAITS, Motion.LOOPS):
+        assert job.hung_after_s(20.0, motion) == LIMITS.stall_floor_s
+    assert peek_after_s(job.rhythm) == 12.0  # so that somebody asks that early
+
+
+@pytest.mark.parametrize("motion", [Motion.WORKS, Motion.WRITES, Motion.STORAGE, Motion.UNKNOWN, Motion.UNCLEAR])
+def test_a_sign_of_life_outweighs_gpus_that_stand(motion: Motion) -> None:
+    found = Training(60.0).steps(30).hung_after_s(20.0, motion)
+    assert found is not None and found > 180.0
+
+
+def test_a_job_whose_gpus_stand_in_each_step_gets_its_time() -> None:
+    job = Training(60.0).steps(30)
+    stood = tuple((60.0 * n + 5.0, 20.0) for n in range(10, 29))  # an optimizer on the host
+    assert (job.hung_after_s(30.0, Motion.WAITS, stood) or 0.0) > 100.0
+    assert job.hung_after_s(35.0, Motion.WAITS, stood) == LIMITS.stall_floor_s
+
+
+def test_gpus_that_never_worked_for_the_job_say_nothing() -> None:
+    job = Training(60.0).steps(30)
+    still = Stillness(5_000.0, START - timedelta(seconds=60))
+    assert (hung_after_s(job.rhythm, Watched(motion=Motion.WAITS, stillness=still), LIMITS) or 0.0) > 100.0
+
+
+def test_a_young_job_is_not_known_well_enough() -> None:
+    job = Training(60.0).steps(10)
+    assert (job.hung_after_s(20.0, Motion.WAITS) or 0.0) > 100.0
+    assert peek_after_s(job.rhythm) is None
+
+
+def test_nobody_peeks_where_all_are_asked_as_early() -> None:
+    assert peek_after_s(Training(2.0).steps(30).rhythm) is None
+
+
+def evaluating(count: int, *, gap_s: float = 2.0) -> Training:
+    """Evaluates every 100 steps for 40 s and has just come to the next time."""
+    job = Training(gap_s).steps(100)
+    for _ in range(count):
+        job.pause(40.0).steps(100)
+    return job
+
+
+def test_in_a_pause_of_a_kind_that_is_known_gpus_are_compared_with_what_they_did_in_those() -> None:
+    job = evaluating(5)
+    assert pauses_alike(job.rhythm) >= 3
+    assert job.hung_after_s(20.0, Motion.WAITS) == LIMITS.stall_floor_s
+    stood = tuple((pause.at.timestamp() - START.timestamp() + 1.0, 38.0) for pause in job.rhythm.pauses)
+    assert (job.hung_after_s(40.0, Motion.WAITS, stood) or 0.0) > 60.0  # they always stand in it
+
+
+def test_the_first_pause_of_a_kind_is_no_hang_however_it_looks() -> None:
+    assert (evaluating(1).hung_after_s(60.0, Motion.WAITS) or 0.0) > 70.0
+    job = evaluating(8)  # and now step 1,000, at which it may save for the first time
+    job.pause(40.0).steps(100)
+    assert job.step == 1000 and pauses_alike(job.rhythm) == 0
+    assert (job.hung_after_s(60.0, Motion.WAITS) or 0.0) >= 300.0
+
+
+def test_an_announced_save_is_not_known_by_evaluations() -> None:
+    job = Training(2.0).steps(30)
+    for _ in range(4):
+        job.pause(40.0, "running evaluation").steps(7)
+    job.pause(0.0, "running evaluation")
+    assert pauses_alike(job.rhythm) == 4
+    job.pause(0.0, "saving checkpoint to /p")
+    assert pauses_alike(job.rhythm) == 0
+
+
+def test_one_comparison_that_shows_only_waiting_decides_nothing() -> None:
+    job = Training(5.0).steps(30)
+    at = START + timedelta(seconds=job.now_s)
+    watched = looked(Watched(), Motion.WAITS, at + timedelta(seconds=8), at + timedelta(seconds=10.5), pause=False)
+    usual = hung_after_s(job.rhythm, Watched(motion=Motion.UNCLEAR), LIMITS)
+    assert hung_after_s(job.rhythm, watched, LIMITS) == usual
+    watched = looked(watched, Motion.WAITS, at + timedelta(seconds=10.5), at + timedelta(seconds=13), pause=False)
+    assert hung_after_s(job.rhythm, watched, LIMITS) == 12.0
+
+
+def test_in_a_known_pause_waiting_must_last_and_be_seen_often() -> None:
+    job = evaluating(5)
+    watched = Watched(motion=Motion.WAITS, waits_s=12.5, waits_looks=5)
+    assert hung_after_s(job.rhythm, watched, LIMITS) == 12.0
+    for less in (
+        replace(watched, waits_looks=3),  # seldom asked
+        replace(watched, waits_s=9.0),
+        replace(watched, longest_pause_lull_s=7.5),  # it waited nearly as long before
+        replace(watched, longest_pause_lull_s=25.0, waits_s=100.0),  # a job that waits in its pauses
+    ):
+        assert (hung_after_s(job.rhythm, less, LIMITS) or 0.0) > 60.0
+
+
+def test_large_jobs_are_asked_less() -> None:
+    assert [next_look_s(looks, 8) for looks in (0, 10, 30)] == [2.5, 2.5, 10.0]
+    assert [next_look_s(looks, 512) for looks in (0, 10, 30)] == [2.5, 5.0, 10.0]
