@@ -369,6 +369,10 @@ def _lacking(parts: list[Part], shards: Mapping[int, frozenset[str]], world: int
             return f"no host that was looked at holds {visible(name)} with {size} bytes"
     if not any(part.marked for part in parts):
         return "no host that was looked at holds the end marker of the save (.metadata)"
+    sealed = {rank for part in parts if part.marked for rank in part.owners}
+    for part in parts:  # where each rank has a marker of its own, another's says nothing of it
+        if part.valid and not part.marked and not part.has.keys() & needs.keys() and not part.owners <= sealed:
+            return f"rank {min(part.owners - sealed)} has shards without an end marker: its save did not finish"
     return _uncovered(parts)
 
 

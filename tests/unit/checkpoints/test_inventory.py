@@ -45,6 +45,24 @@ def test_a_missing_node_is_noticed(make, per_rank, lost):
     assert one.valid is None
 
 
+def test_a_save_that_some_ranks_did_not_finish_is_none(make):
+    """Killed when one of four had written its marker: the shards of the others look whole."""
+    roots = spread(make, make.dcp("step-10", per_rank=True))
+    for rank in (0, 2):
+        (roots[rank] / f"run/step-10/__{rank}.metadata").unlink()
+    (one,) = join(listed(make, roots, "checksum"))
+    assert (one.valid, one.reason) == (None, "rank 0 has shards without an end marker: its save did not finish")
+
+
+def test_a_bare_copy_of_a_finished_ranks_shard_spoils_nothing(make):
+    roots = spread(make, make.dcp("step-10", per_rank=True))
+    bare = make.root / "nodes/n4/run/step-10/__2_0.distcp"
+    bare.parent.mkdir(parents=True)
+    shutil.copy2(roots[2] / "run/step-10/__2_0.distcp", bare)
+    (one,) = join(listed(make, [*roots, bare.parents[2]]))
+    assert one.valid is True
+
+
 def test_a_damaged_part_names_its_host(make):
     roots = spread(make, make.dcp("step-10", per_rank=True))
     shard = roots[2] / "run/step-10/__2_0.distcp"
