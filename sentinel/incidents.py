@@ -27,6 +27,7 @@ QUIET = frozenset(
         Kind.BUNDLE,
         Kind.LEFT_BEHIND,
         Kind.COUNTERS,
+        "rank_slower",  # and whether it has more work than the others is not known
         "persistence_off",  # a setting of the driver: slower to begin, no fault
     }
 )

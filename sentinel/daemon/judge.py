@@ -26,6 +26,7 @@ from sentinel.daemon.numbers import Onsets
 from sentinel.daemon.past import Past
 from sentinel.daemon.placing import located
 from sentinel.daemon.signals import Signals
+from sentinel.daemon.slowdown import usual_step_s
 from sentinel.daemon.under_way import with_plans
 from sentinel.errors import Unavailable
 from sentinel.evidence.prometheus import KIND as SIGNAL
@@ -318,7 +319,7 @@ class Judge:
         seen = self._live.attempts.get((incident.job or -1, incident.attempt or 0))
         if seen is not None:  # where it ran and how far it got must outlive us: the recovery needs it
             self._store.save_attempt(
-                seen.view, first_step=seen.first_step, last_step=seen.last_step, step_time_s=seen.step_time_s
+                seen.view, first_step=seen.first_step, last_step=seen.last_step, step_time_s=usual_step_s(seen)
             )
 
     async def look_back(self) -> None:

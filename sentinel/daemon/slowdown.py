@@ -12,22 +12,28 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from statistics import median
 
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.placing import gpus_per_node, node_of_rank
-from sentinel.evidence.laggards import FEW, Lag, lag
-from sentinel.evidence.slowdown import SLOW_FACTS, WINDOW, slowed
-from sentinel.model import Evidence
+from sentinel.evidence.laggards import FEW, Lag, from_start, lag
+from sentinel.evidence.slowdown import SLOW_FACTS, SLOWER, WINDOW, slowed
+from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 
+_START_S = 300.0  # reports of timers over so long, before a rank counts as slow from its start
+_START_STEPS = 5 * WINDOW
+_SLOWER = 1.2  # than the attempt before on other nodes
 _REPORTS_S = 1800.0  # NVRx reports every 300 s
 _STEADY = 0.7  # of the reports name the rank
 _TOGETHER_S = 900.0  # jobs that became slow within this time share a reason
+RANK_SLOWER = "rank_slower"  # kind of evidence: a rank takes longer, and whether it has more work is not known
 _RANK = re.compile(r"(?:rank=)?\b(\d{1,6})\b")
 
 
 class Slowdowns:
     def __init__(self, live: Live) -> None:
         self._live = live
+        self._told: set[str] = set()  # what was slow from its start
 
     def look(self, seen: AttemptSeen, now: datetime) -> list[Evidence]:
         """Evidence of a lasting slowdown, once for each; looked for after every few steps."""
@@ -37,11 +43,70 @@ class Slowdowns:
         found = slowed(seen.rhythm, now)
         if found is None:
             seen.slow.since = None
-            return []
+            return self._from_start(seen, now)
         if found.data.get("persistent") is not True or seen.slow.since is not None:
             return []
         seen.slow.since = now
         return [self._pointed(found, seen, now)]
+
+    def _from_start(self, seen: AttemptSeen, now: datetime) -> list[Evidence]:
+        """What no change shows: a rank that was never quicker; a machine that came new and is slower than the one before.
+        A rank whose work may be more than the others' is noted, for whoever looks later; nobody is told of it."""
+        if len(seen.rhythm.times) < _START_STEPS:
+            return []
+        found = []
+        reports = list(seen.timers)
+        if reports and (reports[-1][0] - reports[0][0]).total_seconds() >= _START_S:
+            lagging = from_start([report for _, report in reports])
+            place = self._place(lagging.ranks, seen) if lagging is not None else None
+            if lagging is not None and place is not None:
+                rank, node = lagging.ranks[0], self._home(lagging.ranks[0], seen) if lagging.pattern else None
+                words = f"rank {rank}{place}; " * bool(place and lagging.pattern) + lagging.words
+                item = self._since_start(seen, now, "rank", words, Where(rank=rank, node=node))
+                ranks = ",".join(map(str, lagging.ranks))
+                if lagging.pattern:
+                    found.append(replace(item, data={**item.data, "ranks": ranks}))
+                else:
+                    found.append(replace(item, kind=RANK_SLOWER, data={"ranks": ranks}))
+        if (slower := self._than_before(seen)) is not None:
+            found.append(self._since_start(seen, now, "node", slower[1], Where(node=slower[0])))
+        fresh = [item for item in found if item.id not in self._told]
+        self._told.update(item.id for item in fresh)
+        return fresh
+
+    def _than_before(self, seen: AttemptSeen) -> tuple[str, str] | None:
+        """The one machine that this attempt has and the one before had not, if its steps take longer, and words for it."""
+        job, attempt = seen.view.id, seen.view.restarts
+        earlier = [other for number in range(attempt) if (other := self._live.attempts.get((job, number))) is not None]
+        alike = [o for o in earlier if len(o.nodes) == len(seen.nodes) and (usual_step_s(o) or 0.0) > 0]
+        if not alike:
+            return None
+        took_s, before_s = usual_step_s(seen) or 0.0, usual_step_s(alike[-1]) or 0.0
+        quick_s = sorted(seen.rhythm.times)[len(seen.rhythm.times) // 4]  # not some steps: three in four
+        new = [name for name in seen.nodes if name not in alike[-1].nodes]
+        if took_s < _SLOWER * before_s or quick_s < SLOWER * before_s or len(new) != 1:
+            return None
+        words = f"steps take {took_s:.3f} s since the start of this attempt, {before_s:.3f} s in attempt"
+        return new[0], f"{words} {alike[-1].view.restarts}: {new[0]} is the one node that is new"
+
+    def _since_start(self, seen: AttemptSeen, now: datetime, what: str, words: str, where: Where) -> Evidence:
+        job, attempt = seen.view.id, seen.view.restarts
+        facts = self._facts([where.node], now) if where.node is not None else []
+        fact = facts[0] if facts else None
+        return Evidence(
+            id=stable_id("slow-start", job, attempt, what, where.rank, where.node),
+            at=now,
+            seen_at=now,
+            source=Source.PROGRESS,
+            kind=Kind.SLOW,
+            where=replace(where, job=job, attempt=attempt, path=seen.rhythm.where.path),
+            text=f"{words}; {where.node}: {fact.text[:200]}" if fact is not None else words,
+            data={
+                "step": seen.rhythm.last_step, "persistent": True, "pattern": "component", "watched": True,
+                "fact": fact.kind if fact is not None else None,
+            },
+            trust=Trust.USER,
+        )  # fmt: skip
 
     def _pointed(self, found: Evidence, seen: AttemptSeen, now: datetime) -> Evidence:
         """The evidence with whom the slowdown points at; ``watched``: its job goes on."""
@@ -120,6 +185,11 @@ class Slowdowns:
             other is not seen and not other.ended and other.slow.since is not None and other.slow.since >= since
             for other in self._live.attempts.values()
         )
+
+
+def usual_step_s(seen: AttemptSeen) -> float | None:
+    """What a step of this attempt takes as a rule; the last one that it printed, while there is no rule."""
+    return median(seen.rhythm.times) if len(seen.rhythm.times) >= 2 * WINDOW else seen.step_time_s
 
 
 def _named(pool: Iterable[Evidence], now: datetime) -> tuple[Counter[int], int]:

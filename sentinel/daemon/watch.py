@@ -16,7 +16,7 @@ from sentinel.daemon.lateness import Lateness
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.probe import slurmd_answers
 from sentinel.daemon.silence import Silences
-from sentinel.daemon.slowdown import Slowdowns
+from sentinel.daemon.slowdown import Slowdowns, usual_step_s
 from sentinel.errors import Unavailable
 from sentinel.evidence.progress import observe
 from sentinel.log import Log
@@ -336,7 +336,7 @@ class Watch:
         for seen in attempts:
             if seen.view.started_at is not None:
                 self._store.save_attempt(
-                    seen.view, first_step=seen.first_step, last_step=seen.last_step, step_time_s=seen.step_time_s
+                    seen.view, first_step=seen.first_step, last_step=seen.last_step, step_time_s=usual_step_s(seen)
                 )
 
 

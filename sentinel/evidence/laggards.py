@@ -19,6 +19,8 @@ LEAST = 3  # reports: two may agree by chance, where some rank always is the slo
 STEADY = 0.7  # of the reports name the same
 FEW = 8  # ranks of one node; more slow ones are no single part
 GREW = 2.0  # times the excess of before: what was there all along does not explain that steps became slower
+FROM_START = 8  # reports before a rank is called slow that was never quicker
+START_APART = 1.2  # of the others; below it, ranks whose work is only a little uneven would be named
 BRAKED = 0.9  # of the highest clock: GPUs of one kind under the same work run within a few percent of each other
 
 
@@ -41,6 +43,26 @@ def lag(since: Sequence[Report], before: Sequence[Report]) -> Lag | None:
         for judge in (_laggards, _staged, _turns, _awaited, _alike, _somebody):
             if (found := judge(late, early)) is not None:
                 return found
+    return None
+
+
+def from_start(reports: Sequence[Report]) -> Lag | None:
+    """Who is slow in its own work in nearly all reports there are, where no change shows it. The pattern is empty where it
+    is not known that ranks should take equally long: a stage with more work is slow from its start too."""
+    for form in FORMS[:2]:
+        known = [report for report in reports if report.form == form]
+        steady = _steady(known, _slow) if len(known) >= FROM_START else []
+        named = [rank for rank in steady if _excess(rank, known) >= START_APART - 1]
+        if not 0 < len(named) <= FEW:
+            continue
+        worst = max(named, key=lambda rank: _excess(rank, known))
+        count = sum(worst in _slow(report) for report in known)
+        words = f"{_those(named)} slow in {_timer_of(worst, known[-1])} in {count} of {len(known)} timer reports"
+        words += f" ({_excess(worst, known) + 1:.2f} times the others), never quicker{_clock(worst, known)}"
+        stages = {report.pipeline for report in known}
+        if stages == {1} or (form == FORMS[0] and 0 not in stages):
+            return Lag("component", words, tuple(named))
+        return Lag("", f"{words}; whether its stage has more work is not known", tuple(named))
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import sqrt
 from statistics import fmean, median
@@ -38,6 +38,9 @@ _HEAD = re.compile(rb"(?:(\(min, max\) time)|(max time)|\b(times)) across ranks 
 _ENTRY = re.compile(rb"([A-Za-z][\w/-]{0,63}) \.{0,48}: (?:\(" + _NUMBER + rb", " + _NUMBER + rb"\)|" + _NUMBER + rb")")
 _NAME = re.compile(rb"(?:^|[:\]] ?) {2}([A-Za-z][\w/-]{0,63}): {0,4}$")
 _RANK = re.compile(rb"\brank {1,3}(\d{1,6}): " + _NUMBER)
+_LAYOUT = re.compile(rb"\busing world size: (\d{1,7}),")
+_SIZE = re.compile(rb"\b(pipeline|expert)-(?:model-)?parallel size: (\d{1,6})\b")
+_MAPPED = re.compile(rb"\buse_tp_pp_dp_mapping \.{2,48} True")
 _CLOCK = re.compile(rb"time \(ms\) \|")
 _SHARE = re.compile(rb"\b([A-Za-z]\w{0,63}): " + _NUMBER)
 _BOTH = re.compile(rb"\bM([nx])(Rtt|DRtt|Clk)/Rnk: (\d{1,12}(?:\.\d{1,4})?)(?:ms|us|MHz)/(?:Rank-)?(\d{1,6})\b")
@@ -78,6 +81,7 @@ class Report:
     timers: Mapping[str, Timer]
     ranks: int = 0  # so many reported; 0: not known
     single: int | None = None  # all of it is one rank's own clock
+    pipeline: int = 0  # stages of the job, as its layout says; 0: which ranks have equal work is not known
 
     @property
     def form(self) -> str:
@@ -98,6 +102,8 @@ class Blocks:
 
     def __init__(self) -> None:
         self._open: _Open | None = None
+        self._pipeline = 0  # as the trainer said when it started
+        self._mapped = False  # stages do not lie one behind the other
 
     @property
     def open(self) -> bool:
@@ -132,13 +138,26 @@ class Blocks:
     def _begin(self, line: bytes, now: datetime) -> Iterator[Timed]:
         head = _HEAD.search(line)
         if head is None:
+            self._pipeline = self._layout(line)
             report = _of_line(line)
             if report is not None:
-                yield now, report
+                yield now, replace(report, pipeline=self._pipeline)
             return
         yield from self.finish()
-        self._open = _Open(now, by_rank=head[3] is not None, printed_by=_printed_by(line))
+        by_rank = head[3] is not None
+        self._open = _Open(now, by_rank=by_rank, printed_by=_printed_by(line), pipeline=self._pipeline)
         self._open.take(line[head.end() :], inside=True)
+
+    def _layout(self, line: bytes) -> int:
+        """Number of pipeline stages, which lie one behind the other; 0 where ranks that lie apart or hold experts differ in
+        their work by themselves."""
+        self._mapped = self._mapped or _MAPPED.search(line) is not None
+        if self._mapped:
+            return 0
+        if _LAYOUT.search(line) is None:
+            return self._pipeline
+        sizes = {hit[1]: int(hit[2]) for hit in _SIZE.finditer(line)}
+        return sizes.get(b"pipeline", 0) if sizes.get(b"expert", 1) == 1 else 0
 
 
 @dataclass(slots=True)
@@ -148,6 +167,7 @@ class _Open:
     at: datetime
     by_rank: bool
     printed_by: int | None
+    pipeline: int = 0
     ends: dict[str, Timer] = field(default_factory=dict)
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     name: str = ""
@@ -184,10 +204,12 @@ class _Open:
         return True
 
     def report(self) -> Report | None:
-        timers = self.ends if not self.by_rank else {name: timer_of(values) for name, values in self.values.items()}
+        timers = self.ends
+        if self.by_rank:
+            timers = {name: timer_of(values, self.pipeline) for name, values in self.values.items()}
         known = _worth(timers)
         ranks = 1 + max((rank for values in self.values.values() for rank in values), default=-1)
-        return Report(known, ranks) if known else None
+        return Report(known, ranks, pipeline=self.pipeline) if known else None
 
 
 def _printed_by(line: bytes) -> int | None:
@@ -220,22 +242,45 @@ def _worth(timers: Mapping[str, Timer]) -> dict[str, Timer]:
     return {name: timers[name] for name in named[:MOST]}
 
 
-def timer_of(values: Mapping[int, float]) -> Timer:
-    """What the times of all ranks say: who stands out from the ranks' own spread, and whether ranks differ in groups."""
+def timer_of(values: Mapping[int, float], pipeline: int = 0) -> Timer:
+    """What the times of all ranks say: who stands out from the ranks' own spread, and whether ranks differ in groups. Where
+    the stages of the job are known, a rank is compared with those of its own stage: other stages have other work."""
     ranks = sorted(values)
     times = [values[rank] for rank in ranks]
     low, high = min(ranks, key=values.__getitem__), max(ranks, key=values.__getitem__)
     if len(times) < LEAST_RANKS:
         return Timer(values[low], values[high], low_rank=low, high_rank=high)
     mid = median(times)
-    spread = SPREADS * 1.4826 * median(abs(value - mid) for value in times)
-    slow = {rank: values[rank] / mid for rank in ranks if values[rank] > max(APART * mid, mid + spread)}
-    quick = {rank: values[rank] / mid for rank in ranks if values[rank] < min(mid / APART, mid - spread)}
+    slow: dict[int, float] = {}
+    quick: dict[int, float] = {}
+    for alike in _alike(ranks, pipeline):
+        found = _standing_out({rank: values[rank] for rank in alike})
+        slow |= found[0]
+        quick |= found[1]
     stages, stage = (0, 0) if slow and len(slow) <= NAMED and len(slow) < len(ranks) / 4 else _stages(ranks, times)
     return Timer(
         values[low], values[high], mid, low, high, _most(slow, reverse=True), _most(quick, reverse=False),
         stages, stage, _in_order(times),
     )  # fmt: skip
+
+
+def _alike(ranks: list[int], pipeline: int) -> list[list[int]]:
+    """Ranks that should take equally long."""
+    if pipeline < 2:
+        return [ranks]
+    size, rest = divmod(len(ranks), pipeline)
+    if rest or size < LEAST_RANKS or ranks != list(range(len(ranks))):
+        return []  # nobody to compare with
+    return [ranks[i : i + size] for i in range(0, len(ranks), size)]
+
+
+def _standing_out(values: Mapping[int, float]) -> tuple[dict[int, float], dict[int, float]]:
+    """Slow and quick ranks of those that are alike → multiple of their median."""
+    mid = median(values.values())
+    spread = SPREADS * 1.4826 * median(abs(value - mid) for value in values.values())
+    slow = {rank: value / mid for rank, value in values.items() if value > max(APART * mid, mid + spread)}
+    quick = {rank: value / mid for rank, value in values.items() if value < min(mid / APART, mid - spread)}
+    return slow, quick
 
 
 def _most(ranks: Mapping[int, float], *, reverse: bool) -> dict[int, float]:
@@ -274,7 +319,7 @@ def _in_order(times: list[float]) -> bool:
 
 def data_of(report: Report) -> dict[str, Scalar]:
     """Flat, as evidence carries it; ``report_of`` reads it."""
-    data: dict[str, Scalar] = {"ranks": report.ranks, "single": report.single}
+    data: dict[str, Scalar] = {"ranks": report.ranks, "single": report.single, "pipeline": report.pipeline or None}
     for name, timer in report.timers.items():
         values: dict[str, Scalar] = {
             "low": round(timer.low_ms, 3), "high": round(timer.high_ms, 3), "mid": timer.mid_ms,
@@ -304,7 +349,8 @@ def report_of(data: Mapping[str, Scalar]) -> Report:
             _unpacked(data.get(f"{name}:quick")), _whole(data.get(f"{name}:stages")) or 0,
             _whole(data.get(f"{name}:stage")) or 0, data.get(f"{name}:in_order") is True,
         )  # fmt: skip
-    return Report(timers, _whole(data.get("ranks")) or 0, _whole(data.get("single")))
+    pipeline = _whole(data.get("pipeline")) or 0
+    return Report(timers, _whole(data.get("ranks")) or 0, _whole(data.get("single")), pipeline)
 
 
 def _packed(ranks: Mapping[int, float]) -> str:

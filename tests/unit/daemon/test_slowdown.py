@@ -13,9 +13,10 @@ from core_world import World
 from sentinel.adapters.rules_files import load_rules
 from sentinel.classify.slowdown import slowdown
 from sentinel.daemon.live import AttemptSeen, Live
-from sentinel.daemon.slowdown import Slowdowns
+from sentinel.daemon.slowdown import RANK_SLOWER, Slowdowns
 from sentinel.evidence.logs import LogReader, Signatures
 from sentinel.evidence.timers import TIMERS, Report, data_of, timer_of
+from sentinel.incidents import opens
 from sentinel.model import Cause, Evidence, Kind, Scope, Source, Trust, Where
 from sentinel.wire import evidence_from, to_json
 
@@ -183,12 +184,80 @@ def test_timers_that_name_no_rank(
     assert (found.data["pattern"], found.where.node, found.where.rank) == (pattern, None, None) and words in found.text
 
 
-def test_timers_alone_alarm_nobody() -> None:
+def slow_from_the_start(runs: Runs, pipeline: int, slow: float = 140.0, reports: int = 45) -> list[Evidence]:
+    """Reports over six minutes in which rank 11 of 16 is slow, and was never quicker."""
+    for _ in range(reports):
+        runs.steps(8, 1.0)
+        values = dict(enumerate([100.0] * 11 + [slow] + [100.0] * 4))
+        runs.timers(Report({"forward-compute": timer_of(values, pipeline)}, ranks=16, pipeline=pipeline))
+    return runs.found
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_a_rank_that_was_never_quicker_is_named_where_all_should_be_alike(pipeline: int) -> None:
+    (found,) = slow_from_the_start(Runs(), pipeline)
+    assert (found.kind, found.where.rank, found.where.node) == (Kind.SLOW, 11, "n2")
+    assert (found.data["pattern"], found.data["watched"], found.trust) == ("component", True, Trust.USER)
+    assert "1.40 times the others" in found.text and "never quicker" in found.text
+
+
+def test_a_rank_whose_work_is_not_known_is_noted_and_nobody_is_named() -> None:
+    (found,) = slow_from_the_start(Runs(), 0)
+    assert found.kind == RANK_SLOWER and not opens(found) and found.where.node is None
+    assert "whether its stage has more work is not known" in found.text
+
+
+@pytest.mark.parametrize(("slow", "reports"), [(115.0, 45), (140.0, 30)])
+def test_a_little_or_not_for_long_is_no_slow_rank(slow: float, reports: int) -> None:
+    assert slow_from_the_start(Runs(), 1, slow, reports) == []
+
+
+def test_stages_with_more_work_are_no_slow_ranks() -> None:
+    """The last of four stages has the head of the model; one rank of it is slower than the other three."""
+    made = Runs()
+    for _ in range(45):
+        made.steps(8, 1.0)
+        times = {rank: 100.0 + 30.0 * (rank >= 12) for rank in range(16)}
+        made.timers(Report({"forward-compute": timer_of(times, 4)}, ranks=16, pipeline=4))
+    assert made.found == []
+
+
+def after_a_restart(nodes: tuple[str, str], took_s: float, steps: int = 120) -> list[Evidence]:
+    """A job that ran on n1 and n2 with steps of a second, and runs on ``nodes`` now."""
+    made = Runs()
+    made.steps(100, 1.0)
+    made.live.see_fleet(fleet(6, [job(nodes=nodes, restarts=1)]))
+    seen = made.live.attempts[101, 1]
+    for n in range(steps):
+        data = {"step": 101 + n, "step_time_s": took_s * (1.0 + 0.02 * (n % 5))}
+        at_s = 200.0 + took_s * n
+        made.live.note(evidence(Kind.STEP, at_s=at_s, source=Source.JOB_LOG, job=101, attempt=1, data=data))
+        made.found += made.slowdowns.look(seen, later(at_s))
+    return made.found
+
+
+def test_the_one_new_node_of_a_slower_attempt_is_named() -> None:
+    (found,) = after_a_restart(("n1", "n5"), 1.4)
+    assert (found.where.node, found.where.attempt, found.data["pattern"]) == ("n5", 1, "component")
+    assert "n5 is the one node that is new" in found.text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "took_s", "steps"),
+    [(("n1", "n5"), 1.1, 120), (("n3", "n4"), 1.4, 120), (("n1", "n2"), 1.4, 120), (("n1", "n5"), 1.4, 60)],
+)
+def test_an_attempt_that_is_slower_for_no_known_reason_names_nobody(
+    nodes: tuple[str, str], took_s: float, steps: int
+) -> None:
+    assert after_a_restart(nodes, took_s, steps) == []
+
+
+def test_timers_without_a_layout_disturb_nobody() -> None:
     made = Runs()
     for _ in range(40):
         made.steps(8, 1.0)
         made.timers(Report({"forward-compute": timer_of(dict(enumerate([140.0] + [100.0] * 15)))}, ranks=16))
-    assert made.found == []
+    assert not any(opens(item) for item in made.found)
 
 
 async def test_timers_are_remembered_and_not_stored(world: Worlds) -> None:
@@ -238,3 +307,37 @@ async def test_people_are_told_and_the_job_goes_on(world: Worlds, pattern: str, 
     assert there.slurm.jobs[there.job].state == "RUNNING" and there.store.open_plans() == []
     assert not any(node.drained for node in there.slurm.nodes.values()) and daemon.bugs() == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def slow_then_failed(world: Worlds, nodes: int) -> tuple[World, Daemon]:
+    """People are told that n1 holds the job up; an hour and a new daemon later the job fails."""
+    there = world(nodes=nodes)
+    daemon = Daemon(there, [FakeSink()])
+    await daemon.fleets.take()
+    slow = evidence(
+        Kind.SLOW, source=Source.PROGRESS, job=there.job, attempt=0, node="n1", trust=Trust.USER,
+        text="rank 3 on n1 is slow", data={"watched": True, "persistent": True, "pattern": "component"},
+    )  # fmt: skip
+    await daemon.observe([slow])
+    await daemon.quiet()
+    verdict = there.store.last_verdict(there.store.incident_ids()[0])
+    assert verdict is not None and (verdict.suspect, verdict.drain) == (("n1",), ())  # tested when it is idle
+    there.slurm.clock.advance(3600.0)
+    daemon = Daemon(there, [FakeSink()])
+    await daemon.start()
+    await daemon.observe([evidence(Kind.NODE_UNREACHABLE, source=Source.PROBE, node="n2", at_s=3600.0)])
+    await daemon.quiet()
+    return there, daemon
+
+
+async def test_a_node_that_held_the_job_up_is_left_out_at_its_next_restart(world: Worlds) -> None:
+    there, daemon = await slow_then_failed(world, 6)
+    this = there.slurm.jobs[there.job]
+    assert this.restarts == 1 and set(this.excluded) == {"n1", "n2"} and this.state == "RUNNING"
+    assert not there.slurm.nodes["n1"].drained and daemon.bugs() == 0
+
+
+async def test_it_is_kept_where_the_job_could_not_run_without_it(world: Worlds) -> None:
+    there, _ = await slow_then_failed(world, 3)
+    this = there.slurm.jobs[there.job]
+    assert this.restarts == 1 and this.excluded == ("n2",) and "n1" in this.on

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sentinel.adapters.rules_files import load_rules
-from sentinel.evidence.laggards import lag
+from sentinel.evidence.laggards import from_start, lag
 from sentinel.evidence.logs import LogReader, Signatures
 from sentinel.evidence.timers import FOREIGN, TIMERS, VALUES, Report, data_of, part_of, report_of, timer_of
 from sentinel.model import Evidence, Scalar, Source
@@ -307,3 +307,68 @@ def test_one_ranks_clock_tells_waiting_from_work() -> None:
         found is not None and found.pattern == "" and "rank 0 waits longer in bwd_allreduce (3.00 times)" in found.words
     )
     assert lag(works, before) is None
+
+
+# --- who is like whom -------------------------------------------------------------------------------------------------
+
+LAYOUT = (
+    "using world size: {world}, data-parallel size: {data}, context-parallel size: 1, hierarchical context-parallel sizes: "
+    "None, tensor-model-parallel size: 1, expert-model-parallel size: {expert}, pipeline-model-parallel size: {stages}\n"
+)
+
+
+def layout(stages: int, expert: int = 1, world: int = 16) -> str:
+    return LAYOUT.format(world=world, data=world // stages, expert=expert, stages=stages)
+
+
+def staged(slow: int | None = None) -> str:
+    """Four stages of four ranks, each slower than the one before; one rank slower than those of its own stage."""
+    times = [100.0 + 25.0 * (rank // 4) + rank % 4 * 0.1 for rank in range(16)]
+    if slow is not None:
+        times[slow] *= 1.4
+    return by_rank({"forward-compute": times})
+
+
+@pytest.mark.parametrize(
+    ("said", "pipeline"),
+    [
+        ("", 0),
+        (layout(4), 4),
+        (layout(1), 1),
+        (layout(4, expert=8), 0),
+        ("  use_tp_pp_dp_mapping ............................ True\n" + layout(4), 0),
+        ("  use_tp_pp_dp_mapping ............................ False\n" + layout(4), 4),
+    ],
+)
+def test_stages_are_known_where_the_trainer_says_so(said: str, pipeline: int) -> None:
+    (report,) = read(said + staged() + TAIL)
+    assert report.pipeline == pipeline
+
+
+@pytest.mark.parametrize("slow", [2, 6, 13])
+def test_ranks_are_compared_with_those_of_their_stage(slow: int) -> None:
+    found = from_start(read(layout(4), *[staged(slow)] * 10))
+    assert found is not None and (found.pattern, found.ranks) == ("component", (slow,))
+
+
+def test_stages_alone_name_nobody() -> None:
+    assert from_start(read(layout(4), *[staged()] * 10)) is None
+
+
+def test_a_stage_of_two_ranks_has_nobody_to_compare_with() -> None:
+    times = [100.0] * 6 + [100.0, 150.0]
+    assert from_start(read(layout(4, world=8), *[by_rank({"forward-compute": times})] * 10)) is None
+
+
+def test_the_slowest_of_all_is_named_only_where_there_is_one_stage() -> None:
+    line = "| MnRtt/Rnk: 800.00ms/5 | MxRtt/Rnk: 1200.00ms/2 |\n"
+    patterns = [from_start(read(said, *[line] * 10)) for said in (layout(1), layout(4), "")]
+    assert [found and (found.pattern, found.ranks) for found in patterns] == [
+        ("component", (2,)),
+        ("", (2,)),
+        ("", (2,)),
+    ]
+
+
+def test_a_few_reports_name_nobody() -> None:
+    assert from_start(read(layout(4), *[staged(6)] * 7)) is None
