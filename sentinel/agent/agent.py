@@ -273,7 +273,9 @@ class Agent:
             "boot_id": self.boot,
             "version": __version__,
             "spool": {"pending": self.spool.pending, "dropped": self.spool.dropped},
-            "jobs": [{"job": job.job, "attempt": job.attempt} for job in list(self.jobs.jobs.values())],
+            "jobs": [
+                {"job": job.job, "attempt": job.attempt, "gpus": job.gpus} for job in list(self.jobs.jobs.values())
+            ],
             "verdict": {"word": verdict.word, "at_s": verdict.at_s, "code": verdict.code, "sentence": verdict.sentence},
             "clock_offset_s": self.sender.clock_offset_s,
             "kernel_readable": self.kernel.readable,

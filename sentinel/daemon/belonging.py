@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from sentinel import incidents as room
+from sentinel.daemon.holders import of_another_job
 from sentinel.daemon.live import Live
 from sentinel.model import USER_SOURCES, Evidence, Incident, IncidentState, Kind, Plan, Source
 
 
 def apart(incident: Incident, plan: Plan | None, item: Evidence, live: Live) -> bool:
     """Whether ``item`` is news of something else."""
+    if of_another_job(incident.job, item, live):
+        return True
     return told_only(incident, plan) or _of_the_next_job(incident, item, live)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from sentinel import incidents as room
+from sentinel.daemon.holders import job_of
 from sentinel.daemon.live import Live
 from sentinel.intent import intent_of
 from sentinel.model import Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict, stable_id
@@ -22,7 +23,8 @@ _ON_IT = frozenset({"running", "completing", "suspended"})
 def with_job(incident: Incident, live: Live, fleet: Fleet) -> Incident:
     """``incident`` with its job and attempt, as far as ``fleet`` shows them."""
     if incident.job is None:
-        view = next((v for v in map(live.job_on, incident.nodes) if v is not None), None) or _ended_by(incident, fleet)
+        news = (item for item in incident.evidence if room.opens(item))
+        view = next((v for item in news if (v := job_of(item, live)) is not None), None) or _ended_by(incident, fleet)
         return incident if view is None else dataclasses.replace(incident, job=view.id, attempt=view.restarts)
     if incident.attempt is None and incident.job in fleet.jobs:
         return dataclasses.replace(incident, attempt=fleet.jobs[incident.job].restarts)

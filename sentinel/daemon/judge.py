@@ -18,6 +18,7 @@ from sentinel.daemon.belonging import apart, our_doing, told_only
 from sentinel.daemon.failed_resume import failed_resume
 from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
 from sentinel.daemon.fleets import Fleets
+from sentinel.daemon.holders import job_of, of_another_job
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.last_words import words_may_come
 from sentinel.daemon.live import Live
@@ -160,8 +161,7 @@ class Judge:
             self.incidents[found.id] = grown = room.attach(found, [item], now)
             if grown.nodes != found.nodes or grown.job != found.job:
                 near.add(grown)
-            if found.state is not IncidentState.CLOSED:
-                self._judge_soon(found.id)
+            self._judge_soon(found.id)
             return
         if not room.opens(item) or room.known_worse(item, [i for i in around if i.id in self.plans]):
             return
@@ -175,7 +175,7 @@ class Judge:
 
     def _open(self, item: Evidence, near: Near, now: datetime) -> Incident:
         job, attempt = item.where.job, item.where.attempt
-        if job is None and item.where.node is not None and (view := self._live.job_on(item.where.node)) is not None:
+        if job is None and (view := job_of(item, self._live)) is not None:
             job, attempt = view.id, view.restarts
         if job is not None and attempt is None:
             attempt = self._live.newest_attempt(job)
@@ -189,7 +189,8 @@ class Judge:
             min(now, item.at) if item.kind == Kind.NUMBERS else now
         ) - self._window  # what came before they went bad
         numbers = self._onsets.standing(job, attempt, now) if room.ends(item) else []
-        return room.attach(incident, [*self._live.recent(job, attempt, nodes, since, told), *numbers], now)
+        recent = self._live.recent(job, attempt, nodes, since, told)
+        return room.attach(incident, [*(e for e in recent if not of_another_job(job, e, self._live)), *numbers], now)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
@@ -215,6 +216,10 @@ class Judge:
             self._judging.pop(incident, None)
 
     async def _judge_once(self, incident_id: str) -> None:
+        over = self.incidents.get(incident_id)
+        if over is not None and over.state is IncidentState.CLOSED:
+            await asyncio.to_thread(self._store.save_incident, over)  # what explains it may come late: where it is kept
+            return
         fleet = await self._fleets.insist(_FRESH_S)
         incident = self.incidents.get(incident_id)
         if incident is None or incident.state is IncidentState.CLOSED:

@@ -38,6 +38,7 @@ class NodeSeen:
     released_at: datetime | None = (
         None  # when an operator last returned it: its agent need not hold the past against it
     )
+    gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
 
 
@@ -221,14 +222,17 @@ class Live:
         seen = self.attempts.get((job, attempt))
         return seen.nodes if seen else ()
 
-    def job_on(self, node: str) -> JobView | None:
-        """The running job on ``node``; of several the largest."""
+    def jobs_on(self, node: str) -> list[JobView]:
+        """The running jobs on ``node``."""
         if self.fleet is None:
-            return None
-        on = [
+            return []
+        return [
             j for j in self.fleet.jobs.values() if node in j.nodes and j.state in ("running", "completing", "suspended")
         ]
-        return max(on, key=lambda job: len(job.nodes), default=None)
+
+    def job_on(self, node: str) -> JobView | None:
+        """The running job on ``node``; of several the largest."""
+        return max(self.jobs_on(node), key=lambda job: len(job.nodes), default=None)
 
     def recent(
         self,

@@ -21,6 +21,7 @@ from prometheus_client import exposition
 from sentinel import protocol
 from sentinel.daemon.changes import Changes
 from sentinel.daemon.events import Events
+from sentinel.daemon.holders import held_gpus
 from sentinel.daemon.intake import Intake
 from sentinel.daemon.joined_saves import JoinedSaves
 from sentinel.daemon.judge import Judge
@@ -157,6 +158,7 @@ class Server:
         seen.spool = body["spool"] if isinstance(body.get("spool"), dict) else {}
         if body.get("at") is not None:
             seen.clock_offset_s = (time_from(body["at"]) - now).total_seconds()
+        seen.gpus = held_gpus(body.get("jobs"))
         self._watch.runs(node, body.get("jobs"))
         watched = watch_list(self._live, node, body.get("jobs"))
         answer: dict[str, Any] = {"at": now}

@@ -151,6 +151,7 @@ class Views:
             "verdict": seen.verdict if seen else {},
             "clock_offset_s": seen.clock_offset_s if seen else None,
             "job": job.id if job else None,
+            "holders": {str(job): sorted(gpus) for (job, _), gpus in seen.gpus.items()} if seen else {},
         }
 
     async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:

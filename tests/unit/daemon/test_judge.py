@@ -40,6 +40,24 @@ async def test_same_evidence_twice_is_one_incident_and_one_notice(world: Worlds)
     assert len(incidents_of(there.store)) == 1 and len(sink.got) == 1 and daemon.bugs() == 0
 
 
+async def test_what_explains_a_closed_incident_is_kept_with_it(world: Worlds) -> None:
+    """Where a node keeps what the job left is known when all else is over."""
+    there = world(comment="")
+    daemon = Daemon(there, [FakeSink()])
+    await daemon.fleets.take()
+    there.slurm.end(there.job, exit_code=1)
+    await daemon.observe([ended(there.job)])
+    await daemon.quiet()
+    ((name, (state, _, _)),) = incidents_of(there.store).items()
+    assert state == "closed"
+    kept = evidence(Kind.BUNDLE, source=Source.AGENT, node="n1", job=there.job, attempt=0, at_s=3.0)
+    await daemon.observe([kept])
+    await daemon.quiet()
+    seen = there.store.incident(name)
+    assert seen is not None and kept in seen.evidence
+    assert incidents_of(there.store)[name][0] == "closed"
+
+
 async def test_two_nodes_of_one_job_that_break_at_once_are_both_drained(world: Worlds) -> None:
     """Different causes, and slow clocks on a third node before them: one incident, which hides neither."""
     there = world(nodes=20, wide=6)

@@ -1,0 +1,78 @@
+"""Several jobs on one node: news of a GPU is news of the job that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from core_daemon import Daemon
+from core_records import AT, OPTED_IN, evidence, job, later
+from core_world import World
+
+from sentinel.daemon.holders import held_gpus, job_of, of_another_job
+from sentinel.daemon.live import Live
+from sentinel.model import Evidence, Fleet, Kind, Source, Where
+
+Worlds = Callable[..., World]
+SMALL, LARGE = 11, 12
+
+
+def told(job: int, gpus: object, attempt: int = 0) -> dict[str, object]:
+    return {"job": job, "attempt": attempt, "gpus": gpus}
+
+
+def xid(gpu: int | None, at_s: float = 10.0, number: int = 94) -> Evidence:
+    made = evidence(Kind.XID, at_s=at_s, source=Source.KERNEL, node="n1", data={"xid": number}, id=f"{gpu} {at_s}")
+    return Evidence(**{name: getattr(made, name) for name in made.__slots__ if name != "where"}, where=Where("n1", gpu))
+
+
+@pytest.fixture
+def live() -> Live:
+    made = Live()
+    small, large = job(SMALL, nodes=("n1",), started_s=0.0), job(LARGE, nodes=("n1", "n2"), started_s=0.0)
+    made.see_fleet(Fleet(at=AT, nodes={}, jobs={SMALL: small, LARGE: large}))
+    made.node("n1").gpus = held_gpus([told(SMALL, "0,1"), told(LARGE, "2,3")])
+    return made
+
+
+@pytest.mark.parametrize(("gpu", "whose"), [(0, SMALL), (3, LARGE), (None, LARGE), (7, None)])
+def test_whose_gpu_it_is(live: Live, gpu: int | None, whose: int | None) -> None:
+    found = job_of(xid(gpu), live)
+    assert (found.id if found else None) == whose
+
+
+def test_a_job_whose_gpus_are_not_known_may_hold_any(live: Live) -> None:
+    live.node("n1").gpus = held_gpus([told(SMALL, "0,1"), told(LARGE, "")])
+    assert [found.id for gpu in (1, 5) if (found := job_of(xid(gpu), live))] == [SMALL, LARGE]
+    assert not of_another_job(SMALL, xid(5), live)
+
+
+def test_news_of_another_jobs_gpu(live: Live) -> None:
+    assert of_another_job(SMALL, xid(2), live)
+    assert not of_another_job(LARGE, xid(2), live)
+    assert not of_another_job(SMALL, xid(None), live), "of the whole node"
+    assert not of_another_job(SMALL, xid(7), live), "nobody's"
+    assert not of_another_job(SMALL, xid(2, at_s=-60.0), live), "from before that job began"
+
+
+@pytest.mark.parametrize("jobs", [None, 7, [None], [told(SMALL, None)], [told(SMALL, "0,x")], [{"gpus": "0"}]])
+def test_what_is_not_known_is_left_out(jobs: Any) -> None:
+    assert held_gpus(jobs) == {}
+
+
+async def test_two_jobs_of_one_node_are_two_failures(world: Worlds) -> None:
+    """A contained error under each: each is restarted for its own, and nobody for the other's."""
+    there = world(nodes=6)
+    there.slurm.cancel(there.job)
+    daemon = Daemon(there)
+    first, second = (there.slurm.submit(nodes=1, comment=OPTED_IN) for _ in range(2))
+    there.slurm.jobs[second].on = there.slurm.jobs[first].on = ("n1",)
+    await daemon.fleets.take()
+    daemon.live.node("n1").gpus = held_gpus([told(first, "0"), told(second, "1")])
+    at_s = (there.slurm.clock.now() - later(0.0)).total_seconds()
+    await daemon.observe([xid(0, at_s), xid(1, at_s)])
+    await daemon.quiet()
+    rows = {row["job"]: row["culprit_gpus"] for row in there.store.incident_rows()}
+    assert rows == {first: ["n1:0"], second: ["n1:1"]}
+    assert daemon.bugs() == 0, daemon.said
