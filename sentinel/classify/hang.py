@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sentinel.classify.hang_mismatch import Mismatch, describe, find_mismatches
 from sentinel.classify.hang_picture import Picture, build, newest_of_each
-from sentinel.classify.hang_stuck import not_completed, not_started, oldest_pending
+from sentinel.classify.hang_stuck import left_behind, not_completed, not_started, oldest_pending
 from sentinel.classify.hang_waits import Wait, Waits, final, find_waits
 from sentinel.collectives import Call, RankTrace, Unreadable
 
@@ -340,7 +340,9 @@ def _furthest_behind(picture: Picture, ranks: frozenset[int]) -> frozenset[int]:
 
 def _stuck_finding(picture: Picture, torn: frozenset[int], within: frozenset[int], waits: Waits) -> HangFinding:
     """Everybody has called what is pending: the network, or a GPU inside the operation. ``within``: who sits in it."""
-    group, sequence = oldest_pending(picture, within)
+    behind, group, sequence = left_behind(picture)
+    if not behind:
+        group, sequence = oldest_pending(picture, within)
     operation, text, culprits, basis = None, "", frozenset[int](), "stuck"
     waiting: dict[int, tuple[int, ...]] = {}
     if group is not None:
@@ -348,8 +350,14 @@ def _stuck_finding(picture: Picture, torn: frozenset[int], within: frozenset[int
         operation = call.operation if call else None
         what = describe([call]) if call else "a collective"
         text = f"All members have called number {sequence} of group {group.label} ({what}) and it does not complete: "
-    culprits, reason = not_started(picture)
-    if culprits:
+    culprits, reason = (behind, frozenset[int]()) if behind else not_started(picture)
+    if behind and group is not None:
+        here = behind & group.traces.keys()
+        basis, why = "not completed", f"others finished it and went on, {some(here)} never did: the device stopped."
+        if behind - here:
+            why += f" The same holds of {some(behind - here)} in other groups."
+        text = text.replace(" and it does not complete", "")
+    elif culprits:
         basis, why = "not started", f"on {some(culprits)} the GPU has not begun it, while on others it runs."
     else:
         culprits = not_completed(group, sequence) if group is not None else frozenset()

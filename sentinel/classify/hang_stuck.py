@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sentinel.classify.hang_picture import GroupView, Picture
 
+_ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})  # a member may be done before others have begun
+
 
 def first_pending(group: GroupView, rank: int) -> int | None:
     newest = group.outstanding(rank)
@@ -77,6 +79,36 @@ def _at_rest(picture: Picture, running: set[int]) -> frozenset[int]:
                 told.add(rank)
     quiet = (pending & told) - running
     return frozenset(quiet) if 2 * len(quiet) < len(pending & running) else frozenset()
+
+
+def left_behind(picture: Picture) -> tuple[frozenset[int], GroupView | None, int]:
+    """Ranks on which calls are pending that other members finished, and went beyond; one such group, and the number.
+
+    Nobody finishes a collective of all without every member's part in it, so the network did its work: the device of
+    such a rank no longer finishes anything. Dumps of active calls only do not list what is done; the first call that
+    they list tells as much.
+    """
+    found: dict[int, tuple[int, GroupView, int]] = {}
+    for group in picture.groups:
+        firsts = {rank: first for rank in group.traces if (first := first_pending(group, rank)) is not None}
+        done = {rank: _done(group, rank, firsts.get(rank)) for rank in group.traces}
+        furthest = max(done.values(), default=0)
+        for rank, first in firsts.items():
+            lead = furthest - first
+            if any(call.operation in _ONE_SIDED for call in group.calls_at(rank, first)):
+                continue
+            if lead >= 1 and lead > found.get(rank, (0,))[0]:
+                found[rank] = (lead, group, first)
+    if not found or 2 * len(found) >= len(picture.traces):
+        return frozenset(), None, 0
+    _, group, first = max(found.values(), key=lambda place: place[0])
+    return frozenset(found), group, first
+
+
+def _done(group: GroupView, rank: int, first: int | None) -> int:
+    """The newest number that the rank has finished, as far as its dump tells."""
+    completed = group.completed.get(rank)
+    return max(-1 if completed is None else completed, -1 if first is None else first - 1)
 
 
 def not_completed(group: GroupView, sequence: int) -> frozenset[int]:

@@ -82,6 +82,31 @@ def test_the_rank_on_which_alone_it_does_not_complete_is_named(make):
     assert (found.kind, found.culprit_ranks, found.basis) == ("stuck", (1,), "not completed")
 
 
+def _active_only(make, behind, operation="all_reduce"):
+    """Four ranks of which those ``behind`` finished nothing after 4 and called up to 8; the others finished 8."""
+    group = ("0", "default_pg", 0)
+    files = {}
+    for rank in range(4):
+        pending, status = (range(5, 9), (8, 4)) if rank in behind else (range(9, 12), (11, 8))
+        entries = [make.entry(group, n, at=n, state="scheduled", operation=operation) for n in pending]
+        files[f"nccl_trace_rank_{rank}"] = make.dump(entries, {"0": ("default_pg", range(4))}, {0: status})
+    return files
+
+
+def test_the_rank_whose_device_finishes_nothing_more_is_named_from_dumps_of_active_calls(make):
+    found = make.find(_active_only(make, {2}))
+    assert (found.kind, found.culprit_ranks, found.sequence) == ("stuck", (2,), 5)
+    assert (found.basis, found.waiting) == ("not completed", {0: (2,), 1: (2,), 3: (2,)})
+    assert "others finished it and went on" in found.explanation
+    assert "does not complete" not in found.explanation
+
+
+@pytest.mark.parametrize(("behind", "operation"), [({0, 1, 2}, "all_reduce"), ({2}, "broadcast")])
+def test_one_that_ran_ahead_accuses_nobody(make, behind, operation):
+    found = make.find(_active_only(make, behind, operation))
+    assert "went on" not in found.explanation
+
+
 def test_nothing_pending_is_no_hang(make):
     found = make.find(make.world(4, lambda rank: None))
     assert (found.kind, found.culprit_ranks, found.collective) == ("none", (), None)
