@@ -201,7 +201,7 @@ def _elsewhere(past: PastFailure, node: str | None, nodes: Sequence[str]) -> str
 def _in_common(earlier: Sequence[PastFailure], nodes: Sequence[str]) -> tuple[str, list[PastFailure]] | None:
     """The one machine of this attempt that was part of every other one whose numbers went bad, where no rank is known. Two
     of them at least: two allocations of a small cluster often have a machine in common."""
-    wide = {(p.job, p.at): p for p in earlier if p.nodes and p.node is None}
+    wide = {(p.job, p.at if p.attempt is None else p.attempt): p for p in earlier if p.nodes and p.node is None}
     if len(wide) < LEAST_COMMON or not nodes:
         return None
     common = set(nodes).intersection(*(p.nodes for p in wide.values()))

@@ -16,7 +16,7 @@ from sentinel.classify import History, PastFailure
 from sentinel.classify.ageing import Counter, Trend
 from sentinel.classify.history import WINDOW
 from sentinel.daemon.ageing import read_trends
-from sentinel.model import Cause, Fleet, Kind, Restart, Result, StepKind
+from sentinel.model import Cause, Fleet, Kind, Result, StepKind
 from sentinel.policy import PastRestart
 from sentinel.wire import to_json
 
@@ -99,15 +99,12 @@ class Past:
         return drains, restarts, bool(self._store.get("paused", False))
 
     def slow_nodes(self, job: int | None, attempt: int | None) -> list[str]:
-        """Nodes that people were told hold up this attempt: a restart is the moment to leave them out."""
-        if job is None:
-            return []
+        """Nodes that people were told hold this attempt up, or spoil its numbers: a restart leaves them out."""
         found: list[str] = []
-        for row in self._store.incident_rows(job=job):
+        for row in self._store.incident_rows(job=job) if job is not None else ():
             verdict = self._store.last_verdict(row["id"]) if row["attempt"] == attempt else None
-            if verdict is None or verdict.restart is not Restart.NONE:
-                continue
-            if any(ground.evidence.kind == Kind.SLOW for ground in verdict.grounds):
+            kinds = {ground.evidence.kind for ground in verdict.grounds} if verdict is not None else set()
+            if verdict is not None and kinds & {Kind.SLOW, Kind.NUMBERS}:
                 found.extend(name for name in verdict.suspect if name not in found)
         return found
 

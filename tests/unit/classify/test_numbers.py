@@ -1,0 +1,81 @@
+"""Bad numbers and what came before: the program's where they come again elsewhere, one machine's where they follow it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from core_records import evidence, incident, later
+
+from sentinel.adapters.rules_files import load_rules
+from sentinel.classify import History, PastFailure, classify
+from sentinel.model import Cause, Kind, Restart, Scope, Source, Trust, Verdict
+
+RULES = load_rules()
+
+
+def bad(step: int, rank: int | None = None) -> tuple[object, ...]:
+    stays = evidence(
+        Kind.NUMBERS, source=Source.PROGRESS, job=101, attempt=1, trust=Trust.USER, text=f"loss nan since step {step}",
+        data={"onset_step": step, "prints": 5, "step": step + 4},
+    )  # fmt: skip
+    line = evidence("nan", source=Source.JOB_LOG, job=101, attempt=1, rank=rank, trust=Trust.USER, text="found NaN in")
+    return (stays,) if rank is None else (stays, dataclasses.replace(line, rule="nan"))
+
+
+def past(
+    step: int, *nodes: str, attempt: int = 0, job: int = 101, at_s: float = -3600.0, ranks: tuple[int, ...] = ()
+) -> PastFailure:
+    return PastFailure(
+        at=later(at_s), cause=Cause.NUMERICAL_NAN, job=job, attempt=attempt, user="ada", step=step, blamed=False,
+        nodes=nodes, ranks=ranks, incident=f"{job}-{attempt}-{at_s}",
+    )  # fmt: skip
+
+
+def judged(step: int, *failures: PastFailure, on: tuple[str, ...] = ("n1", "n2"), rank: int | None = None) -> Verdict:
+    happened = incident(*bad(step, rank), job=101, attempt=1)  # type: ignore[arg-type]
+    return classify(happened, history=History(failures=failures, nodes=on), rules=RULES, now=later(0.0))
+
+
+def test_for_the_first_time_they_are_the_program_s_and_tried_again() -> None:
+    verdict = judged(250)
+    assert (verdict.cause, verdict.scope, verdict.restart) == (Cause.NUMERICAL_NAN, Scope.APPLICATION, Restart.RESUME)
+    assert verdict.onset_step == 250 and verdict.suspect == () and verdict.drain == ()
+
+
+def test_the_same_step_on_other_machines_is_held() -> None:
+    verdict = judged(250, past(252, "n3", "n4"))
+    assert (verdict.cause, verdict.restart, verdict.suspect) == (Cause.NUMERICAL_NAN, Restart.HOLD, ())
+
+
+@pytest.mark.parametrize("before", [past(250, "n2", "n3"), past(250), past(400, "n3", "n4"), past(250, "n3", job=7)])
+def test_a_machine_that_was_there_another_step_or_another_job_is_no_proof(before: PastFailure) -> None:
+    assert judged(250, before).restart is Restart.RESUME
+
+
+def test_another_rank_at_the_same_step_is_another_matter() -> None:
+    before = past(250, "n3", "n4", ranks=(5,))
+    assert judged(250, before, rank=2).restart is Restart.RESUME
+    assert judged(250, before, rank=5).restart is Restart.HOLD
+
+
+def test_one_machine_that_all_had_is_a_suspect() -> None:
+    verdict = judged(700, past(250, "n2", "n3"), past(400, "n2", "n4", job=7))
+    assert (verdict.suspect, verdict.drain, verdict.restart) == (("n2",), (), Restart.RESUME_EXCLUDING)
+
+
+def test_two_incidents_of_one_attempt_are_one_failure() -> None:
+    told, crashed = past(250, "n2", "n3"), past(250, "n2", "n3", at_s=-1800.0)
+    assert judged(700, told, crashed).suspect == ()
+    assert judged(700, past(250, "n1", "n2"), past(400, "n1", "n2", job=7)).suspect == ()
+
+
+def test_what_was_told_of_this_very_attempt_is_no_second_time() -> None:
+    assert judged(250, past(250, "n3", "n4", attempt=1)).restart is Restart.RESUME
+
+
+def test_a_machine_that_convicts_itself_explains_them() -> None:
+    xid = evidence(Kind.XID, node="n2", at_s=9.0, data={"xid": 48, "pci": "0000:3b:00"}, text="Xid 48: DBE")
+    happened = incident(*bad(250), xid, job=101, attempt=1)  # type: ignore[arg-type]
+    verdict = classify(happened, rules=RULES, now=later(0.0))
+    assert (verdict.cause, verdict.drain, verdict.onset_step) == (Cause.GPU_MEMORY_ECC, ("n2",), 250)
