@@ -19,6 +19,7 @@ from typing import Any
 
 KEEP_LOCAL = 3
 KEEP_GLOBAL = 5
+BUSY_S = 1.0  # a rank tells at most about so often that its GPUs have work
 # Xids after which a process that used the GPU makes no further step.
 FATAL_XIDS = frozenset({13, 31, 43, 48, 62, 74, 79, 94, 95, 119, 120, 140})
 
@@ -170,6 +171,10 @@ class Trouble:
         self.control = Path(control) / f"job-{here.job}.json" if control else None
         self.gpus = Path(gpus.replace("%N", here.node)) if gpus else None
         self._seen: dict[Path, tuple[int, Any]] = {}
+        self.step_time_s = opt.step_time_s
+        local = os.environ.get("SLURM_LOCALID", "0")
+        self.work = opt.local_dir.parent / ".gpus" / f"{local}.json" if self.gpus is not None else None
+        self._busy_until = 0.0
 
     def _read(self, path: Path | None) -> Any:
         """The file's content, parsed again only when it changed; None when there is none."""
@@ -233,3 +238,17 @@ class Trouble:
         slow = self.asked("slow")
         if slow:
             time.sleep(float(slow["extra_s"]))
+        self.give_work()
+
+    def give_work(self) -> None:
+        """Tell the fake DCGM until when this rank's GPUs compute; after that they wait for the other ranks, as in NCCL."""
+        now = time.time()
+        if self.work is None or now + self.step_time_s + 0.2 < self._busy_until:
+            return
+        self._busy_until = now + max(self.step_time_s, BUSY_S) + 0.3
+        told = {"pid": os.getpid(), "gpus": self.here.gpus, "until": self._busy_until}
+        with contextlib.suppress(OSError):  # a full disk is the job's trouble, not its GPUs'
+            self.work.parent.mkdir(parents=True, exist_ok=True)
+            part = self.work.with_suffix(".part")
+            part.write_text(json.dumps(told), encoding="utf-8")
+            part.replace(self.work)

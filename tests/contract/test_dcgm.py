@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -24,7 +25,16 @@ from sentinel.adapters.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose
 from sentinel.errors import Timeout, Unavailable
 from sentinel.evidence.diagnostics import Answer, read_diagnostic
-from sentinel.evidence.gpu_samples import DRAM_ACTIVE, FAST, TENSOR_ACTIVE, TRAFFIC, WATCHED
+from sentinel.evidence.gpu_samples import (
+    DRAM_ACTIVE,
+    FAST,
+    GPU_UTILISATION,
+    POWER_W,
+    TENSOR_ACTIVE,
+    TRAFFIC,
+    WATCHED,
+)
+from sentinel.evidence.standstill import GpuActivity
 
 DOUBLE = Path(__file__).parents[2] / "deploy" / "lab" / "fake_dcgm"
 MODULES = ("pydcgm", "dcgm_structs", "dcgm_agent", "dcgm_fields", "logger", "fake_state", "diag_output")
@@ -194,6 +204,35 @@ def test_a_release_without_the_profiling_fields(double: HostEngine, state: State
     state.write(unknown_fields=[TENSOR_ACTIVE])
     assert double.watch_if_possible("some", [0], TRAFFIC) is None, "what it has is watched"
     assert TENSOR_ACTIVE in double.unknown_fields
+
+
+def test_gpus_of_the_lab_show_what_their_rank_does(double: HostEngine, state: State) -> None:
+    """Computing, waiting for others, idle once the rank is stopped or gone: in the words of the rule that judges them."""
+    folder = state.path.parent / "nvme" / ".gpus"
+    folder.mkdir(parents=True)
+    rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    fields = (GPU_UTILISATION, POWER_W, TENSOR_ACTIVE, DRAM_ACTIVE)
+    double.watch("fields", [0, 1], fields)
+
+    def word(gpu: int, *, until_s: float) -> str:
+        told = {"pid": rank.pid, "gpus": [1], "until": time.time() + until_s}
+        (folder / "0.json").write_text(json.dumps(told))
+        sys.modules["fake_state"]._work["read_s"] = 0.0  # type: ignore[attr-defined]
+        used, power, tensor, dram = (double.latest("fields")[gpu][number][0] for number in fields)
+        traffic = max(tensor, dram) if tensor is not None and dram is not None else None
+        return GpuActivity(gpu, used / 100, power, 612.0, traffic).word
+
+    try:
+        assert word(1, until_s=60.0) == "works"
+        assert word(1, until_s=-1.0) == "spins"
+        assert word(0, until_s=60.0) == "idle", "another's GPU"
+        rank.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, rank.pid, os.WSTOPPED | os.WNOWAIT)
+        assert word(1, until_s=-1.0) == "idle"
+    finally:
+        rank.kill()
+        rank.wait()
+    assert word(1, until_s=60.0) == "idle"
 
 
 def test_a_profiling_module_in_other_hands(double: HostEngine, state: State) -> None:

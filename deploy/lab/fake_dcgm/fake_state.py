@@ -12,7 +12,17 @@ DEFAULTS = {
 }  # fmt: skip
 STATUS = {"unknown": 0, "ok": 1, "unsupported": 2, "inaccessible": 3, "lost": 4, "detached": 7}
 
+# What a GPU of a training job shows by what it does: of the right order, not measured. Waiting in a collective is a kernel
+# that polls a flag: full utilisation, little power, no traffic.
+DOES = {
+    "computes": {203: 98, 155: 612.0, 1004: 0.41, 1005: 0.52, 1009: 2.1e9, 1010: 3.4e9, 1011: 6e10, 1012: 6e10},
+    "waits": {203: 100, 155: 188.0, 1004: 0.0, 1005: 0.004, 1009: 4e6, 1010: 4e6, 1011: 2e5, 1012: 2e5},
+    "idles": {203: 0, 155: 95.5, 1004: 0.0, 1005: 0.0, 1009: 1e6, 1010: 1e6, 1011: 0.0, 1012: 0.0},
+}
+WORK_S = 0.3  # what the ranks tell of their GPUs is read again after so long
+
 _memory = {"stamp": None, "state": None}
+_work = {"read_s": 0.0, "does": {}}
 
 
 def load():
@@ -46,6 +56,34 @@ def call(engine):
     return state
 
 
+def does():
+    """GPU -> what it does, as the ranks of the lab's training job tell; without a GPU of which none tells."""
+    now_s = time.monotonic()
+    if now_s - _work["read_s"] >= WORK_S:
+        _work.update(read_s=now_s, does=_told())
+    return _work["does"]
+
+
+def _told():
+    folder = os.path.join(os.path.dirname(os.environ.get("SENTINEL_FAKE_GPUS", "")), "nvme", ".gpus")
+    found = {}
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".json")]
+    except OSError:
+        return found
+    for name in names:
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8") as stream:
+                told = json.load(stream)
+            with open(f"/proc/{int(told['pid'])}/stat", encoding="utf-8") as stream:
+                state = stream.read().rpartition(")")[2].split()[0]
+        except (OSError, ValueError, KeyError, IndexError):
+            continue  # its process is gone
+        word = "computes" if told["until"] > time.time() else "idles" if state in "TtZX" else "waits"
+        found.update({int(gpu): word for gpu in told["gpus"]})
+    return found
+
+
 def gpus(state):
     return {int(gpu["index"]): gpu for gpu in state.get("gpus", [])}
 
@@ -57,6 +95,10 @@ def value(state, gpu, number):
     fields = gpu.get("fields", {})
     if str(number) in fields:
         return fields[str(number)]
+    if number in DOES["idles"]:
+        word = does().get(int(gpu["index"]))
+        if word is not None:
+            return DOES[word][number]
     if number == 55:
         return int(gpu.get("minor", gpu["index"]))
     if number == 230:

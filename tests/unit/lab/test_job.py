@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,33 @@ def test_local_purge_takes_only_the_own_parts(tmp_path):
 
 def test_step_line_has_the_usual_form():
     assert job.step_line(120, 2.31449, 0.4119, 508) == "step 120 | loss 2.3145 | step time 0.412 s | 1233 tokens/s"
+
+
+def test_a_rank_tells_until_when_its_gpus_compute_and_not_in_every_short_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_GPUS", str(tmp_path / "%N.json"))
+    given, now = options(tmp_path), 1000.0
+    monkeypatch.setattr(job.time, "time", lambda: now)
+    this = Trouble(given, place())
+    told = given.local_dir.parent / ".gpus" / "0.json"
+    this.before_step()
+    first = json.loads(told.read_text())
+    assert (first["pid"], tuple(first["gpus"])) == (os.getpid(), place().gpus)
+    assert 1000.0 + given.step_time_s < first["until"] < 1002.0 + given.step_time_s
+    told.unlink()
+    now = 1000.1
+    this.before_step()
+    assert not told.exists(), "they still have work"
+    now = first["until"]
+    this.before_step()
+    assert json.loads(told.read_text())["until"] > now
+
+
+def test_a_full_disk_does_not_end_the_job_for_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_GPUS", str(tmp_path / "%N.json"))
+    given = options(tmp_path)
+    given.local_dir.parent.mkdir(parents=True, exist_ok=True)
+    (given.local_dir.parent / ".gpus").write_text("no folder")
+    Trouble(given, place()).before_step()
 
 
 @pytest.fixture
