@@ -54,6 +54,7 @@ class SilenceSeen:
     looking: asyncio.Task[None] | None = None
     asking: asyncio.Task[list[Evidence]] | None = None  # who holds the others up
     told: bool = False  # that it is silent for longer than usual
+    called_after: datetime | None = None  # the last step line before a silence that was called a hang
     peeked_at: datetime | None = None  # when one node was last asked, in the middle of a long step
     early: bool = False  # its GPUs stood then, so that all are asked
 

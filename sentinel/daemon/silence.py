@@ -17,6 +17,7 @@ from sentinel.evidence.silence import (
     PEEK_STILL_S,
     ask_after_s,
     hung_after_s,
+    in_pause,
     looked,
     next_look_s,
     peek_after_s,
@@ -50,7 +51,10 @@ class Silences:
         if rhythm.last_at is None:
             return []
         if silence.watched.step != rhythm.last_step:
-            seen.silence = silence = SilenceSeen(watched=went_on(silence.watched, rhythm.last_step))
+            called = silence.called_after
+            mistaken_s = (rhythm.last_at - called).total_seconds() if called is not None else 0.0
+            watched = went_on(silence.watched, rhythm.last_step, max(mistaken_s, 0.0))
+            seen.silence = silence = SilenceSeen(watched=watched)
         silent_s = (now - rhythm.last_at).total_seconds()
         ask_s = ask_after_s(rhythm) or self._limits.stall_floor_s
         if silent_s <= ask_s and not await self._peek(job, attempt, seen, now, silent_s):
@@ -65,6 +69,7 @@ class Silences:
             silence.asking = asyncio.create_task(self._inquiry.who(job, attempt, seen))
         if silent_s <= hung_s:
             return []
+        silence.called_after = rhythm.last_at
         if silence.asking is not None:
             await asyncio.wait({silence.asking}, timeout=_WHO_S)
         return [_stall(job, attempt, seen, now, silent_s, hung_s), *self._known(silence)]
@@ -135,9 +140,16 @@ class Silences:
         if began is not None or halted:
             motion = Motion.STOPPED if halted else motion_of_job(nodes, before, looks)
             silent_s = (now - (rhythm.last_at or now)).total_seconds()
-            pause = silent_s > (usual_s(rhythm, self._limits) or 0.0)
             still = stillness(nodes, looks, now)
-            silence.watched = looked(silence.watched, motion, began or now, now, pause=pause, stillness=still)
+            silence.watched = looked(
+                silence.watched,
+                motion,
+                began or now,
+                now,
+                pause=in_pause(rhythm, self._limits),
+                beyond=silent_s > (usual_s(rhythm, self._limits) or 0.0),
+                stillness=still,
+            )
             silence.early = silence.early and still is not None
         silence.looks = looks
 

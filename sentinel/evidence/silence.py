@@ -82,9 +82,13 @@ def looked(
     now: datetime,
     *,
     pause: bool,
+    beyond: bool,
     stillness: Stillness | None = None,
 ) -> Watched:
-    """After a comparison of two looks, made at ``began`` and ``now``. ``pause``: more silence than its steps explain."""
+    """After a comparison of two looks, made at ``began`` and ``now``.
+
+    ``pause``: in a pause that may be due; ``beyond``: after more silence than its steps explain.
+    """
     watched = replace(watched, stillness=stillness)
     if motion is not Motion.WAITS:
         return replace(watched, motion=motion, waits_since=None, waits_s=0.0, waits_looks=0)
@@ -96,20 +100,29 @@ def looked(
         waits_since=since,
         waits_s=waits_s,
         waits_looks=watched.waits_looks + 1,
-        lull_s=watched.lull_s if pause else max(watched.lull_s, waits_s),
-        pause_lull_s=max(watched.pause_lull_s, waits_s) if pause else watched.pause_lull_s,
+        lull_s=watched.lull_s if beyond else max(watched.lull_s, waits_s),
+        pause_lull_s=max(watched.pause_lull_s, waits_s) if pause or beyond else watched.pause_lull_s,
     )
 
 
-def went_on(watched: Watched, step: int | None) -> Watched:
-    """It made another step: what the silence looked like is remembered for the next."""
+def went_on(watched: Watched, step: int | None, mistaken_s: float = 0.0) -> Watched:
+    """It made another step: what the silence looked like is remembered for the next.
+
+    ``mistaken_s``: length of a silence that was called a hang. Looks ended there, and so long it may wait again.
+    """
     if watched.step == step:
         return watched
     return Watched(
         step=step,
-        longest_lull_s=max(watched.longest_lull_s, watched.lull_s),
-        longest_pause_lull_s=max(watched.longest_pause_lull_s, watched.pause_lull_s),
+        longest_lull_s=max(watched.longest_lull_s, watched.lull_s, mistaken_s),
+        longest_pause_lull_s=max(watched.longest_pause_lull_s, watched.pause_lull_s, mistaken_s),
     )
+
+
+def in_pause(rhythm: Rhythm, limits: Limits) -> bool:
+    """Whether a pause may be due after the last step, or was announced: steps alone need not explain the silence."""
+    allowed, usual = allowed_s(rhythm, limits), usual_s(rhythm, limits)
+    return allowed is not None and usual is not None and allowed > usual
 
 
 def ask_after_s(rhythm: Rhythm) -> float | None:
@@ -135,7 +148,7 @@ def hung_after_s(rhythm: Rhythm, watched: Watched, limits: Patience) -> float | 
         return ALIVE * limits.stall_confirm * allowed
     if watched.motion not in (Motion.WAITS, Motion.LOOPS):
         return limits.stall_confirm * allowed
-    pause = allowed > usual
+    pause = in_pause(rhythm, limits)
     known = not pause or pauses_alike(rhythm) >= PAUSES_KNOWN
     if known and _stands(rhythm, watched.stillness, limits, pause=pause):
         return min(limits.stall_floor_s, allowed)

@@ -37,6 +37,7 @@ from sentinel.evidence.silence import (
     Watched,
     ask_after_s,
     hung_after_s,
+    in_pause,
     looked,
     next_look_s,
     peek_after_s,
@@ -85,7 +86,8 @@ def waits_until(
                 motion,
                 began,
                 last + timedelta(seconds=now_s),
-                pause=now_s > (usual_s(rhythm, LIMITS) or 0.0),
+                pause=in_pause(rhythm, LIMITS),
+                beyond=now_s > (usual_s(rhythm, LIMITS) or 0.0),
                 stillness=scene.stillness(now_s, gpus, last),
             )
         began_s, looks = now_s, looks + 1
@@ -190,6 +192,7 @@ def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: di
                 assert delay is not None
                 counts[rule].add(max(delay, onset), onset, target, names)
             break
+        mistaken_s = 0.0
         if ask is not None:
             silent_s = seconds - before
             peek = peek_after_s(rhythm)
@@ -201,12 +204,13 @@ def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: di
                 found, watched = waits_until(rhythm, watched, silent_s, scene, gpus, rng)
                 if found is not None:
                     counts["looks"].alarms.append(what)
+                    mistaken_s = silent_s
         if line == Kind.STEP:
             gpus.passed(scene, START + timedelta(seconds=before), seconds - before)
             before = seconds
         rhythm = observe(rhythm, evidence(seconds, step, line, text))
         if line == Kind.STEP:
-            watched = went_on(watched, rhythm.last_step)
+            watched = went_on(watched, rhythm.last_step, mistaken_s)
     return before / 3600
 
 

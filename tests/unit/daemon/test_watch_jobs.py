@@ -257,6 +257,22 @@ async def test_job_that_was_seen_to_wait_and_went_on_must_wait_longer(world: Wor
     assert waited_s > 12.0
 
 
+async def test_a_job_that_was_wrongly_called_hung_gets_as_long_again(world: Worlds) -> None:
+    orders = FakeOrders({(node, "task_states"): still("S", "S") for node in ("n1", "n2")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    for _ in range(26):
+        await look(scene, 0.5)
+    assert scene.kinds.count(Kind.STALL) == 1
+    await look(scene, 20.0)
+    scene.live.note(
+        evidence(Kind.STEP, at_s=33.0, source=Source.PROGRESS, job=scene.world.job, attempt=0, data={"step": 38})
+    )
+    for _ in range(29):  # 14.5 s, where 12 s were too long before
+        await look(scene, 0.5)
+    assert scene.kinds.count(Kind.STALL) == 1
+
+
 async def test_job_that_writes_has_longer(world: Worlds) -> None:
     orders = FakeOrders()
     scene = Scene(world(), orders=orders)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from sentinel.evidence.progress import PAUSE, Rhythm, observe, pauses_alike
-from sentinel.evidence.silence import Watched, hung_after_s, looked, next_look_s, peek_after_s
+from sentinel.evidence.silence import Watched, hung_after_s, in_pause, looked, next_look_s, peek_after_s, went_on
 from sentinel.evidence.standstill import Motion, Stillness
 from sentinel.model import Evidence, Kind, Source, Where, utc
 from sentinel.settings import Judgement
@@ -125,10 +125,14 @@ def test_an_announced_save_is_not_known_by_evaluations() -> None:
 def test_one_comparison_that_shows_only_waiting_decides_nothing() -> None:
     job = Training(5.0).steps(30)
     at = START + timedelta(seconds=job.now_s)
-    watched = looked(Watched(), Motion.WAITS, at + timedelta(seconds=8), at + timedelta(seconds=10.5), pause=False)
+    watched = looked(
+        Watched(), Motion.WAITS, at + timedelta(seconds=8), at + timedelta(seconds=10.5), pause=False, beyond=False
+    )
     usual = hung_after_s(job.rhythm, Watched(motion=Motion.UNCLEAR), LIMITS)
     assert hung_after_s(job.rhythm, watched, LIMITS) == usual
-    watched = looked(watched, Motion.WAITS, at + timedelta(seconds=10.5), at + timedelta(seconds=13), pause=False)
+    watched = looked(
+        watched, Motion.WAITS, at + timedelta(seconds=10.5), at + timedelta(seconds=13), pause=False, beyond=False
+    )
     assert hung_after_s(job.rhythm, watched, LIMITS) == 12.0
 
 
@@ -143,6 +147,23 @@ def test_in_a_known_pause_waiting_must_last_and_be_seen_often() -> None:
         replace(watched, longest_pause_lull_s=25.0, waits_s=100.0),  # a job that waits in its pauses
     ):
         assert (hung_after_s(job.rhythm, less, LIMITS) or 0.0) > 60.0
+
+
+def test_a_silence_that_was_called_a_hang_and_was_none_teaches_its_length() -> None:
+    job = evaluating(5)
+    watched = went_on(Watched(step=1, motion=Motion.WAITS, waits_s=12.5, waits_looks=5), 2, mistaken_s=45.0)
+    assert (watched.longest_lull_s, watched.longest_pause_lull_s) == (45.0, 45.0)
+    again = replace(watched, motion=Motion.WAITS, waits_s=30.0, waits_looks=12)
+    assert (hung_after_s(job.rhythm, again, LIMITS) or 0.0) > 60.0
+
+
+def test_a_short_pause_of_slow_steps_is_a_pause_from_its_beginning() -> None:
+    """Its silence stays below what three steps explain, and yet other pauses must not be judged by steps."""
+    job = Training(26.0).steps(40)
+    for _ in range(4):
+        job.pause(50.0).steps(40)
+    assert in_pause(job.rhythm, LIMITS)
+    assert not in_pause(job.steps(3).rhythm, LIMITS)
 
 
 def test_large_jobs_are_asked_less() -> None:
