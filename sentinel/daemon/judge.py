@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -94,6 +95,7 @@ class Judge:
         self.plans: dict[str, Plan] = {}
         self._judging: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
+        self._writing = threading.Lock()
         self._window = timedelta(seconds=settings.judgement.group_s)
 
     async def carry_on(self) -> None:
@@ -291,23 +293,16 @@ class Judge:
         plan = pipeline.extend(self.plans.get(incident.id), plan)
         previous = self.verdicts.get(incident.id)
         if not first and plan == self.plans[incident.id] and previous is not None and previous.cause is verdict.cause:
-            await asyncio.to_thread(self._store.save_incident, incident)
+            await asyncio.to_thread(self._write, incident)
             return
         self.verdicts[incident.id] = verdict
         self.plans[incident.id] = plan
         await asyncio.to_thread(self._save, incident, verdict, plan, job, now)
         self._log.info(
-            "verdict",
-            incident=incident.id,
-            cause=verdict.cause,
-            scope=verdict.scope,
-            confidence=f"{verdict.confidence:.2f}",
-            drain=",".join(verdict.drain),
-            suspect=",".join(verdict.suspect),
-            restart=verdict.restart,
-            refusal=plan.refusal,
-            steps=",".join(f"{s.kind}:{s.node or s.job}" for s in plan.steps),
-        )
+            "verdict", incident=incident.id, cause=verdict.cause, scope=verdict.scope,
+            confidence=f"{verdict.confidence:.2f}", drain=",".join(verdict.drain), suspect=",".join(verdict.suspect),
+            restart=verdict.restart, refusal=plan.refusal, steps=",".join(f"{s.kind}:{s.node or s.job}" for s in plan.steps),
+        )  # fmt: skip
         if first:
             self._telemetry.incidents.labels(cause=verdict.cause).inc()
             seen = max((item.seen_at for item in incident.evidence if room.opens(item)), default=now)
@@ -316,8 +311,13 @@ class Judge:
                 self._telemetry.refusals.labels(reason=plan.refusal).inc()
         await self._decided(incident, verdict, plan, job)
 
+    def _write(self, incident: Incident, user: str | None = None) -> None:
+        """As it is now: a judgement that began before it was closed has it open still. Safe from any thread."""
+        with self._writing:
+            self._store.save_incident(self.incidents.get(incident.id, incident), user=user)
+
     def _save(self, incident: Incident, verdict: Verdict, plan: Plan, job: JobView | None, now: datetime) -> None:
-        self._store.save_incident(incident, user=job.user if job else None)
+        self._write(incident, job.user if job else None)
         self._store.save_verdict(incident.id, verdict, now)
         self._store.save_plan(plan)
         self._past.changed(incident.id)
@@ -337,8 +337,9 @@ class Judge:
         incident = self.incidents[incident_id]
         closed_at = now if state is IncidentState.CLOSED else None
         incident = dataclasses.replace(incident, state=state, closed_at=closed_at, outcome=outcome or incident.outcome)
-        self.incidents[incident_id] = incident
-        self._store.save_incident(incident)
+        with self._writing:
+            self.incidents[incident_id] = incident
+            self._store.save_incident(incident)
         self._past.changed(incident.id)
         self._telemetry.open_incidents.set(
             sum(1 for i in self.incidents.values() if i.id in self.plans and i.state is not IncidentState.CLOSED)

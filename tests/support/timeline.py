@@ -328,10 +328,10 @@ class Story:
         until(self.quiet, "no incident to be open")
 
     def accept_what_became_of(self, job: Job) -> None:
-        """Whether it was restarted or held is not this story's matter; how many messages came is."""
+        """How often it was restarted and told of is not this story's matter; that nothing else was told is."""
         self._restarts[job.id] = job.restarts()
         self._held = self._held - {job.id} | ({job.id} if job.held() else set())
-        self._messages += [{}]
+        self._messages += [{"job": job.id}] * (len(self.messages()) - len(self._messages))
 
     def drains_ever(self) -> int:
         """In this lab, also before the story."""

@@ -12,7 +12,7 @@ from core_world import Fate, World
 
 from sentinel.daemon.judge import job_ended
 from sentinel.daemon.last_words import words_may_come
-from sentinel.model import Evidence, Kind, Source, StepKind
+from sentinel.model import Evidence, IncidentState, Kind, Source, StepKind
 from sentinel.settings import Limits, Settings
 
 Worlds = Callable[..., World]
@@ -56,6 +56,19 @@ async def test_what_explains_a_closed_incident_is_kept_with_it(world: Worlds) ->
     seen = there.store.incident(name)
     assert seen is not None and kept in seen.evidence
     assert incidents_of(there.store)[name][0] == "closed"
+
+
+async def test_judgement_that_ends_after_the_incident_was_closed_does_not_open_it_again(world: Worlds) -> None:
+    """On a busy machine what is written last need not have been read last."""
+    there = world()
+    daemon = Daemon(there, [FakeSink()])
+    await daemon.observe([bus("n1")])
+    await daemon.quiet()
+    ((name, before),) = daemon.judge.incidents.items()
+    stale = dataclasses.replace(before, state=IncidentState.OPEN, closed_at=None)
+    daemon.judge.close(name, IncidentState.HELD, "waits for its user")
+    await daemon.judge._keep(stale, daemon.judge.verdicts[name], daemon.judge.plans[name], None, later(9.0))
+    assert incidents_of(there.store)[name][0] == "held"
 
 
 async def test_two_nodes_of_one_job_that_break_at_once_are_both_drained(world: Worlds) -> None:
