@@ -17,6 +17,7 @@ from statistics import median
 from sentinel.daemon.live import AttemptSeen, Live
 from sentinel.daemon.placing import gpus_per_node, node_of_rank
 from sentinel.evidence.laggards import FEW, Lag, from_start, lag
+from sentinel.evidence.progress import TIMES
 from sentinel.evidence.slowdown import SLOW_FACTS, SLOWER, WINDOW, slowed
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 
@@ -78,6 +79,8 @@ class Slowdowns:
         """The one machine that this attempt has and the one before had not, if its steps take longer, and words for it."""
         job, attempt = seen.view.id, seen.view.restarts
         earlier = [other for number in range(attempt) if (other := self._live.attempts.get((job, number))) is not None]
+        if len(seen.rhythm.times) < TIMES:
+            return None  # a machine is not named for some slow minutes after a start
         alike = [o for o in earlier if len(o.nodes) == len(seen.nodes) and (usual_step_s(o) or 0.0) > 0]
         if not alike:
             return None

@@ -222,7 +222,7 @@ def test_stages_with_more_work_are_no_slow_ranks() -> None:
     assert made.found == []
 
 
-def after_a_restart(nodes: tuple[str, str], took_s: float, steps: int = 120) -> list[Evidence]:
+def after_a_restart(nodes: tuple[str, str], took_s: float, steps: int = 300) -> list[Evidence]:
     """A job that ran on n1 and n2 with steps of a second, and runs on ``nodes`` now."""
     made = Runs()
     made.steps(100, 1.0)
@@ -244,7 +244,7 @@ def test_the_one_new_node_of_a_slower_attempt_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "took_s", "steps"),
-    [(("n1", "n5"), 1.1, 120), (("n3", "n4"), 1.4, 120), (("n1", "n2"), 1.4, 120), (("n1", "n5"), 1.4, 60)],
+    [(("n1", "n5"), 1.1, 300), (("n3", "n4"), 1.4, 300), (("n1", "n2"), 1.4, 300), (("n1", "n5"), 1.4, 200)],
 )
 def test_an_attempt_that_is_slower_for_no_known_reason_names_nobody(
     nodes: tuple[str, str], took_s: float, steps: int
