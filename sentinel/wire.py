@@ -7,6 +7,7 @@ Decoding is strict about types and lenient about unknown keys (a newer sender ma
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -18,16 +19,23 @@ from sentinel.errors import ProtocolError
 from sentinel.model import Evidence, Scalar, Source, Trust, Where
 
 T = TypeVar("T")
+_FIELDS: dict[type, tuple[str, ...] | None] = {}
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def to_json(value: object) -> Any:
     """Plain JSON of a record: times as ISO 8601 in UTC, enums as their ids, tuples and sets as lists."""
+    kind = type(value)
+    if kind in _PLAIN:  # most of what there is; the kinds below are looked for only in what is left
+        return value
+    if kind is dict:
+        return {str(key): to_json(item) for key, item in typing.cast(dict[object, object], value).items()}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if (names := _fields(kind)) is not None:
+        return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -35,6 +43,19 @@ def to_json(value: object) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(to_json(item) for item in value)
     return value
+
+
+def to_text(value: object) -> str:
+    """The JSON text of what ``to_json`` gives, with the C encoder doing what it can."""
+    return json.dumps(value, default=to_json)
+
+
+def _fields(kind: type) -> tuple[str, ...] | None:
+    """Names of the fields of a record; None for what is none."""
+    if kind not in _FIELDS:
+        record = dataclasses.is_dataclass(kind)
+        _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind)) if record else None
+    return _FIELDS[kind]
 
 
 def record_from(kind: type[T], value: object) -> T:

@@ -1,6 +1,8 @@
 """Credentials by MUNGE: four calls of libmunge through ctypes. Standard library only, since the hooks use it too.
 
 A context is made for every call, so that threads share nothing. libmunge's own deadline for its socket is 2 s a try.
+Other threads run only while munged is waited for: each of the small calls around it would hand the interpreter to whoever
+waits, and back.
 """
 
 from __future__ import annotations
@@ -17,14 +19,19 @@ _OK = 0
 _BAD_CREDENTIAL = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18})
 
 
-@cache
-def _library() -> ctypes.CDLL:
+def _loaded(kind: type[ctypes.CDLL]) -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL("libmunge.so.2")
+        return kind("libmunge.so.2")
     except OSError as error:
         raise Unavailable(
             "libmunge.so.2 cannot be loaded", fix="install MUNGE (package libmunge2 or munge-libs)"
         ) from error
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """What does not wait."""
+    library = _loaded(ctypes.PyDLL)
     library.munge_ctx_create.restype = ctypes.c_void_p
     library.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
     library.munge_ctx_set.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
@@ -32,6 +39,13 @@ def _library() -> ctypes.CDLL:
     library.munge_ctx_strerror.restype = ctypes.c_char_p
     library.munge_strerror.argtypes = [ctypes.c_int]
     library.munge_strerror.restype = ctypes.c_char_p
+    return library
+
+
+@cache
+def _munged() -> ctypes.CDLL:
+    """What asks munged."""
+    library = _loaded(ctypes.CDLL)
     library.munge_encode.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
     library.munge_decode.argtypes = [
         ctypes.c_char_p,
@@ -46,7 +60,7 @@ def _library() -> ctypes.CDLL:
 
 @cache
 def _free() -> ctypes._NamedFuncPointer:
-    free = ctypes.CDLL(None).free
+    free = ctypes.PyDLL(None).free
     free.argtypes = [ctypes.c_void_p]
     free.restype = None
     return free
@@ -66,7 +80,7 @@ class Munge:
         library, context = _library(), self._context()
         credential = ctypes.c_void_p()
         try:
-            code = library.munge_encode(ctypes.byref(credential), context, payload, len(payload))
+            code = _munged().munge_encode(ctypes.byref(credential), context, payload, len(payload))
             if code != _OK:
                 raise self._error(code, context)
             return ctypes.string_at(credential.value or 0).decode("ascii")
@@ -83,7 +97,7 @@ class Munge:
         payload, length = ctypes.c_void_p(), ctypes.c_int()
         uid, gid = ctypes.c_uint(), ctypes.c_uint()
         try:
-            code = library.munge_decode(
+            code = _munged().munge_decode(
                 text, context, ctypes.byref(payload), ctypes.byref(length), ctypes.byref(uid), ctypes.byref(gid)
             )
             if code != _OK:

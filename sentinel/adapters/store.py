@@ -501,7 +501,10 @@ def _seen_on(verdict: Verdict) -> list[str]:
 
 
 def _to_text(value: object) -> str:
-    return json.dumps(_spelled(value), allow_nan=False)
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError):  # seldom: a number that is none
+        return json.dumps(_spelled(value), allow_nan=False)
 
 
 def _spelled(value: Any) -> Any:

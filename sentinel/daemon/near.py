@@ -18,11 +18,14 @@ class Near:
         self._by_node: dict[str, dict[str, None]] = {}
         self._by_job: dict[int, dict[str, None]] = {}
         self._order: dict[str, int] = {}
-        for incident in incidents.values():
-            self.add(incident)
+        self._looked = False
 
     def add(self, incident: Incident) -> None:
         """A new incident, or one that has grown."""
+        if self._looked:
+            self._keep(incident)
+
+    def _keep(self, incident: Incident) -> None:
         self._order.setdefault(incident.id, len(self._order))
         for node in (*incident.nodes, *self._nodes_of(incident.job, incident.attempt)):
             self._by_node.setdefault(node, {})[incident.id] = None
@@ -34,6 +37,10 @@ class Near:
         return self.about(evidence.where.job, [evidence.where.node] if evidence.where.node else [])
 
     def about(self, job: int | None, nodes: Iterable[str]) -> list[Incident]:
+        if not self._looked:  # most batches are steps of jobs, for which nobody looks
+            self._looked = True
+            for incident in self._incidents.values():
+                self._keep(incident)
         found = dict(self._by_job.get(job, {})) if job is not None else {}
         for node in nodes:
             found.update(self._by_node.get(node, {}))

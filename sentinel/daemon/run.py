@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -27,6 +28,7 @@ from sentinel.daemon.diagnoses import Diagnoses, wired
 from sentinel.daemon.dropbox import Dropbox
 from sentinel.daemon.events import Events
 from sentinel.daemon.fleets import Fleets
+from sentinel.daemon.hard import Hard
 from sentinel.daemon.inquiry import Inquiry
 from sentinel.daemon.joined_saves import JoinedSaves
 from sentinel.daemon.judge import Judge
@@ -49,6 +51,9 @@ from sentinel.telemetry import Telemetry
 
 _LEASE = "active"
 _PRUNE_FIRST = timedelta(minutes=10)  # a daemon that is started anew each day must forget, too
+# A cluster's nodes and jobs are hundreds of thousands of objects that stay; looking through them for every few hundred new
+# ones took a tenth of the daemon's time at 2,048 nodes. What is garbage in a ring waits for this many, a few MB.
+_GARBAGE = (20_000, 20, 20)
 _LEASE_S = 15.0  # a daemon that died is replaced after this, at once when it ran on this host
 
 
@@ -251,6 +256,7 @@ def _server(
         clock=base.clock,
         log=base.log,
         joined=JoinedSaves(base.live, log=base.log, kept=base.store),
+        hard=Hard(_rules(base.settings)),
     )
 
 
@@ -294,6 +300,9 @@ async def _serve(
         scheduler.add_job(diagnoses.turn, "interval", seconds=look_s, max_instances=1, coalesce=True)
     scheduler.add_job(prune, "interval", hours=24, next_run_time=datetime.now(UTC) + _PRUNE_FIRST)
     scheduler.start()
+    gc.collect()
+    gc.freeze()  # modules, rules and what was remembered stay for good
+    gc.set_threshold(*_GARBAGE)
     loops = [asyncio.create_task(watch.nodes_forever()), asyncio.create_task(watch.jobs_forever())]
     log.info("started")
     await stop.wait()

@@ -12,13 +12,13 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import exposition
 
 from sentinel import protocol
+from sentinel.daemon.beside import Beside
 from sentinel.daemon.changes import Changes
 from sentinel.daemon.events import Events
 from sentinel.daemon.holders import held_gpus
@@ -36,7 +36,7 @@ from sentinel.model import Evidence
 from sentinel.ports import Clock, Credentials
 from sentinel.settings import Daemon
 from sentinel.telemetry import Telemetry
-from sentinel.wire import evidence_from, time_from, to_json
+from sentinel.wire import evidence_from, time_from, to_text
 
 # munged takes its time over each credential (a tenth of a millisecond and more) and answers few clients at once. Waiting
 # for it is not the event loop's business: with thousands of nodes nothing else would be done.
@@ -44,6 +44,7 @@ _SIGNERS = 4
 _STATUS = {Denied: 403, Unavailable: 503, ProtocolError: 400, UserError: 422}
 
 Handler = Callable[[int, dict[str, Any]], Awaitable[dict[str, Any]]]
+Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
 class Server:
@@ -63,12 +64,13 @@ class Server:
         clock: Clock,
         log: Log,
         joined: JoinedSaves | None = None,
+        hard: Callable[[Evidence], bool] = lambda _: False,
     ) -> None:
         self._settings = settings
         self._credentials = credentials
         self._live = live
         self._watch = watch
-        self._intake = Intake(judge.observe)
+        self._intake = Intake(judge.observe, hard)
         self._joined = joined or JoinedSaves(live)
         self._instance = secrets.token_hex(4)  # to whom nodes have told what they hold: another one forgot it
         self._orders = orders
@@ -80,11 +82,14 @@ class Server:
         self._log = log
         self._trusted = {0, os.getuid(), *settings.trusted_uids}
         self._operators = {0, os.getuid(), *settings.operators}
-        self._runner: web.AppRunner | None = None
-        self._signers = ThreadPoolExecutor(_SIGNERS, thread_name_prefix="munge")
+        self._pages: dict[tuple[str, str], Page] = {
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/healthz"): self._healthz,
+        }
+        self._runner: web.ServerRunner | None = None
+        self._signers = Beside(_SIGNERS, "munge", log)
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=self._settings.request_bytes)
         for path, handler, allowed in (
             (protocol.HEARTBEAT, self._heartbeat, self._trusted),
             (protocol.EVIDENCE, self._evidence, self._trusted),
@@ -94,11 +99,16 @@ class Server:
             (protocol.VIEW, self._view, None),
             (protocol.CHANGE, self._change, self._operators),
         ):
-            app.router.add_post(path, self._signed(path, handler, allowed))
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/healthz", self._healthz)
+            self._pages["POST", path] = self._signed(path, handler, allowed)
+        most_bytes = self._settings.request_bytes
+
+        def request(message: Any, payload: Any, kept: Any, writer: Any, task: Any) -> web.BaseRequest:
+            return web.BaseRequest(message, payload, kept, writer, task, kept._loop, client_max_size=most_bytes)
+
+        # Without aiohttp's applications: a fixed table needs no router, and there are a thousand requests a second.
         # A broken connection cancels its handler: a lost long poll is the first sign of a lost node.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        server = web.Server(self._page, request_factory=request, handler_cancellation=True, access_log=None)
+        self._runner = web.ServerRunner(server)
         await self._runner.setup()
         host, _, port = self._settings.listen.rpartition(":")
         await web.TCPSite(self._runner, host.strip("[]") or None, int(port)).start()
@@ -106,19 +116,26 @@ class Server:
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
-        self._signers.shutdown(wait=False)
+        self._signers.stop()
+
+    async def _page(self, request: web.BaseRequest) -> web.Response:
+        page = self._pages.get((request.method, request.path))
+        if page is not None:
+            return await page(request)
+        known = any(path == request.path for _, path in self._pages)
+        return _problem(405 if known else 404, f"{request.method} {request.path:.80} is not answered here")
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
-    def _signed(
-        self, path: str, handler: Handler, allowed: set[int] | None
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(request: web.Request) -> web.Response:
+    def _signed(self, path: str, handler: Handler, allowed: set[int] | None) -> Page:
+        first = path == protocol.EVIDENCE  # it may convict a node, and a burst of it is a few hundred credentials
+
+        async def answer(request: web.BaseRequest) -> web.Response:
             credential = request.headers.get(protocol.HEADER, "")
             try:
                 raw = await request.read()
-                loop, asked_s = asyncio.get_running_loop(), time.monotonic()
-                uid = await loop.run_in_executor(self._signers, self._caller, path, credential, raw)
+                asked_s = time.monotonic()
+                uid = await self._signers.call(self._caller, path, credential, raw, first=first)
                 self._watch.waited(time.monotonic() - asked_s)
                 if allowed is not None and uid not in allowed:
                     raise Denied(f"uid {uid} may not do this", fix="see [daemon] trusted_uids and operators")
@@ -128,10 +145,10 @@ class Server:
                 if isinstance(error, Denied):
                     self._log.warning("request-denied", path=path, peer=request.remote, reason=error.message)
                 return _problem(status, error.message, error.fix)
-            raw = json.dumps(to_json(result)).encode()
+            raw = to_text(result).encode()
             try:
                 digest = protocol.digest_of(credential, raw)
-                signed = await loop.run_in_executor(self._signers, self._credentials.encode, digest)
+                signed = await self._signers.call(self._credentials.encode, digest, first=first)
             except SentinelError as error:
                 return _problem(503, error.message)
             return web.Response(body=raw, content_type="application/json", headers={protocol.HEADER: signed})
@@ -224,11 +241,11 @@ class Server:
         arguments = body.get("arguments")
         return await self._changes.make(str(body.get("change")), arguments if isinstance(arguments, dict) else {}, uid)
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, _request: web.BaseRequest) -> web.Response:
         text = exposition.generate_latest(self._telemetry.registry)
         return web.Response(body=text, headers={"Content-Type": exposition.CONTENT_TYPE_LATEST})
 
-    async def _healthz(self, _request: web.Request) -> web.Response:
+    async def _healthz(self, _request: web.BaseRequest) -> web.Response:
         return web.Response(text="ok\n")
 
 

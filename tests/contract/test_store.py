@@ -170,6 +170,34 @@ def test_incident_comes_back_with_its_evidence_in_order(store: Store) -> None:
     assert store.incident("other") is None
 
 
+def test_incident_that_grows_is_saved_with_all_of_its_evidence(store: Store, url: str) -> None:
+    items = [evidence(node="n1", at_s=float(number)) for number in range(5)]
+    store.append(items)
+    for count in (1, 3, 3, 5):
+        store.save_incident(incident(*items[:count]))
+    found = store.incident("inc1")
+    assert found is not None and list(found.evidence) == items
+    assert store.unclaimed(AT) == []
+    again = Store(url)  # another daemon knows nothing of what the first one has linked
+    try:
+        again.save_incident(incident(*items))
+        assert again.incident("inc1") == store.incident("inc1")
+    finally:
+        again.close()
+
+
+def test_incident_that_was_forgotten_and_comes_again_is_whole(store: Store) -> None:
+    item = evidence(node="n1")
+    over = dataclasses.replace(incident(item, state=IncidentState.CLOSED), closed_at=AT)
+    store.append([item])
+    store.save_incident(over)
+    store.forget(later(60))
+    assert store.incident("inc1") is None
+    store.append([item])
+    store.save_incident(over)
+    assert store.incident("inc1") == over
+
+
 def test_open_incidents_are_all_that_are_not_closed(store: Store) -> None:
     for number, state in enumerate(IncidentState):
         store.save_incident(incident(id=str(state), state=state, opened_s=float(number)))

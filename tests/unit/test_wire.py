@@ -35,7 +35,7 @@ from sentinel.model import (
     Verdict,
     Where,
 )
-from sentinel.wire import evidence_from, record_from, time_from, to_json, where_from
+from sentinel.wire import evidence_from, record_from, time_from, to_json, to_text, where_from
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -107,6 +107,18 @@ RECORDS = [
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_every_record_survives(record: Any) -> None:
     assert record_from(type(record), there_and_back(record)) == record
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_text_is_that_of_the_plain_form(record: Any) -> None:
+    answer = {
+        "at": AT,
+        "record": record,
+        "some": (record, None),
+        "names": frozenset("ab"),
+        "states": {IncidentState.OPEN},
+    }
+    assert json.loads(to_text(answer)) == to_json(answer)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
