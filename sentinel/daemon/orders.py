@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import time
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from sentinel.errors import Timeout, Unavailable
 
 _CONNECT_S = 5.0  # an agent that polled within this time, or a daemon this young, is worth asking
+# What was given may have been lost on its way, and is given again; a node that works on it for minutes polls meanwhile.
+_AGAIN_SHARE, _AGAIN_S, _AGAIN_MOST_S = 0.15, 0.3, 2.0  # of the deadline, at least, at most
 
 
 @dataclass(slots=True)
@@ -21,6 +24,12 @@ class Order:
     arguments: Mapping[str, object]
     until_s: float
     answer: asyncio.Future[object]
+    again_s: float  # time between two givings
+    due_s: float = float("-inf")  # when it is to be given next
+
+    def given(self) -> dict[str, object]:
+        self.due_s = time.monotonic() + self.again_s
+        return self.to_json()
 
     def to_json(self) -> dict[str, object]:
         left = max(0.1, self.until_s - time.monotonic())
@@ -53,6 +62,7 @@ class OrderBook:
             arguments=arguments,
             until_s=time.monotonic() + deadline_s,
             answer=loop.create_future(),
+            again_s=min(_AGAIN_MOST_S, max(_AGAIN_S, _AGAIN_SHARE * deadline_s)),
         )
         self._orders.setdefault(node, {})[order.id] = order
         self._event(node).set()
@@ -64,17 +74,20 @@ class OrderBook:
             self._orders.get(node, {}).pop(order.id, None)
 
     async def wait(self, node: str, for_s: float) -> list[dict[str, object]]:
-        """Orders of ``node``, as soon as there are some; empty after ``for_s``."""
+        """Orders of ``node``, as soon as some are due; empty after ``for_s``."""
         self._polling[node] = self._polling.get(node, 0) + 1
+        until_s = time.monotonic() + for_s
         try:
             event = self._event(node)
-            event.clear()
-            if not self._orders.get(node):
-                try:
-                    await asyncio.wait_for(event.wait(), for_s)
-                except TimeoutError:
-                    return []
-            return [order.to_json() for order in self._orders.get(node, {}).values()]
+            while True:
+                event.clear()
+                orders, now_s = self._orders.get(node, {}).values(), time.monotonic()
+                due = [order.given() for order in orders if order.due_s <= now_s]
+                if due or now_s >= until_s:
+                    return due
+                next_s = min((order.due_s for order in orders), default=until_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(event.wait(), min(next_s, until_s) - now_s)
         finally:
             self._polling[node] -= 1
             self._polled_s[node] = time.monotonic()

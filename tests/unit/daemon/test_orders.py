@@ -60,6 +60,36 @@ async def test_order_is_given_again_until_its_result_came(seconds: Seconds) -> N
     assert await asked == 1
 
 
+async def test_node_that_works_on_an_order_is_not_given_it_at_every_poll(seconds: Seconds) -> None:
+    book = OrderBook()
+    asked = asyncio.create_task(book.ask("n1", "diagnose", {}, deadline_s=600.0))
+    await _settle()
+    (first,) = await book.wait("n1", 60.0)
+    seconds.now_s += 1.5
+    assert await book.wait("n1", 0) == [], "what was given a moment ago is under way"
+    seconds.now_s += 0.5
+    assert [order["id"] for order in await book.wait("n1", 0)] == [first["id"]], "it may have been lost on its way"
+    poll = asyncio.create_task(book.wait("n1", 60.0))
+    await _settle()
+    other = asyncio.create_task(book.ask("n1", "inventory", {}, deadline_s=20.0))
+    (second,) = await poll
+    assert second["kind"] == "inventory", "a new one wakes the poll that waits"
+    for task in (asked, other):
+        task.cancel()
+    await asyncio.gather(asked, other, return_exceptions=True)
+
+
+async def test_short_order_that_was_lost_is_given_again_well_before_its_deadline(seconds: Seconds) -> None:
+    book = OrderBook()
+    asked = asyncio.create_task(book.ask("n1", "task_states", {}, deadline_s=3.0))
+    await _settle()
+    await book.wait("n1", 60.0)
+    seconds.now_s += 0.46
+    assert len(await book.wait("n1", 0)) == 1
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+
+
 async def test_agent_that_could_not_is_unavailable(seconds: Seconds) -> None:
     book = OrderBook()
     asked = asyncio.create_task(book.ask("n1", "quarantine", {}, deadline_s=20.0))
