@@ -33,6 +33,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from sentinel.adapters.munge import Munge
 from sentinel.errors import Denied
 from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.ports import Credentials
-from sentinel.protocol import EVIDENCE, HEADER, HEARTBEAT, ORDERS, digest_of
+from sentinel.protocol import EVIDENCE, HEADER, HEARTBEAT, ORDER_RESULT, ORDERS, OrderKind, digest_of
 from sentinel.wire import to_json
 
 BEAT_S = 2.0
@@ -87,9 +88,13 @@ def serve(folder: Path, credentials: str) -> None:
 # --- what stands in for Slurm -----------------------------------------------------------------------------------------
 
 
+def running(lab: Lab) -> bool:
+    states: str = slurm.client(lab, ["squeue", "-h", "-o", "%T"])
+    return states.split() == ["RUNNING"]
+
+
 def recorded(folder: Path, lab: Lab, nodes: int, job_nodes: int) -> list[tuple[int, list[str]]]:
     """Scripts that print what this Slurm says, for more nodes and jobs. Gives the jobs with their nodes."""
-    submit(lab, Request(nodes=2, run="sample", standin=True, steps=100_000))
     new = slurm.release() >= (23, 2)
     show_nodes = ["scontrol", "--json", "--all", "show", "nodes"] if new else ["sinfo", "--json", "--all"]
     show_jobs = (
@@ -100,10 +105,6 @@ def recorded(folder: Path, lab: Lab, nodes: int, job_nodes: int) -> list[tuple[i
         found: dict[str, Any] = json.loads(slurm.client(lab, command))
         return found
 
-    def running() -> bool:
-        return slurm.client(lab, ["squeue", "-h", "-o", "%T"]).strip() == "RUNNING"
-
-    until("the sample job", running, 60.0)
     said_nodes, said_jobs = asked(show_nodes), asked(show_jobs)
     names = [f"n{number}" for number in range(1, nodes + 1)]
     record = json.dumps(said_nodes["nodes"][0]).replace(f'"{said_nodes["nodes"][0]["name"]}"', '"@"')
@@ -160,6 +161,7 @@ class Counts:
     late: int = 0  # heartbeats answered after a whole period
     failed: int = 0
     items: int = 0
+    orders: int = 0
     said: str = ""
 
 
@@ -241,11 +243,27 @@ class Nodes:
         await asyncio.sleep(self._rng.random() * 5)
         while True:
             try:
-                await self._polls[name].post(ORDERS, {"node": name})
+                answer = await self._polls[name].post(ORDERS, {"node": name})
+                for order in answer["orders"]:
+                    await self._polls[name].post(ORDER_RESULT, {"node": name, **self._carried_out(order)})
             except (OSError, asyncio.IncompleteReadError) as error:
                 self.counts.failed += 1
                 self.counts.said = str(error)
                 await asyncio.sleep(1.0)
+
+    def _carried_out(self, order: dict[str, Any]) -> dict[str, Any]:
+        """What a healthy node answers at once; a daemon that gets no answer asks, and would be busy with asking."""
+        self.counts.orders += 1
+        if order["kind"] != OrderKind.TASK_STATES:
+            return {"id": order["id"], "ok": False, "result": None, "error": "not known to this bench"}
+        now_s = time.time()
+        tasks = [
+            {"rank": rank, "pid": 100 + rank, "state": "R", "cpu_s": now_s % 1e6, "command": "python", "leaf": True}
+            for rank in range(8)
+        ]
+        gpus = [{"index": at, "utilisation": 99, "power_w": 600.0, "usual_w": 600.0} for at in range(8)]
+        result = {"tasks": tasks, "at_s": now_s, "has_gpus": True, "gpus": gpus}
+        return {"id": order["id"], "ok": True, "result": result, "error": ""}
 
     async def send(self, name: str, items: list[Evidence]) -> None:
         first = self._number[name]
@@ -322,8 +340,9 @@ class Nodes:
 
 
 def cpu_s(pid: int) -> float:
+    """Seconds of a core so far, with those of children that ended (Slurm's commands)."""
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(int(value) for value in stat[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_mib(pid: int) -> float:
@@ -358,12 +377,13 @@ async def phase(what: str, nodes: Nodes, pid: int, for_s: float, options: argpar
             await nodes.fault()
         await asyncio.sleep(options.fault_every)
     took, counts = time.monotonic() - began, nodes.counts
-    share = 100 * (cpu_s(pid) - cpu) / took
+    used_s = cpu_s(pid) - cpu
     beats = counts.beats
     print(
         f"  {what:<9} {len(beats) / took:6.0f} beats/s  answered p50 {1000 * quantile(beats, 0.5):.0f} p99 "
         f"{1000 * quantile(beats, 0.99):.0f} ms  late {counts.late}  failed {counts.failed} {counts.said:.80}  "
-        f"{counts.items / took:.0f} items/s  daemon {share:.0f} % of its core, peak {peak_mib(pid):.0f} MiB  load {load()}",
+        f"{counts.items / took:.0f} items/s  {counts.orders} orders  daemon {used_s:.1f} s = {100 * used_s / took:.0f} % "
+        f"of its core, {1000 * used_s / max(1, len(beats)):.2f} ms a beat, peak {peak_mib(pid):.0f} MiB  load {load()}",
         flush=True,
     )
     await asyncio.sleep(8)
@@ -407,7 +427,7 @@ def one(count: int, lab: Lab, options: argparse.Namespace) -> None:
         command = [sys.executable, __file__, "--serve", str(folder), "--credentials", options.credentials]
         daemon = subprocess.Popen(command, stderr=out, stdout=out)
     try:
-        until("the daemon", lambda: " started" in log.read_text(), 30.0)
+        until("the daemon", lambda: " started" in log.read_text(), 120.0)
         print(
             f"{count} nodes x 8 GPUs, {len(jobs)} jobs, credentials: {options.credentials}; daemon pid {daemon.pid}",
             flush=True,
@@ -439,6 +459,8 @@ def main() -> None:
         for pid in (os.getpid(), int((lab.dir / "pids" / "munged").read_text().split()[0])):
             for task in Path(f"/proc/{pid}/task").iterdir():
                 os.sched_setaffinity(int(task.name), {1})
+        submit(lab, Request(nodes=2, run="sample", standin=True, steps=100_000))
+        until("the sample job", partial(running, lab), 120.0)
         for count in filter(None, (options.nodes, options.baseline)):
             one(count, lab, options)
 
