@@ -7,6 +7,8 @@ import gc
 import os
 import signal
 import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -260,6 +262,16 @@ def _server(
     )
 
 
+def until_stopped(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """``job`` for the scheduler, which would log one that our end cuts off as an error, with a traceback."""
+
+    async def run() -> None:
+        with suppress(asyncio.CancelledError):
+            await job()
+
+    return run
+
+
 async def _serve(
     settings: Settings, store: Store, holder: str, watch: Watch, judge: Judge, diagnoses: Diagnoses, log: Log
 ) -> None:
@@ -285,20 +297,20 @@ async def _serve(
 
     scheduler = AsyncIOScheduler(timezone=UTC)
     scheduler.add_job(
-        watch.reconcile,
+        until_stopped(watch.reconcile),
         "interval",
         seconds=settings.slurm.reconcile_s,
         max_instances=1,
         coalesce=True,
         next_run_time=datetime.now(UTC),
     )
-    scheduler.add_job(renew, "interval", seconds=_LEASE_S / 3)
+    scheduler.add_job(until_stopped(renew), "interval", seconds=_LEASE_S / 3)
     scheduler.add_job(forget, "interval", seconds=10)
-    scheduler.add_job(judge.look_back, "interval", hours=1, next_run_time=datetime.now(UTC))
+    scheduler.add_job(until_stopped(judge.look_back), "interval", hours=1, next_run_time=datetime.now(UTC))
     if not diagnoses.off:
         look_s = settings.diagnostics.look_s
-        scheduler.add_job(diagnoses.turn, "interval", seconds=look_s, max_instances=1, coalesce=True)
-    scheduler.add_job(prune, "interval", hours=24, next_run_time=datetime.now(UTC) + _PRUNE_FIRST)
+        scheduler.add_job(until_stopped(diagnoses.turn), "interval", seconds=look_s, max_instances=1, coalesce=True)
+    scheduler.add_job(until_stopped(prune), "interval", hours=24, next_run_time=datetime.now(UTC) + _PRUNE_FIRST)
     scheduler.start()
     gc.collect()
     gc.freeze()  # modules, rules and what was remembered stay for good
