@@ -96,7 +96,7 @@ class Machine:
         """
         wanted, kept, low, next_place = self.survey.wanted, self.kept, self.low, self.next_place
         window, stack, position = self.window, self.stack, self.position
-        data, base, memoized = window.data, window.base, self.memoized
+        data, base, memoized, place = window.data, window.base, self.memoized, self.survey.place
         next_wanted = wanted[next_place] if next_place < len(wanted) else -1
         while position < soft:
             op = data[position]
@@ -113,6 +113,12 @@ class Machine:
                     raise PickleError(f"entry {data[position]} of the memo, which is not there yet")
                 stack.append(value)
                 position += 1
+            elif op == 0x6A:  # LONG_BINGET
+                value = kept[place(int.from_bytes(data[position : position + 4], "little"))]
+                if value is _ABSENT:
+                    raise PickleError("an entry of the memo, which is not there yet")
+                stack.append(value)
+                position += 4
             elif op == 0x4B:  # BININT1
                 stack.append(data[position])
                 position += 1
@@ -123,11 +129,6 @@ class Machine:
             elif op == 0x4D:  # BININT2
                 stack.append(data[position] | data[position + 1] << 8)
                 position += 2
-            elif op == 0x85:  # TUPLE1
-                self.charged += TUPLE_COST
-                stack[-1] = (stack[-1],)
-            elif op == 0x29:  # EMPTY_TUPLE
-                stack.append(())
             elif op == 0x4A:  # BININT
                 stack.append(int.from_bytes(data[position : position + 4], "little", signed=True))
                 position += 4
@@ -135,9 +136,9 @@ class Machine:
                 self.position = position
                 return True
             else:
-                self.position = position
+                self.position, self.memoized = position, memoized
                 actions[op](self)
-                position, stack = self.position, self.stack
+                position, stack, memoized = self.position, self.stack, self.memoized
                 if window.base != base:
                     break
                 if self.next_place != next_place:  # an entry that the pickle numbers
@@ -160,6 +161,14 @@ class Machine:
         if value is _ABSENT:
             raise PickleError(f"entry {index} of the memo, which is not there yet")
         return value
+
+    def skips(self, count: int) -> bool:
+        """Whether none of the next so many entries of the memo is ever asked for; they count as made then."""
+        wanted = self.survey.wanted
+        if self.next_place < len(wanted) and self.memoized <= wanted[self.next_place] < self.memoized + count:
+            return False
+        self.memoized += count
+        return True
 
     def put(self, index: int) -> None:
         """For the protocols that number the entries: nearly always in order."""
@@ -251,6 +260,11 @@ class Machine:
         taken = self.window.data[position:newline]
         self.charged += TEXT_COST + 2 * len(taken)
         return taken
+
+    def push_mark(self) -> None:
+        self.marks.append((self.stack, self.charged, self.window.base + self.position - self.given_bytes, self.pins))
+        self.charged += _MARK_COST
+        self.stack = []
 
     def pop_mark(self) -> list[object]:
         items = self.stack

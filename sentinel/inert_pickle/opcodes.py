@@ -19,6 +19,9 @@ from sentinel.inert_pickle.machine import (
 from sentinel.inert_pickle.values import Name, Opaque, PickleError
 
 Action = Callable[[Machine], object]
+# What most objects and sizes are made of, done in one step where the memo is not asked for what is in between:
+_BEGUN = b"\x81\x94}\x94("  # behind an empty tuple: make the object, keep it, its table, keep it, a mark
+_CALLED = b"\x94\x85\x94R"  # behind a pair: keep it, as the only argument, keep that, call
 
 
 def _empty_dict(m: Machine) -> None:
@@ -128,6 +131,32 @@ def _tuple_of(count: int) -> Action:
     return make
 
 
+def _pair(m: Machine) -> None:
+    """Two values; and the call that takes them as its only argument, where that follows at once (sizes are made so)."""
+    m.charged += TUPLE_COST
+    stack, start = m.stack, m.position
+    last = stack.pop()
+    stack[-1] = (stack[-1], last)
+    if m.window.data[start : start + 4] == _CALLED and m.skips(2):
+        m.charged += TUPLE_COST
+        m.position = start + 4
+        args = (stack.pop(),)
+        stack[-1] = m.make(stack[-1], args)
+
+
+def _empty_tuple(m: Machine) -> None:
+    """No values; and the object without arguments, its table and the mark, where these follow at once."""
+    stack, start = m.stack, m.position
+    if m.window.data[start : start + 5] != _BEGUN or type(stack[-1]) is not Name or not m.skips(2):
+        stack.append(())
+        return
+    stack[-1] = m.make(stack[-1], ())
+    stack.append({})
+    m.charged += DICT_COST
+    m.position = start + 5
+    m.push_mark()
+
+
 def _tuple(m: Machine) -> None:
     items = m.pop_mark()
     m.charged += TUPLE_COST
@@ -202,7 +231,8 @@ _TABLE: dict[int, Action] = {
     ord("l"): _push(Machine.pop_mark, LIST_COST),
     ord("d"): _dict,
     0x85: _tuple_of(1),
-    0x86: _tuple_of(2),
+    0x86: _pair,
+    ord(")"): _empty_tuple,
     0x87: _tuple_of(3),
     ord("a"): _append,
     ord("e"): _appends,
