@@ -30,6 +30,7 @@ class LabUnderTest:
         self.dir = directory
         self._environment: dict[str, str] | None = None
         self.broken = False  # a story in it ended badly: nothing can be counted there any more
+        self.spoilt = False  # a test with it failed, whatever the end of its story found
 
     def run(self, *arguments: str, check: bool = True, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """``lab COMMAND ... --dir DIR``."""
@@ -162,7 +163,7 @@ class Stages:
 
     def lab(self, *arguments: str) -> LabUnderTest:
         found = self._labs.get(arguments)
-        if found is not None and found.broken:
+        if found is not None and (found.broken or found.spoilt):
             take_down(found)
             found = None
         if found is None:
@@ -205,6 +206,8 @@ def fresh(stages: Stages) -> Iterator[Story]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and "made" in getattr(item, "funcargs", {}):
+        for lab in item.funcargs["made"]:
+            lab.spoilt = True
         kept = watched_logs.keep(item.nodeid, [lab.dir for lab in item.funcargs["made"]])
         report.sections.append(("logs", f"kept in {kept}"))
     return report
