@@ -5,6 +5,7 @@ Each rule of the field is one function that adds readings of its own, so that a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
@@ -16,7 +17,10 @@ from sentinel.model import Cause, Evidence, Incident, Kind, Scope
 from sentinel.rules import Drain, Form, Role, Rules
 
 C = Cause
+_ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
 STARTUP_S = 120.0
+HOT = 3.0  # natural-log odds from which a line says that a GPU was too hot
+LOST = 3.4  # the same for a GPU that is gone
 
 
 def context(
@@ -32,6 +36,11 @@ def context(
         _many_jobs,
         _stopped_task,
         _self_ended,
+        _interrupted_wait,
+        _overheated,
+        _torn_down,
+        _empty,
+        _crashed_library,
         differing,
         recurring,
     ):
@@ -145,6 +154,9 @@ def _many_links(
 ) -> list[Reading]:
     """NVLink5 faults on several GPUs at once are in the switch they share, which serves a rack."""
     links = [r for r in readings if r.evidence.kind == Kind.XID and r.evidence.data.get("xid") in range(144, 151)]
+    first_hand = [r for r in links if r.evidence.data.get("pci") and "previous Xid" not in r.evidence.text]
+    if links and not first_hand and len({r.evidence.where.node for r in links}) == 1:
+        return [_ground(links[0].evidence, "one-host-links", {C.GPU_NVLINK: 0.6}, "on one host", Scope.NODE)]
     ends = {(r.evidence.where.node, r.evidence.data.get("pci")) for r in links if r.evidence.data.get("pci")}
     if len(ends) < 2:
         return []
@@ -187,6 +199,67 @@ def _self_ended(
         return []
     weights = {cause: -weight for cause, weight in ended.weights.items() if weight > 0}
     return [_ground(exits[0].evidence, "self-ended", weights, "a task failed by itself, and the step was ended for it")]
+
+
+def _interrupted_wait(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """Somebody interrupts what waits in a collective because it hangs: the hang is what is to be explained."""
+    interrupted = next((r for r in readings if r.key == "interrupt"), None)
+    if interrupted is None or not any(r.key == "collective-frame" for r in readings):
+        return []
+    weights = {C.NCCL_HANG_UNKNOWN: 3.0, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -2.6}
+    return [_ground(interrupted.evidence, "interrupted-wait", weights, "interrupted while it waited in a collective")]
+
+
+def _overheated(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A GPU that was too hot and then was lost was lost to the heat."""
+    hot = next((r for r in readings if r.weights.get(C.GPU_THERMAL_POWER, 0.0) >= HOT), None)
+    lost = [r for r in readings if r.weights.get(C.GPU_FALLEN_OFF_BUS, 0.0) >= LOST]
+    if hot is None or not lost or readings.index(hot) > readings.index(lost[0]):
+        return []
+    one, other = hot.evidence.where.node, lost[0].evidence.where.node
+    if one is not None and other is not None and one != other:
+        return []
+    weights = {C.GPU_THERMAL_POWER: 2.6}
+    note = "it was too hot before it was lost"
+    return [Reading(lost[0].evidence, "overheated", weights, Role.CONTEXT, Scope.GPU, lost[0].drain, note=note)]
+
+
+def _torn_down(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """Tasks killed after the step was aborted were killed by srun, not by a lack of memory."""
+    aborted = next((i for i, r in enumerate(readings) if _ABORTED.search(r.evidence.text)), None)
+    killed = next((i for i, r in enumerate(readings) if r.key == "killed"), None)
+    if aborted is None or killed is None or killed < aborted:
+        return []
+    weights = {C.APP_OOM_HOST: -2.6}
+    return [_ground(readings[killed].evidence, "torn-down", weights, "killed when the step was ended")]
+
+
+def _empty(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A division by a count that was printed as nought: a size or path is wrong, not the arithmetic."""
+    divided = next((r for r in readings if "ZeroDivisionError" in r.evidence.text), None)
+    if divided is None or not any(r.key == "nothing-counted" for r in readings):
+        return []
+    weights = {C.USER_CONFIG: 3.0, C.USER_CODE: -1.4}
+    return [_ground(divided.evidence, "nothing-to-do", weights, "there was nothing to work on")]
+
+
+def _crashed_library(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A communication library that complains and then crashes does not fit what it runs on."""
+    crash = next((r for r in readings if r.key in {"segfault", "segfault-library"}), None)
+    if crash is None or not any(r.key in {"ucx", "ofi", "mpi-init", "mpi-tcp"} for r in readings):
+        return []
+    weights = {C.SOFTWARE_ENV: 2.6, C.NETWORK_BOOTSTRAP: -1.4, C.NETWORK_FABRIC: -1.4}
+    return [_ground(crash.evidence, "library-crashed", weights, "the library complained, then crashed")]
 
 
 ContextRule = Callable[[Incident, Sequence[Reading], History, Rules, datetime], list[Reading]]
