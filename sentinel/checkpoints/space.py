@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sentinel.checkpoints.watch import Limits, Rhythm, Save, Trouble
 
 _LEAST_BYTES = 1 << 20  # that a save needs where nothing is known of its size
+_REACH = 50.0  # times as long as it was looked at: two minutes in which others wrote say nothing of the next day
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def filling(history: Sequence[tuple[float, Space]], usual: Rhythm, limits: Limit
     if used <= 0 or took_s <= 0:
         return None
     left_s = last.free_bytes * took_s / used
-    if left_s >= limits.full_in_s:
+    if left_s >= min(limits.full_in_s, _REACH * took_s):
         return None
     return Trouble(
         "full", f"full in {left_s:.0f} s at {used / took_s:.0f} bytes/s, as in the last {took_s:.0f} s: {last}"

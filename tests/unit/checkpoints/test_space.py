@@ -46,6 +46,11 @@ def test_the_rate_at_which_it_fills():
     assert filling(rooms(900, 899.999, 899.998), USUAL) is None  # weeks
 
 
+def test_two_minutes_say_nothing_of_the_next_day():
+    assert filling([(0.0, Space(50 * GB, 100 * GB, None)), (60.0, Space(50 * GB, 100 * GB, None)),
+                    (126.0, Space(50 * GB - 91_336_000, 100 * GB, None))], USUAL) is None  # fmt: skip
+
+
 def test_what_is_deleted_again_is_no_growth():
     assert filling(rooms(50, 40, 50, 50), USUAL) is None
 
