@@ -12,8 +12,8 @@ from sentinel.collectives import NEVER, Call, Channel, GroupTrace
 
 KEEP_COMPLETED = 32  # newest completed calls of a group: enough to compare with ranks that are a little behind
 KEEP_OPEN = 4096
-_MAX_OPEN = 50_000  # calls and peers of all groups together that are kept
-_MAX_GROUPS = 20_000
+_MAX_OPEN = 30_000  # calls and peers of all groups together that are kept
+_MAX_GROUPS = 10_000
 _RETIRED_IS_DONE = frozenset(("gloo", "c10d"))
 _MAX_NUMBER = 1 << 62
 _MAX_FRAMES = 12

@@ -24,7 +24,7 @@ MOST_BYTES = 64 << 20
 _PART_MOST_BYTES = 3 << 19  # a part that cannot be cut takes at most 64 times as much: an empty table from each byte
 _TUPLES = 10_000  # in a part; deeper, the hash of a tuple in a tuple would need more of the stack than there is
 _DEPTH = 64
-_NAMES, _FRAMES = 50_000, 5_000  # of such small things so many are kept from part to part
+_MOST_TEXTS, _NAMES, _FRAMES = 100_000, 50_000, 5_000  # of such small things so many are kept from part to part
 _UNSIGNED = struct.Struct("<I").pack
 
 
@@ -138,6 +138,8 @@ def _kept(memo: Mapping[int, object]) -> dict[int, object]:
             names[place] = item
         elif isinstance(item, dict) and len(item) == 3 and _plain(item.values()):
             frames[place] = item
+    if len(texts) > _MOST_TEXTS:
+        raise ValueError(f"more than {_MOST_TEXTS} texts")
     kept = texts | names if len(names) <= _NAMES else texts
     return kept | frames if len(frames) <= _FRAMES else kept
 

@@ -154,3 +154,10 @@ def test_memory_stays_bounded_whatever_fills_it(filling):
 
 def test_a_part_that_cannot_be_cut_is_left_to_the_machine():
     assert plain.parts(pickle.dumps(["x" * 9] * 10 + list(range(1 << 20)), 2), "entries") is None
+
+
+def test_a_pickle_of_nothing_but_different_texts_is_left_to_the_machine():
+    value = {"version": "2.10", "entries": [{"a": f"text {n}", "b": [f"other {n}", n]} for n in range(90_000)]}
+    parts = plain.parts(pickle.dumps(value, 2), "entries")
+    with pytest.raises(ValueError, match="texts"):
+        list(parts)
