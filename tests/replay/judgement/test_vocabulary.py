@@ -1,0 +1,58 @@
+"""What programs, libraries, kernels and Slurm are known to print: each message, alone, gets a cause that an expert gives.
+
+vocabulary.txt: causes that are right (``unknown`` among them where no cause is shown), a bar, the message; a backslash and n
+part its lines. The last part is what a healthy job prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sentinel.adapters.rules_files import load_rules
+from sentinel.classify import classify
+from sentinel.evidence.logs import LogReader, Signatures
+from sentinel.model import Cause, Incident, Verdict
+
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+RULES = load_rules()
+SIGNATURES = Signatures(RULES)
+OWN = {
+    Cause.USER_CODE,
+    Cause.USER_CONFIG,
+    Cause.SOFTWARE_ENV,
+    Cause.APP_OOM_GPU,
+    Cause.APP_OOM_HOST,
+    Cause.DATALOADER,
+    Cause.COLLECTIVE_MISMATCH,
+}
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    for line in (Path(__file__).parent / "vocabulary.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            causes, message = line.split(" | ", 1)
+            yield causes, message.replace("\\n", "\n")
+
+
+def judge(message: str) -> Verdict:
+    reader = LogReader(SIGNATURES, own_times=True)
+    evidence = (*reader.feed(f"{message}\n".encode(), NOW), *reader.finish(NOW))
+    return classify(Incident("message", NOW, NOW, evidence=evidence), rules=RULES, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("causes", "message"), list(messages()), ids=lambda value: value[:48] if " " in value else None
+)
+def test_a_message_has_its_cause_and_code_drains_nothing(causes: str, message: str) -> None:
+    verdict = judge(message)
+    assert verdict.cause.value in causes.split(","), verdict.grounds
+    assert not (verdict.drain_recommended and verdict.cause in OWN)
+    assert verdict.drain == ()  # a job's log alone convicts no node
+
+
+def test_causes_are_the_taxonomy_s() -> None:
+    assert {cause for causes, _ in messages() for cause in causes.split(",")} <= {cause.value for cause in Cause}
