@@ -202,8 +202,9 @@ def _other(data: bytes, position: int, op: int) -> int | None:
     size = len(data)
     if op == 0x29:
         return position + 1
-    if op == _FRAME:
-        return position + 9 if position + 9 <= size else None
+    if op == _FRAME:  # the decoder asks for the room of a whole frame at once
+        start = position + 9
+        return start if start + int.from_bytes(data[position + 1 : start], "little") <= size else None
     width = _TEXTS.get(op, 0)
     if not width:
         return None

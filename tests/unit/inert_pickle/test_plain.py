@@ -106,6 +106,8 @@ BIG = struct.pack("<I", 0x7FFFFFFF)
         b"\x80\x02]r" + BIG + b".",
         b"\x80\x02X" + BIG + b"short.",
         b"\x80\x05\x8d" + b"\xff" * 8 + b"short.",
+        b"\x80\x04\x95" + struct.pack("<Q", 1 << 33) + b"}.",
+        b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"}.",
         b"\x80\x02\x8b" + BIG + b"1.",
         b"\x80\x02\x8a\x40" + b"\x01" * 64 + b".",
         b"\x80\x02I1\n.",
