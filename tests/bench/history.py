@@ -4,9 +4,10 @@ Cost: a store with a month of 3,000 judged incidents, 20,000 attempts on 64 node
 that grow on every node: the worst case). Lemons: a simulated fleet (Poisson failures; 1.2 % of the nodes fail ``times`` as
 often as the others do), judged by ``classify.node_scores`` after 7, 14 and 28 days. Nothing but failures over work counts.
 
-How much worse a lemon is decides everything, and nobody publishes it. Meta took 1.2 % of a cluster's nodes out and large jobs
-failed in 4 % instead of 14 % of cases: (10 / 0.012) / (4 / 0.988), about 200 times. Where a lemon fails 20 times as often it
-fails 1.2 times in 14 days of this fleet, beside 4 good nodes that fail twice: no count can name it early and surely.
+How much worse a lemon is decides everything, and nobody publishes it. Meta took 1.2 % of a cluster's nodes out and large
+jobs failed in 4 % instead of 14 % of cases: (10 / 0.012) / (4 / 0.988), about 200 times. Where a lemon fails 20 times as
+often it fails 1.2 times in 14 days of this fleet, beside 4 good nodes that fail twice: no count can name it early and
+surely.
 
 Run: PYTHONPATH=.:tests/support python tests/bench/history.py [--nodes 2048] [--seeds 5]
 """
