@@ -16,7 +16,9 @@ pytestmark = [
 ]
 
 _BAD = re.compile(r"step (\d+) \| loss nan")
-RESTART = {"[recovery]\n": '[recovery]\nbad_numbers = "restart"\n'}
+# Not about silence: a machine that is busy for a while hangs no job here.
+TELL = {"[recovery]\n": '[judgement]\nstall_floor_s = 120.0\n\n[recovery]\nbad_numbers = "tell"\n'}
+RESTART = {'bad_numbers = "tell"': 'bad_numbers = "restart"'}
 
 
 def onset(job: Job) -> int:
@@ -38,6 +40,7 @@ def training(story: Story) -> Job:
 
 def test_bad_numbers_are_told_while_the_job_runs_and_restarted_from_before_them_where_asked_for(fresh: Story):
     story = fresh
+    story.restart_daemon(TELL)
     left, ended = training(story), training(story)
     story.inject("nan", "--job", str(left.id), "--rank", "1")
     (told,) = story.expect(messages=["numerical_nan"])
