@@ -27,12 +27,12 @@ _SKIPPED = re.compile(r"(?:number of )?skipped iterations:\s{1,4}[1-9]")
 
 def numbers_of(line: str) -> dict[str, Scalar]:
     """What a step line says besides the loss that its rule reads: the norm of the gradients, and that a step was skipped."""
-    found: dict[str, Scalar] = {}
-    if (norm := _GRAD_NORM.search(line)) is not None:
+    found: dict[str, Scalar] = {}  # the words first: every step line of a log comes here
+    if "norm" in line and (norm := _GRAD_NORM.search(line)) is not None:
         found["grad_norm"] = float(norm[1])
-    if (loss := _LOSS.search(line)) is not None:
+    if "_loss" in line and (loss := _LOSS.search(line)) is not None:
         found["loss"] = float(loss[1])
-    if _SKIPPED.search(line) is not None:
+    if "skipped" in line and _SKIPPED.search(line) is not None:
         found["skipped"] = True
     return found
 
