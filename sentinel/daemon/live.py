@@ -22,6 +22,7 @@ from sentinel.model import Evidence, Fleet, JobView, Kind, Source
 
 _SAVES = 50  # newest saves of an attempt that its interval is taken from
 _REPORTS = 128  # of timers, at most one in ten seconds: at least twenty minutes
+_LOOK_BACK = timedelta(hours=1)
 _POOL = 400  # recent evidence kept for each attempt and node, until an incident asks for it
 
 
@@ -254,12 +255,16 @@ class Live:
                     found[item.id] = item
         return sorted(found.values(), key=lambda item: item.at)
 
-    def forget(self, before: datetime) -> None:
-        """Drop attempts that ended long ago."""
+    def forget(self, before: datetime, group_s: float = 0.0) -> None:
+        """Drop attempts that ended long ago, and what nodes said longer ago than anybody looks back."""
         for key, seen in list(self.attempts.items()):
             newest = max((item.at for item in seen.pool), default=seen.view.started_at)
-            if seen.ended and newest is not None and newest < before - timedelta(hours=1):
+            if seen.ended and newest is not None and newest < before - _LOOK_BACK:
                 del self.attempts[key]
+        since = before - max(_LOOK_BACK, timedelta(seconds=group_s))
+        for node in self.nodes.values():  # 400 items of each of 2,048 nodes, for ever, would be a gigabyte
+            while node.pool and node.pool[0].seen_at < since:
+                node.pool.popleft()
 
 
 def _was_suspended(before: JobView, now: JobView) -> bool:

@@ -300,7 +300,7 @@ class Watch:
         if items:
             await self._observe(items)
         await asyncio.to_thread(self._save_attempts, list(self._live.attempts.values()))
-        self._live.forget(now)
+        self._live.forget(now, self._settings.judgement.group_s)
         self._kept &= self._live.attempts.keys()
 
     def _was_ours(self, job: JobView) -> bool:

@@ -81,3 +81,14 @@ def test_ended_attempts_are_forgotten_after_an_hour_and_running_ones_never() -> 
     assert (101, 0) in live.attempts
     live.forget(later(3601.0))
     assert list(live.attempts) == [(102, 0)]
+
+
+def test_what_a_node_said_is_kept_for_an_hour_or_as_long_as_evidence_is_grouped() -> None:
+    live = Live()
+    old, new = (evidence(Kind.XID, node="n1", at_s=at_s) for at_s in (0.0, 3000.0))
+    live.note(old)
+    live.note(new)
+    live.forget(later(3601.0), group_s=7200.0)
+    assert live.recent(None, None, ["n1"], later(-1.0)) == [old, new]
+    live.forget(later(3601.0))
+    assert live.recent(None, None, ["n1"], later(-1.0)) == [new]
