@@ -8,7 +8,7 @@ per rule and unit ``LIMIT`` evidences, then a count.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -46,6 +46,11 @@ _QUOTED = re.compile(
     rb"[^\n]{0,60}?(?: {4,}|\t)(?:raise|if|elif|return|except|assert|with|for|while|yield|warnings\.warn)[ (]"
     rb"[^\n]{0,200}(?:[(:,\[{]|\))\s*$",
     re.MULTILINE,
+)
+# Words before the number of a step that say where a job takes up, not what it has gained.
+_READ_BACK = re.compile(
+    rb"(?i)\b(?:resum(?:e|ed|ing)|(?:re)?load(?:ed|ing)?|restor(?:ed|ing)|continu(?:e|ing))\b[^|\n]{0,120}"
+    rb"\b(?:from|at|checkpoint|ckpt|state)\b"
 )
 _OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 Matcher = Callable[[Sequence[str]], Screen]
@@ -251,6 +256,8 @@ class LogReader:
         kind = rule.kind
         if kind == TIMERS:
             return None  # its lines are read as one report
+        if kind == Kind.STEP and _only_read_back(window, hit.start(), fields):
+            return None
         if kind == Kind.XID and not self._worth(rule.id, fields):
             return None
         text = window.decode("utf-8", "replace")
@@ -315,6 +322,13 @@ class LogReader:
             nic=fields.get("nic") or self._where.nic,
         )
         return where, data
+
+
+def _only_read_back(line: bytes, at: int, fields: Mapping[str, str]) -> bool:
+    """Whether the step at ``at`` is that of a checkpoint which is being read: no step was gained by it."""
+    return (
+        not fields.keys() & {"loss", "time_s", "time_ms"} and _READ_BACK.search(line, max(0, at - 200), at) is not None
+    )
 
 
 def _named(evidence: Evidence, behind: bytes) -> Evidence:

@@ -50,6 +50,28 @@ def test_each_step_counts_once(form: str) -> None:
     assert (rhythm.last_step, rhythm.gap_s, len(rhythm.gaps)) == (20, 2.0, 19)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "resumed from step 400 (local) /nvme/run/step-400",
+        "[rank0]: Resuming training at global step 400",
+        "Continuing training from global step 400",
+        " successfully loaded checkpoint from /ckpt [ t 1/8, p 1/4 ] at iteration 400",
+        "INFO restored state of the optimizer, step: 400",
+        "Loading checkpoint shards of step 400/5000",
+    ],
+)
+def test_the_step_of_a_checkpoint_that_is_read_was_not_gained(line: str) -> None:
+    assert follow((0.0, line)).last_step == 0
+
+
+@pytest.mark.parametrize(
+    "line", ["loading data | step 400", "continued run 7 step 400", "reloading at 3: step 400 | loss 2.1"]
+)
+def test_other_words_before_a_step_take_nothing_from_it(line: str) -> None:
+    assert follow((0.0, line)).last_step == 400
+
+
 def test_lightning_bar_whose_counters_differ_counts_once() -> None:
     """The bar counts batches from 1, global_step from 0: two numbers in one line, one step."""
     form = "Epoch 0: :  10%|# | {n}/1000 [01:40<15:00, reduced_train_loss={loss}, global_step={m}.00]"
