@@ -380,9 +380,9 @@ def _required(item: dataclasses.Field[Any]) -> bool:
     return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
 
 
-def described(kind: type[Any], prefix: str = "") -> list[tuple[str, str, str, str]]:
+def described(kind: type[Any], prefix: str = "") -> list[tuple[str, object, str, str]]:
     """Every setting as (key, default, unit, reason), for documentation and ``sentinel config show``."""
-    rows: list[tuple[str, str, str, str]] = []
+    rows: list[tuple[str, object, str, str]] = []
     hints = typing.get_type_hints(kind)
     for item in dataclasses.fields(kind):
         key = f"{prefix}{item.name}"
@@ -390,5 +390,5 @@ def described(kind: type[Any], prefix: str = "") -> list[tuple[str, str, str, st
             rows.extend(described(hints[item.name], f"{key}."))
             continue
         default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-        rows.append((key, repr(default), item.metadata.get("unit", ""), item.metadata.get("reason", "")))
+        rows.append((key, default, item.metadata.get("unit", ""), item.metadata.get("reason", "")))
     return rows

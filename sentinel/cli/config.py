@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +55,7 @@ def _signals(settings: Any) -> str:
 @click.option("--agent", is_flag=True, help="The agent's settings instead of the daemon's.")
 @json_option
 def show(agent: bool, as_json: bool) -> None:
-    """Every setting: key, default, unit and the reason for the default."""
+    """Every setting with its default, unit and the reason for the default, as a file that can be written as it is."""
     from sentinel.settings import described
 
     rows = described(_kind(agent))
@@ -60,9 +64,22 @@ def show(agent: bool, as_json: bool) -> None:
             {"key": key, "default": default, "unit": unit, "reason": reason} for key, default, unit, reason in rows
         )
         return
-    from sentinel.cli.asking import table
+    click.echo(_as_file(rows, shutil.get_terminal_size().columns))
 
-    table("", ("key", "default", "unit", "reason"), rows)
+
+def _as_file(rows: Sequence[tuple[str, object, str, str]], width: int) -> str:
+    """A settings file that holds every default: above each key its unit and reason."""
+    lines: list[str] = []
+    last = ""
+    for key, default, unit, reason in sorted(rows, key=lambda row: "." in row[0]):  # what has no section stands first
+        section, _, name = key.rpartition(".")
+        if section != last:
+            lines.extend(["", f"[{section}]"])
+            last = section
+        words = f"{unit}: {reason}" if unit else reason
+        lines.extend(textwrap.wrap(words, max(width, 40), initial_indent="# ", subsequent_indent="# "))
+        lines.append(f"# {name} is not set" if default is None else f"{name} = {json.dumps(default)}")
+    return "\n".join(lines)
 
 
 def _kind(agent: bool) -> type[Any]:

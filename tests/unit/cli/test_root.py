@@ -12,7 +12,9 @@ from click.testing import CliRunner
 
 from sentinel import __version__
 from sentinel import cli as root
+from sentinel.agent.settings import AgentSettings
 from sentinel.errors import Denied, FileError, ProtocolError, Refused, SentinelError, Timeout, Unavailable, UserError
+from sentinel.settings import Settings, load
 
 
 @pytest.mark.parametrize("name", root.COMMANDS)
@@ -178,5 +180,15 @@ def test_config_show(words: tuple[str, ...], key: str, columns: str) -> None:
     rows = objects(CliRunner().invoke(root.cli, ["config", "show", "--json", *words]).output)
     assert all(set(row) == {"key", "default", "unit", "reason"} and row["reason"] for row in rows)
     assert key in {row["key"] for row in rows}
-    table = CliRunner().invoke(root.cli, ["config", "show", *words], env={"COLUMNS": columns})
-    assert table.exit_code == 0 and max(len(line) for line in table.output.splitlines()) <= int(columns)
+    shown = CliRunner().invoke(root.cli, ["config", "show", *words], env={"COLUMNS": columns})
+    comments = [line for line in shown.output.splitlines() if line.startswith("#")]
+    assert shown.exit_code == 0 and max(map(len, comments)) <= int(columns)
+
+
+@pytest.mark.parametrize(("words", "kind"), [((), Settings), (("--agent",), AgentSettings)])
+def test_what_config_show_prints_is_a_file_of_defaults(
+    words: tuple[str, ...], kind: type[object], tmp_path: Path
+) -> None:
+    config = tmp_path / "all.toml"
+    config.write_text(CliRunner().invoke(root.cli, ["config", "show", *words]).output)
+    assert load(config, kind) == kind()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -130,11 +131,5 @@ def test_every_time_has_its_unit() -> None:
 @pytest.mark.parametrize("kind", [Settings, AgentSettings])
 def test_defaults_keep_their_own_bounds(kind: type[object], tmp_path: Path) -> None:
     """What ``described`` prints can be written into a file and read back."""
-    lines = [f"{key} = {value}" for key, default, *_ in described(kind) if (value := _toml(default)) is not None]
+    lines = [f"{key} = {json.dumps(default)}" for key, default, *_ in described(kind) if default is not None]
     assert load(write(tmp_path, "\n".join(lines)), kind) == kind()
-
-
-def _toml(default: str) -> str | None:
-    if default == "None":
-        return None
-    return {"True": "true", "False": "false"}.get(default, default)
