@@ -109,7 +109,7 @@ class Judgement:
     )
     stall_steps: float = setting(3.0, "silence longer than this many of the job's own steps", unit="steps", least=1)
     stall_confirm: float = setting(
-        1.25,
+        1.1,
         "a silence in which nobody sees that the job only waits must last this many times what is usual",
         unit="times",
         least=1,

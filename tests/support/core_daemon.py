@@ -24,11 +24,12 @@ from sentinel.daemon.tell import Tell
 from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.model import Evidence, Notice
-from sentinel.settings import Limits, Settings
+from sentinel.settings import Judgement, Limits, Settings
 from sentinel.telemetry import Telemetry
 
 RULES = load_rules([rules_folder()])
-SETTINGS = Settings(modes=ACT, limits=Limits(drain_fraction=0.5))
+# Silences in the stories are counted in seconds: the default may be tuned without another story of each.
+SETTINGS = Settings(modes=ACT, limits=Limits(drain_fraction=0.5), judgement=Judgement(stall_confirm=1.25))
 
 
 class FakeSink:
