@@ -243,10 +243,20 @@ def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
         return max(allowed, 1.6 * due + 10.0 + (FIRST_PAUSE_S if new else 0.0))
     if _irregular(rhythm):
         allowed = max(allowed, 1.5 * max(pause.length_s for pause in rhythm.pauses[-3:]))
-    counts = dict(rhythm.passed)
-    if any(counts.get(number, 0) < PASSED for number in _round_of(rhythm.last_step)):
+    if _may_be_first(rhythm):
         allowed = max(allowed, FIRST_PAUSE_S)
     return allowed
+
+
+def pause_due(rhythm: Rhythm) -> bool:
+    """Whether a pause was announced after the last step, is due by its period, or may be the first of its kind there."""
+    return announced(rhythm) or _due(rhythm) is not None or _may_be_first(rhythm)
+
+
+def _may_be_first(rhythm: Rhythm) -> bool:
+    """Whether the last step is a round number at which, for all that was seen, a pause may be made."""
+    counts = dict(rhythm.passed)
+    return any(counts.get(number, 0) < PASSED for number in _round_of(rhythm.last_step))
 
 
 def announced(rhythm: Rhythm) -> bool:

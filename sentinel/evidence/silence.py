@@ -24,6 +24,7 @@ from sentinel.evidence.progress import (
     Rhythm,
     allowed_s,
     announced,
+    pause_due,
     pauses_alike,
     pauses_fitting,
     usual_s,
@@ -120,9 +121,12 @@ def went_on(watched: Watched, step: int | None, mistaken_s: float = 0.0) -> Watc
 
 
 def in_pause(rhythm: Rhythm, limits: Limits) -> bool:
-    """Whether a pause may be due after the last step, or was announced: steps alone need not explain the silence."""
+    """Whether a pause may be due after the last step, or was announced: steps alone need not explain the silence.
+
+    Of a job with long steps also where the pause is no longer than they usually let it be silent.
+    """
     allowed, usual = allowed_s(rhythm, limits), usual_s(rhythm, limits)
-    return allowed is not None and usual is not None and allowed > usual
+    return allowed is not None and usual is not None and (allowed > usual or pause_due(rhythm))
 
 
 def ask_after_s(rhythm: Rhythm) -> float | None:

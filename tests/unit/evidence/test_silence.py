@@ -166,6 +166,14 @@ def test_a_short_pause_of_slow_steps_is_a_pause_from_its_beginning() -> None:
     assert not in_pause(job.steps(3).rhythm, LIMITS)
 
 
+def test_slow_steps_do_not_hide_that_a_first_pause_may_be_made() -> None:
+    """Three steps explain 300 s: as much as a first pause is given, and GPUs that stand in it are no proof of a hang."""
+    job = Training(100.0).steps(100)  # the first step that is a multiple of 100
+    assert in_pause(job.rhythm, LIMITS)
+    assert (job.hung_after_s(150.0, Motion.WAITS) or 0.0) >= 300.0
+    assert job.steps(3).hung_after_s(150.0, Motion.WAITS) == LIMITS.stall_floor_s
+
+
 def test_large_jobs_are_asked_less() -> None:
     assert [next_look_s(looks, 8) for looks in (0, 10, 30)] == [2.5, 2.5, 10.0]
     assert [next_look_s(looks, 512) for looks in (0, 10, 30)] == [2.5, 5.0, 10.0]
