@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_RANK_FIRST = re.compile(r"\s*(?:\[(?:rank|default)\s?(\d{1,6})\]|(\d{1,6}): )")
 _RANK = re.compile(
-    r"^\s*\[(?:rank|default)\s?(\d{1,6})\]|^\s*(\d{1,6}): |\[Rank (\d{1,6})\]|\bRank[ =:](\d{1,6})\b|\brank(\d{1,6})\]"
-    r"|\[\d{1,6}:(\d{1,6})\]|\| ?rank (\d{1,6})\b"
+    r"\[Rank (\d{1,6})\]|\bRank[ =:](\d{1,6})\b|\brank(\d{1,6})\]|\[\d{1,6}:(\d{1,6})\]|\| ?rank (\d{1,6})\b"
 )
 _NCCL = re.compile(r"(?:^|[\s\]])([A-Za-z][\w.-]{0,63}):\d{1,8}:\d{1,8} (?:\[\d{1,2}\]|NCCL)")
 _SYSLOG = re.compile(
@@ -42,11 +42,13 @@ def clean(block: bytes) -> bytes:
 
 def prefix_of(line: str) -> Prefix:
     """Rank and host that the line's own prefix names; None where it names none."""
-    head = line[:240]
-    found = _RANK.search(head)
+    head = line[:240]  # plain words are looked for first: every step line of a log comes here
+    found = _RANK_FIRST.match(head) or (_RANK.search(head) if "ank" in head or "[" in head else None)
     rank = int(next(group for group in found.groups() if group is not None)) if found else None
     node = None
-    host = _NCCL.search(head) or (_SYSLOG.match(head) if _SYSLOG_MARK.search(head) else None)
+    host = (_NCCL.search(head) if "NCCL" in head or " [" in head else None) or (
+        _SYSLOG.match(head) if _SYSLOG_MARK.search(head) else None
+    )
     if host is not None:
         node = host[1]
     return Prefix(rank, node)
