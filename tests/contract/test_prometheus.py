@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keeper import Keeper
-from slurm_cluster import free_ports
+from prometheus_server import BINARY, PrometheusServer
 
 from sentinel.adapters.prometheus import Prometheus
 from sentinel.adapters.signals_files import load_signals
@@ -29,7 +26,6 @@ from sentinel.evidence.prometheus import Signal, evidence_of, holding
 from sentinel.model import Cause, Scope
 from sentinel.settings import Prometheus as Settings
 
-BINARY = shutil.which("prometheus")
 needs_prometheus = pytest.mark.skipif(BINARY is None, reason="needs the program prometheus (Debian package prometheus)")
 Handle = Callable[[BaseHTTPRequestHandler], None]
 
@@ -59,85 +55,24 @@ def say(request: BaseHTTPRequestHandler, body: bytes, status: int = 200) -> None
     request.wfile.write(body)
 
 
-class Exporter:
-    """Metrics that a test sets."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.server = serving(lambda request: say(request, ("\n".join(self.lines) + "\n").encode()))
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server.server_address[1]}"
-
-
-class Real:
-    """A Prometheus that scrapes every second what ``exporter`` says."""
-
-    def __init__(self) -> None:
-        self.exporter = Exporter()
-        self.exporter.lines = [
-            'nas_up{nas="a"} 0',
-            'nas_up{nas="b"} 1',
-            "nas_load NaN",
-            'port_errors{device="mlx5_0",host="n1.example.org:9100"} 900',
-            'port_errors{device="mlx5_0",host="n2.example.org:9100"} 2',
-        ]
-        self._keeper = Keeper("prometheus-")
-        self.folder = self._keeper.folder
-        (self.port,) = free_ports(1)
-        config = self.folder / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-            f"scrape_configs: [{{job_name: test, static_configs: [{{targets: ['{self.exporter.address}']}}]}}]\n"
-        )
-        assert BINARY is not None
-        self.process = subprocess.Popen(
-            [
-                BINARY, f"--config.file={config}", f"--storage.tsdb.path={self.folder}/data",
-                f"--web.listen-address=127.0.0.1:{self.port}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **self._keeper.environment},
-        )  # fmt: skip
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def wait(self) -> None:
-        """Until it has values."""
-        for _ in range(600):
-            try:
-                with urllib.request.urlopen(f"{self.url}/api/v1/query?query=count(nas_up)", timeout=20) as answer:
-                    if b'"value"' in answer.read():
-                        return
-            except OSError:
-                pass
-            assert self.process.poll() is None, "prometheus ended"
-            time.sleep(0.1)
-        raise AssertionError("prometheus has no values after a minute")
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
-        self.exporter.server.shutdown()
-        self.exporter.server.server_close()
-        self._keeper.close()
-
-
 @pytest.fixture(scope="module")
-def real() -> Iterator[Real]:
-    made = Real()
+def real() -> Iterator[PrometheusServer]:
+    made = PrometheusServer(
+        'nas_up{nas="a"} 0',
+        'nas_up{nas="b"} 1',
+        "nas_load NaN",
+        'port_errors{device="mlx5_0",host="n1.example.org:9100"} 900',
+        'port_errors{device="mlx5_0",host="n2.example.org:9100"} 2',
+        every_s=1,
+    )
     try:
-        made.wait()
+        made.wait("count(nas_up)")
         yield made
     finally:
         made.stop()
 
 
-async def held(real: Real, signal: Signal, **how: Any) -> list[Any]:
+async def held(real: PrometheusServer, signal: Signal, **how: Any) -> list[Any]:
     prometheus = Prometheus(Settings(url=real.url, deadline_s=60.0, **how))
     now = datetime.now(UTC)
     try:
@@ -147,7 +82,7 @@ async def held(real: Real, signal: Signal, **how: Any) -> list[Any]:
     return holding(signal, answer, now)
 
 
-async def held_soon(real: Real, signal: Signal) -> list[Any]:
+async def held_soon(real: PrometheusServer, signal: Signal) -> list[Any]:
     """Once it holds: on a busy machine a scrape may fail, and what a series then lacks does not hold."""
     until_s = time.monotonic() + 60
     while not (found := await held(real, signal)):
@@ -160,7 +95,7 @@ NAS = Signal("nas", "a NAS is down", "nas_up", Cause.FILESYSTEM_STORAGE, below=1
 
 
 @needs_prometheus
-async def test_series_beyond_the_limit_hold(real: Real) -> None:
+async def test_series_beyond_the_limit_hold(real: PrometheusServer) -> None:
     found = await held_soon(real, NAS)
     assert [(one.value, one.labels["nas"]) for one in found] == [(0.0, "a")]
     (said,) = evidence_of(NAS, found, datetime.now(UTC), datetime.now(UTC))
@@ -168,19 +103,19 @@ async def test_series_beyond_the_limit_hold(real: Real) -> None:
 
 
 @needs_prometheus
-async def test_what_does_not_hold_is_nothing(real: Real) -> None:
+async def test_what_does_not_hold_is_nothing(real: PrometheusServer) -> None:
     for query in ("nas_up > 5", "no_such_metric", "nas_load"):
         assert await held(real, dataclasses.replace(NAS, query=query)) == []
 
 
 @needs_prometheus
-async def test_value_must_have_been_there_for_long_enough(real: Real) -> None:
+async def test_value_must_have_been_there_for_long_enough(real: PrometheusServer) -> None:
     assert await held(real, dataclasses.replace(NAS, for_s=3000.0)) == []
     assert len(await held_soon(real, dataclasses.replace(NAS, for_s=3.0))) == 1
 
 
 @needs_prometheus
-async def test_label_names_the_node(real: Real) -> None:
+async def test_label_names_the_node(real: PrometheusServer) -> None:
     ports = Signal(
         "ports", "errors", "port_errors", Cause.NETWORK_FABRIC, above=100.0, for_s=0.0, scope=Scope.LINK,
         node_label="host", node_pattern=r"^([^.:]+)",
@@ -190,13 +125,13 @@ async def test_label_names_the_node(real: Real) -> None:
 
 
 @needs_prometheus
-async def test_wrong_query_is_refused_with_its_reason(real: Real) -> None:
+async def test_wrong_query_is_refused_with_its_reason(real: PrometheusServer) -> None:
     with pytest.raises(Refused, match="parse error"):
         await held(real, dataclasses.replace(NAS, query="sum(nas_up"))
 
 
 @needs_prometheus
-async def test_every_shipped_query_is_one(real: Real) -> None:
+async def test_every_shipped_query_is_one(real: PrometheusServer) -> None:
     """A query whose metrics are not there finds nothing; one that Prometheus cannot read would say so."""
     for signal in load_signals().signals.values():
         assert await held(real, signal) == [], signal.id

@@ -20,10 +20,10 @@ BINARY = shutil.which("prometheus")
 class PrometheusServer:
     """Debian's, on loopback, with its data in a folder that goes with it.
 
-    ``metrics`` are the lines of the exporter; they are scraped every third second.
+    ``metrics`` are the lines of the exporter, scraped every ``every_s`` seconds.
     """
 
-    def __init__(self, *metrics: str) -> None:
+    def __init__(self, *metrics: str, every_s: int = 3) -> None:
         assert BINARY is not None, "needs the program prometheus"
         self.metrics = list(metrics)
         self._exporter = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -36,7 +36,7 @@ class PrometheusServer:
         config = folder / "prometheus.yml"
         target = f"127.0.0.1:{self._exporter.server_address[1]}"
         config.write_text(
-            "global: {scrape_interval: 3s, scrape_timeout: 3s}\n"
+            f"global: {{scrape_interval: {every_s}s, scrape_timeout: {every_s}s}}\n"
             f"scrape_configs: [{{job_name: storage, static_configs: [{{targets: ['{target}']}}]}}]\n"
         )
         self._process = subprocess.Popen(
@@ -65,12 +65,13 @@ class PrometheusServer:
 
         return Handler
 
-    def wait(self, within_s: float = 60.0) -> None:
-        """Until it answers with what it scraped."""
+    def wait(self, query: str = "up", within_s: float = 60.0) -> None:
+        """Until it has values for ``query``."""
         deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s:
+            assert self._process.poll() is None, "prometheus ended"
             try:
-                with urllib.request.urlopen(f"{self.url}/api/v1/query?query=up", timeout=2) as answer:
+                with urllib.request.urlopen(f"{self.url}/api/v1/query?query={query}", timeout=20) as answer:
                     if b'"value"' in answer.read():
                         return
             except OSError:
