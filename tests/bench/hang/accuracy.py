@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from simulated_ranks import FAULTS, FORMATS, Case, make_case
+from tally import Tally
 
 from sentinel.classify.hang import HangFinding, analyse
 from sentinel.collectives import RankTrace, Unreadable
@@ -30,28 +30,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--wrong", type=int, default=0, help="print so many wrong ones")
     options = parser.parse_args()
-    right, total, kinds, basis, bases = Counter(), Counter(), Counter(), Counter(), Counter()
+    tally = Tally()
     for seed in range(options.seed, options.seed + options.cases):
         case = make_case(seed)
         finding, good = judge(case)
-        for key in (case.fault, case.form, "all"):
-            total[key] += 1
-            right[key] += good
-            kinds[key] += finding.kind in case.kinds
-        bases[finding.basis] += 1
-        basis[finding.basis] += good
+        tally.add((case.fault, case.form), finding.basis, culprits=good, kind=finding.kind in case.kinds)
         if not good and options.wrong > 0:
             options.wrong -= 1
             print(
                 f"seed {seed}: {case.fault} {case.form} {case.shape} {case.detail}; said {finding.kind} "
                 f"{finding.culprit_ranks} ({finding.basis}) in {finding.group} {finding.sequence}, truth {case.truth}"
             )
-    print(f"{'':16}{'cases':>7}{'culprits':>10}{'kind':>8}")
-    for key in (*FAULTS, *FORMATS, "all"):
-        if total[key]:
-            print(f"{key:16}{total[key]:7}{right[key] / total[key]:10.1%}{kinds[key] / total[key]:8.1%}")
-    print("right by grounds: " + ", ".join(f"{key} {basis[key]}/{bases[key]}" for key in sorted(bases)))
-    return 0 if right["all"] >= 0.95 * total["all"] else 1
+    tally.show((*FAULTS, *FORMATS))
+    return 0 if tally.enough() else 1
 
 
 if __name__ == "__main__":

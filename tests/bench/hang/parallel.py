@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parallel_dumps import FAULTS, FORMS, Case, make_case
+from tally import Tally
 
 from sentinel.classify.hang import HangFinding, analyse
 from sentinel.collectives import RankTrace, Unreadable
@@ -33,30 +33,21 @@ def main() -> int:
     parser.add_argument("--only", help="one fault")
     parser.add_argument("--wrong", type=int, default=0, help="print so many wrong ones")
     options = parser.parse_args()
-    right, kinds, total, basis, bases = Counter(), Counter(), Counter(), Counter(), Counter()
+    tally = Tally()
     for seed in range(options.seed, options.seed + options.cases):
         if options.only and FAULTS[seed % len(FAULTS)] != options.only:
             continue
         case = make_case(seed)
         finding, good, kind = judge(case)
-        for key in (case.fault, case.form, "all"):
-            total[key] += 1
-            right[key] += good
-            kinds[key] += kind
-        bases[finding.basis] += 1
-        basis[finding.basis] += good
+        tally.add((case.fault, case.form), finding.basis, culprits=good, kind=kind)
         if not (good and kind) and options.wrong > 0:
             options.wrong -= 1
             print(
                 f"seed {seed}: {case.fault} {case.form} {case.layout}; {case.detail}; right {case.right} {case.kinds}\n"
                 f"    said {finding.kind} {finding.culprit_ranks} ({finding.basis}): {finding.explanation}"
             )
-    print(f"{'':18}{'cases':>7}{'culprits':>10}{'kind':>8}")
-    for key in (*FAULTS, *FORMS, "all"):
-        if total[key]:
-            print(f"{key:18}{total[key]:7}{right[key] / total[key]:10.1%}{kinds[key] / total[key]:8.1%}")
-    print("right by grounds: " + ", ".join(f"{key} {basis[key]}/{bases[key]}" for key in sorted(bases)))
-    return 0 if right["all"] >= 0.95 * total["all"] else 1
+    tally.show((*FAULTS, *FORMS))
+    return 0 if tally.enough() else 1
 
 
 if __name__ == "__main__":
