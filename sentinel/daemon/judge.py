@@ -15,7 +15,7 @@ from sentinel.adapters.store import Store
 from sentinel.classify.ageing import Counter
 from sentinel.daemon import joining
 from sentinel.daemon.ageing import counter_rows
-from sentinel.daemon.belonging import apart, our_doing, told_only
+from sentinel.daemon.belonging import apart, late, our_doing, told_only
 from sentinel.daemon.failed_resume import failed_resume
 from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
 from sentinel.daemon.fleets import Fleets
@@ -156,7 +156,9 @@ class Judge:
         now = self._clock.now()
         around = [i for i in near.of(item) if not apart(i, self.plans.get(i.id), item, self._live)]
         nodes = {i.id: self._live.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
-        found = room.find(around, item, nodes, self._window)
+        found = room.find(around, item, nodes, self._window) or next(
+            (i for i in around if late(i, self.plans.get(i.id), item, self._live, self._window)), None
+        )
         if found is not None:
             if our_doing(self.plans.get(found.id), item):
                 return  # kept in the store; the job ended because we ended it

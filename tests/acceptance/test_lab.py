@@ -266,20 +266,33 @@ def test_a_cut_off_node_of_an_isolated_lab_is_out_of_reach(new_lab):
     assert bridge not in links
 
 
-def test_what_a_killed_up_leaves_is_cleaned_by_down_or_the_next_up(new_lab):
-    lab = new_lab("--nodes", "2", "--no-sentinel")
-    lab.run("down")
+def kill_up(lab, there: str) -> None:
+    """`lab up`, killed as soon as a file is there; once more where it had come up before the signal came."""
     entry = Path(__file__).resolve().parents[2] / "deploy" / "lab" / "lab"
-    for after_s, then in ((0.25, "down"), (0.4, "up"), (0.55, "down")):
+    for _ in range(50):
         up = subprocess.Popen(
             ["bash", str(entry), "up", "--nodes", "2", "--no-sentinel", "--dir", str(lab.dir)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "SENTINEL_LAB_PYTHON": sys.executable},
         )
-        time.sleep(after_s)
+        deadline = time.monotonic() + 120
+        while not (lab.dir / there).exists():
+            assert up.poll() is None and time.monotonic() < deadline, there
+            time.sleep(0.002)
         up.send_signal(signal.SIGKILL)
         up.wait()
+        if not (lab.dir / "up").exists():
+            return
+        lab.run("down")
+    pytest.fail(f"`lab up` was always faster than the signal after {there}")
+
+
+def test_what_a_killed_up_leaves_is_cleaned_by_down_or_the_next_up(new_lab):
+    lab = new_lab("--nodes", "2", "--no-sentinel")
+    lab.run("down")
+    for there, then in (("lab.json", "down"), ("etc/slurm.conf", "up"), ("pids/slurmctld", "down")):
+        kill_up(lab, there)
         if then == "up":
             lab.run("up", "--nodes", "2", "--no-sentinel")
             assert len(lab.status()["slurm"]) == 2

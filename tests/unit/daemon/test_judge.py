@@ -58,6 +58,23 @@ async def test_what_explains_a_closed_incident_is_kept_with_it(world: Worlds) ->
     assert incidents_of(there.store)[name][0] == "closed"
 
 
+async def test_a_late_word_of_a_node_that_is_out_opens_no_second_incident(world: Worlds) -> None:
+    """A user who cancels the job closes the incident while the node's other sources are still telling."""
+    there, sink = world(comment=""), FakeSink()
+    daemon = Daemon(there, [sink])
+    await daemon.observe([bus("n1")])
+    await daemon.quiet()
+    ((name, _),) = daemon.judge.incidents.items()
+    daemon.judge.close(name, IncidentState.CLOSED, "the job was cancelled")
+    there.slurm.end(there.job, state="CANCELLED")
+    word = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=1.0, data={"xid": 79})
+    await daemon.observe([word])
+    await daemon.quiet()
+    assert list(incidents_of(there.store)) == [name] and len(sink.got) == 1
+    seen = there.store.incident(name)
+    assert seen is not None and word in seen.evidence
+
+
 async def test_judgement_that_ends_after_the_incident_was_closed_does_not_open_it_again(world: Worlds) -> None:
     """On a busy machine what is written last need not have been read last."""
     there = world()
