@@ -21,9 +21,7 @@ class Intent:
     global_roots: tuple[str, ...] = ()
     local_roots: tuple[str, ...] = ()  # absolute, may hold %N
     retries: int | None = None  # an upper bound below the site's own
-    bad_numbers: str | None = (
-        None  # what to do when the losses of the running job stay no numbers; None: as the site does
-    )
+    bad_numbers: str | None = None  # what to do when losses stay no numbers while it runs; None: as the site does
     problem: str = ""  # why the comment could not be understood; the user is told
 
 

@@ -30,16 +30,14 @@ def decide(
 ) -> Decision:
     """Judge an incident and say what may be done about it. Pure."""
     verdict = classify(incident, history=history, rules=rules, now=now)
-    if only_tells(
-        incident
-    ):  # its job goes on; a node that holds it up is tested, and left out when the job is restarted
+    if only_tells(incident):
+        # Its job goes on; a node that holds it up is tested, and left out when the job is restarted.
         slow = any(item.kind == Kind.SLOW for item in incident.evidence)
         suspect = (*verdict.drain, *verdict.suspect) if slow else ()
         verdict = dataclasses.replace(verdict, drain=(), suspect=suspect, restart=Restart.NONE, onset_step=None)
     elif verdict.onset_step is None and verdict.restart is not Restart.NONE:
-        verdict = dataclasses.replace(
-            verdict, onset_step=situation.onset_step
-        )  # whatever ends a job whose numbers are bad
+        # Whatever ends a job whose numbers are bad: it must begin before they were.
+        verdict = dataclasses.replace(verdict, onset_step=situation.onset_step)
     return Decision(verdict, _plan(verdict, incident, situation, settings, now))
 
 

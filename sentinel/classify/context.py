@@ -201,15 +201,23 @@ def _self_ended(
     return [_ground(exits[0].evidence, "self-ended", weights, "a task failed by itself, and the step was ended for it")]
 
 
+def _beside(
+    found: Reading | None, others: set[str], readings: Sequence[Reading], name: str, weights: dict[C, float], note: str
+) -> list[Reading]:
+    """A ground where ``found`` is there and one of ``others`` is as well: together they say what neither says alone."""
+    if found is None or not any(r.key in others for r in readings):
+        return []
+    return [_ground(found.evidence, name, weights, note)]
+
+
 def _interrupted_wait(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
     """Somebody interrupts what waits in a collective because it hangs: the hang is what is to be explained."""
     interrupted = next((r for r in readings if r.key == "interrupt"), None)
-    if interrupted is None or not any(r.key == "collective-frame" for r in readings):
-        return []
     weights = {C.NCCL_HANG_UNKNOWN: 3.0, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -2.6}
-    return [_ground(interrupted.evidence, "interrupted-wait", weights, "interrupted while it waited in a collective")]
+    note = "interrupted while it waited in a collective"
+    return _beside(interrupted, {"collective-frame"}, readings, "interrupted-wait", weights, note)
 
 
 def _overheated(
@@ -245,10 +253,8 @@ def _empty(
 ) -> list[Reading]:
     """A division by a count that was printed as nought: a size or path is wrong, not the arithmetic."""
     divided = next((r for r in readings if "ZeroDivisionError" in r.evidence.text), None)
-    if divided is None or not any(r.key == "nothing-counted" for r in readings):
-        return []
     weights = {C.USER_CONFIG: 3.0, C.USER_CODE: -1.4}
-    return [_ground(divided.evidence, "nothing-to-do", weights, "there was nothing to work on")]
+    return _beside(divided, {"nothing-counted"}, readings, "nothing-to-do", weights, "there was nothing to work on")
 
 
 def _crashed_library(
@@ -256,10 +262,9 @@ def _crashed_library(
 ) -> list[Reading]:
     """A communication library that complains and then crashes does not fit what it runs on."""
     crash = next((r for r in readings if r.key in {"segfault", "segfault-library"}), None)
-    if crash is None or not any(r.key in {"ucx", "ofi", "mpi-init", "mpi-tcp"} for r in readings):
-        return []
     weights = {C.SOFTWARE_ENV: 2.6, C.NETWORK_BOOTSTRAP: -1.4, C.NETWORK_FABRIC: -1.4}
-    return [_ground(crash.evidence, "library-crashed", weights, "the library complained, then crashed")]
+    libraries = {"ucx", "ofi", "mpi-init", "mpi-tcp"}
+    return _beside(crash, libraries, readings, "library-crashed", weights, "the library complained, then crashed")
 
 
 ContextRule = Callable[[Incident, Sequence[Reading], History, Rules, datetime], list[Reading]]

@@ -189,11 +189,9 @@ class Judge:
         nodes = (*incident.nodes, *self._live.nodes_of(job, attempt))
         judged = [i for i in near.about(job, nodes) if i.id in self.plans and not told_only(i, self.plans[i.id])]
         told = {e.id for i in judged for e in i.evidence}  # another failure's
-        since = (
-            min(now, item.at) if item.kind == Kind.NUMBERS else now
-        ) - self._window  # what came before they went bad
+        since = min(now, item.at) if item.kind == Kind.NUMBERS else now  # what came before they went bad
         numbers = self._onsets.standing(job, attempt, now) if room.ends(item) else []
-        recent = self._live.recent(job, attempt, nodes, since, told)
+        recent = self._live.recent(job, attempt, nodes, since - self._window, told)
         return room.attach(incident, [*(e for e in recent if not of_another_job(job, e, self._live)), *numbers], now)
 
     # --- judging ------------------------------------------------------------------------------------------------------

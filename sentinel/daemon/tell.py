@@ -18,9 +18,7 @@ from sentinel.telemetry import Telemetry
 _BREAKER = (
     "breaker_told"  # in the store: the incident whose notice told of the breaker, and the last one that joined it
 )
-_SHARED = (
-    "shared_told"  # in the store, by cause: the incident whose notice told of what all share, and those that joined it
-)
+_SHARED = "shared_told"  # in the store, by cause: whose notice told of what all share, and who joined it
 _SHARED_WINDOW = timedelta(minutes=10)  # since the last of them: what many jobs failed of is told once
 _JOINED = 2000
 _PAUSES_S = (0.5, 2.0, 10.0, 30.0)

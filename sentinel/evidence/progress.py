@@ -233,8 +233,8 @@ def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
     if allowed is None or rhythm.last_at is None:
         return None
     due = _due(rhythm)
-    new = any(dict(rhythm.visited).get(number, 0) < 1 for number in _round_of(rhythm.last_step))
-    if rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at:
+    new = _new_round(rhythm, rhythm.visited, 1)
+    if rhythm.announced_at is not None and announced(rhythm):
         since = (rhythm.announced_at - rhythm.last_at).total_seconds()
         if rhythm.told < TOLD or new:
             return since + max(allowed, ANNOUNCED_S, 1.6 * rhythm.longest_told_s + 10.0)
@@ -255,8 +255,13 @@ def pause_due(rhythm: Rhythm) -> bool:
 
 def _may_be_first(rhythm: Rhythm) -> bool:
     """Whether the last step is a round number at which, for all that was seen, a pause may be made."""
-    counts = dict(rhythm.passed)
-    return any(counts.get(number, 0) < PASSED for number in _round_of(rhythm.last_step))
+    return _new_round(rhythm, rhythm.passed, PASSED)
+
+
+def _new_round(rhythm: Rhythm, seen: tuple[tuple[int, int], ...], times: int) -> bool:
+    """Whether the last step is a multiple of a round number that was seen fewer than so many times."""
+    counts = dict(seen)
+    return any(counts.get(number, 0) < times for number in _round_of(rhythm.last_step))
 
 
 def announced(rhythm: Rhythm) -> bool:
@@ -269,7 +274,7 @@ def pauses_alike(rhythm: Rhythm) -> int:
 
     A round number that was never passed (the first save at step 1,000 after many evaluations at hundreds) is a first.
     """
-    if any(dict(rhythm.visited).get(number, 0) < 1 for number in _round_of(rhythm.last_step)):
+    if _new_round(rhythm, rhythm.visited, 1):
         return 0
     fitting = len({pause.at for pause in pauses_fitting(rhythm)})
     if announced(rhythm):

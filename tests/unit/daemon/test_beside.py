@@ -34,20 +34,21 @@ class Place:
         return task
 
 
-@pytest.fixture
-def one() -> Iterator[Place]:
-    place = Place(1)
+def running(threads: int) -> Iterator[Place]:
+    place = Place(threads)
     yield place
     place.open.set()
     place.beside.stop()
+
+
+@pytest.fixture
+def one() -> Iterator[Place]:
+    yield from running(1)
 
 
 @pytest.fixture
 def four() -> Iterator[Place]:
-    place = Place(4)
-    yield place
-    place.open.set()
-    place.beside.stop()
+    yield from running(4)
 
 
 async def test_many_calls_are_each_answered_once(four: Place) -> None:
