@@ -1,4 +1,4 @@
-"""The error tree. Only these cross from an adapter into a room; the foreign error is kept as ``__cause__``.
+"""The error tree. Only these cross from an adapter into a stage; the foreign error is kept as ``__cause__``.
 
 SentinelError
 ├── UserError            a person can fix it: bad setting, bad argument, bad rule (exit status 2)
@@ -19,6 +19,7 @@ class SentinelError(Exception):
     """Base of all errors of ours. ``fix`` is the sentence that tells a person what to do next."""
 
     exit_status = 1
+    signed = False  # whether it is the daemon's own answer: its signature was checked
 
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)

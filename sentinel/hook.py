@@ -16,15 +16,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sentinel.protocol import EVENT, EVIDENCE, HEADER, digest_of
 
 PROOF = 9
-ISOLATE = 2  # DCGM's severity of an error that takes a GPU out of service
-# ISOLATE in DCGM's table, yet no proof against hardware: NVML_LIB_BAD is an installation, not a GPU.
-NO_PROOF = frozenset({24})
+DIAGNOSTIC = (
+    "sentinel.agent.probes.diagnose"  # runs level 1 and reads it, for the agent, the prolog and the health check
+)
+STOP_S = 5.0  # for stopping a diagnostic that is late; more than DCGM's 4 s for one that ends when it is told to
 EVENT_S = 3.0
 OUTPUT_BYTES = 16 << 20  # of a diagnostic; one that says more is out of its mind
 
@@ -120,67 +121,113 @@ def post(host: str, port: int, path: str, body: bytes, credential: str, deadline
 
 
 def prolog(environment: Mapping[str, str]) -> int:
-    """Level 1 of DCGM within a deadline. 9 only when DCGM says that a GPU has to be taken out of service."""
-    deadline_s = float(environment.get("SENTINEL_PROLOG_S", "20"))
-    host = environment.get("SENTINEL_DCGM_HOST", "127.0.0.1:5555")
-    dcgmi = environment.get("SENTINEL_DCGMI", "dcgmi")
-    if not listening(host):
-        # Without an engine dcgmi would start one of its own inside itself and answer for that.
-        print(f"sentinel: no DCGM host engine on {host}: nothing is known about the GPUs", file=sys.stderr)
+    """Level 1 of DCGM within a deadline. 9 only on proof against the node, by rules/convictions.toml."""
+    node = environment.get("SENTINEL_NODE") or environment.get("SLURMD_NODENAME", "")
+    answer = diagnosed(environment, node, float(environment.get("SENTINEL_PROLOG_S", "20")))
+    proofs = [item for item in evidence_of(answer) if convicts(item)]
+    if not proofs:
+        if answer.get("result") != "pass":
+            print(f"sentinel: nothing is known about the GPUs: {shown(str(answer.get('reason', '')))}", file=sys.stderr)
         return 0
-    output = run([dcgmi, "diag", "-r", "1", "-j", "--host", host], deadline_s)
+    print(f"sentinel: node refused: {sentence_of(proofs[0])}", file=sys.stderr)
+    try:
+        if environment.get("SENTINEL_URL") and node:
+            tell(environment, node, proofs)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        print(f"sentinel: the daemon was not told: {error}", file=sys.stderr)
+    return PROOF
+
+
+def diagnosed(environment: Mapping[str, str], node: str, deadline_s: float) -> dict[str, Any]:
+    """What level 1 found; *inconclusive* when it was late or said nothing that can be read.
+
+    It runs in a process of its own: what stands in the driver is killed and left behind.
+    """
+    host, socket_path = engine_of(environment)
+    arguments = {
+        "node": node,
+        "level": 1,
+        "gpus": None,
+        "promised": int(environment.get("SENTINEL_GPUS") or -1),
+        "tells_missing": True,  # no agent does
+        "dcgmi": environment.get("SENTINEL_DCGMI", "dcgmi"),
+        "host": host,
+        "socket": socket_path,
+        "rules": rules_of(environment),
+        "deadline_s": deadline_s,
+        "stop_s": STOP_S,
+    }
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib is slow
+    # -S: no site-packages, which may be where we are installed.
+    command = ["env", f"PYTHONPATH={package}", sys.executable, "-P", "-S", "-m", DIAGNOSTIC]
+    output = run(command, deadline_s, json.dumps(arguments).encode() + b"\n")
     if output is None:
-        print(f"sentinel: level 1 took longer than {deadline_s:g} s: inconclusive", file=sys.stderr)
-        return 0
-    for gpu, code, text in proofs(output):
-        print(f"sentinel: node refused: GPU {gpu}: DCGM error {code}: {shown(text)}", file=sys.stderr)
-        try:
-            tell_refused(environment, gpu, code, shown(text))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            print(f"sentinel: the daemon was not told: {error}", file=sys.stderr)
-        return PROOF
-    return 0
+        return {"result": "inconclusive", "reason": f"level 1 took longer than {deadline_s:g} s"}
+    try:
+        said = json.loads(output.splitlines()[-1]) if output.strip() else {}
+    except ValueError:
+        said = {}
+    answer = said.get("result") if isinstance(said, dict) else None
+    if not isinstance(answer, dict):
+        reason = said.get("error") if isinstance(said, dict) else None
+        return {"result": "inconclusive", "reason": str(reason or "level 1 said nothing that can be read")}
+    return answer
 
 
-def tell_refused(environment: Mapping[str, str], gpu: int, code: int, text: str) -> None:
-    """The proof, to the daemon, if one is configured: it says in Slurm why the node was refused.
+def engine_of(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Host and unix socket of DCGM's host engine, one of them empty: ``host:port``, ``unix:///path`` or ``/path``."""
+    given = environment.get("SENTINEL_DCGM_HOST") or "127.0.0.1:5555"
+    path = given.removeprefix("unix://")
+    return ("", path) if path.startswith("/") else (given, "")
+
+
+def rules_of(environment: Mapping[str, str]) -> str:
+    """The site's rules: SENTINEL_RULES, else those of the agent of this node; empty for the default."""
+    if environment.get("SENTINEL_RULES"):
+        return environment["SENTINEL_RULES"]
+    folder = environment.get("SENTINEL_RUN_DIR", "/run/sentinel")
+    try:
+        with open(os.path.join(folder, "rules_dir"), encoding="utf-8") as stream:  # noqa: PTH118, PTH123
+            return stream.readline().rstrip("\n")
+    except OSError:
+        return ""
+
+
+def evidence_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    items = answer.get("evidence")
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def convicts(item: Mapping[str, Any]) -> bool:
+    """Whether this evidence is proof against the node: a fault that a diagnostic found, or a GPU that is not there."""
+    data = item.get("data")
+    known = item.get("kind") in ("diag_failed", "gpu_lost")
+    return known and isinstance(data, dict) and data.get("convicts") is True
+
+
+def sentence_of(item: Mapping[str, Any]) -> str:
+    """What the evidence says, on one line, with the GPU as DCGM counts it and the error's code."""
+    where, data = item.get("where"), item.get("data")
+    gpu = where.get("gpu") if isinstance(where, dict) else None
+    code = data.get("code") if isinstance(data, dict) else None
+    parts = [f"GPU {gpu}" if gpu is not None else "", f"DCGM error {code}" if code is not None else ""]
+    return shown(": ".join(part for part in (*parts, str(item.get("text", ""))) if part))
+
+
+def tell(environment: Mapping[str, str], node: str, items: list[dict[str, Any]]) -> None:
+    """Evidence, to the daemon, as an agent tells it; it says in Slurm why the node was refused.
 
     Raises:
         OSError, SubprocessError: munged or the daemon does not answer.
     """
-    node = environment.get("SENTINEL_NODE") or environment.get("SLURMD_NODENAME", "")
-    if not environment.get("SENTINEL_URL") or not node:
-        return
-    now_s = time.time()
-    now = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(now_s))
-    item = {
-        "id": digest_of(f"prolog/{node}/{gpu}/{code}/{int(now_s)}", b"")[:20].decode(),
-        "at": now,
-        "seen_at": now,
-        "source": "diagnostic",
-        "kind": "diag_failed",
-        "trust": "system",
-        "where": {"node": node},  # the number is DCGM's, not Slurm's: it stays in the text
-        "text": f"level 1 in the prolog: DCGM's GPU {gpu}: error {code}: {text}",
-        "data": {"code": code, "severity": ISOLATE, "level": 1, "convicts": True},
-    }
-    # One item of a spool that never goes on; the daemon knows what it has by the item's id.
-    body = json.dumps({"node": node, "epoch": item["id"], "first": 1, "items": [item]}).encode()
+    # A spool that never goes on; the daemon knows what it has by the items' ids.
+    body = json.dumps({"node": node, "epoch": str(items[0]["id"]), "first": 1, "items": items}).encode()
     deadline_s = time.monotonic() + float(environment.get("SENTINEL_EVENT_S", EVENT_S))
     host, port = address_of(environment["SENTINEL_URL"])
     credential = sign(digest_of(EVIDENCE, body), environment.get("SENTINEL_MUNGE_SOCKET", ""), deadline_s)
     status = post(host, port, EVIDENCE, body, credential, deadline_s)
     if status != 200:
         raise OSError(f"it answered {status}")
-
-
-def listening(host: str) -> bool:
-    name, _, port = host.rpartition(":")
-    try:
-        socket.create_connection((name or "127.0.0.1", int(port)), timeout=1.0).close()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def run(command: list[str], deadline_s: float, given: bytes = b"") -> bytes | None:
@@ -217,37 +264,6 @@ def run(command: list[str], deadline_s: float, given: bytes = b"") -> bytes | No
         output += more
     os.killpg(process.pid, signal.SIGKILL)
     return None
-
-
-def proofs(output: bytes) -> Iterator[tuple[int, int, str]]:
-    """(GPU, code, text) of every warning on a GPU whose severity is ISOLATE, in either form of DCGM's JSON."""
-    start = output.find(b"{")
-    if start < 0:
-        return
-    try:
-        root = json.loads(output[start:])
-    except ValueError:
-        return  # truncated or mixed with text: inconclusive
-    yield from _walk(root, None)
-
-
-def _walk(node: Any, gpu: int | None) -> Iterator[tuple[int, int, str]]:
-    if isinstance(node, list):
-        for item in node:
-            yield from _walk(item, gpu)
-    elif isinstance(node, dict):
-        if node.get("entity_group") == "GPU" and isinstance(node.get("entity_id"), int):
-            gpu = node["entity_id"]
-        elif "entity_group" in node:
-            gpu = None
-        elif str(node.get("gpu_id", "")).isdigit():
-            gpu = int(node["gpu_id"])
-        code = node.get("error_id")
-        if gpu is not None and node.get("error_severity") == ISOLATE and isinstance(code, int) and code not in NO_PROOF:
-            yield gpu, code, str(node.get("warning") or node.get("warnings") or "")
-        for key, value in node.items():
-            if key != "test_summary":  # repeats the warnings without their GPU
-                yield from _walk(value, gpu)
 
 
 # ------------------------------------------------------------------------------------------------------- job file

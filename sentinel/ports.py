@@ -1,4 +1,4 @@
-"""What the rooms and roots need from outside, as the smallest possible protocols.
+"""What stages and runners need from outside, as the smallest possible protocols.
 
 Reading and writing Slurm are two ports: what only holds a reader cannot drain a node by construction. Every method has a
 deadline inside its adapter and raises ``Unavailable`` (or a child of it) when there is no answer: *not known*, never
@@ -8,10 +8,11 @@ deadline inside its adapter and raises ``Unavailable`` (or a child of it) when t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sentinel.model import Evidence, Fleet, Incident, JobView, NodeView, Notice, Outcome, Plan, Step, Verdict
+from sentinel.model.records import Fleet, JobView, NodeView, Notice
 
 
 class Clock(Protocol):
@@ -39,6 +40,10 @@ class SlurmReader(Protocol):
 
     async def version(self) -> str:
         """Release of slurmctld, e.g. "22.05.8"."""
+        ...
+
+    async def booted_at(self) -> datetime | None:
+        """When slurmctld was started, in whole seconds; None if it does not say."""
         ...
 
 
@@ -86,40 +91,6 @@ class SlurmWriter(Protocol):
         ...
 
 
-class Ledger(Protocol):
-    """Intent before effect, effect before outcome."""
-
-    def intend(self, plan: Plan, step: Step, at: datetime) -> bool:
-        """Write the intent row. False when the same step of this incident was already done: do nothing then."""
-        ...
-
-    def record(self, plan: Plan, outcome: Outcome) -> None: ...
-
-    def outcome(self, incident: str, step: Step) -> Outcome | None: ...
-
-
-class Store(Ledger, Protocol):
-    """Append-only evidence; incidents, verdicts, plans, notices; the ledger."""
-
-    def append(self, evidence: Sequence[Evidence]) -> list[Evidence]:
-        """Keep what is new (by id) and return it, in order."""
-        ...
-
-    def save_incident(self, incident: Incident) -> None: ...
-
-    def save_verdict(self, incident: str, verdict: Verdict, at: datetime) -> None: ...
-
-    def save_plan(self, plan: Plan) -> None: ...
-
-    def open_incidents(self) -> list[Incident]: ...
-
-    def open_plans(self) -> list[Plan]: ...
-
-    def notice_sent(self, notice: str, receiver: str) -> bool: ...
-
-    def record_notice(self, notice: Notice, receiver: str, delivered: bool) -> None: ...
-
-
 class Sink(Protocol):
     """Where a notice goes: a webhook, later chat and pager."""
 
@@ -142,13 +113,31 @@ class Orders(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """What a checked credential says.
+
+    Attributes:
+        address: IP address of the host that made it; empty: not known.
+        made_s: when, as Unix time of that host; None: not known.
+        lives_s: for how long it is good.
+    """
+
+    payload: bytes
+    uid: int
+    gid: int
+    address: str = ""
+    made_s: float | None = None
+    lives_s: float = 300.0
+
+
 class Credentials(Protocol):
     """Credentials that a peer on this cluster can check (MUNGE)."""
 
     def encode(self, payload: bytes) -> str: ...
 
-    def decode(self, credential: str) -> tuple[bytes, int, int]:
-        """Payload, uid and gid of who made it.
+    def decode(self, credential: str) -> Signed:
+        """Check a credential.
 
         Raises:
             Denied: expired, replayed, rewound or not a credential of this cluster.

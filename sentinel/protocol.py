@@ -4,12 +4,17 @@ Every request is a POST with a JSON body and the header ``X-Sentinel-Munge``: a 
 ``digest_of(path, body)``. The daemon takes the caller's uid from it: agents and hooks must be root or a uid of
 ``[daemon] trusted_uids``; others may read and, if they are operators, change state. The answer carries the same header
 over ``digest_of(credential of the request, body)``; a caller that will act on it checks that its uid is root or trusted.
+A refusal of a request with a good credential is signed like this, too: an agent gives up only what such a refusal names.
 
 Paths and bodies (times are ISO 8601 in UTC, evidence as in ``sentinel.wire``):
 
 =====================  ====================================================================================================
-HEARTBEAT              ``{node, boot_id, at, version, spool: {pending, dropped}, jobs: [{job, attempt}], verdict: {...}}``
-                       → ``{at, watch, released_at}``. Its absence is never a fault by itself.
+HEARTBEAT              ``{node, boot_id, at, sent_s, version, spool: {pending, dropped, given_up},
+                       jobs: [{job, attempt}], logs: [{job, attempt, looked_ago_s}], verdict: {...}}``
+                       → ``{at, watch, released_at, beat_s}``. Its absence is never a fault by itself.
+                       ``sent_s``: the agent's monotonic clock. ``logs``: of each log that it follows, for how long ago it
+                       vouches that nothing is in it but what the daemon acknowledged (``sentinel.detect.observed_silence``);
+                       without it no silence of that job is judged. ``beat_s``: the next one is wanted so soon.
 EVIDENCE               ``{node, epoch, first, items: [evidence, ...]}``: items of one spool (``epoch``) from number
                        ``first`` on, in order → ``{acknowledged}``: the number up to which (inclusive) the daemon has
                        them stored. At least once: the daemon drops what it already has by evidence id.
@@ -40,24 +45,13 @@ CHANGE = "/v1/change"
 
 
 class OrderKind(StrEnum):
-    """What an agent does on the daemon's word, each in a killable child, as the job's user where files of users are read."""
+    """What an agent does on the daemon's word, each in a killable child; arguments: ``sentinel.model.orders``."""
 
-    # {job, uid, gid, roots: [{tier: "local"|"global", path}], level, before_step} → {listings: [listing, ...]}
-    # (sentinel.checkpoints.listing as JSON, one per root; validated at `level`)
     INVENTORY = "inventory"
-    # {job, uid, gid, root, paths: [...], steps: [...], reason} → {moved: [[from, to], ...]}
     QUARANTINE = "quarantine"
-    # {job} → {tasks: [{rank, pid, state, cpu_s, command, read_bytes, written_bytes}], at_s, has_gpus, gpus: [{index,
-    # utilisation, power_w, usual_w, traffic, still_s, stood}]|null}: processes of the job on this node, from /proc, and
-    # what its GPUs do
     TASK_STATES = "task_states"
-    # {job, uid, gid, ras: true|false, gap_s} → {ras: [{after_s, text}], dumps: [summary, ...], stacks: [{rank, form, text}],
-    # ranks: [{pid, rank}], host, notes}: what a running job tells of itself, without stopping it
     ASK_JOB = "ask_job"
-    # {job, attempt} → {done, dumps: [summary, ...], folder}: what the node kept of an attempt that ended badly
-    # (sentinel.evidence.flight_recorder_wire); ``done`` is false while it is not over there
     COLLECTED = "collected"
-    # {level, gpus: [uuid...]|null} → {result: "pass"|"fail"|"inconclusive", findings: [...]}
     DIAGNOSE = "diagnose"
 
 

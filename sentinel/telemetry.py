@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Sequence
 
-from sentinel.model import Cause, Result, Source, StepKind
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from sentinel.model.records import Cause, Result, Source, StepKind
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 
@@ -13,27 +15,69 @@ class Telemetry:
     """Metrics on a registry that is handed in."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter says nothing here
         self.registry = registry
-        self.evidence = Counter("sentinel_evidence", "Evidence stored", ["source"], registry=registry)
-        self.unreadable = Counter(
-            "sentinel_evidence_unreadable", "Reports of a source that could not be read", registry=registry
-        )
-        self.incidents = Counter("sentinel_incidents", "Incidents judged, by cause", ["cause"], registry=registry)
-        self.open_incidents = Gauge("sentinel_incidents_open", "Incidents not closed", registry=registry)
-        self.steps = Counter("sentinel_actions", "Steps of plans, by result", ["kind", "result"], registry=registry)
-        self.refusals = Counter("sentinel_policy_refusals", "Plans refused", ["reason"], registry=registry)
-        self.notices = Counter("sentinel_alerts", "Notices, by what became of them", ["result"], registry=registry)
-        self.slurm = Counter("sentinel_slurm_requests", "Requests to slurmctld", ["result"], registry=registry)
-        self.snapshots = Counter("sentinel_slurm_snapshots", "Snapshots of the cluster", ["result"], registry=registry)
-        self.bugs = Counter("sentinel_bugs", "Errors of our own that a loop survived", registry=registry)
-        self.agents = Gauge("sentinel_agents_connected", "Nodes whose agent is heard", registry=registry)
-        self.decision_s = Histogram(
-            "sentinel_decision_seconds", "Evidence seen to plan", buckets=_SECONDS, registry=registry
-        )
-        self.restart_s = Histogram(
-            "sentinel_restart_seconds", "Plan to the job running again", buckets=_SECONDS, registry=registry
-        )
+        self.described: list[tuple[str, str, tuple[str, ...], str]] = []  # name, type, labels, meaning
+        self.evidence = self._counter("evidence", "Evidence stored", "source")
+        self.unreadable = self._counter("evidence_unreadable", "Reports of a source that could not be read")
+        self.incidents = self._counter("incidents", "Incidents judged, by cause", "cause")
+        self.open_incidents = self._gauge("incidents_open", "Incidents not closed")
+        self.steps = self._counter("actions", "Steps of plans, by result", "kind", "result")
+        self.refusals = self._counter("policy_refusals", "Plans refused", "reason")
+        self.notices = self._counter("alerts", "Notices, by what became of them", "result")
+        self.slurm = self._counter("slurm_requests", "Requests to slurmctld", "result")
+        self.snapshots = self._counter("slurm_snapshots", "Snapshots of the cluster", "result")
+        self.unread = self._gauge("slurm_records_unreadable", "Records left out of the newest snapshot", "what")
+        self.blind_s = self._gauge("slurm_blind_seconds", "For how long Slurm could not be read; 0 while it can")
+        self.bugs = self._counter("bugs", "Errors of our own that a loop survived")
+        self.agents = self._gauge("agents_connected", "Nodes whose agent is heard")
+        self.connections = self._gauge("http_connections", "Open connections to the daemon")
+        self.refused = self._counter("http_refused", "Requests refused, by HTTP status", "status")
+        self.decision_s = self._histogram("decision_seconds", "Evidence seen to plan")
+        self.restart_s = self._histogram("restart_seconds", "Plan to the job running again")
+        self._of_the_cluster()
         self._start_at_zero()
+
+    def _of_the_cluster(self) -> None:
+        """Metrics that ``sentinel.daemon.fleet_metrics`` sets."""
+        self.build_info = self._gauge("build_info", "The daemon's release; the value is 1", "version")
+        self.acting = self._gauge(
+            "acting", "Whether steps of this kind are carried out there: 1, or 0", "partition", "step"
+        )
+        self.paused = self._gauge("paused", "Whether an operator paused it: 1, or 0")
+        self.breaker_open = self._gauge("breaker_open", "Whether that breaker holds everything up: 1, or 0", "breaker")
+        self.nodes_drained = self._gauge("nodes_drained", "Drained nodes, by who drained them", "by")
+        self.open_by_cause = self._gauge("incidents_open_by_cause", "Incidents not closed, by cause", "cause")
+        self.lost_gpu_s = self._gauge(
+            "lost_gpu_seconds", "GPU time lost to failures in the last 30 days, by cause, of what is known", "cause"
+        )
+        self.ettr = self._gauge(
+            "effective_training_time_ratio",
+            "GPU time that made new steps, of that time and the time that failures took, in the last 30 days",
+            "partition",
+        )
+        self.budget_left = self._gauge("budget_left", "What may still be done before a limit holds it up", "budget")
+        self.checkpoint_age_s = self._gauge(
+            "checkpoint_age_seconds",
+            "Age of the newest save of the running job whose newest save is oldest",
+            "partition",
+        )
+        self.agents_by_version = self._gauge("agents", "Nodes whose agent is heard, by the agent's release", "version")
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        self._describe(f"{name}_total", "counter", labels, meaning)
+        return Counter(f"sentinel_{name}", meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        self._describe(name, "gauge", labels, meaning)
+        return Gauge(f"sentinel_{name}", meaning, labels, registry=self.registry)
+
+    def _histogram(self, name: str, meaning: str) -> Histogram:
+        self._describe(name, "histogram", (), meaning)
+        return Histogram(f"sentinel_{name}", meaning, buckets=_SECONDS, registry=self.registry)
+
+    def _describe(self, name: str, kind: str, labels: Sequence[str], meaning: str) -> None:
+        self.described.append((f"sentinel_{name}", kind, tuple(labels), meaning))
 
     def _start_at_zero(self) -> None:
         for source in Source:
@@ -43,10 +87,28 @@ class Telemetry:
         for kind in StepKind:
             for result in Result:
                 self.steps.labels(kind=kind, result=result)
-        for reason in ("breaker", "drain-budget", "last-healthy"):
+        for reason in ("breaker", "drain-budget", "hang-breaker", "last-healthy", "restart-budget"):
             self.refusals.labels(reason=reason)
+        for status in (400, 403, 404, 405, 408, 409, 413, 415, 422, 503):
+            self.refused.labels(status=status)
+        for breaker in ("breaker", "hang-breaker"):
+            self.breaker_open.labels(breaker=breaker)
+        for whose in ("sentinel", "others"):
+            self.nodes_drained.labels(by=whose)
+        for cause in Cause:
+            self.open_by_cause.labels(cause=cause)
+            self.lost_gpu_s.labels(cause=cause)
+        for budget in ("drained_at_once", "drains_last_hour", "restarts_last_hour"):
+            self.budget_left.labels(budget=budget)
         for delivery in ("delivered", "failed"):
             self.notices.labels(result=delivery)
+        for what in ("job", "node"):
+            self.unread.labels(what=what)
         for answer in ("answered", "unavailable"):
             self.slurm.labels(result=answer)
             self.snapshots.labels(result=answer)
+
+
+def described_metrics() -> list[tuple[str, str, tuple[str, ...], str]]:
+    """Every metric as (name, type, labels, meaning), for documentation."""
+    return Telemetry(CollectorRegistry()).described

@@ -1,14 +1,15 @@
 """Records as JSON, for the wire between nodes and daemon, the agent's spool, the store and ``--json``.
 
-Decoding is strict about types and lenient about unknown keys (a newer sender may add some): what does not fit raises
-``ProtocolError``, so that a torn line is *unreadable* and nothing else.
+Encoding uses the standard library alone: the agent's children and the hooks run without site-packages. Decoding is done by
+msgspec, imported only here and only where something is decoded; it is strict about types and lenient about unknown keys (a
+newer sender may add some): what does not fit raises ``ProtocolError``, so that a torn line is *unreadable* and nothing
+else. Text of evidence is made plain (``sentinel.text``), and what no store has room for is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import types
 import typing
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,7 +17,14 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from sentinel.errors import ProtocolError
-from sentinel.model import Evidence, Scalar, Source, Trust, Where
+from sentinel.model.records import NOWHERE, Evidence, Scalar, Source, Trust, Where
+from sentinel.text import plain
+
+# What a store has room for. One evidence beyond it would keep out the whole batch that it came with.
+MOST_ID, MOST_KIND, MOST_NODE = 40, 48, 255  # characters
+MOST_JOB, MOST_ATTEMPT = 2**63 - 1, 2**31 - 1
+_MOST_INTEGER = 2**63 - 1
+_YEARS = (1970, 2200)
 
 T = TypeVar("T")
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
@@ -64,42 +72,14 @@ def record_from(kind: type[T], value: object) -> T:
     Raises:
         ProtocolError: not an object, a key is missing, or a value is of the wrong type.
     """
+    import msgspec
+
     if not isinstance(value, dict):
         raise ProtocolError(f"{kind.__name__} is not an object: {value!r:.80}")
-    hints = typing.get_type_hints(kind)
-    known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     try:
-        return kind(**{name: _value(hints[name], item) for name, item in value.items() if name in known})
-    except (TypeError, ValueError) as error:
-        raise ProtocolError(f"not {kind.__name__}: {error!s:.120}") from error
-
-
-def _value(hint: Any, value: object) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        rest = [part for part in arguments if part is not type(None)]
-        return value if len(rest) > 1 else _value(rest[0], value)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_value(arguments[0], item) for item in value)
-    if origin is frozenset and isinstance(value, list):
-        return frozenset(value)
-    if origin in (Mapping, dict) and isinstance(value, dict):
-        return dict(value)
-    if hint is Evidence:
-        return evidence_from(value)
-    if hint is datetime:
-        return time_from(value)
-    if dataclasses.is_dataclass(hint):
-        return record_from(typing.cast(type[Any], hint), value)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(hint, type) and not isinstance(value, hint):
-        raise ProtocolError(f"not {hint.__name__}: {value!r:.80}")
-    return value
+        return msgspec.convert(value, kind, str_keys=True)
+    except (msgspec.ValidationError, ValueError, TypeError, OverflowError) as error:
+        raise ProtocolError(f"not {kind.__name__}: {error!s:.160}") from error
 
 
 def time_from(value: object) -> datetime:
@@ -122,64 +102,86 @@ def time_from(value: object) -> datetime:
         raise ProtocolError(f"not a time: {value!r:.80}") from error
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SentEvidence:
+    """``Evidence`` as a sender may state it: who says nothing about trust has none."""
+
+    id: str
+    at: datetime
+    seen_at: datetime
+    source: Source
+    kind: str
+    where: Where | None = None
+    text: str = ""
+    rule: str | None = None
+    line: int | None = None
+    data: Mapping[str, Scalar] | None = None
+    trust: Trust = Trust.USER
+
+
 def evidence_from(value: object) -> Evidence:
     """Evidence from the JSON that ``to_json`` makes of it.
 
     Raises:
-        ProtocolError: a key is missing or of the wrong type.
+        ProtocolError: a key is missing or of the wrong type, or a value is beyond what a store has room for.
     """
-    if not isinstance(value, dict):
-        raise ProtocolError(f"evidence is not an object: {value!r:.80}")
-    try:
-        return Evidence(
-            id=_text(value["id"]),
-            at=time_from(value["at"]),
-            seen_at=time_from(value["seen_at"]),
-            source=Source(value["source"]),
-            kind=_text(value["kind"]),
-            where=where_from(value.get("where") or {}),
-            text=_text(value.get("text", "")),
-            rule=_optional(value.get("rule"), str),
-            line=_optional(value.get("line"), int),
-            data=_scalars(value.get("data") or {}),
-            trust=Trust(value.get("trust", Trust.USER)),
-        )
-    except (KeyError, ValueError) as error:
-        raise ProtocolError(f"not evidence: {error!r:.120}") from error
-
-
-def where_from(value: object) -> Where:
-    if not isinstance(value, dict):
-        raise ProtocolError(f"where is not an object: {value!r:.80}")
-    return Where(
-        node=_optional(value.get("node"), str),
-        gpu=_optional(value.get("gpu"), int),
-        gpu_uuid=_optional(value.get("gpu_uuid"), str),
-        nic=_optional(value.get("nic"), str),
-        rank=_optional(value.get("rank"), int),
-        job=_optional(value.get("job"), int),
-        attempt=_optional(value.get("attempt"), int),
-        path=_optional(value.get("path"), str),
+    sent = record_from(SentEvidence, value)
+    return Evidence(
+        id=_fitting(sent.id, MOST_ID),
+        at=_moment(sent.at),
+        seen_at=_moment(sent.seen_at),
+        source=sent.source,
+        kind=_fitting(sent.kind, MOST_KIND),
+        where=NOWHERE if sent.where is None else _place(sent.where),
+        text=plain(sent.text),
+        rule=None if sent.rule is None else plain(sent.rule),
+        line=sent.line,
+        data=_scalars(sent.data or {}),
+        trust=sent.trust,
     )
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ProtocolError(f"not text: {value!r:.80}")
-    return value
+def where_from(value: object) -> Where:
+    """
+    Raises:
+        ProtocolError: a value is of the wrong type, or beyond what a store has room for.
+    """
+    return _place(record_from(Where, value))
 
 
-def _optional(value: object, kind: type[T]) -> T | None:
-    if value is None:
-        return None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ProtocolError(f"not {kind.__name__}: {value!r:.80}")
-    return value
+def _place(where: Where) -> Where:
+    for name, number, most in (("job", where.job, MOST_JOB), ("attempt", where.attempt, MOST_ATTEMPT)):
+        if number is not None and abs(number) > most:
+            raise ProtocolError(f"{name} is beyond {most}: {number!r:.80}")
+    return Where(
+        node=None if where.node is None else _fitting(where.node, MOST_NODE),
+        gpu=where.gpu,
+        gpu_uuid=None if where.gpu_uuid is None else plain(where.gpu_uuid),
+        nic=None if where.nic is None else plain(where.nic),
+        rank=where.rank,
+        job=where.job,
+        attempt=where.attempt,
+        path=None if where.path is None else plain(where.path),
+    )
 
 
-def _scalars(value: object) -> dict[str, Scalar]:
-    if not isinstance(value, dict) or not all(
-        isinstance(item, (str, int, float, bool, type(None))) for item in value.values()
-    ):
-        raise ProtocolError(f"data is not a flat object: {value!r:.80}")
-    return {str(key): item for key, item in value.items()}
+def _fitting(text: str, most: int) -> str:
+    made = plain(text)
+    if len(made) > most:
+        raise ProtocolError(f"longer than {most} characters: {made!r:.80}")
+    return made
+
+
+def _scalars(data: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    if any(isinstance(item, int) and abs(item) > _MOST_INTEGER for item in data.values()):
+        raise ProtocolError(f"a number in data beyond {_MOST_INTEGER}")  # no float holds it, and no store
+    return {plain(key): plain(item) if isinstance(item, str) else item for key, item in data.items()}
+
+
+def _moment(time: datetime) -> datetime:
+    """A time at which something can have happened, in UTC: arithmetic with it never leaves the calendar."""
+    if time.utcoffset() is None:
+        raise ProtocolError(f"time without a zone: {time}")
+    if not _YEARS[0] <= time.year < _YEARS[1]:
+        raise ProtocolError(f"not a time between {_YEARS[0]} and {_YEARS[1]}: {time}")
+    return time.astimezone(UTC)

@@ -11,7 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab import gpus, hooks, layout, netns, packages, processes, sentinel_config, services, slurm, storage
+from lab import (
+    account,
+    gpus,
+    hooks,
+    layout,
+    netns,
+    packages,
+    processes,
+    sentinel_config,
+    services,
+    slurm,
+    storage,
+    submit,
+)
 from lab.layout import Lab, LabError, Spec
 
 UP = "up"  # a file of the lab that is there once `lab up` has finished
@@ -41,9 +54,12 @@ def up(spec: Spec, *, ready_s: float) -> Lab:
     """Bring a lab up; what a killed `lab up` left in the same folder is cleaned away first."""
     directory = Path(spec.dir)
     packages.ensure()
+    account.account(spec.python)  # says now what would stop every job
     if spec.isolated:
         netns.check()
     with alone(directory):
+        if directory.exists() and directory.lstat().st_uid != os.geteuid():  # who owns it could swap what runs from it
+            raise LabError(f"{directory} is another user's; give another --dir")
         if (directory / "lab.json").exists():
             old = layout.load(directory)
             if (directory / UP).exists() and processes.known(old, "slurmctld"):
@@ -66,8 +82,10 @@ def _start(lab: Lab, ready_s: float) -> None:
     if lab.spec.isolated:
         storage.pass_on(lab)
     slurm.configure(lab)
+    account.require_reach(lab.dir)
     storage.create(lab)
     hooks.install(lab)
+    submit.install(lab)
     gpus.prepare(lab)
     sentinel_config.write(lab)
     slurm.start_munged(lab)

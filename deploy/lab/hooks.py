@@ -1,7 +1,8 @@
 """The Slurm hooks of the lab: wrappers around the project's own, which run as an operator would install them.
 
 On a real cluster every node has its own /run/sentinel. Here many nodes share one host, so each wrapper points the hook
-to the folder of its node and changes nothing else. A hook that the source tree lacks is skipped.
+to the folder of its node and changes nothing else. The hooks are copied into the lab, as an installation would: one of them
+runs as the job's user, who may not look into this checkout.
 """
 
 from __future__ import annotations
@@ -54,5 +55,8 @@ def install(lab: Lab) -> None:
                 "export SENTINEL_URL SENTINEL_MUNGE_SOCKET SENTINEL_EVENTS PATH",
             ]
         )
-        target = str(ROOT / hook) if lab.spec.sentinel else "/nonexistent"
+        target = "/nonexistent"
+        if lab.spec.sentinel:
+            target = str(lab.lib / hook)
+            write_atomic(lab.lib / hook, (ROOT / hook).read_text(encoding="utf-8"), mode=0o755)
         write_atomic(path, WRAPPER.format(hook=shlex.quote(target), exports=exports), mode=0o755)

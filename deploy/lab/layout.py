@@ -54,6 +54,7 @@ class Lab:
         self.spec = spec
         self.dir = Path(spec.dir)
         self.etc = self.dir / "etc"
+        self.lib = self.dir / "lib"  # copies of what runs as the account of jobs
         self.log = self.dir / "log"
         self.run = self.dir / "run"
         self.state = self.dir / "state"

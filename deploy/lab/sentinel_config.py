@@ -49,6 +49,8 @@ heartbeat_lost_s = 3.0
 drain_fraction = 0.5
 drain_per_hour = 100
 drain_count = 100
+silent_restarts_per_hour = 100
+hung_jobs = 100
 
 [modes.default]
 drain = {text(lab.spec.mode)}
@@ -78,6 +80,9 @@ dcgm_bindings = {text(HERE / "fake_dcgm")}
 
 [kernel]
 path = {text(folder / "kmsg")}
+
+[slurm]
+conf = {text(lab.slurm_conf)}
 """
 
 

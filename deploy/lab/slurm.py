@@ -88,6 +88,7 @@ def configure(lab: Lab) -> None:
     for folder in (lab.shared, lab.control, *(lab.node(name) / "nvme" for name in lab.names)):
         folder.chmod(0o1777 if spec.user == "root" else 0o755)
     key = lab.etc / "munge.key"
+    key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)
     devices = lab.dir / "dev"
@@ -197,7 +198,8 @@ def client(
             env={**os.environ, **lab.environment(), **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="backslashreplace",  # job names may hold any byte
             timeout=timeout_s,
             check=False,
         )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 
 from lab import slurm
-from lab.layout import HERE, ROOT, Lab, LabError
+from lab.account import account
+from lab.layout import HERE, Lab, LabError, write_atomic
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ def command(lab: Lab, request: Request) -> list[str]:
         f"--nodes={request.nodes}",
         f"--ntasks-per-node={request.tasks_per_node}",
         *gres,
+        *account(lab.spec.python).sbatch,
         f"--job-name={request.run}",
         f"--output={lab.shared}/%x-%j.out",
         f"--chdir={lab.shared}",
@@ -67,23 +68,27 @@ def command(lab: Lab, request: Request) -> list[str]:
     ]
 
 
+def install(lab: Lab) -> None:
+    """Copy the programs of jobs into the lab: this checkout may lie where only root can look, as in /root."""
+    for program in HERE.glob("*.py"):
+        write_atomic(lab.lib / "lab" / program.name, program.read_text(encoding="utf-8"))
+
+
 def submit(lab: Lab, request: Request) -> int:
     """The id of the new job."""
     if not 1 <= request.nodes <= lab.spec.nodes:
         raise LabError(f"--nodes {request.nodes}: this lab has {lab.spec.nodes}")
-    if not request.standin and not has_torch(lab):
+    runs_as = account(lab.spec.python)
+    if not request.standin and not runs_as.finds("torch"):
         raise LabError(
-            "this Python has no torch; pip install 'torch==2.13.0', or take the stand-in: lab submit --standin"
+            f"{runs_as.python} has no torch that uid {runs_as.uid} may read; pip install 'torch==2.13.0', or take the "
+            "stand-in: lab submit --standin"
         )
     environment = {
-        "PYTHONPATH": str(ROOT / "deploy"),
-        "LAB_PYTHON": lab.spec.python,
+        "PYTHONPATH": ":".join((str(lab.lib), *runs_as.packages)),
+        "LAB_PYTHON": runs_as.python,
+        "HOME": str(lab.shared),  # nobody has none
         "LAB_CONTROL": str(lab.control),
         "LAB_GPUS": str(lab.node("%N") / "gpus.json"),
     }
     return int(slurm.client(lab, command(lab, request), environment=environment).split(";")[0])
-
-
-def has_torch(lab: Lab) -> bool:
-    probe = [lab.spec.python, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"]
-    return subprocess.run(probe, check=False, timeout=30).returncode == 0

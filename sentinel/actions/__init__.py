@@ -1,7 +1,7 @@
-"""Carrying out a plan. In: a plan and the means to act. Out: an ``Outcome`` for each step. Decides nothing.
+"""Carries out the steps of plans and returns an ``Outcome`` for each. Decides nothing.
 
-Each step follows one pattern: look in the ledger, look at Slurm (is the effect there already?), write the intent, do it,
-look again, write the outcome. So a plan that was cut at any point can be carried out again from its start.
+Each step follows one pattern: read the ledger, read Slurm (is the effect already there?), record the intent, act, read
+Slurm again, return the outcome. A plan interrupted at any point can therefore be carried out again from its start.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from sentinel.actions.checkpoint import choose_checkpoint, quarantine, write_resume
-from sentinel.actions.confirm import confirm
 from sentinel.actions.drain import down, drain
-from sentinel.actions.means import Means, Task
+from sentinel.actions.means import Means
 from sentinel.actions.requeue import exclude, hold, release, requeue_hold
-from sentinel.model import Outcome, StepKind
+from sentinel.model.records import Outcome, StepKind, Task
 
 Action = Callable[[Task, Means], Awaitable[Outcome]]
 
+# That a restarted job makes steps again (``StepKind.CONFIRM``) the engine sees by itself.
 ACTIONS: Mapping[StepKind, Action] = {
     StepKind.DRAIN: drain,
     StepKind.DOWN: down,
@@ -26,7 +26,6 @@ ACTIONS: Mapping[StepKind, Action] = {
     StepKind.WRITE_RESUME: write_resume,
     StepKind.EXCLUDE: exclude,
     StepKind.RELEASE: release,
-    StepKind.CONFIRM: confirm,
     StepKind.HOLD: hold,
 }
 

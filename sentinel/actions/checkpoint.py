@@ -1,15 +1,15 @@
-"""Prepare the resume: choose a checkpoint, move away what must not be picked, write what TaskProlog hands to the job."""
+"""Prepares the resume: chooses a checkpoint, quarantines bad ones, writes the resume point that TaskProlog reads."""
 
 from __future__ import annotations
 
-from sentinel.actions.means import Means, Task
+from sentinel.actions.means import Means
 from sentinel.actions.requeue import hold
 from sentinel.errors import Refused
-from sentinel.model import Outcome, Result, StepKind
+from sentinel.model.records import Outcome, Result, StepKind, Task
 
 
 async def choose_checkpoint(task: Task, means: Means) -> Outcome:
-    """The nearest valid one; none is an answer too (the job starts as its script does without help)."""
+    """Choose the nearest valid checkpoint. None is a valid outcome: the job then resumes as its script does by default."""
     job = await means.reader.job(task.job)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job}")
@@ -21,11 +21,11 @@ async def choose_checkpoint(task: Task, means: Means) -> Outcome:
 
 
 async def _hold(task: Task, means: Means, error: Refused) -> Outcome:
-    """No restart is better than one from bad numbers: the job waits for a person, and starts at once when released."""
+    """Hold the job for a person instead of restarting it from bad numbers; it starts at once when released."""
     held = await hold(task, means)
     if held.result is not Result.DONE or held.data.get("cancelled"):
         return held
-    await means.writer.update_job(task.job, start_now=True)  # until now it waited for a time far off
+    await means.writer.update_job(task.job, start_now=True)  # until now it was deferred
     return means.failed(task, error.message, {"held": True})
 
 
@@ -38,7 +38,7 @@ async def quarantine(task: Task, means: Means) -> Outcome:
 
 
 async def write_resume(task: Task, means: Means) -> Outcome:
-    """Written before the release: the job may start the moment it is released, with or without the daemon."""
+    """Write the resume point, before the release: the job may start as soon as it is released, even without the daemon."""
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     values = {
         "SENTINEL_JOB": str(task.job),
@@ -47,7 +47,8 @@ async def write_resume(task: Task, means: Means) -> Outcome:
     }
     if chosen.get("path"):
         values["SENTINEL_RESUME_PATH"] = str(chosen["path"])
-        values["SENTINEL_RESUME_STEP"] = str(chosen["step"])
+        if chosen.get("step") is not None:  # saves that are only numbered state none
+            values["SENTINEL_RESUME_STEP"] = str(chosen["step"])
         values["SENTINEL_RESUME_TIER"] = str(chosen["tier"])
     await means.resume.write(task.job, values)
     return means.done(task)

@@ -1,20 +1,27 @@
-"""Take a node out: drained when it answers, down when it is gone."""
+"""Takes a node out of service: drains it if it answers, sets it down if it is gone."""
 
 from __future__ import annotations
 
-from sentinel.actions.means import Means, Task
+import dataclasses
+from datetime import timedelta
+
+from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
-from sentinel.model import OURS, Outcome
+from sentinel.model.records import OURS, Outcome, Task
+
+_WHOLE_SECONDS = timedelta(seconds=1)  # Slurm gives its times in these
 
 
 async def drain(task: Task, means: Means) -> Outcome:
-    """No new work for the node. Somebody else's drain is left as it is and counts as done."""
+    """Drain the node. An existing drain by somebody else is left as it is and counts as done."""
     assert task.step.node is not None
     node = await means.reader.node(task.step.node)
     if node is None:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
     if node.drained:
         return means.done(task, "" if node.reason.startswith(OURS) else "was drained by somebody else already")
+    if task.step.tries and not await _was_lost(task, means):
+        return means.done(task, "was returned to service by somebody else: left there")
     try:
         await means.writer.drain(node.name, task.reason)
     except Refused as error:
@@ -25,12 +32,21 @@ async def drain(task: Task, means: Means) -> Outcome:
     return means.done(task)
 
 
+async def _was_lost(task: Task, means: Means) -> bool:
+    """Whether slurmctld was started again after the earlier drain, and so may have forgotten it."""
+    before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
+    booted = await means.booted_at()
+    return before is not None and booted is not None and booted + _WHOLE_SECONDS > before.at
+
+
 async def down(task: Task, means: Means) -> Outcome:
-    """Slurm gives the node up at once, so that its jobs end and need not wait for it."""
+    """Set the node down, so that Slurm ends its jobs at once instead of waiting for the node."""
     assert task.step.node is not None
     node = await means.reader.node(task.step.node)
     if node is None:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
+    if task.step.tries and not node.drained and not await _was_lost(task, means):
+        return means.done(task, "was returned to service by somebody else: left there")
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         await means.writer.down(node.name, task.reason)
         node = await means.reader.node(node.name)

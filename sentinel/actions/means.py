@@ -1,37 +1,14 @@
-"""What an action is given: the task and the ports it may use."""
+"""The ports and limits that actions may use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
-from sentinel.model import OURS, Incident, JobView, Outcome, Plan, Result, Scalar, Step, StepKind, Verdict
-from sentinel.ports import Clock, Ledger, SlurmReader, SlurmWriter
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    incident: Incident
-    verdict: Verdict
-    plan: Plan
-    step: Step
-
-    @property
-    def job(self) -> int:
-        assert self.step.job is not None, "a step about a job names it"
-        return self.step.job
-
-    @property
-    def attempt(self) -> int:
-        """The attempt that failed; the next one has a higher restart count."""
-        return self.step.attempt or 0
-
-    @property
-    def reason(self) -> str:
-        """What Slurm shows: who, which incident, why. One line of our own words, no text of users."""
-        gpus = ", ".join(self.verdict.culprits.gpus[:4])
-        return f"{OURS}{self.incident.id} {self.verdict.cause}{' ' + gpus if gpus else ''}"
+from sentinel.model.records import JobView, Outcome, Result, Scalar, Step, StepKind, Task
+from sentinel.ports import Clock, SlurmReader, SlurmWriter
 
 
 class Checkpoints(Protocol):
@@ -40,30 +17,36 @@ class Checkpoints(Protocol):
         ...
 
     async def quarantine(self, task: Task, job: JobView, chosen: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        """Move away what the restarted job must not pick: newer than the chosen one, or invalid."""
+        """Move aside checkpoints that the restarted job must not pick: invalid, or newer than the chosen one."""
         ...
 
 
 class ResumePoints(Protocol):
     async def write(self, job: int, values: Mapping[str, str]) -> None:
-        """What TaskProlog reads; replaces the file at once."""
+        """Atomically replace the file that TaskProlog reads."""
+        ...
+
+
+class Steps(Protocol):
+    """Outcomes of the steps of plans."""
+
+    def outcome(self, incident: str, step: Step) -> Outcome | None:
+        """The step's outcome; None if there is none."""
+        ...
+
+    async def progressed(self, task: Task, data: Mapping[str, Scalar]) -> None:
+        """Save that the step is about to send a request, so that this is known after a crash. Returns once it is saved."""
         ...
 
 
 class Progress(Protocol):
     def last_step(self, job: int, attempt: int) -> int | None:
-        """Newest step that this attempt printed; None when it printed none."""
+        """Newest step that this attempt printed; None if it printed none."""
         ...
 
-    def first_step(self, job: int, attempt: int) -> int | None: ...
 
-    def ended(self, job: int, attempt: int) -> bool:
-        """Whether this attempt is known to have ended."""
-        ...
-
-    async def changed(self, job: int, within_s: float) -> None:
-        """Returns when something new is known about the job, or after ``within_s``."""
-        ...
+async def _not_known() -> datetime | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +54,12 @@ class Means:
     clock: Clock
     reader: SlurmReader
     writer: SlurmWriter
-    ledger: Ledger
+    ledger: Steps
     checkpoints: Checkpoints
     resume: ResumePoints
     progress: Progress
     pending_s: float
-    confirm_s: float
+    booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # when slurmctld was started; None: not known
 
     def done(self, task: Task, reason: str = "", data: Mapping[str, Scalar] | None = None) -> Outcome:
         return Outcome(task.step, Result.DONE, self.clock.now(), reason, data or {})
@@ -85,8 +68,10 @@ class Means:
         return Outcome(task.step, Result.FAILED, self.clock.now(), reason, data or {})
 
     def earlier(self, task: Task, kind: StepKind) -> Mapping[str, Scalar]:
-        """What an earlier step of this plan found out; empty when it found nothing."""
-        outcome = self.ledger.outcome(task.incident.id, Step(kind, job=task.job, attempt=task.step.attempt))
+        """The data of an earlier step of this plan; empty if that step is not done."""
+        step = next((step for step in task.plan.steps if step.kind is kind and step.job == task.job), None)
+        step = step or Step(kind, job=task.job, attempt=task.step.attempt)
+        outcome = self.ledger.outcome(task.incident.id, step)
         return outcome.data if outcome is not None and outcome.result is Result.DONE else {}
 
 

@@ -1,7 +1,7 @@
-"""Stop a job and keep it waiting; exclude nodes; let it start; or leave it held with an explanation.
+"""Requeues a job and defers its start, excludes nodes, releases it, or leaves it held with an explanation.
 
-While a restart is prepared the job is not held but waits for a time far off: Slurm ignores a hold on a job that is held
-already, so that its user's hold would leave no trace, and would be released with ours.
+While a restart is prepared the job is deferred to a time far in the future instead of held: Slurm ignores a hold on a job
+that is held already, so that a hold by its user would go unnoticed and be released with ours.
 """
 
 from __future__ import annotations
@@ -9,42 +9,65 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
-from sentinel.actions.means import Means, Task, names
+from sentinel.actions.means import Means, names
 from sentinel.errors import Unavailable
-from sentinel.model import OURS, JobView, Outcome, Result, Scalar, StepKind
+from sentinel.model.records import OURS, JobView, Outcome, Scalar, StepKind, Task
 
-_LOOK_S = 0.2  # between looks at a job that is ending
-_FAR = timedelta(days=1)  # nobody but us lets a job wait for longer without saying so: the writer's wait is 30 days
-_BESIDE = " || "  # what somebody else wrote into the admin comment stands behind it
+_LOOK_S = 0.2  # between queries of a job that is ending
+_FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
+_BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there
 _COMMENT = 1024  # characters that Slurm keeps
-CANCELLED: dict[str, Scalar] = {"cancelled": True}  # data of an outcome: its user has ended the job, nobody need wait
+CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: the user cancelled the job, no person need act
+GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job makes steps again
 
 
 async def requeue_hold(task: Task, means: Means) -> Outcome:
-    """The job is pending and does not start by itself, all its processes gone.
+    """Stop the job: requeue it and defer its start; done when it is pending and all its processes are gone.
 
     Slurm may requeue it at the same moment (NODE_FAIL): then it is pending already and only gets deferred.
     """
     job = await _settled(task, means)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
-    if job.restarts > task.attempt and job.state not in ("pending", "completing"):
-        return means.failed(task, f"job {task.job} was restarted by somebody else meanwhile")
+    if words := _restarted_meanwhile(task, job):
+        return means.failed(task, words)
     if job.state == "cancelled":
         return _cancelled(task, means)
     if _deferred(job, means.clock.now()):
         return means.done(task, data={"deferred": True})
     before = means.ledger.outcome(task.incident.id, task.step)
+    if not (before is not None and before.data.get("asked")) and (words := _goes_on(task, means, job)):
+        return means.failed(task, words, GOES_ON)
     if _waits(job) and job.held and not (before is not None and before.data.get("asked")):
-        return _held_meanwhile(task, means, job)  # whoever stopped it and holds it: not we
-    asked = Outcome(task.step, Result.NOT_KNOWN, means.clock.now(), "", {"asked": True})
-    means.ledger.record(task.plan, asked)
+        return _held_meanwhile(task, means, job)  # stopped and held by somebody else
+    kept = job.hold_kept or bool(before is not None and before.data.get("user_hold"))
+    await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
     if not (_waits(job) and job.held):
         await means.writer.requeue_hold(task.job)
     if not await _until_pending(task, means):
         return _cancelled(task, means)
+    if kept:
+        return means.done(task, "its user had put a hold on it: it stays held", {"user_hold": True})
     await means.writer.defer(task.job)
     return means.done(task, data={"deferred": True})
+
+
+def _restarted_meanwhile(task: Task, job: JobView) -> str:
+    """Why an attempt after the one that failed is left alone; empty if there is none."""
+    if job.restarts > task.attempt and job.state not in ("pending", "completing"):
+        return f"job {task.job} was restarted by somebody else meanwhile"
+    return ""
+
+
+def _goes_on(task: Task, means: Means, job: JobView) -> str:
+    """Why a job that was to be stopped only for its silence is left running: it made steps meanwhile; else empty."""
+    after = task.step.data.get("silent_after")
+    if not isinstance(after, int) or job.state != "running" or job.restarts != task.attempt:
+        return ""
+    reached = means.progress.last_step(task.job, task.attempt)
+    if reached is None or reached <= after:
+        return ""
+    return f"job {task.job} makes steps again (step {reached}, it was silent after {after}): it is left alone"
 
 
 def _waits(job: JobView) -> bool:
@@ -60,8 +83,10 @@ def _cancelled(task: Task, means: Means) -> Outcome:
 
 
 async def _settled(task: Task, means: Means) -> JobView | None:
-    """The job once Slurm says how it ended. While its processes end it is "completing", whoever ended it: requeued now, a
-    job that its user has cancelled would come back."""
+    """Wait until the job is no longer "completing" and return it.
+
+    Only then is its final state known: requeued earlier, a job that its user has cancelled would come back.
+    """
     waited = 0.0
     while True:
         job = await means.reader.job(task.job)
@@ -74,8 +99,7 @@ async def _settled(task: Task, means: Means) -> JobView | None:
 
 
 async def _until_pending(task: Task, means: Means) -> bool:
-    """Waits for the epilogs; a requeued job counts as pending only when it holds no node any more. False: its user has
-    cancelled it meanwhile."""
+    """Wait for the epilogs: a requeued job counts as pending only once it holds no node. False: its user cancelled it."""
     waited = 0.0
     while True:
         job = await means.reader.job(task.job)
@@ -94,7 +118,10 @@ async def _until_pending(task: Task, means: Means) -> bool:
 
 
 async def exclude(task: Task, means: Means) -> Outcome:
-    """The nodes that hurt the job are excluded for its retry."""
+    """Exclude the faulty nodes from the job's next attempt, and require the nodes of a node-local checkpoint.
+
+    The step names the nodes wanted, and those that Sentinel had added before: of these only the wanted ones stay.
+    """
     job = await means.reader.job(task.job)
     if job is not None and job.state == "cancelled":
         return _cancelled(task, means)
@@ -102,30 +129,34 @@ async def exclude(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"job {task.job} is not pending any more")
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     hosts = names(chosen.get("hosts")) if chosen.get("tier") == "local" else []
-    union = sorted({*job.excluded, *names(task.step.data.get("nodes"))})
+    theirs = {*job.excluded} - {*names(task.step.data.get("ours"))}
+    wanted = {*names(task.step.data.get("nodes"))}
+    union = sorted(theirs | wanted)
     ours = job.admin_comment.startswith(OURS) and "required=" in job.admin_comment.partition(_BESIDE)[0]
     comment = f"{task.reason} attempt={task.attempt + 1}" + (" required=local" if hosts else "")
     required = hosts or ([] if ours else None)
     comment = beside(comment, job.admin_comment)
     await means.writer.update_job(task.job, excluded=union, required=required, admin_comment=comment)
-    return means.done(task, data={"excluded": ",".join(union), "required": ",".join(hosts)})
+    added = ",".join(sorted(wanted - theirs))
+    return means.done(task, data={"excluded": ",".join(union), "added": added, "required": ",".join(hosts)})
 
 
 def beside(ours: str, before: str) -> str:
-    """Our words for the admin comment, followed by what somebody else had written there."""
+    """Our text for the admin comment, followed by what somebody else had written there."""
     theirs = before.partition(_BESIDE)[2] if before.startswith(OURS) else before
     text = f"{ours}{_BESIDE}{theirs}" if theirs else ours
     return text if len(text) <= _COMMENT else f"{text[: _COMMENT - 1]}…"
 
 
 async def release(task: Task, means: Means) -> Outcome:
-    """Only what this incident stopped may start, and only if nobody holds it; now instead of after Slurm's 121 s."""
+    """Let the job start now, without Slurm's 121 s delay, if this incident stopped it and nobody else holds it."""
     job = await means.reader.job(task.job)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job}")
     if job.state == "cancelled":
         return _cancelled(task, means)
-    if job.held and means.earlier(task, StepKind.REQUEUE_HOLD).get("deferred"):
+    stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
+    if job.held and (stopped.get("deferred") or stopped.get("user_hold")):
         return _held_meanwhile(task, means, job)
     if job.held and not job.admin_comment.startswith(f"{OURS}{task.incident.id}"):
         return means.failed(task, f"job {task.job} is held by somebody else: {job.reason}")
@@ -150,7 +181,7 @@ def _held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
 
 
 async def leave_held(task: Task, means: Means) -> None:
-    """After a step that failed: the job that we stopped waits for a person, held, and starts when it is released."""
+    """After a failed step: hold the job that we stopped for a person; it starts at once when released."""
     if task.step.job is None or not means.earlier(task, StepKind.REQUEUE_HOLD).get("deferred"):
         return
     job = await means.reader.job(task.job)
@@ -162,17 +193,21 @@ async def leave_held(task: Task, means: Means) -> None:
 
 
 async def hold(task: Task, means: Means) -> Outcome:
-    """The job keeps its id and waits for a person: held, with the answer in its admin comment."""
+    """Hold the job for a person, with the reason in its admin comment; it keeps its id."""
     job = await _settled(task, means)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
     if job.state == "cancelled":
         return means.done(task, "was cancelled by its user", CANCELLED)
+    if words := _restarted_meanwhile(task, job):
+        return means.failed(task, words)
+    if words := _goes_on(task, means, job):
+        return means.failed(task, words, GOES_ON)
     if not (_waits(job) and job.held):
         await means.writer.requeue_hold(task.job)
         if not await _until_pending(task, means):
             return means.done(task, "was cancelled by its user", CANCELLED)
-    # Whoever releases it waits no 121 s for it.
+    # start_now: without it the job would start 121 s after its release.
     words = beside(f"{task.reason} held", job.admin_comment)
     await means.writer.update_job(task.job, admin_comment=words, start_now=True)
     return means.done(task)

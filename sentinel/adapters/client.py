@@ -1,6 +1,6 @@
-"""The daemon as an agent or a hook sees it: signed requests over one kept connection, answers checked.
+"""HTTP client of agents and hooks for the daemon: signed requests over a persistent connection, answers verified.
 
-Standard library only and synchronous: every thread has a client of its own.
+Standard library only and synchronous: each thread needs its own client.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, Timeout, Unavailable, UserError
 from sentinel.ports import Credentials
 from sentinel.protocol import HEADER, digest_of
+from sentinel.text import json_of, json_with_bytes
 
 MAX_ANSWER_BYTES = 16 << 20
 
@@ -63,10 +64,10 @@ class DaemonClient:
             # Once more on a fresh connection: with a new credential, since the first may have been seen.
             return self.post(path, body, deadline_s=deadline_s)
         if status != 200:
-            self._check_error(status, answer)
+            raise self._error(status, answer, credential, signature)
         self._verify(credential, signature, answer)
         try:
-            made = json.loads(answer)
+            made = json_with_bytes(answer)  # orders name files
         except ValueError as error:
             raise ProtocolError(f"the daemon's answer is not JSON: {answer[:80]!r}") from error
         if not isinstance(made, dict):
@@ -118,10 +119,11 @@ class DaemonClient:
             raise ProtocolError(f"the daemon's answer is longer than {MAX_ANSWER_BYTES} bytes")
         return response.status, response.headers.get(HEADER, ""), answer
 
-    def _check_error(self, status: int, answer: bytes) -> None:
+    def _error(self, status: int, answer: bytes, credential: str, signature: str) -> SentinelError:
+        """The error that an answer tells of. Without a signature anybody can have sent it, while the daemon was away."""
         fix = ""
         try:
-            told = json.loads(answer)
+            told = json_of(answer)
             message, fix = str(told.get("error", ""))[:500], str(told.get("fix", ""))[:500]
         except (ValueError, AttributeError):
             message = answer[:200].decode("utf-8", "replace")
@@ -133,13 +135,23 @@ class DaemonClient:
             400: ProtocolError,
             413: ProtocolError,
         }
-        raise kinds.get(status, Unavailable)(f"the daemon answered {status}: {message}", fix=fix)
+        kind = kinds.get(status, Unavailable)
+        plain = message and kind in (UserError, Refused)  # written for the person who asked
+        error = kind(message if plain else f"the daemon answered {status}: {message}", fix=fix)
+        if signature:
+            try:
+                self._verify(credential, signature, answer)
+                error.signed = True
+            except SentinelError:
+                error.signed = False
+        return error
 
     def _verify(self, credential: str, signature: str, answer: bytes) -> None:
-        payload, uid, _ = self.credentials.decode(signature)
-        if payload != digest_of(credential, answer):
+        signed = self.credentials.decode(signature)
+        if signed.payload != digest_of(credential, answer):
             raise Denied("the answer's credential was made for something else")
-        if uid not in self.trusted:
+        if signed.uid not in self.trusted:
             raise Denied(
-                f"the answer comes from uid {uid}", fix="add the daemon's uid to trusted_uids, or stop that server"
+                f"the answer comes from uid {signed.uid}",
+                fix="add the daemon's uid to trusted_uids, or stop that server",
             )

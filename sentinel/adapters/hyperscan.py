@@ -1,39 +1,32 @@
-"""Hyperscan: all patterns in one pass over a block of many lines. Optional; without it the plain screen answers."""
+"""Hyperscan (on Arm: Vectorscan): all patterns in one pass over a block of many lines; else the plain screen answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from sentinel.adapters import pattern_cache
 from sentinel.errors import Unavailable
-from sentinel.evidence.screen import PlainScreen, Screen
+from sentinel.evidence.logs.prefilter import PlainScreen, Screen
 
 
 class HyperscanScreen:
-    """One automaton for all patterns.
+    """One automaton for all patterns, compiled once for each set of rules where ``keep`` is given.
 
     Raises:
-        Unavailable: the library is not installed, or it refuses a pattern.
+        Unavailable: the library is not installed or cannot run here, or it refuses a pattern.
     """
 
     name = "hyperscan"
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], *, keep: bool = False) -> None:
         try:
             import hyperscan
         except ImportError as error:
-            raise Unavailable("hyperscan is not installed", fix="pip install 'slurm-sentinel[screen]'") from error
-        flags = hyperscan.HS_FLAG_MULTILINE
-        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+            raise Unavailable("hyperscan is not installed", fix="pip install hyperscan") from error
+        self._library = hyperscan
         try:
-            self._database.compile(
-                expressions=[pattern.encode("ascii") for pattern in patterns],
-                ids=list(range(len(patterns))),
-                elements=len(patterns),
-                flags=[flags] * len(patterns),
-            )
-            self._scratch = hyperscan.Scratch(self._database)
-            self._database.scratch = self._scratch
+            self._database = (_kept(hyperscan, patterns) if keep else None) or _compiled(hyperscan, patterns, keep)
         except hyperscan.error as error:
             raise Unavailable(f"hyperscan refuses the patterns: {error}", fix="sentinel rules test") from error
 
@@ -49,10 +42,42 @@ class HyperscanScreen:
         self._database.scan(block, match_event_handler=seen)
         return hits
 
+    def alone(self, pattern: str) -> Callable[[bytes], bool]:
+        screen = HyperscanScreen([pattern])
+        return lambda block: bool(screen.scan(block))
+
+
+def _kept(hyperscan: Any, patterns: Sequence[str]) -> Any:
+    """The automaton that an earlier run compiled; None where there is none, or it does not run here."""
+    stored = pattern_cache.load(pattern_cache.key_of(f"hyperscan {hyperscan.__version__}", patterns))
+    if stored is None:
+        return None
+    try:
+        database = hyperscan.loadb(stored, hyperscan.HS_MODE_BLOCK)
+        database.scratch = hyperscan.Scratch(database)
+    except hyperscan.error:
+        return None
+    return database
+
+
+def _compiled(hyperscan: Any, patterns: Sequence[str], keep: bool) -> Any:
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    database.compile(
+        expressions=[pattern.encode("ascii") for pattern in patterns],
+        ids=list(range(len(patterns))),
+        elements=len(patterns),
+        flags=[hyperscan.HS_FLAG_MULTILINE] * len(patterns),
+    )
+    database.scratch = hyperscan.Scratch(database)
+    if keep:
+        key = pattern_cache.key_of(f"hyperscan {hyperscan.__version__}", patterns)
+        pattern_cache.save(key, hyperscan.dumpb(database))
+    return database
+
 
 def best_screen(patterns: Sequence[str]) -> Screen:
     """Hyperscan where it is installed and takes every pattern; else the plain screen."""
     try:
-        return HyperscanScreen(patterns)
+        return HyperscanScreen(patterns, keep=True)
     except Unavailable:
         return PlainScreen(patterns)

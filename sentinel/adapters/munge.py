@@ -12,8 +12,11 @@ import os
 from functools import cache
 
 from sentinel.errors import Denied, Unavailable
+from sentinel.ports import Signed
 
-_OPT_SOCKET = 8
+# Options of a context in munge.h.
+_OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET = 4, 5, 6, 8
+_LIVES_S = 300  # munged's default, where the credential does not say it
 _OK = 0
 # Codes of munge.h that say something about the credential rather than about munged.
 _BAD_CREDENTIAL = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18})
@@ -35,6 +38,7 @@ def _library() -> ctypes.CDLL:
     library.munge_ctx_create.restype = ctypes.c_void_p
     library.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
     library.munge_ctx_set.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
+    library.munge_ctx_get.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
     library.munge_ctx_strerror.argtypes = [ctypes.c_void_p]
     library.munge_ctx_strerror.restype = ctypes.c_char_p
     library.munge_strerror.argtypes = [ctypes.c_int]
@@ -88,7 +92,7 @@ class Munge:
             _free()(credential)
             library.munge_ctx_destroy(context)
 
-    def decode(self, credential: str) -> tuple[bytes, int, int]:
+    def decode(self, credential: str) -> Signed:
         try:
             text = credential.encode("ascii")
         except UnicodeEncodeError as error:
@@ -103,7 +107,18 @@ class Munge:
             if code != _OK:
                 raise self._error(code, context)
             content = ctypes.string_at(payload.value, length.value) if payload.value else b""
-            return content, uid.value, gid.value
+            made_s, lives_s, address = ctypes.c_long(), ctypes.c_int(), (ctypes.c_ubyte * 4)()
+            made = library.munge_ctx_get(context, _OPT_ENCODE_TIME, ctypes.byref(made_s)) == _OK
+            lives = library.munge_ctx_get(context, _OPT_TTL, ctypes.byref(lives_s)) == _OK
+            placed = library.munge_ctx_get(context, _OPT_ADDR4, ctypes.byref(address)) == _OK
+            return Signed(
+                content,
+                uid.value,
+                gid.value,
+                ".".join(map(str, address)) if placed and any(address) else "",
+                float(made_s.value) if made else None,
+                float(lives_s.value) if lives and lives_s.value > 0 else _LIVES_S,
+            )
         finally:
             _free()(payload)  # allocated for some refused credentials as well
             library.munge_ctx_destroy(context)

@@ -6,7 +6,6 @@ The file with the credentials is read at each request, so that a token can be ch
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from datetime import datetime
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 import aiohttp
 
+from sentinel.config.settings import Prometheus as Settings
 from sentinel.errors import Denied, FileError, ProtocolError, Refused, Timeout, Unavailable, UserError
-from sentinel.settings import Prometheus as Settings
+from sentinel.text import json_of
 
 
 class Prometheus:
@@ -114,7 +114,7 @@ def _understood(status: int, raw: bytes) -> dict[str, Any]:
     if status in (401, 403):
         raise Denied(f"Prometheus answered {status}", fix="see [prometheus] authorization_file")
     try:
-        body = json.loads(raw)
+        body = json_of(raw)
     except ValueError as error:
         if status >= 300:
             raise Unavailable(f"Prometheus answered {status}", fix="see [prometheus] url") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,14 @@ class ResumeFiles:
 
 
 def _replace(folder: Path, name: str, text: str) -> None:
+    status = folder.stat()
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH:
+        # A resume point names the checkpoint that a job loads: whoever can write one runs programs as its user.
+        raise Refused(
+            f"{folder} belongs to uid {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}: others can write resume "
+            "points",
+            fix=f"chown {os.geteuid()} {folder}; chmod o-w {folder}",
+        )
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Evidence that waits for the daemon, on disk: in order, bounded, at least once.
+"""Queues evidence for the daemon on disk: in order, bounded, delivered at least once.
 
 A spool is a folder of segment files, named by the number of their first item; a line is
 ``<crc32 of the rest, 8 hex digits> <number> <value> <json>``. A process that was killed leaves at most one torn line at
@@ -136,6 +136,12 @@ class Spool:
     @property
     def pending(self) -> int:
         return self._pending
+
+    @property
+    def acknowledged(self) -> int:
+        """Items up to this number are with the daemon, or were given up."""
+        with self._lock:
+            return self._cursor if self._pending else self._next - 1
 
     @property
     def stuck_s(self) -> float:

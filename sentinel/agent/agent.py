@@ -1,6 +1,6 @@
-"""The agent of one node: gathers, keeps, sends, and does what the daemon orders. It decides nothing.
+"""Runs the agent of one node: collects evidence, spools and sends it, and carries out the daemon's orders.
 
-One small process with a few threads; whatever may hang runs in a killable child (``children.py``). What is wired here:
+One small process with a few threads; whatever may hang runs in a killable child (``children.py``). How the parts connect:
 
     kernel log ─┐
     GPU probe  ─┼─> keep() ─> spool ─> Sender ─> daemon ─> Orders ─> children ─> results
@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,30 +21,34 @@ from typing import Any
 
 from sentinel import __version__
 from sentinel.adapters.client import DaemonClient
-from sentinel.adapters.kmsg import boot_id
-from sentinel.adapters.rules_files import load_rules
+from sentinel.adapters.host.kmsg import boot_id
 from sentinel.adapters.spool import Spool, Value
-from sentinel.agent.children import Children, Program
-from sentinel.agent.collecting import Collecting, failures_of
-from sentinel.agent.diagnosing import Diagnosing
-from sentinel.agent.disk_watch import DiskWatch
-from sentinel.agent.gpus import GpuWatch
-from sentinel.agent.holding import Holding
-from sentinel.agent.jobs import Jobs
-from sentinel.agent.keeping import node_name, write_atomically
-from sentinel.agent.kernel import KernelWatch, rules_reader
-from sentinel.agent.orders import Orders
-from sentinel.agent.rounds import Rounds
-from sentinel.agent.saves import SavesWatch
-from sentinel.agent.sending import Sender
+from sentinel.agent.collectors.gpus import GpuWatch
+from sentinel.agent.collectors.jobs import JobOnNode, Jobs
+from sentinel.agent.collectors.kernel_log import KernelWatch, rules_reader
+from sentinel.agent.collectors.own_disk import DiskWatch
+from sentinel.agent.collectors.periodic_checks import Rounds
+from sentinel.agent.collectors.saves import SavesWatch
+from sentinel.agent.health.diagnostics import Diagnosing
+from sentinel.agent.health.verdict import DRAIN_MODES, VerdictKeeper
+from sentinel.agent.postmortem.collecting import Collecting, failures_of
+from sentinel.agent.postmortem.held_checkpoints import Holding
+from sentinel.agent.process.children import Children, Program
+from sentinel.agent.process.job_owners import Owners
+from sentinel.agent.process.probe_programs import probe_command, probe_environment
+from sentinel.agent.process.state_files import node_name, require_own, write_atomically
 from sentinel.agent.settings import AgentSettings
-from sentinel.agent.verdict import VerdictKeeper
+from sentinel.agent.uplink.heartbeats import Heartbeats
+from sentinel.agent.uplink.orders import Orders
+from sentinel.agent.uplink.sender import Sender
+from sentinel.config.rules_files import load_rules
 from sentinel.errors import Refused, UserError
 from sentinel.evidence.gpu_samples import Sample
-from sentinel.evidence.logs import Signatures
-from sentinel.evidence.timers import TIMERS
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.evidence.logs.timers import TIMERS
 from sentinel.log import Log
-from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
+from sentinel.model.orders import Diagnose, Request
+from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.ports import Credentials
 from sentinel.protocol import OrderKind
 from sentinel.wire import evidence_from, time_from, to_json
@@ -53,7 +56,6 @@ from sentinel.wire import evidence_from, time_from, to_json
 log = Log()
 
 SAMPLES = 30  # of GPU telemetry, for those who ask what was before a job's end
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "TZ")
 
 
 class Agent:
@@ -81,17 +83,14 @@ class Agent:
         self.disks = DiskWatch(self.node, self.spool, self.keep, hung_s=settings.spool.hung_s)
         self.children = Children()
         self.children.on_unkillable = self._unkillable
-        self.gpus = GpuWatch(self.node, settings, self.children, self.program, self.keep)
-        self.jobs = Jobs(self.node, settings, self.children, self.program, self.keep)
-        signatures = Signatures(load_rules(site=Path(settings.rules) if settings.rules else None))
-        self.kernel = KernelWatch(
-            self.node,
-            settings,
-            rules_reader(self.node, self.boot, signatures),
-            lambda item: self.keep(self.gpus.placed(item)),
-        )
+        rules = load_rules(site=Path(settings.rules) if settings.rules else None)
+        self.gpus = GpuWatch(self.node, settings, self.children, self.program, self.keep, rules.convictions, self.boot)
+        self.jobs = Jobs(self.node, settings, self.children, self.program, self.kept)
+        signatures = Signatures(rules)
+        reader = rules_reader(self.node, self.boot, signatures)
+        self.kernel = KernelWatch(self.node, settings, reader, lambda item: self.keep(self.gpus.placed(item)))
         self.rounds = Rounds(self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs))
-        self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble)
+        self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble, rules.convictions)
         self.gpus.on_change = self.verdict.write
         self.diagnosing = Diagnosing(
             self.node,
@@ -102,17 +101,21 @@ class Agent:
             lambda: self.gpus.last,
             self._diagnosed,
         )
-        self.jobs.on_came = self.diagnosing.job_came
+        self.owners = Owners(settings)
+        self.jobs.on_came = self._job_came
+        self.jobs.on_left = self.owners.left
         self.sender = Sender(
             self.node,
             self.spool,
             self.client(),
-            self.heartbeat,
-            heartbeat_s=settings.heartbeat_s,
+            flush_s=settings.heartbeat_s,
             backoff_s=settings.backoff_s,
             batch=settings.spool.batch,
         )
-        self.sender.on_answer = self._answered
+        self.heartbeats = Heartbeats(
+            self.node, self.client(), self.heartbeat, heartbeat_s=settings.heartbeat_s, backoff_s=settings.backoff_s
+        )
+        self.heartbeats.on_answer = self._answered
         self._wire_endings(failures_of(signatures.rules))
         self._wire_orders(settings)
 
@@ -125,6 +128,8 @@ class Agent:
             self.program,
             self.client,
             self._order_settings,
+            self.owners,
+            settings.slurm,
             self._order_done,
             backoff_s=settings.backoff_s,
         )
@@ -148,7 +153,15 @@ class Agent:
             lambda: dict(self.jobs.jobs),
             lambda: to_json(list(self._samples)),
         )
-        self.collecting.on_ended = self.holding.ended
+        self.collecting.on_ended = self._job_ended
+
+    def _job_came(self, job: JobOnNode) -> None:
+        self.owners.came(job)
+        self.diagnosing.job_came()
+
+    def _job_ended(self, job: JobOnNode) -> None:
+        self.owners.left(job)
+        self.holding.ended(job)
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -157,6 +170,8 @@ class Agent:
         self.saves.heard(answer)
         if isinstance(answer.get("released_at"), str):
             self.verdict.released(time_from(answer["released_at"]).timestamp())
+        if answer.get("drain_mode") in DRAIN_MODES:
+            self.verdict.set_drain_mode(answer["drain_mode"])
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT."""
@@ -167,17 +182,23 @@ class Agent:
             from sentinel.agent.metrics import serve
 
             serve(self, self.settings.metrics.listen)
-        if self.settings.resume:
-            write_atomically(Path(self.settings.run_dir) / "resume_dir", self.settings.resume + "\n")
+        for name, folder in (("resume_dir", self.settings.resume), ("rules_dir", self.settings.rules)):
+            path = Path(self.settings.run_dir) / name  # hooks read it there
+            if folder:
+                write_atomically(path, folder + "\n")
+            else:
+                path.unlink(missing_ok=True)
         self.verdict.write()
         self.gpus.start()
         self.jobs.resume()
+        self.owners.here(set(self.jobs.jobs))
         threads = [
             threading.Thread(target=target, name=name, daemon=True)
             for name, target in (
                 ("children", self.children.run),
                 ("kernel", self.kernel.run),
                 ("sender", self.sender.run),
+                ("heartbeats", self.heartbeats.run),
                 ("orders", self.orders.run),
                 ("results", self.orders.deliver),
             )
@@ -190,7 +211,7 @@ class Agent:
             continue
         log.info("agent-stops", node=self.node)
         scheduler.shutdown(wait=False)
-        for part in (self.kernel, self.orders, self.sender):
+        for part in (self.kernel, self.orders, self.sender, self.heartbeats):
             part.stop()
         self.children.shut_down()
         self.verdict.write()
@@ -210,7 +231,7 @@ class Agent:
         scheduler.add_job(self.kernel.panics, next_run_time=datetime.now(UTC))
         host = self.settings.host
         scheduler.add_job(self.rounds.host, "interval", seconds=host.period_s, jitter=host.period_s / 10)
-        scheduler.add_job(lambda: self.rounds.clock(self.sender.clock_offset_s), "interval", seconds=host.period_s)
+        scheduler.add_job(lambda: self.rounds.clock(self.heartbeats.clock_offset_s), "interval", seconds=host.period_s)
         diagnostics = self.settings.diagnostics
         if diagnostics.level1_s:
             scheduler.add_job(
@@ -244,6 +265,10 @@ class Agent:
 
     def keep(self, evidence: Evidence) -> None:
         """Put evidence on its way. Safe from any thread."""
+        self.kept(evidence)
+
+    def kept(self, evidence: Evidence) -> int:
+        """The same; gives its number in the spool."""
         self.verdict.consider(evidence)
         self.collecting.consider(evidence)
         value = (
@@ -253,7 +278,7 @@ class Agent:
             if evidence.trust is Trust.USER
             else Value.HIGH
         )
-        self.spool.append(to_json(evidence), value)
+        return self.spool.append(to_json(evidence), value)
 
     def client(self) -> DaemonClient:
         return DaemonClient(
@@ -272,20 +297,27 @@ class Agent:
         return {
             "boot_id": self.boot,
             "version": __version__,
-            "spool": {"pending": self.spool.pending, "dropped": self.spool.dropped},
+            "spool": {
+                "pending": self.spool.pending,
+                "dropped": self.spool.dropped,
+                "given_up": self.sender.given_up + self.orders.given_up,
+            },
             "jobs": [
                 {"job": job.job, "attempt": job.attempt, "gpus": job.gpus} for job in list(self.jobs.jobs.values())
             ],
             "verdict": {"word": verdict.word, "at_s": verdict.at_s, "code": verdict.code, "sentence": verdict.sentence},
-            "clock_offset_s": self.sender.clock_offset_s,
+            "logs": self.jobs.logs(self.spool.acknowledged),
+            "clock_offset_s": self.heartbeats.clock_offset_s,
             "kernel_readable": self.kernel.readable,
         }
 
     def _order_settings(self, kind: OrderKind) -> dict[str, object]:
         if kind is OrderKind.TASK_STATES:
             return {"node": self.node, **self.gpus.doing()}
-        if kind is not OrderKind.DIAGNOSE:
+        if kind is OrderKind.COLLECTED:
             return {"node": self.node, "state": self.settings.state}
+        if kind is not OrderKind.DIAGNOSE:
+            return {"node": self.node}
         dcgm, diagnostics = self.settings.dcgm, self.settings.diagnostics
         return {
             "node": self.node,
@@ -293,12 +325,13 @@ class Agent:
             "host": dcgm.host,
             "socket": dcgm.socket,
             "promised": self.settings.gpus,
+            "rules": self.settings.rules,
             "deadlines_s": diagnostics.deadline_s,
             "stop_s": diagnostics.stop_s,
         }
 
-    def _order_done(self, kind: OrderKind, _arguments: Mapping[str, Any], result: Any) -> None:
-        if kind is OrderKind.DIAGNOSE and isinstance(result, dict):
+    def _order_done(self, request: Request, result: Any) -> None:
+        if isinstance(request, Diagnose) and isinstance(result, dict):
             self._diagnosed(result)
 
     def _diagnosed(self, result: dict[str, Any]) -> None:
@@ -323,28 +356,17 @@ class Agent:
         )
 
 
-def probe_command(module: str) -> list[str]:
-    # -P: the working folder is not searched for modules. -S: no site-packages, which saves a third of the start; the
-    # GPU probe needs them for NVML.
-    site = [] if module.endswith((".dcgm", ".inventory")) else ["-S"]
-    return [sys.executable, "-P", *site, "-m", module]
-
-
-def probe_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith("SENTINEL_")}
-    package = Path(__file__).resolve().parents[2]
-    return {**kept, "PYTHONPATH": str(package), "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
-
-
 def run(settings: AgentSettings, make_credentials: Callable[[str], Credentials]) -> None:
     """The service, until it is told to stop.
 
     Raises:
         Refused: another agent has this state folder. UserError: the folder cannot be written.
     """
-    state = Path(settings.state)
+    state, run_dir = Path(settings.state), Path(settings.run_dir)
     try:
-        state.mkdir(parents=True, exist_ok=True)
+        for key, folder in (("state", state), ("run_dir", run_dir)):
+            folder.mkdir(parents=True, exist_ok=True)
+            require_own(key, folder)
         lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UserError(f"state: {state}: {error.strerror}", fix="name a folder that this user may write") from error

@@ -1,4 +1,4 @@
-"""``/metrics`` of the agent: the GPUs' newest sample and the agent itself. Samples never go to the daemon."""
+"""Serves ``/metrics`` of the agent: the newest GPU samples, which never go to the daemon, and the agent's own state."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AgentCollector:
             yield family
         gauges = {
             "sentinel_agent_telemetry_fresh": ("1 when GPU telemetry is fresh", float(fresh)),
-            "sentinel_agent_connected": ("1 when the daemon answers", float(agent.sender.connected is True)),
+            "sentinel_agent_connected": ("1 when the daemon answers", float(agent.heartbeats.connected is True)),
             "sentinel_agent_spool_pending": ("Evidence not acknowledged yet", float(agent.spool.pending)),
             "sentinel_agent_spool_stuck_seconds": ("How long a write to the state disk hangs", agent.spool.stuck_s),
             "sentinel_agent_jobs": ("Jobs on this node", float(len(agent.jobs.jobs))),
@@ -66,12 +66,20 @@ class AgentCollector:
             yield GaugeMetricFamily(name, text, value=value)
         counters = {
             "sentinel_agent_evidence_sent": ("Evidence the daemon acknowledged", agent.sender.sent),
+            "sentinel_agent_given_up": (
+                "Evidence and results of orders that the daemon does not take",
+                agent.sender.given_up + agent.orders.given_up,
+            ),
             "sentinel_agent_spool_dropped": ("Evidence given up because the spool was full", agent.spool.dropped),
             "sentinel_agent_spool_corrupt": ("Lines of the spool that could not be read back", agent.spool.corrupt),
             "sentinel_agent_spool_write_errors": ("Writes that the disk refused", agent.spool.write_errors),
             "sentinel_agent_kernel_records": ("Kernel records read", agent.kernel.records),
             "sentinel_agent_kernel_suppressed": ("Kernel evidence above its limit", agent.kernel.flood.suppressed),
             "sentinel_agent_orders": ("Orders carried out", agent.orders.carried_out),
+            "sentinel_agent_orders_refused": (
+                "What the daemon asked for and this agent refused",
+                agent.orders.refused + agent.saves.refused,
+            ),
         }
         for name, (text, number) in counters.items():
             yield CounterMetricFamily(name, text, value=float(number))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sentinel.config.settings import section, setting
 from sentinel.errors import UserError
-from sentinel.settings import section, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,29 @@ class Jobs:
     linger_s: float = setting(10.0, "how long a log is still read after its job ended", unit="s", least=0.0)
     saves_s: float = setting(
         60.0, "how often the checkpoint folders that a running job named are listed; 0: never", unit="s", least=0.0
+    )
+    manifests: bool = setting(
+        True,
+        "read each finished save of a running job once, as its user, and keep checksums in the user's cache: safetensors and"
+        " older torch files have none of their own; a job's comment may say otherwise",
+    )
+    manifests_bytes_per_s: float = setting(
+        200e6,
+        "at most so fast: a tenth of what one client of a parallel file system reads, and 1 TB in 84 minutes",
+        unit="bytes/s",
+        least=1e6,
+    )
+    manifests_s: float = setting(
+        6 * 3600.0, "a save that takes longer to read is given up; 4 TB at the default rate", unit="s", least=60.0
+    )
+    remembered_s: float = setting(
+        7 * 86400.0,
+        "whose a job's files are is remembered this long after its end; a recovery may wait for a weekend to pass",
+        unit="s",
+        least=3600.0,
+    )
+    remembered: int = setting(
+        500, "jobs of which that is remembered, the latest; of others Slurm is asked", unit="jobs", least=16
     )
     read_bytes: int = setting(8 << 20, "a follower that starts late reads at most this much of the past", least=4096)
 
@@ -188,6 +211,15 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Slurm:
+    """Asked for the user of a job that never ran on this node, whose shared checkpoints it is to list."""
+
+    squeue: str = setting("squeue", "command for that; empty: such orders are refused", unit="path")
+    conf: str = setting("", "slurm.conf to use; empty: Slurm's own default", unit="path")
+    deadline_s: float = setting(10.0, "one answer; Slurm's own MessageTimeout", unit="s", least=0.5)
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSettings:
     node: str = setting("", "name of this node in Slurm; empty: $SLURMD_NODENAME, else the short host name")
     url: str = setting("http://127.0.0.1:9478", "the daemon")
@@ -215,6 +247,7 @@ class AgentSettings:
     host: Host = section(Host)
     checks: dict[str, Check] = setting({}, "site checks by name")
     diagnostics: Diagnostics = section(Diagnostics)
+    slurm: Slurm = section(Slurm)
     metrics: Metrics = section(Metrics)
 
 

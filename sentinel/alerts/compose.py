@@ -1,11 +1,13 @@
-"""The text of a notice: what failed, whose fault, what was done, where the job goes on. Pure."""
+"""Writes the text of an incident's notice: what failed, what is at fault, what was done, where the job resumes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sentinel.model import (
+from sentinel.alerts.audiences import Stage, Story, for_operators, for_owner, severity_of, stage_of
+from sentinel.alerts.text import plain
+from sentinel.model.records import (
     Incident,
     JobView,
     Notice,
@@ -18,7 +20,19 @@ from sentinel.model import (
     stable_id,
 )
 
-_GROUNDS = 5  # lines of evidence that a message quotes
+_GROUNDS = 5  # lines of evidence quoted in a notice
+_STEPS = {
+    StepKind.DRAIN: "draining node",
+    StepKind.DOWN: "setting down node",
+    StepKind.REQUEUE_HOLD: "requeueing job",
+    StepKind.CHOOSE_CHECKPOINT: "choosing a checkpoint for job",
+    StepKind.QUARANTINE: "moving bad checkpoints aside for job",
+    StepKind.WRITE_RESUME: "writing the resume point of job",
+    StepKind.EXCLUDE: "excluding nodes from job",
+    StepKind.RELEASE: "releasing job",
+    StepKind.CONFIRM: "seeing progress of job",
+    StepKind.HOLD: "holding job",
+}
 _SCOPE_WORDS = {
     "application": "the job's own code, settings or environment; no machine is at fault",
     "gpu": "a GPU",
@@ -39,7 +53,8 @@ def compose(
     last_step: int | None,
     now: datetime,
 ) -> Notice:
-    """The notice of ``incident``; its id depends on the incident only, so that nobody is told twice."""
+    """The notice of ``incident``; its id depends on the incident only, so that a repeat can be dropped."""
+    story = Story(incident, verdict, plan, outcomes, job, last_step)
     what = f"{verdict.cause} ({verdict.scope})"
     about = f"job {incident.job}" if incident.job is not None else ", ".join(incident.nodes) or "the cluster"
     lines = [
@@ -47,7 +62,7 @@ def compose(
         *_culprits(verdict),
         *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
         *_job_line(job, last_step),
-        *_done(plan, outcomes),
+        *_done(plan, outcomes, stage_of(story)),
     ]
     if verdict.advice:
         lines.append(f"Advice: {plain(verdict.advice)}")
@@ -59,14 +74,15 @@ def compose(
         at=now,
         title=plain(f"{about}: {what}", 200),
         body="\n".join(lines),
-        data=_data(incident, verdict, plan, outcomes, job, last_step),
+        data={
+            **_data(incident, verdict, plan, outcomes, job, last_step),
+            "severity": severity_of(story),
+            "stage": str(stage_of(story)),
+            "partition": job.partition if job else None,
+            "owner_text": for_owner(story),
+            "operator_text": for_operators(story),
+        },
     )
-
-
-def plain(text: str, most: int = 300) -> str:
-    """Log text for a message: one line, no control characters, limited (it is data, never markup)."""
-    shown = "".join(ch if ch.isprintable() else " " for ch in text)
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def _culprits(verdict: Verdict) -> list[str]:
@@ -87,7 +103,7 @@ def _job_line(job: JobView | None, last_step: int | None) -> list[str]:
     return [f"Job: {job.id} {plain(job.name, 60)} of {plain(job.user, 40)}{reached}."]
 
 
-def _done(plan: Plan | None, outcomes: Sequence[Outcome]) -> list[str]:
+def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[str]:
     if plan is None:
         return []
     lines = []
@@ -106,19 +122,19 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome]) -> list[str]:
                 f"The job is held and keeps its id; release it when it is fixed: scontrol release {outcome.step.job}"
             )
         if outcome.step.kind is StepKind.CHOOSE_CHECKPOINT and _is_done(outcome):
-            lines.append(_checkpoint_words(outcome.data))
+            lines.append(_checkpoint_words(outcome.data, stage))
         if outcome.result is Result.FAILED:
-            lines.append(
-                f"Failed: {outcome.step.kind} {outcome.step.node or outcome.step.job}: {plain(outcome.reason)}"
-            )
-    return lines
+            what = f"{_STEPS[outcome.step.kind]} {outcome.step.node or outcome.step.job}"
+            lines.append(f"Failed: {what}: {plain(outcome.reason)}")
+    return list(dict.fromkeys(lines))
 
 
-def _checkpoint_words(data: Mapping[str, Scalar]) -> str:
+def _checkpoint_words(data: Mapping[str, Scalar], stage: Stage) -> str:
     why = plain(str(data.get("explanation", "")), 400)
     if not data.get("path"):
         return f"No checkpoint to resume from: {why}"
-    return f"Restarted from step {data.get('step')} ({data.get('tier')}): {plain(str(data['path']))}. {why}".rstrip()
+    verb = {Stage.RUNNING: "Runs again", Stage.FAILED: "Would have restarted"}.get(stage, "Restarts")
+    return f"{verb} from step {data.get('step')} ({data.get('tier')}): {plain(str(data['path']))}. {why}".rstrip()
 
 
 def _is_done(outcome: Outcome) -> bool:
@@ -128,12 +144,12 @@ def _is_done(outcome: Outcome) -> bool:
 def _grounds(verdict: Verdict) -> list[str]:
     if not verdict.grounds:
         return []
-    lines = ["Because:"]
-    for ground in verdict.grounds[:_GROUNDS]:
+    lines: dict[str, None] = {}  # no line twice
+    for ground in verdict.grounds:
         item = ground.evidence
         where = item.where.node or (f"rank {item.where.rank}" if item.where.rank is not None else str(item.source))
-        lines.append(f"  {item.at:%H:%M:%S} {plain(where, 64)}: {plain(item.text or item.kind, 160)}")
-    return lines
+        lines[f"  {item.at:%H:%M:%S} {plain(where, 64)}: {plain(item.text or item.kind, 160)}"] = None
+    return ["Because:", *list(lines)[:_GROUNDS]]
 
 
 def _data(

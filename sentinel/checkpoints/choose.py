@@ -112,12 +112,13 @@ def _decide(ranked: list[Ranked]) -> Decision:
     )
 
 
-def _order(entry: Ranked) -> tuple[bool, float, int, bool, int, str]:
+def _order(entry: Ranked) -> tuple[bool, bool, float, int, bool, int, str]:
     candidate = entry.candidate
     level = LEVELS.index(parse) if (parse := candidate.level) in LEVELS else -1
-    step = -1 if candidate.step is None else candidate.step
-    cost = entry.cost_s if entry.cost_s is not None else 0.0
-    return (not entry.feasible, cost, -level, candidate.tier != "global", -step, candidate.path)
+    place = candidate.step if candidate.step is not None else candidate.number
+    step = -1 if place is None else place
+    cost = entry.cost_s if entry.cost_s is not None else float(-step if entry.feasible else 0)
+    return (not entry.feasible, entry.cost_s is None, cost, -level, candidate.tier != "global", -step, candidate.path)
 
 
 def _rank(candidate: Candidate, question: _Question) -> Ranked:
@@ -130,6 +131,8 @@ def _rank(candidate: Candidate, question: _Question) -> Ranked:
     if obstacle:
         return Ranked(candidate, False, sys.intern(obstacle), None, lost)
     tier, obstacle = _reach(candidate, question)
+    if not obstacle and candidate.step is None:  # saves that are numbered are in order, though not at known steps
+        return Ranked(candidate, True, "", None, None)
     if obstacle or lost is None:
         return Ranked(candidate, False, obstacle or "its step is not known", None, lost)
     return Ranked(candidate, True, "", _cost(candidate, tier, lost, question), lost)
@@ -156,9 +159,10 @@ def _obstacle(candidate: Candidate, question: _Question) -> str:
         return f"not known to be valid: {candidate.reason}"
     if not level_at_least(candidate.level, question.level):
         return f"validated at level {candidate.level} only, {question.level} is asked for"
-    if candidate.step is None:
+    if candidate.step is None and (candidate.number is None or question.onset_step is not None):
         return "its step is not known"
-    if question.onset_step is not None and candidate.step > question.onset_step - question.margin_steps:
+    onset, step = question.onset_step, candidate.step
+    if onset is not None and step is not None and step > onset - question.margin_steps:
         return f"step {candidate.step} is not before the numbers went bad (step {question.onset_step})"
     return ""
 
@@ -206,8 +210,10 @@ def _unreachable(rank: int, hosts: frozenset[str], question: _Question) -> str:
 def _name_verdict(entry: Ranked, best: Ranked, index: int) -> Ranked:
     if not entry.feasible:
         return entry
-    assert entry.cost_s is not None and best.cost_s is not None
-    if index == 0:
+    if entry.cost_s is None or best.cost_s is None:
+        text = "chosen: " if index == 0 else "not chosen: "
+        text += f"save number {entry.candidate.number}, at a step that is not known"
+    elif index == 0:
         text = f"chosen: {entry.lost_steps} steps lost, {entry.cost_s:.0f} s until the job is where it was"
     elif entry.cost_s > best.cost_s:
         text = f"costs {entry.cost_s - best.cost_s:.0f} s more ({entry.lost_steps} steps lost)"
@@ -218,6 +224,11 @@ def _name_verdict(entry: Ranked, best: Ranked, index: int) -> Ranked:
 
 def _explain(best: Ranked, ranked: list[Ranked]) -> str:
     candidate = best.candidate
+    if best.cost_s is None:
+        return (
+            f"save number {candidate.number} from the {candidate.tier} tier ({candidate.level} level), the last that can be"
+            " used; no step is known, so the saves are taken in the order of their numbers"
+        )
     newer = [r for r in ranked if not r.feasible and (r.candidate.step or -1) > (candidate.step or -1)]
     text = (
         f"step {candidate.step} from the {candidate.tier} tier ({candidate.level} level): "

@@ -12,11 +12,13 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan, visible
+from sentinel.checkpoints.own_folders import below, exists, opened_folder, own_store
 from sentinel.checkpoints.validate import validate
 from sentinel.errors import Denied, Refused, Unavailable, UserError
 
@@ -110,29 +112,51 @@ def copy(
     if os.path.lexists(final) and _has_all(final, tree, names):
         done.complete, done.already = True, len(names)
         return done
-    stage = final if in_place else incoming(target_root, relative)
-    for name in names:
-        place = stage if tree.single else stage / name
-        there = final if tree.single else final / name
-        if os.path.lexists(there) and not (in_place and same(there, tree.files[name])):
-            raise Refused(
-                f"{visible(str(there))} exists with other contents: not overwritten",
-                fix="Move it aside with `sentinel checkpoints quarantine`, or copy elsewhere.",
-            )
-        if same(place, tree.files[name]):
-            done.already += 1
-            continue
-        try:
-            done.bytes += _copy_file(tree.path(name), place, tree.files[name], pace, progress)
-        except OSError as error:
-            raise Denied(f"{visible(str(place))} cannot be written: {error.strerror}") from error
-        done.files += 1
-    if in_place:
-        done.complete = True
-    else:
-        _finish(stage, final, done)
+    try:
+        with _folder_of(final, target_root, in_place) as (folder, shown):
+            for name in names:
+                there = final if tree.single else final / name
+                inside = Path(final.name) if tree.single else Path(final.name) / name
+                if os.path.lexists(there) and not (in_place and same(there, tree.files[name])):
+                    raise Refused(
+                        f"{visible(str(there))} exists with other contents: not overwritten",
+                        fix="Move it aside with `sentinel checkpoints quarantine`, or copy elsewhere.",
+                    )
+                with below(folder, inside.parts[:-1], make=True) as place:
+                    if same(inside.name, tree.files[name], place):
+                        done.already += 1
+                        continue
+                    done.bytes += _copy_file(tree.path(name), place, inside.name, tree.files[name], pace, progress)
+                    done.files += 1
+            if in_place:
+                done.complete = True
+            else:
+                _finish(folder, shown / final.name, final, done)
+    except OSError as error:
+        raise Denied(f"{visible(str(final))} cannot be written: {error.strerror}") from error
     done.seconds = time.monotonic() - start
     return done
+
+
+@contextmanager
+def _folder_of(final: Path, target_root: Path, in_place: bool) -> Iterator[tuple[int, Path]]:
+    """A descriptor of the folder in which the checkpoint is put together, and that folder's path."""
+    root = target_root.absolute()
+    try:
+        if in_place:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with opened_folder(final.parent) as folder:
+                yield folder, final.parent
+        else:
+            root.parent.mkdir(parents=True, exist_ok=True)
+            inside = final.parent.relative_to(root)
+            with (
+                own_store(root.parent, (FOLDER, root.name), make=True) as store,
+                below(store, inside.parts, make=True) as folder,
+            ):
+                yield folder, incoming(target_root, inside)
+    except OSError as error:
+        raise Denied(f"{visible(str(final))} cannot be written: {error.strerror}") from error
 
 
 def order_of(tree: Tree) -> list[str]:
@@ -140,10 +164,13 @@ def order_of(tree: Tree) -> list[str]:
     return sorted(tree.files, key=lambda name: (bool(_MARKERS.fullmatch(name)), tree.files[name].mtime_ns, name))
 
 
-def same(place: Path, entry: Entry) -> bool:
-    """Whether this file was copied, and verified, before: files get their name only after that."""
+def same(place: Path | str, entry: Entry, folder: int | None = None) -> bool:
+    """Whether this file was copied, and verified, before: files get their name only after that.
+
+    ``folder``: descriptor of the folder that ``place`` is the name of a file in.
+    """
     try:
-        status = os.lstat(place)
+        status = os.stat(place, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
     return (status.st_size, status.st_mtime_ns) == (entry.size, entry.mtime_ns)
@@ -153,14 +180,15 @@ def _has_all(final: Path, tree: Tree, names: Sequence[str]) -> bool:
     return all(same(final if tree.single else final / name, tree.files[name]) for name in names)
 
 
-def _copy_file(source: Path, place: Path, entry: Entry, pace: Pace, progress: Callable[[int], None] | None) -> int:
+def _copy_file(
+    source: Path, folder: int, name: str, entry: Entry, pace: Pace, progress: Callable[[int], None] | None
+) -> int:
     """Copy one file, taking up what is there of it; verify it by reading it back; give it its name and times."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    half = place.with_name(f".{place.name}.part")
+    half = f".{name}.part"
     copied = 0
     try:
         with opened(source) as handle:
-            fd = os.open(half, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            fd = os.open(half, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=folder)
             try:
                 size = os.fstat(fd).st_size
                 offset = size if size <= handle.size else 0
@@ -180,17 +208,17 @@ def _copy_file(source: Path, place: Path, entry: Entry, pace: Pace, progress: Ca
                         progress(len(piece))
                 os.fsync(fd)
                 if handle.size != entry.size or read_back(fd, handle.size) != crc:
-                    half.unlink()
+                    os.unlink(half, dir_fd=folder)
                     raise Unavailable(
-                        f"{visible(str(place))}: what was read back differs from {visible(str(source))}",
+                        f"{visible(name)}: what was read back differs from {visible(str(source))}",
                         fix="Run it again; if it happens again, one of the two disks loses data.",
                     )
             finally:
                 os.close(fd)
     except NotKnown as error:
         raise Unavailable(error.reason, fix="Run it again: it goes on where it stopped.") from error
-    os.utime(half, ns=(entry.mtime_ns, entry.mtime_ns))
-    half.rename(place)
+    os.utime(half, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=folder, follow_symlinks=False)
+    os.rename(half, name, src_dir_fd=folder, dst_dir_fd=folder)
     return copied
 
 
@@ -211,9 +239,13 @@ def read_back(fd: int, size: int) -> int:
     return crc
 
 
-def _finish(stage: Path, final: Path, done: Copied) -> None:
-    """Rename what is complete. What is not waits for the other nodes."""
-    if not os.path.lexists(stage):  # another node was the last, and has renamed it
+def _finish(folder: int, stage: Path, final: Path, done: Copied) -> None:
+    """Rename what is complete. What is not waits for the other nodes.
+
+    Args:
+        folder: descriptor of the folder that ``stage`` is in.
+    """
+    if not exists(folder, stage.name):  # another node was the last, and has renamed it
         done.complete = os.path.lexists(final)
         return
     shape, answer = validate(stage, "structural"), validate(stage, "checksum")
@@ -225,7 +257,8 @@ def _finish(stage: Path, final: Path, done: Copied) -> None:
         final.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(final):
             raise Refused(f"{visible(str(final))} exists: not overwritten", fix="Move it aside.")
-        stage.rename(final)
+        with opened_folder(final.parent) as target:
+            os.rename(stage.name, final.name, src_dir_fd=folder, dst_dir_fd=target)
     except FileNotFoundError:
         done.complete = os.path.lexists(final)
         return

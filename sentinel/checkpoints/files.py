@@ -34,6 +34,14 @@ class NotKnown(Exception):
         self.reason = reason
 
 
+class Unsummed(NotKnown):
+    """No checksum is recorded for what was looked at, and nothing was wrong with it otherwise."""
+
+
+class Foreign(NotKnown):
+    """A file of another kind than its name says, whole or not: nothing that a training state is read from."""
+
+
 def visible(text: str, limit: int = 300) -> str:
     """Text of unknown origin for a message: control characters made visible, length bounded."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)

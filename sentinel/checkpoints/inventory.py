@@ -1,27 +1,29 @@
 """Who holds what, where.
 
 `listing` is what one host sees under one root (a folder of checkpoints, one or a few levels deep); it is made where the
-files are, by a process that runs as the job's user. `join` puts the hosts' listings together: only then can it be said
-whether a checkpoint that is spread over nodes is complete.
+files are, by a process that runs as the job's user. `sentinel.checkpoints.join` puts the hosts' listings together.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sentinel.checkpoints.files import visible
-from sentinel.checkpoints.formats import nvrx
-from sentinel.checkpoints.records import LEVELS, NOTHING, Candidate, Level, Part, Tier
-from sentinel.checkpoints.steps import step_of
+from sentinel.checkpoints.formats import by_name, nvrx, torch_file
+from sentinel.checkpoints.formats.jax import orbax
+from sentinel.checkpoints.records import Candidate, Level, Part, Tier
+from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
 
 MAX_CANDIDATES = 500  # of one root that are listed; the newest steps first
 MAX_FOLDERS = 200_000  # that are looked at under one root
 _DEPTH = 3  # root/run/step, and one to spare
+_PARTIAL = (
+    "ft-replica-",
+)  # torchtitan with torchft: the data loaders of one replica; the model is in the folder above
 _SKIPPED = frozenset({".quarantine", "lost+found", "tb", "tensorboard", "wandb", "__pycache__", ".git"})
 
 
@@ -38,7 +40,10 @@ class Spot:
 
     @property
     def order(self) -> tuple[int, str]:
-        step = self.step if self.step is not None else step_of(self.place.rpartition("/")[2])
+        name = self.place.rpartition("/")[2]
+        step = self.step if self.step is not None else step_of(name)
+        if step is None:
+            step = number_of(name)
         return (1 if step is None else -step, self.place)
 
     def key(self, root: Path) -> str:
@@ -109,9 +114,9 @@ def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, sea
                 if step_of(entry.name) is not None:
                     search.notes.append((path, "a symbolic link: not followed"))
             elif entry.is_dir(follow_symlinks=False):
-                if step_of(entry.name) is not None:
+                if step_of(entry.name) is not None or _is_numbered_save(path):
                     search.spots.append(Spot(str(path)))
-                elif depth < _DEPTH:
+                elif depth < _DEPTH and not entry.name.startswith(_PARTIAL):
                     search.pending.append((path, depth + 1))
             elif _is_checkpoint_file(entry.name):
                 search.spots.append(Spot(str(path)))
@@ -119,12 +124,30 @@ def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, sea
             search.notes.append((path, f"cannot be read ({error.strerror or type(error).__name__})"))
 
 
+def _is_numbered_save(path: Path) -> bool:
+    """Whether a folder that numbers a save holds one: files of a state, not folders of runs."""
+    if number_of(path.name) is None:
+        return False
+    with os.scandir(path) as entries:
+        inside = list(entries)
+    names = {entry.name for entry in inside}
+    # Older Orbax describes only its items: folders inside of the step.
+    items = [Path(entry.path) for entry in inside[:16] if entry.is_dir(follow_symlinks=False)]
+    if any((item / orbax.ITEM).exists() or (item / orbax.STORE).exists() for item in items):
+        return True
+    return _is_checkpoint(names) or any(
+        name.endswith((*torch_file.SUFFIXES, ".safetensors")) and step_of(name) is None for name in names
+    )
+
+
 def _is_checkpoint(names: set[str]) -> bool:
     """Whether a folder of these names is a checkpoint although its own name may state no step."""
     return (
         bool({".metadata", "__0.metadata", "trainer_state.json", "random_states_0.pkl"} & names)
+        or bool({orbax.ROOT, orbax.ITEM} & names)
         or {"weights", "context"} <= names
         or any(name.startswith("__") and name.endswith(".distcp") for name in names)
+        or any(known.pattern.search(name) for known in by_name.UNCHECKED for name in names)
     )
 
 
@@ -142,7 +165,8 @@ def _local_iterations(entries: Iterable[os.DirEntry[str]]) -> set[int]:
 
 
 def _is_checkpoint_file(name: str) -> bool:
-    return name.endswith(".ckpt") or (name.endswith((".pt", ".pth", ".safetensors")) and step_of(name) is not None)
+    stated = step_of(name) is not None
+    return name.endswith(".ckpt") or (name.endswith((".pt", ".pth", ".safetensors", ".msgpack")) and stated)
 
 
 def _holds_steps(path: Path) -> bool:
@@ -239,19 +263,6 @@ def _is_of(part: Part, candidate: Candidate) -> bool:
     return part.path == candidate.path if part.tier == "global" else part.host in candidate.paths
 
 
-def place_in_blocks(candidate: Candidate, nodes: Sequence[str], unknown: str) -> Candidate:
-    """Shards that lie in one folder of unknown host, given to the nodes as Slurm does by default: in blocks, in order.
-
-    Unchanged where the ranks do not divide evenly, or the hosts are known.
-    """
-    hosts = {host for held in candidate.shards.values() for host in held}
-    world = candidate.world_size
-    if hosts != {unknown} or not nodes or not world or world % len(nodes) or len(candidate.shards) != world:
-        return candidate
-    share = world // len(nodes)
-    return replace(candidate, shards={rank: frozenset({nodes[rank // share]}) for rank in candidate.shards})
-
-
 def _unseen(root: Path, path: Path, tier: Tier, host: str, reason: str) -> Part:
     return Part(
         host=host,
@@ -267,131 +278,3 @@ def _unseen(root: Path, path: Path, tier: Tier, host: str, reason: str) -> Part:
         reason=reason,
         whole=False,
     )
-
-
-def join(listings: Iterable[Iterable[Part]], *, world_size: int | None = None) -> list[Candidate]:
-    """Put the parts of all hosts together, highest step first.
-
-    A global checkpoint is read by every node: one part, and if several hosts list it the worst answer counts. A local
-    one is complete when the ranks 0..W-1 are all held by some host: W is ``world_size`` where the caller knows it.
-    """
-    groups: dict[tuple[str, str], list[Part]] = {}
-    for parts in listings:
-        for part in parts:
-            where = f"{part.root}\0{part.key}" if part.tier == "global" else part.key
-            groups.setdefault((part.tier, where), []).append(part)
-    joined = [_join(parts, world_size) for parts in groups.values()]
-    return sorted(joined, key=lambda c: (-1 if c.step is None else c.step, c.tier), reverse=True)
-
-
-def _join(parts: list[Part], world_size: int | None) -> Candidate:
-    first = min(parts, key=lambda part: (part.host, part.path))
-    steps = {part.step for part in parts if part.step is not None}
-    formats = {part.format for part in parts if part.format != "unknown"}
-    valid, level, reason = _verdict(parts)
-    shards: dict[int, frozenset[str]] = {}
-    world = world_size if world_size is not None else max((p.world_size or 0 for p in parts), default=0) or None
-    if first.tier != "global":
-        shards = _shards(parts, world)
-        world = world or (max(shards) + 1 if shards else None)
-        if valid:
-            lacking = _lacking(parts, shards, world)
-            if lacking:
-                valid, reason = None, lacking
-    if len(steps) > 1:
-        valid, reason = False, f"the hosts' parts are of different steps: {sorted(steps)[:4]}"
-    saved = {part.saved_step for part in parts if part.saved_step is not None}
-    if len(saved) > 1:
-        valid, reason = False, f"the hosts' shards were saved as different steps: {sorted(saved)[:4]}"
-    if len(formats) > 1:
-        valid, reason = None, f"the hosts' parts are of different formats: {', '.join(sorted(formats))}"
-    return Candidate(
-        path=first.path,
-        step=steps.pop() if len(steps) == 1 else None,
-        tier=first.tier,
-        format=formats.pop() if len(formats) == 1 else first.format,
-        bytes=first.bytes if first.tier == "global" else sum(part.bytes for part in parts),
-        world_size=world,
-        shards=shards,
-        valid=valid,
-        level=level,
-        reason=reason,
-        paths={part.host: part.path for part in parts} if first.tier != "global" else NOTHING,
-        key=first.key,
-    )
-
-
-def _verdict(parts: list[Part]) -> tuple[bool | None, str, str]:
-    """The worst answer, with the host where it was given; the lowest level that all of them reached.
-
-    A damaged copy counts for itself only where another host holds the same ranks undamaged.
-    """
-    sound: set[int] = set()
-    for part in parts:
-        if part.valid:
-            sound |= part.owners
-    for part in sorted(parts, key=lambda part: part.valid is not False):
-        if part.valid is True or (part.owners and part.owners <= sound):
-            continue
-        where = f" on {visible(part.host)}" if part.host else ""
-        return part.valid, part.level, f"{part.reason}{where}"
-    counted = [part for part in parts if part.valid]
-    level = min((part.level for part in counted), key=lambda name: LEVELS.index(name) if name in LEVELS else 0)
-    return True, level, counted[0].reason
-
-
-def _shards(parts: list[Part], world: int | None) -> dict[int, frozenset[str]]:
-    """Owner rank -> the hosts whose copy of it is not known to be damaged."""
-    held: dict[int, set[str]] = {}
-    for part in parts:
-        if part.valid is False:
-            continue
-        owners: Iterable[int] = part.owners
-        if part.whole and not part.owners:
-            owners = range(world or 1)
-        for rank in owners:
-            held.setdefault(rank, set()).add(part.host)
-    return {rank: frozenset(hosts) for rank, hosts in sorted(held.items())}
-
-
-def _lacking(parts: list[Part], shards: Mapping[int, frozenset[str]], world: int | None) -> str:
-    """What is missing although every part is sound; empty where nothing is."""
-    if any(part.whole and part.valid for part in parts):
-        return ""
-    missing = sorted(set(range(world or 0)) - set(shards))
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        return f"no host that was looked at holds the shard of rank {missing[0]}{more}"
-    needs = {name: size for part in parts for name, size in part.needs.items()}
-    has = {name: size for part in parts if part.valid for name, size in part.has.items()}
-    for name, size in sorted(needs.items()):
-        if has.get(name) != size:
-            return f"no host that was looked at holds {visible(name)} with {size} bytes"
-    if not any(part.marked for part in parts):
-        return "no host that was looked at holds the end marker of the save (.metadata)"
-    sealed = {rank for part in parts if part.marked for rank in part.owners}
-    for part in parts:  # where each rank has a marker of its own, another's says nothing of it
-        if part.valid and not part.marked and not part.has.keys() & needs.keys() and not part.owners <= sealed:
-            return f"rank {min(part.owners - sealed)} has shards without an end marker: its save did not finish"
-    return _uncovered(parts)
-
-
-def _uncovered(parts: list[Part]) -> str:
-    """Add up what the ranks hold of the tensors that are spread over them."""
-    seen: set[str] = set()
-    totals: dict[str, tuple[int, int]] = {}
-    for part in parts:
-        if not part.valid:
-            continue
-        for key, (have, need) in part.coverage.items():
-            if key in seen:
-                continue
-            seen.add(key)
-            tensor = key.partition(":")[2]
-            so_far, need_before = totals.get(tensor, (0, need))
-            if need_before != need:
-                return "the hosts' parts give one tensor two sizes"
-            totals[tensor] = (so_far + have, need)
-    if any(have < need for have, need in totals.values()):
-        return "the ranks that were found do not cover every tensor: a rank's shard is missing"
-    return ""

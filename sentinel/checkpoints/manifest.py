@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small, scan, visible
 from sentinel.checkpoints.formats.base import Ask, Finding
-from sentinel.checkpoints.work import Work, span_crc, threads_for
+from sentinel.checkpoints.reading import Work, span_crc, threads_for
 from sentinel.errors import Denied, Refused, Unavailable
 
 NAME = ".sentinel-manifest.json"
@@ -91,6 +91,7 @@ def apply(tree: Tree, ask: Ask, finding: Finding) -> None:
     else:
         finding.works = [*sums, *finding.works]
     finding.unsummed = [name for name in finding.unsummed if name not in files]
+    finding.manifest = set(files) >= set(tree.files) - {NAME}
 
 
 def _read(place: Path) -> dict[str, tuple[int, list[int]]]:

@@ -3,27 +3,31 @@
 Never inside the checkpoint root: torchtitan's and Megatron's patterns find ``step-100.bad`` and ``iter_0000100.bad``, the
 latter crashes on it. What is moved goes to a sibling of the root, ``<root>/../.quarantine/<run>/``, by rename on the same
 file system, and nothing is ever deleted. Every move is written to a journal before it is made: killed at any moment and
-called again it ends in the same state, and `undo` takes it all back.
+called again it ends in the same state, and `undo` takes it all back. The journal is obeyed only where nobody else can have
+written it (``sentinel.checkpoints.own_folders``), and only for moves between the root and its quarantine.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
-import stat
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.formats import nvrx
+from sentinel.checkpoints.own_folders import below, check_own, exists, exists_below, opened_folder, own_store
 from sentinel.checkpoints.records import Candidate
 from sentinel.errors import Denied, FileError, Refused, UserError
 
 FOLDER = ".quarantine"
 JOURNAL = "journal.jsonl"
+_JOURNAL_BYTES = 64 << 20  # read at most; a move has a line of a few hundred
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,67 +98,91 @@ def quarantine(root: Path, paths: Sequence[Path], *, reason: str = "", now_s: fl
     """Move these paths, which lie below ``root``, into its quarantine. Returns what was moved, also by an earlier call.
 
     Raises `UserError` for a path that is not below the root, `Denied` without the right to rename, `Refused` where the
-    quarantine would be on another file system. Whatever was moved before the error stays moved and is in the journal.
+    quarantine is not ours alone or on another file system. Whatever was moved before the error stays moved and is in the
+    journal.
     """
     now = time.time() if now_s is None else now_s
     base = root.absolute()
     relative = [_inside(base, path) for path in paths]
-    store = store_of(base)
-    _prepare(base, store)
-    planned = {move.source: move for move in read_journal(root)}
-    moves: list[Move] = []
-    for path, inside in zip(paths, relative, strict=True):
-        source = base / inside
-        known = planned.get(str(source))
-        if not os.path.lexists(source):
-            if known is not None and os.path.lexists(known.target):
-                moves.append(known)  # moved by an earlier call
-                continue
-            raise UserError(f"{visible(str(path))} is not there", fix="Name a checkpoint that exists.")
-        if known is not None and not os.path.lexists(known.target):
-            move = known  # planned, and killed before the rename
-        else:
-            move = Move(str(source), str(_free(store, inside, now)), reason, now)
-            _append(store, "move", move)
-        target = Path(move.target)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source.rename(target)
-        except OSError as error:
-            raise Denied(
-                f"{visible(str(source))} cannot be moved to {visible(str(target))}: {error.strerror}",
-                fix="Rename it as the owner of the folder.",
-            ) from error
-        moves.append(move)
-    return moves
+    with opened_folder(base) as source, _store(base, make=True) as store:
+        if os.fstat(source).st_dev != os.fstat(store).st_dev:
+            raise Refused(
+                f"{visible(str(store_of(base)))} is on another file system: a rename would become a copy",
+                fix="Let the checkpoints lie in a folder of their own below the mount point.",
+            )
+        planned = {move.source: move for move in _read_journal(base, store)}
+        return [
+            _move_aside(base, source, store, inside, planned.get(str(base / inside)), reason, now)
+            for inside in relative
+        ]
+
+
+def _move_aside(base: Path, source: int, store: int, inside: Path, known: Move | None, reason: str, now: float) -> Move:
+    target = None if known is None else Path(known.target).relative_to(store_of(base))
+    if not exists_below(source, inside):
+        if known is not None and target is not None and exists_below(store, target):
+            return known  # moved by an earlier call
+        raise UserError(f"{visible(str(base / inside))} is not there", fix="Name a checkpoint that exists.")
+    if known is not None and target is not None and not exists_below(store, target):
+        move = known  # planned, and killed before the rename
+    else:
+        target = _free(store, inside, now)
+        move = Move(str(base / inside), str(store_of(base) / target), reason, now)
+        _append(base, store, "move", move)
+    try:
+        _rename(source, inside, store, target)
+    except OSError as error:
+        raise Denied(
+            f"{visible(move.source)} cannot be moved to {visible(move.target)}: {error.strerror}",
+            fix="Rename it as the owner of the folder.",
+        ) from error
+    return move
+
+
+def _rename(source: int, inside: Path, target: int, place: Path) -> None:
+    """Rename between two open folders, through no link; folders on the way to the target are made."""
+    with below(source, inside.parts[:-1]) as here, below(target, place.parts[:-1], make=True) as there:
+        if exists(there, place.name):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        os.rename(inside.name, place.name, src_dir_fd=here, dst_dir_fd=there)
 
 
 def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
     """Move everything back (or only what came from these paths), latest first. Returns what is back.
 
-    `Refused` where something new lies at the old place: nothing is overwritten.
+    `Refused` where something new lies at the old place: nothing is overwritten; and where the quarantine or its journal is
+    not ours alone.
     """
     base = root.absolute()
     wanted = None if paths is None else {str(base / _inside(base, path)) for path in paths}
     back: list[Move] = []
-    for move in reversed(read_journal(root)):
-        if wanted is not None and move.source not in wanted:
-            continue
-        if os.path.lexists(move.target):
-            if os.path.lexists(move.source):
-                raise Refused(
-                    f"{visible(move.source)} exists again: not overwritten",
-                    fix=f"Move it away first; the older one is at {visible(move.target)}.",
-                )
-            try:
-                Path(move.source).parent.mkdir(parents=True, exist_ok=True)
-                Path(move.target).rename(move.source)
-            except OSError as error:
-                raise Denied(f"{visible(move.target)} cannot be moved back: {error.strerror}") from error
-            back.append(move)
-        elif not os.path.lexists(move.source):
-            continue  # planned and never made, or moved on by a person
-        _append(store_of(base), "undo", move)
+    try:
+        with opened_folder(base) as source, _store(base, make=False) as store:
+            for move in reversed(_read_journal(base, store)):
+                if wanted is None or move.source in wanted:
+                    back += _move_back(base, source, store, move)
+    except FileNotFoundError:
+        return []  # no quarantine
+    return back
+
+
+def _move_back(base: Path, source: int, store: int, move: Move) -> list[Move]:
+    inside, place = Path(move.source).relative_to(base), Path(move.target).relative_to(store_of(base))
+    back: list[Move] = []
+    if exists_below(store, place):
+        if exists_below(source, inside):
+            raise Refused(
+                f"{visible(move.source)} exists again: not overwritten",
+                fix=f"Move it away first; the older one is at {visible(move.target)}.",
+            )
+        try:
+            _rename(store, place, source, inside)
+        except OSError as error:
+            raise Denied(f"{visible(move.target)} cannot be moved back: {error.strerror}") from error
+        back = [move]
+    elif not exists_below(source, inside):
+        return []  # planned and never made, or moved on by a person
+    _append(base, store, "undo", move)
     return back
 
 
@@ -163,14 +191,30 @@ def read_journal(root: Path) -> list[Move]:
 
     A line that was cut short is left out: the crash that cut it came before its rename.
     """
-    standing: dict[str, Move] = {}
-    journal = store_of(root) / JOURNAL
+    base = root.absolute()
     try:
-        lines = journal.read_text("utf-8", "surrogateescape").splitlines()
+        with _store(base, make=False) as store:
+            return _read_journal(base, store)
+    except FileNotFoundError:
+        return []
+
+
+def _store(base: Path, *, make: bool) -> AbstractContextManager[int]:
+    return own_store(base.parent, (FOLDER, base.name), make=make)
+
+
+def _read_journal(base: Path, store: int) -> list[Move]:
+    standing: dict[str, Move] = {}
+    journal = store_of(base) / JOURNAL
+    try:
+        fd = os.open(JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=store)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise Denied(f"{visible(str(journal))} cannot be read: {error.strerror}") from error
+    with os.fdopen(fd, "rb") as file:
+        check_own(fd, journal)
+        lines = file.read(_JOURNAL_BYTES).decode("utf-8", "surrogateescape").splitlines()
     for number, line in enumerate(lines, 1):
         if not line.endswith("}"):
             continue
@@ -178,13 +222,22 @@ def read_journal(root: Path) -> list[Move]:
             entry = json.loads(line)
             move = Move(entry["source"], entry["target"], entry["reason"], float(entry["time_s"]))
             event = entry["event"]
+            sound = _lies_below(move.source, base) and _lies_below(move.target, store_of(base))
         except (ValueError, KeyError, TypeError) as error:
             raise FileError(journal, "not a line of the journal", line=number, fix="Mend or remove it.") from error
+        if not sound:
+            raise FileError(
+                journal, "a move that is not between the folder and its quarantine", line=number, fix="Remove it."
+            )
         if event == "move":
             standing[move.target] = move
         else:
             standing.pop(move.target, None)
     return list(standing.values())
+
+
+def _lies_below(path: str, folder: Path) -> bool:
+    return os.path.normpath(path) == path and folder in Path(path).parents
 
 
 def _inside(base: Path, path: Path) -> Path:
@@ -204,35 +257,18 @@ def _inside(base: Path, path: Path) -> Path:
     return inside
 
 
-def _prepare(base: Path, store: Path) -> None:
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-        same = os.lstat(store).st_dev == os.lstat(base).st_dev
-        odd = any(stat.S_ISLNK(os.lstat(part).st_mode) for part in (store, store.parent))
-    except OSError as error:
-        raise Denied(
-            f"{visible(str(store))} cannot be made: {error.strerror}",
-            fix=f"Give yourself the right to write in {visible(str(base.parent))}, or make the folder.",
-        ) from error
-    if odd or not same:
-        raise Refused(
-            f"{visible(str(store))} is a link or on another file system: a rename would become a copy",
-            fix="Let the checkpoints lie in a folder of their own below the mount point.",
-        )
-
-
-def _free(store: Path, inside: Path, now: float) -> Path:
-    """A place that is not taken: <store>/<time>/<path below the root>."""
+def _free(store: int, inside: Path, now: float) -> Path:
+    """A place in the quarantine that is not taken: <time>/<path below the root>."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     number = 0
     while True:
-        place = store / (stamp if not number else f"{stamp}-{number}") / inside
-        if not os.path.lexists(place):
+        place = Path(stamp if not number else f"{stamp}-{number}") / inside
+        if not exists_below(store, place):
             return place
         number += 1
 
 
-def _append(store: Path, event: str, move: Move) -> None:
+def _append(base: Path, store: int, event: str, move: Move) -> None:
     entry = {
         "event": event,
         "source": move.source,
@@ -241,9 +277,12 @@ def _append(store: Path, event: str, move: Move) -> None:
         "time_s": move.time_s,
     }
     line = json.dumps(entry).encode() + b"\n"
+    journal = store_of(base) / JOURNAL
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        fd = os.open(store / JOURNAL, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        fd = os.open(JOURNAL, flags, 0o600, dir_fd=store)
         try:
+            check_own(fd, journal)
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 os.write(fd, b"\n")  # an earlier line was cut short by a crash
@@ -252,7 +291,7 @@ def _append(store: Path, event: str, move: Move) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise Denied(f"the journal {visible(str(store / JOURNAL))} cannot be written: {error.strerror}") from error
+        raise Denied(f"the journal {visible(str(journal))} cannot be written: {error.strerror}") from error
 
 
 def point_to(root: Path, format: str, step: int) -> Pointed:
@@ -280,7 +319,9 @@ def _rewrite(tracker: Path, text: str) -> Pointed:
         if before == text:
             return Pointed(str(tracker), before, text)
         temporary = tracker.with_name(f".{tracker.name}.{os.getpid()}.tmp")
-        with temporary.open("w", encoding="ascii") as file:
+        temporary.unlink(missing_ok=True)  # of an earlier process of this number
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o644), "w", encoding="ascii") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

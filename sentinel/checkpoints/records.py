@@ -1,4 +1,4 @@
-"""What the room of checkpoints says: parts, candidates, validity, decision. No I/O, no clock.
+"""Records about checkpoints: parts, candidates, validity, decision. No I/O, no clock.
 
 Validity has three values. True needs proof at the level that is named beside it; False carries its reason; None is *not
 known* (being written, being deleted, no checksum recorded, unreadable) and never counts as valid.
@@ -71,7 +71,8 @@ class Part:
     the checkpoint needs is here. Otherwise ``owners`` are the ranks whose shards are here, ``has`` and ``needs`` are
     shard files with their lengths (``needs`` where this part holds the metadata of all), and ``coverage`` says for
     tensors spread over ranks (``rank:tensor``) how many elements that rank holds, of how many. ``marked``: the end
-    marker of what is here is here too. ``saved_step``: the step that the shards themselves were saved as.
+    marker of what is here is here too. ``saved_step``: the step that the shards themselves were saved as. ``number``: of the
+    save, where frameworks count saves and no step is stated.
     """
 
     host: str
@@ -95,6 +96,7 @@ class Part:
     saved_step: int | None = None
     newest_mtime_s: float = 0.0
     oldest_mtime_s: float = 0.0
+    number: int | None = None
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -119,6 +121,7 @@ class Part:
             "saved_step": self.saved_step,
             "newest_mtime_s": self.newest_mtime_s,
             "oldest_mtime_s": self.oldest_mtime_s,
+            "number": self.number,
         }
 
     @classmethod
@@ -146,6 +149,7 @@ class Part:
             saved_step=_whole_or_none(data, "saved_step"),
             newest_mtime_s=_number(data, "newest_mtime_s"),
             oldest_mtime_s=_number(data, "oldest_mtime_s"),
+            number=_whole_or_none(data, "number"),
         )
 
 
@@ -154,7 +158,7 @@ class Candidate:
     """One checkpoint that a job could be resumed from.
 
     ``shards``: owner rank -> hosts that hold that rank's shard; empty where every node reads the same folder.
-    ``paths``: host -> folder, where it is not the same on every host.
+    ``paths``: host -> folder, where it is not the same on every host. ``number``: see `Part`.
     """
 
     path: str
@@ -169,6 +173,7 @@ class Candidate:
     reason: str
     paths: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     key: str = ""
+    number: int | None = None
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -184,6 +189,7 @@ class Candidate:
             "shards": {str(rank): sorted(hosts) for rank, hosts in sorted(self.shards.items())},
             "paths": dict(self.paths),
             "key": self.key,
+            "number": self.number,
         }
 
     @classmethod
@@ -205,6 +211,7 @@ class Candidate:
             reason=_text(data, "reason"),
             paths={host: str(path) for host, path in _mapping(data, "paths").items()},
             key=str(data.get("key", "")),
+            number=_whole_or_none(data, "number"),
         )
 
 

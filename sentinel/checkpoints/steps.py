@@ -13,6 +13,8 @@ _WHOLE = (
 # torchtitan step-N, Lightning epoch=1-step=N.ckpt, NeMo name--val_loss=2.1-step=N-last, step_N, global_step=N ...
 _STEP = re.compile(r"(?:^|[^A-Za-z])(?:global[-_]?)?step[-_=]?(\d+)(?=$|[^0-9])", re.IGNORECASE)
 _ITERATION = re.compile(r"(?:^|[-_.])iter(?:ation)?[-_=]?(\d+)(?=$|[^0-9])", re.IGNORECASE)
+# Frameworks that number their saves themselves: Accelerate's checkpoint_0, Ray Train's checkpoint_000003, epoch_2.pt.
+_NUMBER = re.compile(r"(?:checkpoint|ckpt|save|epoch|ep)[-_=]?(\d+)(?:\.\w+)?", re.IGNORECASE)
 _DIGITS = 18
 
 
@@ -27,6 +29,14 @@ def step_of(name: str) -> int | None:
         if found:
             return _number(found)
     return None
+
+
+def number_of(name: str) -> int | None:
+    """The number of the save that a name states where it states no step. It orders the saves of one folder, no more."""
+    if step_of(name) is not None:
+        return None
+    match = _NUMBER.fullmatch(name) or re.fullmatch(r"(\d+)", name)
+    return _number({match.group(1)}) if match else None
 
 
 def _number(texts: set[str]) -> int | None:

@@ -17,15 +17,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.checkpoints import formats, manifest
+from sentinel.checkpoints import formats, kept_manifest, manifest
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
 from sentinel.checkpoints.formats import dcp, nemo, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
-from sentinel.checkpoints.records import NOTHING, Level, Part, Tier, Validity
-from sentinel.checkpoints.remembered import Memory
-from sentinel.checkpoints.share import deal
-from sentinel.checkpoints.steps import step_of
-from sentinel.checkpoints.work import Progress, Work, run_all, threads_for
+from sentinel.checkpoints.reading import Progress, Work, run_all, threads_for
+from sentinel.checkpoints.records import NOTHING, Level, Part, Tier, Validity, level_at_least
+from sentinel.checkpoints.shared_check import deal
+from sentinel.checkpoints.steps import number_of, step_of
+from sentinel.checkpoints.verified_files import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class Settings:
     progress: Progress | None = None
     share: tuple[int, int] | None = None  # (index, of how many): read only that share of the bytes
     memory: Memory | None = None  # results of earlier calls; None: neither used nor kept
+    manifests: Path | None = None  # folder of manifests that were made while jobs ran; None: not used
+    unsummed: bool = False  # where no checksum is recorded that is no doubt: for whoever records them now
 
 
 DEFAULTS = Settings()
@@ -115,6 +117,7 @@ def validate_part(
         saved_step=finding.saved_step,
         newest_mtime_s=judged.newest_s,
         oldest_mtime_s=judged.oldest_s,
+        number=number_of(path.name) if judged.step is None else None,
     )
 
 
@@ -132,10 +135,17 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         if found.NAME in _WITH_EXTRAS and not tree.single:
             torch_file.check_extras(tree, ask, judged.finding)
         manifest.apply(tree, ask, judged.finding)
+        closely = settings.manifests is not None and level_at_least(ask.level, "checksum")
+        kept = kept_manifest.find(settings.manifests, tree) if closely and settings.manifests else None
+        if kept is not None:
+            kept_manifest.apply(kept, tree, ask, judged.finding)
         _settle_step(judged, path)
         _deeper(tree, judged, ask, settings)
         judged.valid, judged.level = True, ask.level
         judged.reason = judged.reason or judged.finding.note or _praise(ask.level)
+        if ask.remarks:
+            more = f" (and {len(ask.remarks) - 1} more files)" if len(ask.remarks) > 1 else ""
+            judged.reason += f"; {ask.remarks[0]}{more}"
     except Broken as error:
         judged.valid, judged.level, judged.reason = False, error.level, error.reason
     except NotKnown as error:
@@ -157,7 +167,8 @@ def _settle_step(judged: _Judged, path: Path) -> None:
     if judged.step is None:
         judged.step = inner
         if inner is None:
-            judged.reason = f"its step is not known: neither {visible(path.name)} nor its contents state one"
+            saves = "" if number_of(path.name) is None else ", which numbers saves,"
+            judged.reason = f"its step is not known: neither {visible(path.name)}{saves} nor its contents state one"
     elif inner is not None and abs(inner - judged.step) > 1:
         raise NotKnown(f"named step {judged.step}, but the state inside says {inner}: renamed or mixed")
 
@@ -171,13 +182,17 @@ def _deeper(tree: Tree, judged: _Judged, ask: Ask, settings: Settings) -> None:
         judged.reason = f"{_praise(ask.level)} (read before; nothing has changed since)"
         return
     works = _shared(finding.works, settings.share) if settings.share else finding.works
-    run_all(works, settings.threads or threads_for(ask.level), settings.progress)
+    known = finding.manifest or settings.unsummed
+    run_all(works, settings.threads or threads_for(ask.level), settings.progress, manifest=known)
     _unchanged(tree)
-    if finding.unsummed:
+    if finding.unread and ask.level == "content":
+        raise NotKnown(f"structurally whole; the numbers in {finding.unread} are not looked at")
+    if finding.unsummed and not settings.unsummed:
         count = len(finding.unsummed)
         more = f" and {count - 1} more" if count > 1 else ""
+        numbers = ", its numbers are finite" if ask.level == "content" else ""
         raise NotKnown(
-            f"structurally whole; no checksum recorded for {visible(finding.unsummed[0])}{more}"
+            f"structurally whole{numbers}; no checksum recorded for {visible(finding.unsummed[0])}{more}"
             " (`sentinel checkpoints manifest` records them)"
         )
     if settings.memory:
@@ -209,3 +224,36 @@ def _praise(level: Level) -> str:
         "checksum": "every recorded checksum matches",
         "content": "every checksum matches, no NaN and no infinity",
     }[level]
+
+
+def record(path: Path, folder: Path, pace: kept_manifest.Pace, *, now_s: float | None = None) -> kept_manifest.Kept:
+    """Read a finished save once and keep its manifest in that folder.
+
+    The sums are taken first and the numbers looked at then, from the page cache as far as that holds the files.
+
+    Raises:
+        NotKnown: it is not whole, or changes meanwhile; the reason says which.
+        Broken: it is invalid, and not by its numbers.
+        OSError: the manifest cannot be written.
+    """
+    began = time.monotonic()
+    now = time.time() if now_s is None else now_s
+    tree = scan(path)
+    files = kept_manifest.sums_of(tree, pace)
+    level: Level = "content"
+    settings = Settings(threads=1, unsummed=True, fresh_s=0.0)
+    answer = validate(path, "content", now_s=now, settings=settings)
+    finding = answer.reason if answer.valid is False and answer.level == "content" else ""
+    if answer.valid is not True:
+        answer = validate(path, "checksum", now_s=now, settings=settings)
+        level = "checksum"
+    if answer.valid is False:
+        raise Broken(answer.reason, answer.level)
+    if answer.valid is None:
+        raise NotKnown(answer.reason)
+    _unchanged(tree)
+    kept = kept_manifest.Kept(
+        str(path.absolute()), level, finding, now, tree.bytes, round(time.monotonic() - began, 3), files
+    )
+    kept_manifest.keep(folder, kept)
+    return kept

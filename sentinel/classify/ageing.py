@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import pairwise
 from math import sqrt
 
-from sentinel.model import Cause
+from sentinel.model.records import Cause
 
 _Z = 1.645  # 90 % interval
 

@@ -13,8 +13,8 @@ from sentinel.classify.history import History
 from sentinel.classify.readings import GPU_CAUSES, Reading
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.watchdogs import differing
-from sentinel.model import Cause, Evidence, Incident, Kind, Scope
-from sentinel.rules import Drain, Form, Role, Rules
+from sentinel.config.rules import Drain, Form, Role, Rules
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope
 
 C = Cause
 _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
@@ -61,12 +61,12 @@ def _units(readings: Sequence[Reading]) -> tuple[set[str], set[int]]:
 
 
 def _spread(
-    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+    incident: Incident, readings: Sequence[Reading], _h: History, rules: Rules, _now: datetime
 ) -> list[Reading]:
     """The same fault on several nodes or many ranks is code; on one of many it leans to the machine."""
     added = []
     world = _world(incident)
-    for kind, group in ambiguous(readings).items():
+    for kind, group in ambiguous(readings, rules).items():
         nodes, ranks = _units(group)
         first = group[0].evidence
         if len(nodes) >= 2 or len(ranks) >= 3:
@@ -78,8 +78,8 @@ def _spread(
             note = f"the same on {max(len(nodes), len(ranks))} {'nodes' if len(nodes) >= 2 else 'ranks'}"
             added.append(_ground(first, f"spread-{kind}", weights, note, Scope.APPLICATION))
         elif world >= 4 and len(ranks) == 1 and kind in {"cuda-unknown", "cuda-unspecified"}:
-            weights = {C.GPU_GSP_OR_DRIVER: 0.8}
-            added.append(_ground(first, f"single-{kind}", weights, f"on one rank of at least {world}"))
+            weights, note = {C.GPU_GSP_OR_DRIVER: 0.8}, f"on one rank of at least {world}"
+            added.append(Reading(first, f"single-{kind}", weights, Role.CONTEXT, None, Drain.ADVISE, note=note))
     return added
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from sentinel.classify.ageing import Trend
-from sentinel.model import Cause, require_aware
+from sentinel.model.records import Cause, require_aware
 
 WINDOW = timedelta(days=30)
 PRIOR = 0.25  # failures' worth of belief that a node is like the others

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from sentinel.classify.machine_readings import TELEMETRY
 from sentinel.classify.slowdown import slowdown
-from sentinel.classify.telemetry import TELEMETRY
-from sentinel.model import Cause, Evidence, Kind, Scope, Source, Trust
-from sentinel.rules import Drain, Form, Role, Rule, Rules, Xid
+from sentinel.config.convictions import RECOVERY_ACTIONS, action_name
+from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
+from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 
 C = Cause
 # What a program tells as a warning it mostly survives: glog's W, logging's WARNING, Python's warnings.
-_WARNING = re.compile(r"(?:^|[\s\]>)])\[?W\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\bWARNING\b|\b\w*Warning: ")
+_WARNING = re.compile(
+    r"(?:^|[\s\]>)])\[?W\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\bWARNING\b|\b\w*Warning: "
+    r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet
+)
 WARNED = 0.6
 GPU_CAUSES = (C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR_DRIVER, C.PCIE)
 
@@ -30,19 +34,22 @@ class Reading:
     note: str = ""
     advice: str = ""
     late: bool = False
+    survived: bool = False  # the job went on after it
 
     @property
     def strength(self) -> float:
         return max(self.weights.values(), default=0.0)
 
 
-Maker = Callable[[Evidence], "Reading | None"]
+Maker = Callable[[Evidence], "Reading | None"]  # their ``drain`` comes from the table of what convicts
 
 
 def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading | None:
     """None where the evidence says nothing about a cause (steps, good news, unreadable)."""
     if evidence.kind == Kind.XID:
         return _xid(evidence, rules)
+    if evidence.kind == Kind.DIAG_FAILED:
+        return _diag(evidence, rules)
     rule = by_id.get(evidence.rule or "")
     if rule is not None:
         if rule.role is Role.PROGRESS or (not rule.weights and rule.role is not Role.CONSEQUENCE):
@@ -64,9 +71,9 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             advice=rule.advice,
             late=rule.late,
         )
-    if maker := _KINDS.get(evidence.kind):
-        return maker(evidence)
-    return _telemetry(evidence)
+    maker = _KINDS.get(evidence.kind, _telemetry)
+    reading = maker(evidence)
+    return None if reading is None else replace(reading, drain=rules.convictions.of(evidence))
 
 
 def _telemetry(evidence: Evidence) -> Reading | None:
@@ -74,8 +81,8 @@ def _telemetry(evidence: Evidence) -> Reading | None:
     entry = TELEMETRY.get(evidence.kind)
     if entry is None or evidence.trust is not Trust.SYSTEM:
         return None
-    weights, drain, role, note = entry
-    return Reading(evidence, evidence.kind, weights, role, None, drain, Form.DCGM, note)
+    weights, role, note = entry
+    return Reading(evidence, evidence.kind, weights, role, form=Form.DCGM, note=note)
 
 
 def _xid(evidence: Evidence, rules: Rules) -> Reading | None:
@@ -84,11 +91,24 @@ def _xid(evidence: Evidence, rules: Rules) -> Reading | None:
         return None
     action = evidence.data.get("action")
     if isinstance(action, str) or number == 154:
-        return _action(evidence, str(action or "unknown"))
+        return replace(_action(evidence, str(action or "unknown")), drain=rules.convictions.of(evidence))
     entry = rules.xids.get(number)
     if entry is None:
-        return Reading(evidence, f"xid-{number}", {C.GPU_GSP_OR_DRIVER: 1.0}, note=f"Xid {number}, not in the table")
-    weights, drain = _xid_weights(entry, evidence)
+        return Reading(
+            evidence, f"xid-{number}", {C.GPU_GSP_OR_DRIVER: 1.0}, drain=rules.convictions.of(evidence),
+            note=f"Xid {number}, not in the table",
+        )  # fmt: skip
+    weights = _xid_weights(entry, evidence)
+    drain = rules.convictions.of(evidence) if weights else Drain.NO
+    note = f"Xid {number}: {entry.name} (NVIDIA: {entry.immediate})"
+    data = evidence.data
+    row = rules.nvlink5.get((number, data.get("unit"), data.get("subcode"), data.get("status")))  # type: ignore[arg-type]
+    if row is not None and entry.cause is not None:
+        weight, drain = _NVLINK5[row.immediate]
+        weights = {entry.cause: weight}
+        note = f"Xid {number}: {entry.name}, {data['unit']} (NVIDIA: {row.immediate}, {row.investigate})"
+    if isinstance(data.get("link"), int):
+        note = f"{note}, link {data['link']}"
     return Reading(
         evidence,
         f"xid-{number}-fatal" if evidence.data.get("fatal") is True else f"xid-{number}",
@@ -97,41 +117,43 @@ def _xid(evidence: Evidence, rules: Rules) -> Reading | None:
         entry.scope,
         drain,
         Form.KERNEL,
-        note=f"Xid {number}: {entry.name} (NVIDIA: {entry.immediate})",
+        note=note,
         advice=entry.advice,
     )
 
 
-def _xid_weights(entry: Xid, evidence: Evidence) -> tuple[dict[Cause, float], Drain]:
+# By NVIDIA's bucket: odds that the link is at fault, and what follows for the node.
+_NVLINK5 = {"reset_gpu": (4.5, Drain.ADVISE), "xid_154_eval": (2.5, Drain.SUSPECT), "ignore": (1.2, Drain.NO)}
+
+
+def _xid_weights(entry: Xid, evidence: Evidence) -> dict[Cause, float]:
     if entry.cause is None or not entry.weight:
-        return {}, Drain.NO
-    weight, drain = entry.weight, entry.drain
+        return {}
+    weight = entry.weight
     fatal = evidence.data.get("fatal")
     if fatal is False:
-        weight, drain = min(weight, 1.5), Drain.NO
+        weight = min(weight, 1.5)
     elif fatal is True:
         weight += 0.5
     weights = {entry.cause: weight}
     if entry.cause is C.USER_CODE:
         weights[C.GPU_GSP_OR_DRIVER] = 0.3
-    return weights, drain
+    return weights
 
 
 def _action(evidence: Evidence, action: str) -> Reading:
     """The driver's own verdict: it says that a GPU needs something, not which fault it had."""
-    needs = action in {"reset", "reboot", "drain_reset", "drain_p2p"}
+    needs = action in RECOVERY_ACTIONS[1:]
     weights = dict.fromkeys(GPU_CAUSES, 2.0) if needs else {}
     if action == "drain_p2p":
         weights[C.GPU_NVLINK] = 3.0
-    drain = {"reboot": Drain.YES, "drain_reset": Drain.YES, "reset": Drain.YES, "drain_p2p": Drain.ADVISE}
     return Reading(
         evidence,
         f"recovery-{action}",
         weights,
         Role.CAUSE if needs else Role.CONTEXT,
         Scope.GPU,
-        drain.get(action, Drain.NO),
-        Form.KERNEL,
+        form=Form.KERNEL,
         note=f"the driver asks for: {action.replace('_', ' ')}",
     )
 
@@ -140,17 +162,12 @@ def _recovery(evidence: Evidence) -> Reading | None:
     action = evidence.data.get("action")
     if isinstance(action, bool) or not isinstance(action, (int, str)):
         return None
-    names = ("none", "reset", "reboot", "drain_p2p", "drain_reset")
-    if isinstance(action, int):
-        action = names[action] if 0 <= action < len(names) else "unknown"
-    return _action(evidence, action)
+    return _action(evidence, action_name(action))
 
 
-def _simple(
-    key: str, weights: Mapping[Cause, float], note: str, *, drain: Drain = Drain.NO, role: Role = Role.CAUSE
-) -> Maker:
+def _simple(key: str, weights: Mapping[Cause, float], note: str, *, role: Role = Role.CAUSE) -> Maker:
     def make(evidence: Evidence) -> Reading:
-        return Reading(evidence, key, weights, role, None, drain, Form.PROGRAM, note)
+        return Reading(evidence, key, weights, role, note=note)
 
     return make
 
@@ -206,28 +223,26 @@ _DCGM_CATEGORIES = {
 }
 
 
-def _diag(evidence: Evidence) -> Reading | None:
-    """A diagnostic that found a fault. Severity: 2 isolate and 6 reset convict; 1 monitor and 5 config do not."""
-    severity = evidence.data.get("severity")
+def _diag(evidence: Evidence, rules: Rules) -> Reading | None:
+    """A diagnostic that found a fault. What its code or severity asks for, and whether it convicts, the table says."""
     code, category = evidence.data.get("code"), evidence.data.get("category")
-    convicts = severity in {2, 6, "isolate", "reset", "ISOLATE", "RESET"} and code not in {25, 20}
-    benign = severity in {0, 1, 5, "monitor", "config", "none", "MONITOR", "CONFIG", "NONE"}
     cause = _DCGM_CODES.get(code) if isinstance(code, int) else None
     if cause is None and isinstance(category, int):
         cause = _DCGM_CATEGORIES.get(category)
-    if benign:
+    row = rules.convictions.of_diagnostic(evidence)
+    if not row.remedy.is_fault:
         if cause is None:
             return None
         return Reading(evidence, f"diag-{code}", {cause: 1.0}, Role.CONTEXT, note=f"DCGM code {code}, to be watched")
     return Reading(
         evidence,
         f"diag-{code}",
-        {cause or C.GPU_GSP_OR_DRIVER: 5.0 if convicts else 3.0},
+        {cause or C.GPU_GSP_OR_DRIVER: 5.0 if row.drain is Drain.YES else 3.0},
         Role.CAUSE,
         None,
-        Drain.YES if convicts or severity is None else Drain.ADVISE,
+        row.drain,
         Form.DCGM,
-        note=f"a diagnostic found a fault (code {code}, severity {severity})",
+        note=f"a diagnostic found a fault (code {code}, asks for: {row.remedy})",
     )
 
 
@@ -291,13 +306,12 @@ _ALONE = 2.5
 _KINDS: dict[str, Maker] = {
     "signal": _signal,
     "hang": _flight,
-    Kind.GPU_LOST: _simple("gpu-lost", {C.GPU_FALLEN_OFF_BUS: 5.5}, "fewer GPUs than promised", drain=Drain.YES),
+    Kind.GPU_LOST: _simple("gpu-lost", {C.GPU_FALLEN_OFF_BUS: 5.5}, "fewer GPUs than promised"),
     Kind.RECOVERY_ACTION: _recovery,
-    Kind.DIAG_FAILED: _diag,
     Kind.NODE_UNREACHABLE: _simple(
-        "node-unreachable", {C.NODE_FAILURE: 5.0}, "heartbeat lost and slurmd does not answer", drain=Drain.YES
+        "node-unreachable", {C.NODE_FAILURE: 5.0}, "heartbeat lost and slurmd does not answer"
     ),
-    Kind.NODE_DOWN: _simple("node-down", {C.NODE_FAILURE: 4.5}, "Slurm says that the node is down", drain=Drain.YES),
+    Kind.NODE_DOWN: _simple("node-down", {C.NODE_FAILURE: 4.5}, "Slurm says that the node is down"),
     Kind.STALL: _simple(
         "stall", {C.NCCL_HANG_UNKNOWN: 3.0}, "no step for longer than its rhythm", role=Role.CONSEQUENCE
     ),
@@ -308,10 +322,10 @@ _KINDS: dict[str, Maker] = {
     "saves_no_room": _simple("saves-no-room", {C.DISK_FULL: 4.0}, "the storage of the checkpoints has no room"),
     Kind.JOB_ENDED: _ended,
     Kind.PROBE_HUNG: _simple(
-        "probe-hung", {C.GPU_GSP_OR_DRIVER: 1.5, C.NODE_OS_OR_HOST: 0.8}, "a probe of the node hung", drain=Drain.NO
+        "probe-hung", {C.GPU_GSP_OR_DRIVER: 1.5, C.NODE_OS_OR_HOST: 0.8}, "a probe of the node hung"
     ),
     Kind.SLOW: _slow,
-    Kind.NUMBERS: _simple("numbers", {C.NUMERICAL_NAN: 4.5}, "losses or gradients stay no numbers", drain=Drain.NO),
+    Kind.NUMBERS: _simple("numbers", {C.NUMERICAL_NAN: 4.5}, "losses or gradients stay no numbers"),
     "loss_spike": _simple("loss-spike", {C.NUMERICAL_NAN: 1.5}, "the loss rose far above its habit", role=Role.CONTEXT),
-    Kind.SXID: _simple("sxid", {C.GPU_NVLINK: 3.5}, "an NVSwitch error", drain=Drain.ADVISE),
+    Kind.SXID: _simple("sxid", {C.GPU_NVLINK: 3.5}, "an NVSwitch error"),
 }

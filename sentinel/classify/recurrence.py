@@ -13,13 +13,13 @@ from math import exp, isfinite, log
 
 from sentinel.classify.history import APPLICATION, History, PastFailure
 from sentinel.classify.readings import GPU_CAUSES, Reading
-from sentinel.model import Cause, Evidence, Incident, Kind, Scope, Trust
-from sentinel.rules import Drain, Form, Role, Rules
+from sentinel.config.rules import Drain, Form, Role, Rules
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope, Trust
+from sentinel.model.vocabulary import BAD_NUMBER_KINDS
 
 C = Cause
 # Words that a program's own mistake and a failing GPU print alike.
 AMBIGUOUS = frozenset({"cuda-illegal-access", "cuda-unspecified", "cuda-unknown", "nan", "oom-gpu", "xid-soft"})
-SOFT_XIDS = frozenset({13, 31, 43, 69, 32, 8})
 SOFT = frozenset({C.USER_CODE, C.APP_OOM_GPU, C.NUMERICAL_NAN, C.UNKNOWN})
 # Causes that many jobs have in common when something shared breaks.
 SHARED = frozenset({C.FILESYSTEM_STORAGE, C.NETWORK_FABRIC, C.GPU_THERMAL_POWER})
@@ -32,13 +32,18 @@ RATE_STRENGTH = 20.0  # failures' worth of belief that this cluster is like othe
 MOST_RATE = 1.0  # log odds that rates may add or take
 
 
-def ambiguous(readings: Sequence[Reading]) -> dict[str, list[Reading]]:
-    """Readings whose words leave open whether the program or the machine is at fault, by kind."""
+def ambiguous(readings: Sequence[Reading], rules: Rules) -> dict[str, list[Reading]]:
+    """Readings whose words leave open whether the program or the machine is at fault, by kind.
+
+    Of Xids those that the table marks with ``repeat``: hardware when the same unit shows them under different jobs.
+    """
     by_kind: dict[str, list[Reading]] = {}
     for reading in readings:
         kind = reading.evidence.kind
-        if kind == Kind.XID and reading.evidence.data.get("xid") in SOFT_XIDS:
-            kind = "xid-soft"
+        if kind == Kind.XID:
+            number = reading.evidence.data.get("xid")
+            entry = rules.xids.get(number) if isinstance(number, int) else None
+            kind = "xid-soft" if entry is not None and entry.repeat else kind
         if kind in AMBIGUOUS:
             by_kind.setdefault(kind, []).append(reading)
     return by_kind
@@ -52,7 +57,7 @@ def onset(incident: Incident) -> int | None:
         return told[0]  # what was bad for a moment before it was good again
     for evidence in sorted(incident.evidence, key=lambda e: (e.at, e.line or 0)):
         step = evidence.data.get("step")
-        if evidence.kind in BAD_NUMBERS:
+        if evidence.kind in BAD_NUMBER_KINDS:
             first = evidence.data.get("onset_step", step)
             return first if isinstance(first, int) else (last + 1 if last is not None else None)
         if evidence.kind == Kind.STEP and isinstance(step, int):
@@ -64,7 +69,6 @@ def onset(incident: Incident) -> int | None:
 
 
 # A spike may pass; that it ended in bad numbers, their evidence knows (onset_step).
-BAD_NUMBERS = frozenset({"nan", Kind.NUMBERS})
 
 
 def recurring(
@@ -73,12 +77,12 @@ def recurring(
     if not readings:
         return []
     return [
-        *_node_again(incident, readings, history, now),
-        *_job_again(incident, readings, history, now),
+        *_node_again(incident, readings, history, rules, now),
+        *_job_again(incident, readings, history, rules, now),
         *_numbers_explained(readings),
         *_numbers_again(incident, readings, history, now),
         *_many_jobs_at_once(incident, readings, history, now),
-        *_ageing(incident, readings, history),
+        *_ageing(incident, readings, history, rules),
         *_rates(readings, history, rules, now),
     ]
 
@@ -87,9 +91,11 @@ def _ground(evidence: Evidence, key: str, weights: Mapping[Cause, float], note: 
     return Reading(evidence, key, weights, Role.CONTEXT, scope, Drain.NO, Form.PROGRAM, note)
 
 
-def _node_again(incident: Incident, readings: Sequence[Reading], history: History, now: datetime) -> list[Reading]:
+def _node_again(
+    incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
+) -> list[Reading]:
     """The same node again under other jobs is that node. Bad numbers have a rule of their own unless its parts failed."""
-    kinds = ambiguous(readings)
+    kinds = ambiguous(readings, rules)
     node = _one_node(incident, [r for group in kinds.values() for r in group])
     if node is None or not kinds:
         return []
@@ -124,14 +130,16 @@ def _one_users_program(soft: Sequence[PastFailure], node: str, history: History,
     return any(p.user in users and p.cause in SOFT and p.node not in (node, None) for p in history.recent(now))
 
 
-def _job_again(incident: Incident, readings: Sequence[Reading], history: History, now: datetime) -> list[Reading]:
+def _job_again(
+    incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
+) -> list[Reading]:
     """The same job failing alike on other nodes is the job."""
     if incident.job is None:
         return []
     here = {r.evidence.where.node for r in readings if r.evidence.where.node} or set(incident.nodes)
     elsewhere = [p for p in history.of_job(incident.job, now) if p.node and p.node not in here]
     nodes = {p.node for p in elsewhere}
-    kinds = {kind: group for kind, group in ambiguous(readings).items() if kind != "nan"}
+    kinds = {kind: group for kind, group in ambiguous(readings, rules).items() if kind != "nan"}
     if not nodes or not kinds:
         return []
     first = next(iter(kinds.values()))[0].evidence
@@ -143,7 +151,7 @@ def _job_again(incident: Incident, readings: Sequence[Reading], history: History
 
 def _numbers_explained(readings: Sequence[Reading]) -> list[Reading]:
     """A machine that convicts itself spoils numbers; numbers spoil no machine, also where they were seen first."""
-    bad = any(r.evidence.kind in BAD_NUMBERS for r in readings)
+    bad = any(r.evidence.kind in BAD_NUMBER_KINDS for r in readings)
     hard = [r for r in readings if r.drain is Drain.YES and r.role is Role.CAUSE and r.evidence.trust is Trust.SYSTEM]
     if not bad or not hard:
         return []
@@ -154,7 +162,7 @@ def _numbers_explained(readings: Sequence[Reading]) -> list[Reading]:
 def _numbers_again(incident: Incident, readings: Sequence[Reading], history: History, now: datetime) -> list[Reading]:
     """Bad numbers at the same step on another machine are the program's or its data's; those that come back with one
     machine, at other steps or under other jobs, are that machine's. It becomes a suspect: a diagnostic must convict it."""
-    bad = [r for r in readings if r.evidence.kind in BAD_NUMBERS]
+    bad = [r for r in readings if r.evidence.kind in BAD_NUMBER_KINDS]
     if not bad:
         return []
     first, node, step = bad[0].evidence, _one_node(incident, bad), onset(incident)
@@ -230,9 +238,9 @@ def _many_jobs_at_once(
     return added
 
 
-def _ageing(incident: Incident, readings: Sequence[Reading], history: History) -> list[Reading]:
+def _ageing(incident: Incident, readings: Sequence[Reading], history: History, rules: Rules) -> list[Reading]:
     """A part whose counters grow leans what could be either towards the machine; by itself it opens and drains nothing."""
-    kinds = ambiguous(readings)
+    kinds = ambiguous(readings, rules)
     node = _one_node(incident, [r for group in kinds.values() for r in group])
     trends = [trend for trend in history.trends if trend.node == node and trend.suspect]
     if not kinds or not trends:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sentinel.classify.telemetry import TELEMETRY
-from sentinel.model import Cause, Scope
-from sentinel.rules import Role
+from sentinel.classify.machine_readings import TELEMETRY
+from sentinel.config.rules import Role
+from sentinel.model.records import Cause, Scope
 
 C = Cause
 _PATTERNS: dict[str, tuple[Mapping[Cause, float], Role, Scope | None, str]] = {
@@ -45,5 +45,5 @@ def slowdown(pattern: object, fact: object) -> tuple[Mapping[Cause, float], Role
     known = TELEMETRY.get(str(fact or ""))
     if pattern == "component" and known is not None:
         strong = {cause: _WITH_FACT * weight for cause, weight in known[0].items()}
-        return {**weights, **strong}, role, scope, f"{note}; and {known[3]}"
+        return {**weights, **strong}, role, scope, f"{note}; and {known[2]}"
     return weights, role, scope, note

@@ -8,23 +8,26 @@ from datetime import datetime
 
 from sentinel.classify.context import context
 from sentinel.classify.history import APPLICATION, EMPTY, History
+from sentinel.classify.independent_faults import with_others
 from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
-from sentinel.classify.separate import with_others
-from sentinel.classify.weigh import Weighed, grounds, odds, order, shares, weigh, with_rivals
-from sentinel.model import (
+from sentinel.classify.unanswered import STEPS_AFTER, unanswered
+from sentinel.classify.weights import Weighed, grounds, odds, order, shares, siblings, weigh, with_rivals, with_siblings
+from sentinel.config.rules import Drain, Role, Rules
+from sentinel.model.records import (
     Alternative,
     Cause,
     Culprits,
     Evidence,
     Incident,
     Kind,
+    Recommendation,
     Restart,
     Scope,
+    Source,
     Trust,
     Verdict,
 )
-from sentinel.rules import Drain, Role, Rules
 
 C = Cause
 NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
@@ -33,7 +36,8 @@ NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
     C.FILESYSTEM_STORAGE,
     C.NETWORK_BOOTSTRAP,
 }
-STEPS_AFTER = 8  # so many step lines after an error show that the job survived it
+# What a broken machine also brings about: neither speaks against it, nor for it.
+SYMPTOMS = frozenset({C.NUMERICAL_NAN, C.NCCL_HANG_UNKNOWN})
 MANY_NODES = 3  # so many nodes with one shared fault are one cluster incident
 
 
@@ -43,21 +47,33 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
     readings = _survived(readings, incident)
     verdict = _judge(incident, readings, history, rules, now)
-    return with_others(verdict, readings, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN)
+    verdict = with_others(verdict, readings, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN)
+    return _calibrated(verdict, rules)
+
+
+def _calibrated(verdict: Verdict, rules: Rules) -> Verdict:
+    """Confidence as it proved right on logs kept apart: odds are surer of themselves, and one line can be read wrongly."""
+    if verdict.cause is C.UNKNOWN:
+        return verdict
+    confidence = verdict.confidence * rules.judgement.calibration
+    lines = {ground.evidence.id for ground in verdict.grounds}
+    if len(lines) == 1 and all(ground.evidence.source is Source.JOB_LOG for ground in verdict.grounds):
+        confidence = min(confidence, rules.judgement.single_line)
+    return replace(verdict, confidence=round(confidence, 3))
 
 
 def _judge(incident: Incident, readings: list[Reading], history: History, rules: Rules, now: datetime) -> Verdict:
     added = context(incident, readings, history, rules, now)
     leading = order([*readings, *(reading for reading in added if reading.role is Role.CAUSE)])
     weighed = weigh(leading, rules) + [Weighed(reading, 1.0) for reading in added if reading.role is not Role.CAUSE]
-    ranked = with_rivals(shares(odds(weighed, rules), rules.judgement.temperature), rules)
+    ranked = with_siblings(shares(odds(weighed, rules), rules.judgement.temperature), weighed)
+    ranked = with_rivals(ranked, rules)
     if not ranked:
-        return Verdict(C.UNKNOWN, Scope.UNKNOWN, 0.0, restart=Restart.RESUME)
-    cause, confidence = ranked[0]
-    support = sum(item.of(cause) for item in weighed)
-    if support < rules.judgement.least_weight or confidence < rules.judgement.unknown_below:
-        return _unknown(incident, weighed, ranked, rules)
-    return _verdict(incident, weighed, cause, confidence, ranked, rules)
+        return unanswered(incident, weighed, ranked, rules)
+    together, support = siblings(ranked, weighed)
+    if support < rules.judgement.least_weight or together < rules.judgement.unknown_below:
+        return unanswered(incident, weighed, ranked, rules)
+    return _verdict(incident, weighed, ranked, rules)
 
 
 def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
@@ -73,49 +89,30 @@ def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
         if printed and sum(step > (line or 0) for step in steps) >= STEPS_AFTER:
             weights = {cause: 0.2 * weight for cause, weight in reading.weights.items()}
             note = f"{reading.note} (the job went on after it)"
-            kept.append(replace(reading, weights=weights, role=Role.CONTEXT, note=note))
+            kept.append(replace(reading, weights=weights, role=Role.CONTEXT, note=note, survived=True))
         else:
             kept.append(reading)
     return kept
 
 
-def _unknown(
-    incident: Incident, weighed: Sequence[Weighed], ranked: list[tuple[Cause, float]], rules: Rules
-) -> Verdict:
-    best = ranked[0][0]
-    spoke_for, against = grounds(weighed, best)
-    shown = any(item.of(best) > 0 for item in weighed)
-    return Verdict(
-        cause=C.UNKNOWN,
-        scope=Scope.UNKNOWN,
-        confidence=round(1 - ranked[0][1], 3),
-        restart=Restart.RESUME,
-        onset_step=onset(incident),
-        alternatives=tuple(Alternative(c, round(p, 3)) for c, p in ranked[:3]) if shown else (),
-        grounds=spoke_for if shown else (),
-        against=against if shown else (),
-        would_change=(rules.causes[best].confirm,) if shown and best in rules.causes else (),
-        advice="The evidence shows no cause: retry once, keep the logs and dumps.",
-    )
-
-
 def _verdict(
     incident: Incident,
     weighed: Sequence[Weighed],
-    cause: Cause,
-    confidence: float,
     ranked: list[tuple[Cause, float]],
     rules: Rules,
 ) -> Verdict:
+    cause, confidence = ranked[0]
     entry = rules.causes[cause]
     support = [item for item in weighed if item.of(cause) > 0.3 and item.factor > 0]
     support.sort(key=lambda item: -item.of(cause))
     every = [item.reading for item in weighed if item.reading.weights.get(cause, 0.0) > 0.3]
     scope = _scope(cause, entry.scope, support, every)
-    sure = confidence >= rules.judgement.drain_above
+    machine = sum(share for one, share in ranked if one not in NEVER_DRAIN)
+    other = sum(share for one, share in ranked if one in NEVER_DRAIN and one not in SYMPTOMS)
+    sure = machine > 0 and machine / (machine + other) >= rules.judgement.drain_above
     drain = _drain(cause, scope, every) if sure else ()
     culprits, suspect = _who(cause, support, every, incident, drain)
-    recommended = sure and (bool(drain) or _recommended(cause, scope, support))
+    recommendation = _recommendation(cause, scope, support, drain, suspect, sure)
     restart = Restart(entry.restart)
     if cause is C.NUMERICAL_NAN and any(item.reading.key == NUMBERS_MOVED for item in weighed):
         restart = Restart.HOLD
@@ -129,7 +126,8 @@ def _verdict(
         culprits=culprits,
         drain=drain,
         suspect=suspect,
-        drain_recommended=recommended,
+        drain_recommended=recommendation is Recommendation.DRAIN,
+        recommendation=recommendation,
         restart=restart,
         onset_step=onset(incident),
         alternatives=tuple(Alternative(c, round(p, 3)) for c, p in ranked[1:4]),
@@ -163,7 +161,7 @@ def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, .
             continue
         if reading.drain is Drain.YES and node not in nodes:
             nodes.append(node)
-        if reading.drain is not Drain.NO:
+        if reading.drain.convicts:
             advised.setdefault(node, set()).add(reading.key)
     nodes.extend(node for node, keys in advised.items() if len(keys) >= 2 and node not in nodes)
     return tuple(nodes)
@@ -174,11 +172,21 @@ def _shared(cause: Cause, scope: Scope) -> bool:
     return scope is Scope.APPLICATION or (scope is Scope.CLUSTER and cause is not C.GPU_NVLINK)
 
 
-def _recommended(cause: Cause, scope: Scope, support: Sequence[Weighed]) -> bool:
-    """Whether these lines, from trusted sources, speak for draining; says nothing about which node."""
+def _recommendation(
+    cause: Cause,
+    scope: Scope,
+    support: Sequence[Weighed],
+    drain: Sequence[str],
+    suspect: Sequence[str],
+    sure: bool,
+) -> Recommendation:
+    """What these lines, were they a trusted source's, ask for; says nothing about which node."""
     if cause in NEVER_DRAIN or _shared(cause, scope):
-        return False
-    return any(item.reading.drain is not Drain.NO for item in support)
+        return Recommendation.SUSPECT if suspect else Recommendation.NONE
+    if sure and (drain or any(item.reading.drain.convicts for item in support)):
+        return Recommendation.DRAIN
+    accused = suspect or any(item.reading.drain is not Drain.NO for item in support)
+    return Recommendation.SUSPECT if accused else Recommendation.NONE
 
 
 def _who(

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from sentinel.classify.history import History
 from sentinel.classify.readings import Reading
-from sentinel.model import Cause, Evidence, Incident, Scope
-from sentinel.rules import Role, Rules
+from sentinel.config.rules import Role, Rules
+from sentinel.model.records import Cause, Evidence, Incident, Scope
 
 # In these every rank gives as many elements as every other.
 EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "BARRIER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})

@@ -8,6 +8,7 @@ do next.
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 
 import click
@@ -17,25 +18,35 @@ from sentinel.errors import SentinelError
 
 # command -> (module:attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "install": ("sentinel.cli.install.commands:install", "Install or upgrade on this host: controller or node."),
+    "uninstall": ("sentinel.cli.install.commands:uninstall", "Remove Sentinel from this host; Slurm goes on working."),
     "daemon": ("sentinel.cli.services:daemon", "Run the daemon: collect, judge, decide, act, tell."),
     "agent": ("sentinel.cli.services:agent", "Run the agent of this node."),
-    "doctor": ("sentinel.cli.doctor:doctor", "Check that everything is in place, and say what is not."),
-    "status": ("sentinel.cli.fleet:status", "The fleet and the open incidents at a glance."),
-    "nodes": ("sentinel.cli.fleet:nodes", "Nodes: state, history, score."),
-    "jobs": ("sentinel.cli.fleet:jobs", "Jobs: attempts, steps gained, time lost."),
-    "incidents": ("sentinel.cli.incidents:incidents", "What happened and what was decided."),
-    "why": ("sentinel.cli.incidents:why", "On what grounds, and what would have changed it."),
-    "history": ("sentinel.cli.history:history", "Past failures; recurring ones first."),
-    "drain": ("sentinel.cli.operate:drain", "Drain a node (state shown first)."),
-    "release": ("sentinel.cli.operate:release", "Return a node that Sentinel drained."),
-    "pause": ("sentinel.cli.operate:pause", "Stop acting; go on observing."),
-    "resume": ("sentinel.cli.operate:resume", "Act again."),
-    "classify": ("sentinel.cli.classify:classify", "Judge a log, or a folder of one failure's evidence."),
-    "hang": ("sentinel.cli.hang:hang", "Flight-recorder dumps: which rank, which collective, why."),
-    "checkpoints": ("sentinel.cli.checkpoints:checkpoints", "Find, validate, choose, move checkpoints."),
-    "plan": ("sentinel.cli.plan:plan", "How often to save, how fast the storage, how many spares."),
-    "rules": ("sentinel.cli.rules:rules", "List, test and explain the rules."),
-    "config": ("sentinel.cli.config:config", "Check the settings and show them with their reasons."),
+    "doctor": ("sentinel.cli.operator.doctor:doctor", "Check that everything is in place, and say what is not."),
+    "status": ("sentinel.cli.operator.status:status", "The fleet, the mode and the open incidents at a glance."),
+    "watch": ("sentinel.cli.operator.status:watch", "The same, refreshed in place."),
+    "why": ("sentinel.cli.operator.incidents:why", "Why: an incident, the last one, a node, a job."),
+    "nodes": ("sentinel.cli.operator.fleet:nodes", "Nodes: state, history, score."),
+    "repairs": ("sentinel.cli.operator.fleet:repairs", "Which nodes and GPUs to pull: serial number, advice."),
+    "jobs": ("sentinel.cli.operator.jobs:jobs", "Jobs: attempts, steps gained, time lost; one job's story."),
+    "lost": ("sentinel.cli.operator.jobs:lost", "GPU-hours lost, by job, user, node or cause."),
+    "incidents": ("sentinel.cli.operator.incidents:incidents", "What happened and what was decided."),
+    "history": ("sentinel.cli.operator.history:history", "Past failures; recurring ones first."),
+    "drain": ("sentinel.cli.operator.commands:drain", "Drain a node (state shown first)."),
+    "release": ("sentinel.cli.operator.commands:release", "Return a node that Sentinel drained."),
+    "pause": ("sentinel.cli.operator.commands:pause", "Stop acting; go on observing."),
+    "resume": ("sentinel.cli.operator.commands:resume", "Act again."),
+    "classify": ("sentinel.cli.offline.classify:classify", "Judge a log, or a folder of one failure's evidence."),
+    "hang": ("sentinel.cli.offline.hang:hang", "Flight-recorder dumps: which rank, which collective, why."),
+    "checkpoints": ("sentinel.cli.checkpoints.commands:checkpoints", "Find, validate, choose, move checkpoints."),
+    "plan": ("sentinel.cli.plan.commands:plan", "How often to save, how fast the storage, how many spares."),
+    "replay": ("sentinel.cli.offline.replay:replay", "Judge the past again, by today's rules and policy."),
+    "bundle": ("sentinel.cli.offline.bundle:bundle", "Export an incident, a node or a time as one file."),
+    "explore": ("sentinel.cli.offline.explore:explore", "Try to break Sentinel's promises on a simulated cluster."),
+    "rules": ("sentinel.cli.offline.rules:rules", "List, test and explain the rules."),
+    "completion": ("sentinel.cli.offline.completion:completion", "Completion for bash, zsh or fish."),
+    "manual": ("sentinel.cli.offline.manual:manual", "The man page, and the reference pages of docs/."),
+    "config": ("sentinel.cli.offline.config:config", "Check the settings and show them with their reasons."),
 }
 
 
@@ -67,6 +78,10 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: errors of ours become one line on stderr and their exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal, a pipe or a file of another encoding has no character for is shown by its escape.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         cli()
     except SentinelError as error:

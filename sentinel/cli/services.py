@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.asking import config_option
+from sentinel.cli.operator.daemon_client import config_option
 
 
 @click.command()
@@ -31,7 +31,7 @@ def agent(config: Path) -> None:
     from sentinel.adapters.munge import Munge
     from sentinel.agent.agent import run
     from sentinel.agent.settings import AgentSettings, require_sound
-    from sentinel.settings import load
+    from sentinel.config.settings import load
 
     settings = load(config, AgentSettings)
     require_sound(settings)
@@ -51,7 +51,7 @@ def daemon(config: Path) -> None:
       sentinel daemon
       sentinel daemon --config /etc/sentinel/sentinel.toml
     """
+    from sentinel.config.settings import Settings, load
     from sentinel.daemon.run import main
-    from sentinel.settings import Settings, load
 
     main(load(config, Settings))

@@ -1,6 +1,6 @@
-"""The daemon: one active, woken by events, with slow reconciliation beside them. Wires adapters to rooms.
+"""Runs the engine live: one daemon is active, others stand by.
 
-``run`` starts it; ``server`` speaks HTTP with nodes and people; ``live`` remembers what runs where; ``judge`` turns
-evidence into incidents and decisions; ``recover`` carries plans out; ``watch`` notices what does not come (heartbeats,
-steps); ``views`` and ``changes`` answer the command line.
+``ingest`` turns input into events, ``runner`` hands them to the engine and saves its changes, ``effects`` performs the
+engine's effects, ``api`` answers nodes and people. ``wiring`` connects these parts, ``run`` starts and stops them. All
+decisions are made by the engine and the stages.
 """

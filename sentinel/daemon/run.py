@@ -1,62 +1,54 @@
-"""Start the daemon: wire adapters to rooms, carry on what was under way, then live by events."""
+"""Starts the daemon: take the lease, load the state, resume what was under way, serve until stopped."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
-from sentinel.actions import Means
-from sentinel.adapters.munge import Munge
-from sentinel.adapters.resume_file import ResumeFiles
-from sentinel.adapters.rules_files import load_rules
-from sentinel.adapters.signals_files import load_signals
-from sentinel.adapters.slurm import connect
-from sentinel.adapters.store import Store, sqlite_url
-from sentinel.adapters.webhook import Webhook
-from sentinel.daemon.changes import Changes
-from sentinel.daemon.checkpoints import FleetCheckpoints
-from sentinel.daemon.diagnoses import Diagnoses, wired
-from sentinel.daemon.dropbox import Dropbox
-from sentinel.daemon.events import Events
-from sentinel.daemon.fleets import Fleets
-from sentinel.daemon.hard import Hard
-from sentinel.daemon.inquiry import Inquiry
-from sentinel.daemon.joined_saves import JoinedSaves
-from sentinel.daemon.judge import Judge
-from sentinel.daemon.live import Live
-from sentinel.daemon.orders import OrderBook
-from sentinel.daemon.reasons import Reasons
-from sentinel.daemon.recover import Recover
-from sentinel.daemon.server import Server
-from sentinel.daemon.signals import Signals, listening
-from sentinel.daemon.tell import Tell
-from sentinel.daemon.views import Views
-from sentinel.daemon.watch import Watch
-from sentinel.errors import FileError, Unavailable
+from sentinel.adapters.slurm.connect import connect
+from sentinel.adapters.store.store import Store, sqlite_url
+from sentinel.config.settings import Settings
+from sentinel.config.signals_files import load_signals
+from sentinel.config.signals_toml import Signals as KnownSignals
+from sentinel.daemon.api.server import Server
+from sentinel.daemon.effects.diagnostics import check_deadlines
+from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.effects.slurmd_probe import EXHAUSTED
+from sentinel.daemon.fleet_metrics import FleetMetrics
+from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.daemon.ingest.prometheus_signals import connect_signals
+from sentinel.daemon.ingest.trends import read_trends
+from sentinel.daemon.runner import Runner
+from sentinel.daemon.wiring import DaemonParts, api_server, engine_runner, event_files, stored_state
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.engine import HOUSEKEEPING
+from sentinel.engine.events import HistoryForgotten, Started, TrendsRead
+from sentinel.engine.watch.events import ResourceExhausted, WatchStarted
+from sentinel.errors import FileError, Unavailable, UserError
 from sentinel.log import Log
-from sentinel.ports import Clock, SlurmReader, SlurmWriter
-from sentinel.rules import Rules
-from sentinel.settings import Daemon, Settings
-from sentinel.signals_toml import Signals as Known
 from sentinel.telemetry import Telemetry
 
 _LEASE = "active"
-_PRUNE_FIRST = timedelta(minutes=10)  # a daemon that is started anew each day must forget, too
-# A cluster's nodes and jobs are hundreds of thousands of objects that stay; looking through them for every few hundred new
-# ones took a tenth of the daemon's time at 2,048 nodes. What is garbage in a ring waits for this many, a few MB.
+_PRUNE_FIRST = timedelta(minutes=10)  # soon enough that a daemon restarted every day prunes as well
+# Thresholds of the garbage collector. A cluster's nodes and jobs are hundreds of thousands of long-lived objects; scanning
+# them for every few hundred new ones took a tenth of the daemon's time at 2,048 nodes. Reference cycles wait for this many
+# allocations, a few MB.
 _GARBAGE = (20_000, 20, 20)
-_LEASE_S = 15.0  # a daemon that died is replaced after this, at once when it ran on this host
+_LEASE_S = 15.0  # a dead daemon is replaced after this; at once if it ran on this host
 
 
 class SystemClock:
@@ -64,206 +56,81 @@ class SystemClock:
         return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """What everything else is wired from."""
-
-    settings: Settings
-    store: Store
-    live: Live
-    orders: OrderBook
-    reader: SlurmReader
-    writer: SlurmWriter
-    fleets: Fleets
-    clock: Clock
-    telemetry: Telemetry
-    log: Log
-
-
 async def run(settings: Settings, log: Log) -> None:
-    """Until SIGTERM or SIGINT."""
-    store = _store(settings)
+    """Run the daemon until SIGTERM or SIGINT."""
+    check_deadlines(settings)
+    store = _store(settings, log)
     holder = f"{socket.gethostname()}:{os.getpid()}"
     await _become_active(store, holder, log)
-    live, telemetry = Live(), Telemetry(CollectorRegistry())
+    live, telemetry = ClusterView(), Telemetry(CollectorRegistry())
     reader, writer, description = connect(settings.slurm, lambda result: telemetry.slurm.labels(result=result).inc())
     log.info("starting", slurm=description, store=store.engine.dialect.name, listen=settings.daemon.listen)
-    fleets = Fleets(reader, live, telemetry, log)
-    base = Base(settings, store, live, OrderBook(), reader, writer, fleets, SystemClock(), telemetry, log)
+    fleets = FleetSnapshots(reader, live, telemetry, log)
+    base = DaemonParts(settings, store, live, OrderBook(), reader, writer, fleets, SystemClock(), telemetry, log)
     known = load_signals(Path(settings.prometheus.rules) if settings.prometheus.rules else None)
-    signals = listening(settings, known.signals, clock=base.clock, log=log, telemetry=telemetry)
-    tell, recover, judge = _judging(base, signals, known)
-    watch = Watch(
-        live=live,
-        fleets=fleets,
-        store=store,
-        settings=settings,
-        clock=base.clock,
-        telemetry=telemetry,
-        log=log,
-        observe=judge.observe,
-        inquiry=Inquiry(base.orders, live, base.clock),
-    )
-    events = Events(live=live, fleets=fleets, judge=judge, watch=watch, clock=base.clock, log=log)
-    server = _server(base, judge, watch, recover, events, signals, known)
-    diagnoses = wired(
-        orders=base.orders,
-        judge=judge,
-        live=live,
-        store=store,
-        counters=known.counters,
-        settings=settings,
-        clock=base.clock,
-        log=log,
-    )
-    watch.remember()
-    tell.send_undelivered()  # before plans are carried on: what those tell is on its way already
-    recover.carry_on()
-    await judge.carry_on()
-    await server.start()
-    explaining = asyncio.create_task(_reasons(base, judge).forever())
+    signals = connect_signals(settings, known.signals, clock=base.clock, log=log, telemetry=telemetry)
+    stored = await asyncio.to_thread(stored_state, store, settings)
+    runner = engine_runner(base, stored, signals, known.counters)
+    server = api_server(base, runner, signals, known)
+    asyncio.get_running_loop().set_exception_handler(partial(_report_exhaustion, runner))
+    try:
+        await fleets.take()  # which job runs on which nodes: needed to group evidence of one failure
+    except Unavailable as error:
+        log.warning("carrying-on-without-slurm", reason=error.message)
+    await runner.handle(Started(base.clock.now(), stored))
+    await _listen(server, settings)
+    files = event_files(settings.daemon, runner.report, telemetry, log)
+    tasks = [asyncio.create_task(folder.run()) for folder in files]
+    measure = FleetMetrics(store, live, settings, telemetry, base.clock).run(log)
+    tasks.append(asyncio.create_task(measure))
     if signals is not None:
-        listens = asyncio.create_task(signals.forever(judge.observe, settings.prometheus.every_s))
-    boxes = [asyncio.create_task(box.forever()) for box in _dropbox(settings.daemon, events, telemetry, log)]
-    await _serve(settings, store, holder, watch, judge, diagnoses, log)
-    for task in boxes:
+        tasks.append(asyncio.create_task(signals.run(runner.observe, settings.prometheus.every_s)))
+    await _serve(base, holder, runner, known)
+    for task in tasks:
         task.cancel()
-    explaining.cancel()
     if signals is not None:
-        listens.cancel()
         await signals.close()
-    await diagnoses.stop()
-    await recover.stop()
+    await runner.stop()
     await server.stop()
     store.drop_lease(_LEASE)
     store.close()
 
 
-def _judging(base: Base, signals: Signals | None, known: Known) -> tuple[Tell, Recover, Judge]:
-    """The way from evidence to a plan carried out and people told."""
-    settings = base.settings
-    tell = Tell(
-        store=base.store,
-        live=base.live,
-        sinks=[Webhook(url, deadline_s=settings.alerts.deadline_s) for url in settings.alerts.webhooks],
-        attempts=settings.alerts.attempts,
-        clock=base.clock,
-        telemetry=base.telemetry,
-        log=base.log,
-        breaker_window_s=settings.limits.breaker_window_s,
-    )
-    means = Means(
-        clock=base.clock,
-        reader=base.reader,
-        writer=base.writer,
-        ledger=base.store,
-        checkpoints=FleetCheckpoints(
-            orders=base.orders,
-            live=base.live,
-            fleets=base.fleets,
-            store=base.store,
-            recovery=settings.recovery,
-            log=base.log,
-        ),
-        resume=ResumeFiles(Path(settings.daemon.resume) if settings.daemon.resume else None),
-        progress=base.live,
-        pending_s=settings.recovery.pending_s,
-        confirm_s=settings.recovery.confirm_s,
-    )
-    recover = Recover(
-        store=base.store,
-        means=means,
-        tell=tell,
-        telemetry=base.telemetry,
-        log=base.log,
-        tell_within_s=settings.alerts.within_s,
-    )
-    judge = Judge(
-        store=base.store,
-        live=base.live,
-        fleets=base.fleets,
-        inquiry=Inquiry(base.orders, base.live, base.clock),
-        rules=_rules(settings),
-        settings=settings,
-        telemetry=base.telemetry,
-        clock=base.clock,
-        log=base.log,
-        decided=recover.decided,
-        signals=signals,
-        counters=known.counters,
-    )
-    recover.judge = judge
-    return tell, recover, judge
-
-
-def _reasons(base: Base, judge: Judge) -> Reasons:
-    def incident(node: str) -> tuple[str, str] | None:
-        found = (
-            (name, verdict.cause.value) for name, verdict in reversed(judge.verdicts.items()) if node in verdict.drain
+async def _listen(server: Server, settings: Settings) -> None:
+    """
+    Raises:
+        UserError: the address cannot be had: taken, not of this host, or not ours to take.
+    """
+    address = settings.daemon.listen
+    try:
+        await server.start()
+    except (OSError, ValueError) as error:
+        await server.stop()
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        why = "is taken by another program" if taken else f"cannot be listened at: {error}"
+        port = address.rpartition(":")[2]
+        fix = (
+            f"ss -tlnp 'sport = :{port}' shows which; or set [daemon] listen to another"
+            if taken
+            else "correct [daemon] listen"
         )
-        return next(found, None)
-
-    return Reasons(
-        writer=base.writer,
-        live=base.live,
-        modes=base.settings.modes,
-        incident=incident,
-        telemetry=base.telemetry,
-        log=base.log,
-    )
+        raise UserError(f"{address} {why}", fix=fix) from error
 
 
-def _dropbox(settings: Daemon, events: Events, telemetry: Telemetry, log: Log) -> list[Dropbox]:
-    if not settings.events:
-        return []
-    return [Dropbox(Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, events, telemetry, log)]
+def _report_exhaustion(runner: Runner, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Event-loop exception handler: report when this host runs out of resources (e.g. file descriptors).
 
-
-def _server(
-    base: Base, judge: Judge, watch: Watch, recover: Recover, events: Events, signals: Signals | None, known: Known
-) -> Server:
-    """What answers nodes, hooks and people."""
-    views = Views(
-        store=base.store,
-        live=base.live,
-        fleets=base.fleets,
-        judge=judge,
-        orders=base.orders,
-        settings=base.settings,
-        operators={0, os.getuid(), *base.settings.daemon.operators},
-        clock=base.clock,
-        counters=known.counters,
-        signals=signals,
-    )
-    changes = Changes(
-        store=base.store,
-        live=base.live,
-        clock=base.clock,
-        reader=base.reader,
-        writer=base.writer,
-        recover=recover,
-        log=base.log,
-    )
-    return Server(
-        settings=base.settings.daemon,
-        credentials=Munge(base.settings.daemon.munge_socket),
-        live=base.live,
-        watch=watch,
-        judge=judge,
-        orders=base.orders,
-        events=events,
-        views=views,
-        changes=changes,
-        telemetry=base.telemetry,
-        clock=base.clock,
-        log=base.log,
-        joined=JoinedSaves(base.live, log=base.log, kept=base.store),
-        hard=Hard(_rules(base.settings)),
-    )
+    Connections are then refused by us, so that missing heartbeats prove nothing.
+    """
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in EXHAUSTED:
+        why = f"no connection can be accepted: {os.strerror(error.errno or 0)}"
+        runner.handle(ResourceExhausted(datetime.now(UTC), why))
+    loop.default_exception_handler(context)
 
 
 def until_stopped(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """``job`` for the scheduler, which would log one that our end cuts off as an error, with a traceback."""
+    """Wrap ``job`` for the scheduler so that its cancellation at shutdown is not logged as an error."""
 
     async def run() -> None:
         with suppress(asyncio.CancelledError):
@@ -272,9 +139,8 @@ def until_stopped(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[
     return run
 
 
-async def _serve(
-    settings: Settings, store: Store, holder: str, watch: Watch, judge: Judge, diagnoses: Diagnoses, log: Log
-) -> None:
+async def _serve(base: DaemonParts, holder: str, runner: Runner, known: KnownSignals) -> None:
+    settings, store, log = base.settings, base.store, base.log
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -287,51 +153,39 @@ async def _serve(
             stop.set()
 
     async def forget() -> None:
-        judge.forget()
+        await runner.timer_due(HOUSEKEEPING)
+
+    async def look_back() -> None:
+        now = base.clock.now()
+        trends = await asyncio.to_thread(read_trends, store, known.counters, now)
+        await runner.handle(TrendsRead(now, tuple(trend for trend in trends if trend.suspect)))
 
     async def prune() -> None:
         now = datetime.now(UTC)
         before = now - timedelta(days=settings.daemon.retention_days)
         kept = await asyncio.to_thread(store.forget_beyond, settings.daemon.store_bytes, now, before)
+        await runner.handle(HistoryForgotten(now, kept))
         log.info("pruned", kept_since=kept)
 
     scheduler = AsyncIOScheduler(timezone=UTC)
-    scheduler.add_job(
-        until_stopped(watch.reconcile),
-        "interval",
-        seconds=settings.slurm.reconcile_s,
-        max_instances=1,
-        coalesce=True,
-        next_run_time=datetime.now(UTC),
-    )
     scheduler.add_job(until_stopped(renew), "interval", seconds=_LEASE_S / 3)
-    scheduler.add_job(forget, "interval", seconds=10)
-    scheduler.add_job(until_stopped(judge.look_back), "interval", hours=1, next_run_time=datetime.now(UTC))
-    if not diagnoses.off:
-        look_s = settings.diagnostics.look_s
-        scheduler.add_job(until_stopped(diagnoses.turn), "interval", seconds=look_s, max_instances=1, coalesce=True)
+    scheduler.add_job(until_stopped(forget), "interval", seconds=10)
+    scheduler.add_job(until_stopped(look_back), "interval", hours=1, next_run_time=datetime.now(UTC))
     scheduler.add_job(until_stopped(prune), "interval", hours=24, next_run_time=datetime.now(UTC) + _PRUNE_FIRST)
     scheduler.start()
     gc.collect()
     gc.freeze()  # modules, rules and what was remembered stay for good
     gc.set_threshold(*_GARBAGE)
-    loops = [asyncio.create_task(watch.nodes_forever()), asyncio.create_task(watch.jobs_forever())]
+    runner.handle(WatchStarted(base.clock.now()))
     log.info("started")
     await stop.wait()
     log.info("stopping")
     scheduler.shutdown(wait=False)
-    for task in loops:
-        task.cancel()
-    await asyncio.gather(*loops, return_exceptions=True)
 
 
-def _rules(settings: Settings) -> Rules:
-    return load_rules(site=Path(settings.judgement.rules) if settings.judgement.rules else None)
-
-
-def _store(settings: Settings) -> Store:
+def _store(settings: Settings, log: Log) -> Store:
     if settings.daemon.database:
-        return Store(settings.daemon.database)
+        return Store(settings.daemon.database, log=log)
     folder = Path(settings.daemon.state)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -342,11 +196,11 @@ def _store(settings: Settings) -> Store:
             key="daemon.state",
             fix="create it, or name another",
         ) from error
-    return Store(sqlite_url(folder))
+    return Store(sqlite_url(folder), log=log)
 
 
 async def _become_active(store: Store, holder: str, log: Log) -> None:
-    """Wait for the lease: one daemon acts, others stand by."""
+    """Wait until this daemon holds the lease: one daemon acts, others stand by."""
     waits = False
     while True:
         holds = store.take_lease(_LEASE, holder, datetime.now(UTC), _LEASE_S)
@@ -375,10 +229,14 @@ def _died_here(holder: str) -> bool:
 
 
 def main(settings: Settings) -> None:
-    """The daemon's process: errors that a person can fix end it with a clear sentence."""
+    """Entry point of the daemon's process. Logs an error that a person can fix before it is raised."""
     log = Log()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (most_files, most_files)
+    )  # a connection takes a file; a shell allows 1024
     try:
         asyncio.run(run(settings, log))
-    except Unavailable as error:
+    except (Unavailable, UserError) as error:
         log.warning("cannot-start", reason=error.message, fix=error.fix)
         raise

@@ -8,10 +8,11 @@ every GPU does that say something: DCGM has stopped asking the driver, as it doe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from sentinel.config.convictions import Convictions, Drain
 from sentinel.evidence.gpu_samples import (
     ACTIONS,
     ALWAYS_THERE,
@@ -43,10 +44,9 @@ from sentinel.evidence.gpu_samples import (
     HealthIncident,
     Sample,
 )
-from sentinel.model import Evidence, Kind, Scalar, Source, Where, stable_id, utc
+from sentinel.evidence.xid_cursor import XidCursor
+from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id, utc
 
-FIRST_EVENT_AGE_S = 300.0  # without a cursor, older Xids are history that was dealt with before we came
-CLOCK_BACK_S = 60.0  # a cursor this far ahead of now belongs to a clock that was wrong
 BLANK_SAMPLES = 3  # in a row, before "all blank" is believed
 SLOWDOWN_SAMPLES = 3
 PCIE_REPLAYS_PER_MIN = 8.0  # DCGM's own limit of the replay rate for the boards it knows
@@ -66,23 +66,39 @@ class DcgmReader:
 
     Args:
         node: its name in Slurm.
+        convictions: which conditions convict a node while they hold.
         promised: GPUs that Slurm's gres promises; None when that is not known.
         state: what an earlier reader's ``state`` was, so that nothing is said twice.
+        boot: of the node. What was lost before it was rebooted is lost only if it is seen so again.
     """
 
-    def __init__(self, node: str, promised: int | None = None, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        node: str,
+        convictions: Convictions,
+        promised: int | None = None,
+        state: Mapping[str, Any] | None = None,
+        boot: str = "",
+    ) -> None:
         self.node = node
+        self._convictions = convictions
         self.promised = promised
         state = state or {}
-        self._cursor: dict[str, tuple[int, list[int]]] = {
-            key: (int(value[0]), [int(xid) for xid in value[1]]) for key, value in state.get("xids", {}).items()
-        }
+        self._cursors = {key: XidCursor(value) for key, value in state.get("xids", {}).items()}
         # condition -> (its value, when it appeared)
         self._edges: dict[str, tuple[Scalar, str]] = {
             key: (value[0], str(value[1])) for key, value in state.get("edges", {}).items()
         }
         self._counters: dict[tuple[str, int], tuple[float, float]] = {}
-        self._known: dict[str, Gpu] = {}
+        # By UUID; DCGM does not always name one that is lost.
+        self._known: dict[str, Gpu] = {
+            str(uuid): Gpu(int(number), str(uuid), pci, minor)
+            for uuid, (number, pci, minor) in state.get("gpus", {}).items()
+        }
+        self._boot = boot
+        if state.get("boot", "") != boot:
+            self._known = {}
+            self._edges = {key: edge for key, edge in self._edges.items() if not key.startswith("gpu_lost/")}
         self._slow: dict[str, int] = {}
         self._blank = 0
 
@@ -90,8 +106,10 @@ class DcgmReader:
     def state(self) -> dict[str, Any]:
         """JSON to hand to the next reader."""
         return {
-            "xids": {key: [at, xids] for key, (at, xids) in self._cursor.items()},
+            "xids": {key: cursor.state for key, cursor in self._cursors.items()},
             "edges": {key: [value, at] for key, (value, at) in self._edges.items()},
+            "gpus": {uuid: [gpu.id, gpu.pci, gpu.minor] for uuid, gpu in self._known.items()},
+            "boot": self._boot,
         }
 
     def facts(self) -> list[Fact]:
@@ -99,11 +117,17 @@ class DcgmReader:
         made = []
         for key, (value, _) in self._edges.items():
             name, _, unit = key.partition("/")
-            if name in _HARD:
-                made.append(Fact(name, f"{_HARD[name]}{f' ({value})' if value not in (True, None) else ''}: {unit}"))
+            if name == "recovery_action":
+                drain = self._convictions.action(value)
+            else:
+                drain = self._convictions.condition(_KINDS.get(name, name))
+            if drain is Drain.YES:
+                shown = f" ({value})" if value not in (True, None) else ""
+                made.append(Fact(name, f"{_SENTENCES.get(name, name.replace('_', ' '))}{shown}: {unit}"))
         return made
 
     def read(self, sample: Sample) -> list[Evidence]:
+        sample = replace(sample, gpus=self._identified(sample.gpus))
         found = list(self._events(sample))
         for gpu in sample.gpus:
             found.extend(self._status(gpu, sample))
@@ -119,19 +143,38 @@ class DcgmReader:
 
     # ------------------------------------------------------------------------------------------------ the parts
 
+    def _identified(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+        """The GPUs with the identity that they had when they worked, and what was said of a number said of its UUID."""
+        listed = {gpu.uuid for gpu in gpus}
+        before = {gpu.id: gpu for uuid, gpu in self._known.items() if uuid not in listed}
+        made = []
+        for seen in gpus:
+            gpu = seen
+            if gpu.uuid is None and (known := before.get(gpu.id)) is not None:
+                minor = known.minor if gpu.minor is None else gpu.minor
+                gpu = replace(gpu, uuid=known.uuid, pci=gpu.pci or known.pci, minor=minor)
+            if gpu.uuid is not None:
+                self._known[gpu.uuid] = Gpu(gpu.id, gpu.uuid, gpu.pci, self._minor(gpu))
+                for key in [key for key in self._edges if key.endswith(f"/gpu{gpu.id}")]:
+                    self._edges[f"{key.partition('/')[0]}/{gpu.uuid}"] = self._edges.pop(key)
+            made.append(gpu)
+        return tuple(made)
+
+    def _by_id(self, sample: Sample) -> dict[int, Gpu]:
+        """By DCGM's number; one that is not listed any more as it was known."""
+        return {**{gpu.id: gpu for gpu in self._known.values()}, **{gpu.id: gpu for gpu in sample.gpus}}
+
+    def _minor(self, gpu: Gpu) -> int | None:
+        known = self._known.get(gpu.uuid or "")
+        return gpu.minor if gpu.minor is not None or known is None else known.minor
+
     def _events(self, sample: Sample) -> Iterator[Evidence]:
-        by_id = {gpu.id: gpu for gpu in sample.gpus}
+        by_id = self._by_id(sample)
         for gpu_id, xid, at_us in sorted(sample.events, key=lambda event: event[2]):
             gpu = by_id.get(gpu_id) or Gpu(gpu_id)
-            known = self._cursor.get(gpu.key)
-            if known is not None and known[0] / 1e6 > sample.at.timestamp() + CLOCK_BACK_S:
-                known = None  # the clock was set back: what comes now is new, whatever its time
-            if known is None and at_us / 1e6 < sample.at.timestamp() - FIRST_EVENT_AGE_S:
+            cursor = self._cursors.setdefault(gpu.key, XidCursor())
+            if not cursor.is_new(xid, at_us, sample.at.timestamp()):
                 continue
-            if known is not None and (at_us < known[0] or (at_us == known[0] and xid in known[1])):
-                continue
-            same = known[1] if known is not None and known[0] == at_us else []
-            self._cursor[gpu.key] = (at_us, [*same, xid])
             if xid <= 0:
                 continue  # an injected 0 is no fault
             yield self._evidence(
@@ -211,16 +254,13 @@ class DcgmReader:
                 )  # fmt: skip
 
     def _count(self, sample: Sample) -> Iterator[Evidence]:
-        for gpu in sample.gpus:
-            if gpu.uuid:
-                self._known.setdefault(gpu.uuid, gpu)
         lost = [gpu for gpu in sample.gpus if gpu.status == LOST]
         present = len(sample.gpus) - len(lost)
         here = {gpu.uuid for gpu in sample.gpus if gpu.uuid}
         gone = [gpu for uuid, gpu in self._known.items() if uuid not in here] if here or not sample.gpus else []
-        for gpu in self._known.values():
+        for gpu in gone:  # the same condition as that of one that is listed as lost: said once
             yield from self._edge(
-                sample, "gpu_gone", gpu in gone, gpu, Kind.GPU_LOST, "this GPU was there and is not any more",
+                sample, "gpu_lost", True, gpu, Kind.GPU_LOST, "this GPU was there and is not any more",
                 {"promised": self.promised, "found": present},
             )  # fmt: skip
         if self.promised is None:
@@ -248,14 +288,17 @@ class DcgmReader:
 
     def _health(self, sample: Sample, incidents: tuple[HealthIncident, ...]) -> Iterator[Evidence]:
         """Sticky: an incident stays until the host engine restarts, so each is said once."""
-        by_id = {gpu.id: gpu for gpu in sample.gpus}
+        by_id = self._by_id(sample)
         now = set()
         for incident in incidents:
             gpu = by_id.get(incident.entity) if incident.entity_group == 1 else None
-            name = f"health_{incident.entity_group}_{incident.entity}_{incident.code}"
+            # Two Xids of one GPU may come as one code, told apart by system and health alone.
+            name = (
+                f"health_{incident.entity_group}_{incident.entity}_{incident.system}_{incident.code}_{incident.health}"
+            )
             now.add(name)
             yield from self._edge(
-                sample, name, incident.health, gpu, "gpu_health", f"DCGM health {incident.health}: {incident.text}",
+                sample, name, True, gpu, "gpu_health", f"DCGM health {incident.health}: {incident.text}",
                 {"code": incident.code, "system": incident.system, "health": incident.health,
                  "entity_group": incident.entity_group, "entity": incident.entity},
             )  # fmt: skip
@@ -296,12 +339,15 @@ class DcgmReader:
             id=stable_id("dcgm", self.node, gpu.key if gpu else "", *identity),
             at=at or sample.at,
             seen_at=sample.at,
-            source=Source.NVML if sample.via == "nvml" else Source.DCGM,
+            source=_SOURCES.get(sample.via, Source.DCGM),
             kind=str(kind),
             where=Where(node=self.node, gpu=gpu.index if gpu else None, gpu_uuid=gpu.uuid if gpu else None),
-            text=text,
+            text=text.replace("NVLink", "XGMI") if sample.via == "amd_smi" else text,
             data=dict(data),
         )
+
+
+_SOURCES = {"nvml": Source.NVML, "amd_smi": Source.AMD_SMI}
 
 
 def _number(gpu: Gpu, number: int) -> float | None:
@@ -328,12 +374,21 @@ _COUNTERS = (
     (NVLINK_REPLAY, "nvlink_errors", 0.0, "NVLink replays"),
     (NVLINK_RECOVERY, "nvlink_errors", 0.0, "NVLink recoveries"),
 )
-# What convicts a node by itself while it holds.
-_HARD = {
+# Conditions whose kind of evidence has another name.
+_KINDS = {"gpu_count": str(Kind.GPU_LOST), "gpu_surplus": "gpu_count_mismatch"}
+# What the verdict says of a condition that convicts while it holds.
+_SENTENCES = {
     "gpu_lost": "a GPU is lost",
-    "gpu_gone": "a GPU is missing",
     "gpu_count": "GPUs are missing",
     "recovery_action": "the driver asks for recovery action",
     "row_remap_failure": "row remapping failed",
     "memory_unrepairable": "GPU memory cannot be repaired",
 }
+# Kinds of evidence of which the reader knows whether they still hold.
+HOLDS = frozenset(
+    [
+        "gpu_lost", "recovery_action", "row_remap_failure", "row_remap_pending", "sram_threshold", "memory_unrepairable",
+        "fabric_manager", "pcie_width", "gpu_thermal", "persistence_off", "clocks_slowdown", "dcgm_all_blank", "gpu_health",
+        "gpu_count_mismatch",
+    ]
+)  # fmt: skip

@@ -17,8 +17,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sentinel.evidence.diagnostic_codes import RETURN_CODES, Remedy, remedy_of
-from sentinel.model import Evidence, Kind, Source, Where, stable_id
+from sentinel.config.convictions import Convictions, Drain, Remedy
+from sentinel.evidence.diagnostic_codes import RETURN_CODES, reading_of, severity_of
+from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 
 _GPU = "gpu"
 
@@ -30,8 +31,7 @@ class Answer(StrEnum):
 
 
 # A fault's severity by what it asks for: in the evidence our reading stands beside DCGM's own.
-_SEVERITY = {Remedy.REPLACE: 2, Remedy.RESET: 6, Remedy.INVESTIGATE: 4}
-_FAULTS = frozenset({Remedy.REPLACE, Remedy.RESET, Remedy.INVESTIGATE})
+_SEVERITY = {Remedy.REPLACE: 2, Remedy.REBOOT: 2, Remedy.RESET: 6, Remedy.INVESTIGATE: 4}
 
 # Tests that must be there, by level, for version 4 (one plugin that is missing is silently left out) and 3.
 _TESTS_4 = {
@@ -61,11 +61,12 @@ class Finding:
     code: int | None = None
     severity: int | None = None
     category: int | None = None
+    drain: Drain = Drain.NO
 
     @property
     def convicts(self) -> bool:
         """Proof against this GPU by itself."""
-        return self.remedy in (Remedy.REPLACE, Remedy.RESET) and self.gpu is not None
+        return self.drain is Drain.YES and self.gpu is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,13 @@ class Diagnosis:
 
 
 def read_diagnostic(
-    output: bytes, status: int | None, level: int, gpus: Collection[int] | None = None, *, late: bool = False
+    output: bytes,
+    status: int | None,
+    level: int,
+    gpus: Collection[int] | None = None,
+    *,
+    convictions: Convictions,
+    late: bool = False,
 ) -> Diagnosis:
     """Judge one run.
 
@@ -100,6 +107,7 @@ def read_diagnostic(
         status: exit status; None when it had to be killed.
         level: 1 to 4.
         gpus: DCGM ids that had to be tested; None when that is not known (then every GPU in the answer must have passed).
+        convictions: what each error code asks for and whether it convicts.
         late: it was stopped because its deadline was over.
     """
     if late or status is None:
@@ -109,17 +117,17 @@ def read_diagnostic(
         reason = RETURN_CODES.get(status - 256, f"exit status {status}")
         return Diagnosis(Answer.INCONCLUSIVE, f"no JSON of a diagnostic in the output: {reason}")
     document, body, old = root
-    if b"unable to establish a connection" in output[: output.find(b"{") + 1]:
+    if b"unable to establish a connection" in output:
         return Diagnosis(Answer.INCONCLUSIVE, "no host engine: dcgmi answered for one that it started inside itself")
     version = _version(document, body)
     error = _lower(body).get("runtime_error")
     if error is not None:
         return Diagnosis(Answer.INCONCLUSIVE, _runtime(str(error)), version=version)
-    report = _Report(old)
+    report = _Report(old, convictions)
     report.read(_lower(body))
     findings = tuple(report.findings)
     tests = {name: _summary(marks) for name, marks in report.marks.items()}
-    faults = [finding for finding in findings if finding.remedy in _FAULTS and finding.gpu is not None]
+    faults = [finding for finding in findings if finding.remedy.is_fault and finding.gpu is not None]
     if faults:
         # A fault that DCGM named stands, whatever else is missing from the answer.
         return Diagnosis(Answer.FAIL, _sentence(faults), findings, tests, version)
@@ -133,8 +141,9 @@ def read_diagnostic(
 class _Report:
     """Collects marks and findings of one answer in either form."""
 
-    def __init__(self, old: bool) -> None:
+    def __init__(self, old: bool, convictions: Convictions) -> None:
         self.old = old
+        self._convictions = convictions
         self.marks: dict[str, list[tuple[int | None, str]]] = {}  # test → (GPU, mark)
         self.findings: list[Finding] = []
         self.trouble = ""  # why the answer cannot be trusted
@@ -205,10 +214,13 @@ class _Report:
     def _find(self, name: str, gpu: int | None, group: str, warning: object) -> None:
         code, severity, text = _warning(warning)
         low = _lower(warning) if isinstance(warning, dict) else {}
+        severity = severity_of(code, severity)
+        reading = reading_of(self._convictions, code, severity, text)
         self.findings.append(
             Finding(
                 test=name,
-                remedy=remedy_of(code, severity, text),
+                remedy=reading.remedy,
+                drain=reading.drain,
                 text=text[:1000],
                 gpu=gpu,
                 entity_group=group,
@@ -220,7 +232,7 @@ class _Report:
 
 
 def evidence_of(diagnosis: Diagnosis, node: str, level: int, at: datetime, uuids: Mapping[int, str]) -> list[Evidence]:
-    """What a diagnosis says to the other rooms; inconclusive is *unreadable*."""
+    """What a diagnosis says to later stages; inconclusive is *unreadable*."""
 
     def made(kind: Kind, text: str, gpu: int | None, **data: Any) -> Evidence:
         identity = stable_id("diagnostic", node, level, at.isoformat(), kind, gpu, text)
@@ -239,7 +251,7 @@ def evidence_of(diagnosis: Diagnosis, node: str, level: int, at: datetime, uuids
              dcgm_severity=finding.severity, category=finding.category,
              remedy=str(finding.remedy), test=finding.test, convicts=finding.convicts)
         for finding in diagnosis.findings
-        if finding.remedy in _FAULTS and finding.gpu is not None
+        if finding.remedy.is_fault and finding.gpu is not None
     ]  # fmt: skip
 
 
@@ -302,7 +314,7 @@ def _notes(findings: Sequence[Finding]) -> str:
 
 
 def _disagreement(status: int, tests: Mapping[str, str]) -> str:
-    """Reasons why this is no pass although every test is there."""
+    """DrainReasons why this is no pass although every test is there."""
     failed = sorted(name for name, mark in tests.items() if mark not in ("pass", "skip"))
     if failed:
         return f"failed without a reason: {', '.join(failed)}"

@@ -1,7 +1,7 @@
 """What local disks say of themselves → evidence. Pure: one disk's answer in, edges out.
 
 A disk that says nothing is not known. Its own judgement counts (SMART status, NVMe's critical warnings), and sectors or
-media errors that grow; wear is left to the trend (``sentinel.evidence.ageing``).
+media errors that grow; wear is left to the trend (``sentinel.evidence.counters``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from sentinel.model import Evidence, Scalar, Source, Where, stable_id
+from sentinel.model.records import Evidence, Scalar, Source, Where, stable_id
 
 # Bits of NVMe's critical warning. Temperature (2) is the room's fault rather than the disk's.
 WARNINGS = {
@@ -39,7 +39,7 @@ class DiskReader:
 
     @property
     def counters(self) -> dict[str, float]:
-        """What ages, as ``sentinel.evidence.ageing`` takes it."""
+        """What ages, as ``sentinel.evidence.counters`` takes it."""
         return dict(self._counters)
 
     def read(self, answer: Mapping[str, Any], at: datetime) -> list[Evidence]:

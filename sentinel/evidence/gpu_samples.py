@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.errors import ProtocolError
-from sentinel.model import Scalar
+from sentinel.model.records import Scalar
 
 # Fields by number: the names changed between releases, the numbers did not (3.3 to 4.6).
 DRIVER, UUID, MINOR, PCI_BUS_ID, MIG_MODE = 1, 54, 55, 57, 67
@@ -25,12 +25,15 @@ RECOVERY_ACTION, UNREPAIRABLE, FABRIC_MANAGER_ERROR, PERSISTENCE = 1523, 1507, 1
 TENSOR_ACTIVE, DRAM_ACTIVE, PCIE_TX, PCIE_RX, NVLINK_TX, NVLINK_RX = 1004, 1005, 1009, 1010, 1011, 1012
 TRAFFIC = (TENSOR_ACTIVE, DRAM_ACTIVE, PCIE_TX, PCIE_RX, NVLINK_TX, NVLINK_RX)
 
+# Where a fault shows: read every second.
 WATCHED = (
-    SBE, DBE, DBE_MEMORY, SRAM_THRESHOLD, REMAP_UNCORRECTABLE, REMAP_CORRECTABLE, REMAP_FAILURE, REMAP_PENDING,
-    PCIE_REPLAY, PCIE_GENERATION, PCIE_WIDTH, PCIE_WIDTH_MAX, PCIE_AER_CORRECTABLE, NVLINK_CRC_FLIT, NVLINK_CRC_DATA,
-    NVLINK_REPLAY, NVLINK_RECOVERY, TEMPERATURE, TEMPERATURE_MEMORY, TEMPERATURE_SLOWDOWN, POWER_W, CLOCK_REASONS,
-    GPU_UTILISATION, MEMORY_USED_MIB, RECOVERY_ACTION, UNREPAIRABLE, FABRIC_MANAGER_ERROR, SBE_AGGREGATE, DBE_AGGREGATE,
-    PERSISTENCE,
+    SBE, DBE, DBE_MEMORY, SRAM_THRESHOLD, REMAP_UNCORRECTABLE, REMAP_FAILURE, REMAP_PENDING, PCIE_REPLAY, PCIE_GENERATION,
+    PCIE_WIDTH, NVLINK_CRC_FLIT, NVLINK_CRC_DATA, NVLINK_REPLAY, NVLINK_RECOVERY, TEMPERATURE, TEMPERATURE_MEMORY, POWER_W,
+    CLOCK_REASONS, GPU_UTILISATION, MEMORY_USED_MIB, RECOVERY_ACTION, UNREPAIRABLE, FABRIC_MANAGER_ERROR,
+)  # fmt: skip
+# What belongs to the board, and counters over its life: read now and then.
+SLOW = (
+    PCIE_WIDTH_MAX, TEMPERATURE_SLOWDOWN, PERSISTENCE, SBE_AGGREGATE, DBE_AGGREGATE, REMAP_CORRECTABLE, PCIE_AER_CORRECTABLE,
 )  # fmt: skip
 FAST = (RECOVERY_ACTION, REMAP_FAILURE, DBE_MEMORY)  # looked at more often than the rest, together with Xids
 # Every working GPU has these, whatever its model: when all of them are blank everywhere, DCGM is blind.
@@ -80,7 +83,7 @@ class HealthIncident:
 @dataclass(frozen=True, slots=True)
 class Sample:
     at: datetime
-    via: str  # dcgm, dcgmi, nvml
+    via: str  # dcgm, dcgmi, nvml, amd_smi
     gpus: tuple[Gpu, ...] = ()
     events: tuple[tuple[int, int, int], ...] = ()  # GPU id, Xid, microseconds
     health: tuple[HealthIncident, ...] | None = None  # None: not asked this time

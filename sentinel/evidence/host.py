@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sentinel.model import Evidence, Kind, Scalar, Source, Where, stable_id
+from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id
 
 ACTIVE = "ACTIVE"
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import isfinite
 
 from sentinel.errors import ProtocolError
-from sentinel.model import Cause, Evidence, Scope, Source, Where, stable_id
+from sentinel.model.records import Cause, Evidence, Scope, Source, Where, stable_id
 
 KIND = "signal"  # of the evidence; data: signal, cause, scope, weight, value, limit, series
 MOST_NODES = 64  # that one signal names

@@ -1,15 +1,16 @@
 """Read a pickle without running it.
 
-A pickle is a program: the ordinary reader imports what it names and calls what it says. This one interprets the opcodes
-and builds plain data only (None, bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset); in the
-place of everything else stand `Name`, what would have been imported, and `Opaque`, what a call would have made, with the
-arguments and the state. Nothing is imported, and nothing is called except the functions that the caller passes in, which
-must be pure. Flight-recorder dumps are read with it (`loads`, `salvage`), and what checkpoints say of themselves (`load`,
-`load_from`, `load_counted`; `stream` for the metadata of very large jobs, which never stands in memory as a whole).
+A pickle is a program: the ordinary reader imports what it names and calls what it says. This one interprets the
+opcodes and builds plain data only (None, bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset);
+in the place of everything else stand `Name`, what would have been imported, and `Opaque`, what a call would have
+made, with the arguments and the state. Nothing is imported, and nothing is called except the functions that the
+caller passes in, which must be pure. Flight-recorder dumps are read with it (`loads`, `salvage`), and what
+checkpoints say of themselves (`load`, `load_from`, `load_counted`; `stream` for the metadata of very large jobs,
+which never stands in memory as a whole).
 
 What must hold for any bytes: the answer is a value or `PickleError`; time is linear in the bytes; the memory stays
-within ``Limits.memory_bytes``. Of `loads` and `salvage` the value is also a finite tree (no cycle), whose depth and whose
-size when written out are bounded, so that whoever walks, prints or compares it is safe too.
+within ``Limits.memory_bytes``. Of `loads` and `salvage` the value is also a finite tree (no cycle), whose depth and
+whose size when written out are bounded, so that whoever walks, prints or compares it is safe too.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ __all__ = [
     "Rows",
     "load",
     "load_counted",
+    "load_counted_from",
     "load_from",
     "loads",
     "salvage",
@@ -114,10 +116,23 @@ def load_from(
     limits: Limits = _DEFAULTS,
 ) -> tuple[object, int]:
     """The value of the pickle that starts there, and where it ends."""
+    value, end, _ = load_counted_from(data, start, persistent=persistent, makers=makers, limits=limits)
+    return value, end
+
+
+def load_counted_from(
+    data: bytes,
+    start: int,
+    *,
+    persistent: Callable[[object], object] | None = None,
+    makers: Makers = _NO_MAKERS,
+    limits: Limits = _DEFAULTS,
+) -> tuple[object, int, Census]:
+    """`load_from`, and what the pickle names."""
     machine = _machine(Window(data), limits, Plan(makers, persistent=persistent, lenient=True), start)
     value = _run(machine)
     _framed(machine)
-    return value, machine.survey.end
+    return value, machine.survey.end, machine.census()
 
 
 def stream(

@@ -89,17 +89,6 @@ def first_order_overhead(tiers: Tiers, n: int, interval_s: float) -> float:
     return cost / interval_s + lost + restarts
 
 
-def first_order_bound(tiers: Tiers) -> float:
-    """sqrt(2 l1 C1) + sqrt(2 l2 C2) + l1 R1 + l2 R2: both tiers at their own Young interval (Benoit 2017)."""
-    local, remote = tiers.local_rate, tiers.global_rate
-    return (
-        math.sqrt(2 * local * tiers.local_save_s)
-        + math.sqrt(2 * remote * tiers.global_save_s)
-        + local * tiers.local_restart_s
-        + remote * tiers.global_restart_s
-    )
-
-
 def two_level_wall_per_work(tiers: Tiers, n: int, interval_s: float) -> float:
     """Exact expected clock time per useful time of the pattern, failures striking saves and restarts as well.
 

@@ -63,7 +63,11 @@ class LabUnderTest:
         return self._environment
 
     def slurm(self, *command: str, timeout_s: float = 120) -> str:
-        """One of Slurm's own commands against this lab."""
+        """One of Slurm's own commands against this lab; jobs are submitted as those of ``lab submit``."""
+        if command[0] == "sbatch":
+            from lab.account import account
+
+            command = ("sbatch", *account(sys.executable).sbatch, *command[1:])
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False, env=self.environment()
         )
@@ -131,6 +135,7 @@ def new_lab(made: list[LabUnderTest]) -> Iterator[Callable[..., LabUnderTest]]:
 
     def bring_up(*arguments: str) -> LabUnderTest:
         base = Path(tempfile.mkdtemp(prefix="lab-"))  # short, for the socket path; pytest's own folders are too deep
+        base.chmod(0o755)  # jobs are not root's
         lab = LabUnderTest(base / "l")
         made.append(lab)
         lab.run("up", *arguments)

@@ -16,7 +16,7 @@ def frozen_for(story: Story, seconds: float) -> None:
     until(lambda: (story.view("status") or {}).get("slurm", {}).get("answers") is False, "Sentinel to notice")
     time.sleep(seconds)
     shown = story.sentinel("status").stdout
-    assert "Slurm not known" in shown
+    assert "Slurm:  not known" in shown
     assert len(story.changes()) == changes
     story.lab.run("inject", "controller-frozen", "--undo")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,26 @@ def test_a_name_and_a_comment_that_imitate_slurm(story: Story, tmp_path: Path):
     rows = [json.loads(line) for line in story.sentinel("jobs", "--json").stdout.splitlines()]
     assert {row["state"] for row in rows if row["job"] == job.id} <= {"running", "requeued", "failed", "pending"}
     assert not mark.exists()
+
+
+def test_a_waiting_job_whose_name_is_no_text_blinds_nobody(story: Story):
+    """It waits, held, while another job's GPU fails: that is seen and acted on as ever."""
+    name, written = os.fsdecode(b"evil\xff\xed\xa0\x80"), "evil\\xff\\xed\\xa0\\x80"
+    held = story.lab.slurm(
+        "sbatch", "--parsable", "--hold", f"--job-name={name}", f"--comment={name}", "--wrap=sleep 1"
+    ).strip()
+    job = story.job(2)
+    victim = job.nodes[1]
+    story.inject("xid", "--node", victim, "--gpu", "0", "--xid", "79")
+    story.expect(drains=[victim], restarts=[job], messages=["gpu_fallen_off_bus"])
+    status = json.loads(story.sentinel("status", "--json").stdout)
+    assert status["slurm"]["answers"] and status["slurm"]["unread"] == [] and status["jobs"]["pending"] == 1
+    story.lab.slurm("scontrol", "release", held)
+
+    def shown() -> bool:
+        return written in story.sentinel("jobs", "--json").stdout.replace("\\\\", "\\")
+
+    until(shown, "the job under its name")
 
 
 def test_a_comment_that_cannot_be_understood_is_said_and_nothing_restarted(story: Story):

@@ -27,15 +27,20 @@ from typing import Any
 import sqlalchemy as sa
 from core_world import opened
 
-from sentinel.adapters import store_tables as t
-from sentinel.adapters.signals_files import load_signals
-from sentinel.adapters.store import Store
+from sentinel.adapters.store import tables as t
+from sentinel.adapters.store.store import Store
 from sentinel.classify import History, PastFailure, node_scores
-from sentinel.daemon.ageing import read_trends
-from sentinel.daemon.live import Live
-from sentinel.daemon.past import Past, exposure
-from sentinel.daemon.scores import read_scores
-from sentinel.model import Cause
+from sentinel.classify.history import WINDOW
+from sentinel.config.rules_files import load_rules
+from sentinel.config.settings import Settings
+from sentinel.config.signals_files import load_signals
+from sentinel.daemon.api.fleet_history import exposure
+from sentinel.daemon.api.scores import read_scores
+from sentinel.daemon.ingest.trends import read_trends
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.loading import state_of
+from sentinel.engine.state import KNOWN_EVIDENCE
+from sentinel.model.records import Cause
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 PER_NODE_DAY = 6.5e-3  # failures, all nodes' mean; the order of what large clusters report
@@ -93,18 +98,15 @@ def cost(nodes: int) -> None:
     counters = load_signals().counters
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as store:
         fill(store, nodes)
-        past = Past(store)
-
-        def changed() -> None:
-            past.changed("i7")
-            past.history(NOW)
-
-        clock("history for the first verdict", lambda: Past(store).history(NOW))
-        clock("history for the next, nothing changed", lambda: past.history(NOW))
-        clock("history for the next, one incident changed", changed)
+        stored = store.load(month=NOW - WINDOW, lately=NOW, evidence_ids=KNOWN_EVIDENCE)
+        state = state_of(stored, ClusterView(), rules=load_rules(), settings=Settings())
+        clock(
+            "state of the engine after a start", lambda: store.load(month=NOW - WINDOW, lately=NOW, evidence_ids=1), 1
+        )
+        clock("history for a verdict", lambda: state.past.failures(without="i7"))
         clock("trends of counters (hourly, no verdict waits)", lambda: read_trends(store, counters, NOW), 1)
         clock("work of each node in a month", lambda: exposure(store, NOW - timedelta(days=30), NOW, None), 1)
-        clock("scores for people (kept 50 times as long)", lambda: read_scores(store, Live(), counters, NOW), 1)
+        clock("scores for people (kept 50 times as long)", lambda: read_scores(store, ClusterView(), counters, NOW), 1)
     print(f"  peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from judgement_cases import cases
 
 from sentinel.adapters.hyperscan import best_screen
-from sentinel.adapters.rules_files import load_rules
 from sentinel.classify import classify
-from sentinel.cli.classify import judge_path
-from sentinel.evidence.logs import Signatures
-from sentinel.model import Cause, Scope
-from sentinel.rules import Rules
+from sentinel.cli.offline.classify import judge_path
+from sentinel.config.rules import Rules
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Cause, Scope
 
 SCOPES = {
     "gpu_component": "gpu",

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from judgement_world import JOB, NOW, Case, World
 
 from sentinel.classify import History
-from sentinel.evidence.logs import Signatures
-from sentinel.model import Cause, Incident, Kind, Scope, Source
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Cause, Incident, Kind, Scope, Source
 
 C = Cause
 
@@ -349,7 +349,7 @@ def _links(nodes: int) -> Callable[[World], None]:
 def _hot(nodes: int) -> Callable[[World], None]:
     def make(world: World) -> None:
         for node in range(nodes):
-            world.kernel("HW Thermal Slowdown : Active", at=0.3 * node, node=node)
+            world.dcgm("HW Thermal Slowdown : Active", at=0.3 * node, node=node)
 
     return make
 

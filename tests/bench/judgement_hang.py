@@ -5,7 +5,7 @@ a word before; or by the clock, announced), at most about a twentieth of its tim
 
 - "rhythm": the first silence that the job's own rhythm does not explain;
 - "longer": that silence times [judgement] stall_confirm, which is what the daemon waits for where it knows nothing else;
-- "looks": the daemon's rule (sentinel.evidence.silence): besides, its nodes are asked what the job's processes and GPUs do.
+- "looks": the daemon's rule (sentinel.detect.hang): besides, its nodes are asked what the job's processes and GPUs do.
 
 Simulated, also what looks show: no field data of that is public; scenes.py beside this file has each assumption with its
 reason. The hang begins at a random moment, in a step or in a pause, and the delay counts from there ("from_line": from the
@@ -30,22 +30,22 @@ sys.path.insert(0, str(Path(__file__).parent / "hang"))
 
 from scenes import Gpus, Job, Scene, draw, hang_scene, lines, name_of
 
-from sentinel.evidence.progress import Rhythm, allowed_s, observe, usual_s
-from sentinel.evidence.silence import (
+from sentinel.config.settings import Judgement
+from sentinel.detect.activity import Motion
+from sentinel.detect.hang import (
     PEEK_EVERY_S,
     PEEK_STILL_S,
-    Watched,
+    SilenceObservations,
+    after_look,
+    after_step,
     ask_after_s,
     hung_after_s,
     in_pause,
-    looked,
     next_look_s,
     peek_after_s,
-    went_on,
 )
-from sentinel.evidence.standstill import Motion
-from sentinel.model import Evidence, Kind, Source, Where
-from sentinel.settings import Judgement
+from sentinel.detect.step_rhythm import Rhythm, allowed_s, observe, usual_s
+from sentinel.model.records import Evidence, Kind, Source, Where
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = Judgement()
@@ -61,8 +61,8 @@ def evidence(seconds: float, step: int, kind: str, text: str) -> Evidence:
 
 
 def waits_until(
-    rhythm: Rhythm, watched: Watched, end_s: float, scene: Scene, gpus: Gpus, rng: random.Random
-) -> tuple[float | None, Watched]:
+    rhythm: Rhythm, watched: SilenceObservations, end_s: float, scene: Scene, gpus: Gpus, rng: random.Random
+) -> tuple[float | None, SilenceObservations]:
     """The silence at which the daemon would call it a hang, if that is before ``end_s``; and what it saw."""
     last, ask, peek = rhythm.last_at, ask_after_s(rhythm), peek_after_s(rhythm)
     assert last is not None and ask is not None
@@ -81,7 +81,7 @@ def waits_until(
         motion = scene.motion(now_s, began_s, gpus, rng)
         if motion is Motion.STOPPED or began_s is not None:
             began = last + timedelta(seconds=began_s if began_s is not None else now_s)
-            watched = looked(
+            watched = after_look(
                 watched,
                 motion,
                 began,
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
 
 def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: dict[str, Count]) -> float:
     """One job to its hang; returns the hours watched."""
-    rhythm, watched, gpus = Rhythm(), Watched(), Gpus(job)
+    rhythm, watched, gpus = Rhythm(), SilenceObservations(), Gpus(job)
     hang_after, before = rng.uniform(0.3, 1.0) * options.hours * 3600, 0.0
     kind, hang = hang_scene(rng, options.provable)
     for seconds, step, line, text, scene in lines(job, rng, options.hours, options.blink):
@@ -210,7 +210,7 @@ def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: di
             before = seconds
         rhythm = observe(rhythm, evidence(seconds, step, line, text))
         if line == Kind.STEP:
-            watched = went_on(watched, rhythm.last_step, mistaken_s)
+            watched = after_step(watched, rhythm.last_step, mistaken_s)
     return before / 3600
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from sentinel.classify import History, PastFailure
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import Cause, Evidence, Incident, Scope, Source, Where, stable_id
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Cause, Evidence, Incident, Scope, Source, Where, stable_id
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 JOB = 4711
@@ -31,6 +31,9 @@ class World:
 
     def kernel(self, text: str, *, at: float = 0.0, node: int = 0) -> None:
         self._read(text, Source.KERNEL, at, node)
+
+    def dcgm(self, text: str, *, at: float = 0.0, node: int = 0) -> None:
+        self._read(text, Source.DCGM, at, node)
 
     def slurm(self, text: str, *, at: float = 0.0) -> None:
         self._read(text, Source.SLURM, at, None)

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from fake_node_daemon import FakeDaemon  # noqa: E402
+from node_process import JOB_GID, JOB_UID  # noqa: E402
 
 from sentinel.adapters.munge import Munge  # noqa: E402
 
@@ -140,7 +141,7 @@ def job(bench: Bench, number: int) -> None:
             f"[rank{rank}]: RuntimeError: CUDA error: an illegal memory access was encountered\n" for rank in range(4)
         )
     )
-    content = {"job": str(number), "attempt": "0", "uid": str(os.getuid()), "gid": str(os.getgid()), "nodelist": "n1",
+    content = {"job": str(number), "attempt": "0", "uid": str(JOB_UID), "gid": str(JOB_GID), "nodelist": "n1",
                "stdout": str(log)}  # fmt: skip
     (bench.folder / "run" / "jobs" / f"{number}.json").write_text(json.dumps(content))
 

@@ -28,9 +28,9 @@ from sentinel.agent.probes.ask_job import (
     poll_ras,
     poll_twice,
 )
-from sentinel.collectives_live import RasPoll
-from sentinel.evidence.control_plane import read_py_spy, read_stack
-from sentinel.evidence.nccl_ras import read_ras
+from sentinel.evidence.nccl.debug_endpoints import read_py_spy, read_stack
+from sentinel.evidence.nccl.ras import read_ras
+from sentinel.model.live_collectives import RasPoll
 
 TEXT = b"""NCCL version 2.27.3 compiled with CUDA 12.9
 Job summary

@@ -8,18 +8,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from core_daemon import FakeOrders
-from core_records import fleet, job
 from fake_slurm import FakeClock
+from node_process import JOB_GID, JOB_UID, ROOT, open_folder
 
-from sentinel.daemon.asking import Asking
-from sentinel.daemon.live import Live
+from sentinel.daemon.effects.ask_hung_job import HungJobQuestions
+from sentinel.engine.transition import AskHungJob
+
+sys.path.insert(0, str(ROOT / "deploy"))
+
+from lab.account import account
 
 JOB = 900_000_000 + os.getpid()
 PROGRAM = """
@@ -48,19 +51,34 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch:
 
 
 @pytest.fixture
-def hung(tmp_path: Path) -> Iterator[list[subprocess.Popen[Any]]]:
-    script = tmp_path / "train.py"
+def folder() -> Iterator[Path]:
+    with open_folder() as made:
+        os.chown(made, JOB_UID, JOB_GID)
+        yield made
+
+
+@pytest.fixture
+def hung(folder: Path) -> Iterator[list[subprocess.Popen[Any]]]:
+    script = folder / "train.py"
     script.write_text(PROGRAM)
-    errors = (tmp_path / "errors").open("ab")
+    errors = (folder / "errors").open("ab")
+    user = account(sys.executable)
+    root = os.getuid() == 0
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path)],
+            [user.python, str(script), str(folder)],
+            user=JOB_UID if root else None,
+            group=JOB_GID if root else None,
+            extra_groups=[] if root else None,
+            cwd=folder,
             env={
                 **os.environ,
+                "PYTHONPATH": ":".join(user.packages),
+                "HOME": str(folder),
                 "SLURM_JOB_ID": str(JOB),
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
-                "TORCH_WORKER_SERVER_SOCKET": str(tmp_path / f"worker{rank}"),
+                "TORCH_WORKER_SERVER_SOCKET": str(folder / f"worker{rank}"),
                 "TORCH_FR_BUFFER_SIZE": "200",
                 "OMP_NUM_THREADS": "1",
             },
@@ -70,10 +88,10 @@ def hung(tmp_path: Path) -> Iterator[list[subprocess.Popen[Any]]]:
     ]
     try:
         until_s = time.monotonic() + 120
-        while not all((tmp_path / f"came{rank}").exists() for rank in range(3)):
+        while not all((folder / f"came{rank}").exists() for rank in range(3)):
             for rank in ranks:
                 if rank.poll() is not None:
-                    pytest.fail((tmp_path / "errors").read_text()[-2000:])
+                    pytest.fail((folder / "errors").read_text()[-2000:])
             assert time.monotonic() < until_s, "the job does not start"
             time.sleep(0.1)
         yield ranks
@@ -85,7 +103,7 @@ def hung(tmp_path: Path) -> Iterator[list[subprocess.Popen[Any]]]:
 
 
 def ask() -> dict[str, Any]:
-    order = {"job": JOB, "uid": os.getuid(), "gid": os.getgid(), "ras": False, "gap_s": 0.1, "deadline_s": 60.0}
+    order = {"job": JOB, "uid": JOB_UID, "gid": JOB_GID, "ras": False, "gap_s": 0.1, "deadline_s": 60.0}
     done = subprocess.run(
         [sys.executable, "-m", "sentinel.agent.probes.ask_job"],
         input=json.dumps(order).encode() + b"\n",
@@ -104,10 +122,8 @@ async def test_the_rank_that_never_came_is_named_and_all_live_on(hung: list[subp
     while sum("all_reduce" in item["text"] for item in answer["stacks"]) < 2 and time.monotonic() < until_s:
         answer = ask()
     assert {item["rank"] for item in answer["ranks"]} == {0, 1, 2} and len(answer["stacks"]) == 3, answer["notes"]
-    live = Live()
-    live.see_fleet(fleet(1, [replace(job(nodes=("n1",)), uid=1000)]))
     orders = FakeOrders({("n1", "ask_job"): answer})
-    (found,) = await Asking(orders, FakeClock()).who(101, 0, live.attempts[101, 0])
+    (found,) = await HungJobQuestions(orders, FakeClock()).ask(AskHungJob("ask:101:0", 101, 0, ("n1",), None))
     assert (found.kind, found.data["ranks"], found.where.rank, found.where.node) == ("hang", "1", 1, "n1")
     assert "stuck_in_loader" in found.text
     assert [rank.poll() for rank in hung] == [None, None, None]

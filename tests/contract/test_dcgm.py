@@ -1,8 +1,7 @@
 """What the agent needs of DCGM's bindings, over the stand-in always and over a real engine when one is named.
 
-SENTINEL_TEST_DCGM=HOST:PORT names a host engine whose GPUs may be watched (nothing is changed on them); the bindings are
-looked for where DCGM installs them, or in SENTINEL_TEST_DCGM_BINDINGS. What only a double can do (lose a GPU, hang) is
-tested over the double alone.
+SENTINEL_DCGM=FOLDER names an installed DCGM (see tests/support/installed_dcgm.py). What only a double can do (lose a GPU,
+hang) is tested over the double alone.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,10 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed_dcgm import REAL, RealDcgm, bindings_below
 
-from sentinel.adapters.dcgm import NOT_VALID, Bindings, DcgmRefusal, HostEngine
-from sentinel.adapters.dcgmi import Dcgmi
+from sentinel.adapters.gpu.dcgm import FOLDERS as INSTALLED
+from sentinel.adapters.gpu.dcgm import MODULE_MISSING, NOT_VALID, Bindings, DcgmRefusal, HostEngine
+from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose
+from sentinel.config.rules_files import load_convictions
+from sentinel.detect.activity import GpuActivity
 from sentinel.errors import Timeout, Unavailable
 from sentinel.evidence.diagnostics import Answer, read_diagnostic
 from sentinel.evidence.gpu_samples import (
@@ -34,11 +38,11 @@ from sentinel.evidence.gpu_samples import (
     TRAFFIC,
     WATCHED,
 )
-from sentinel.evidence.standstill import GpuActivity
+
+RULES = load_convictions()
 
 DOUBLE = Path(__file__).parents[2] / "deploy" / "lab" / "fake_dcgm"
-MODULES = ("pydcgm", "dcgm_structs", "dcgm_agent", "dcgm_fields", "logger", "fake_state", "diag_output")
-REAL = os.environ.get("SENTINEL_TEST_DCGM", "")
+FOLDERS = {DOUBLE, *bindings_below(REAL), *map(Path, INSTALLED)}
 
 
 class State:
@@ -77,16 +81,19 @@ class State:
 
 @pytest.fixture
 def clean_imports() -> Iterator[None]:
-    """The double and the real bindings have the same module names."""
+    """The double and the real bindings have the same module names: all of their folders are forgotten, since one that
+    stayed would hold on to classes of the others."""
+    before, path = set(sys.modules), list(sys.path)
 
-    def forget() -> None:
-        for name in MODULES:
-            sys.modules.pop(name, None)
-        sys.path[:] = [entry for entry in sys.path if entry != str(DOUBLE)]
+    def forget(but: set[str]) -> None:
+        for name in set(sys.modules) - but:
+            if Path(str(getattr(sys.modules[name], "__file__", None) or "/")).parent in FOLDERS or name == "logger":
+                del sys.modules[name]
 
-    forget()
+    forget(set())
     yield
-    forget()
+    forget(before)
+    sys.path[:] = path
 
 
 @pytest.fixture
@@ -108,11 +115,18 @@ def engine(request: pytest.FixtureRequest) -> Iterator[HostEngine]:
         yield request.getfixturevalue("double")
         return
     if not REAL:
-        pytest.skip("SENTINEL_TEST_DCGM names no host engine")
+        pytest.skip("SENTINEL_DCGM names no installed DCGM")
     request.getfixturevalue("clean_imports")
-    engine = HostEngine(Bindings(os.environ.get("SENTINEL_TEST_DCGM_BINDINGS", "")), host=REAL)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    installed = RealDcgm(request.getfixturevalue("tmp_path"), port)
+    for name, value in installed.environment.items():
+        request.getfixturevalue("monkeypatch").setenv(name, value)
+    installed.start()
+    engine = HostEngine(Bindings(installed.bindings), host=installed.where["host"])
     yield engine
     engine.close()
+    installed.kill()
 
 
 # ------------------------------------------------------------------------------------------------- both
@@ -122,7 +136,7 @@ def test_every_gpu_has_an_identity_and_a_status(engine: HostEngine) -> None:
     gpus = engine.gpus()
     assert gpus
     assert all(gpu["uuid"].startswith("GPU-") and ":" in gpu["pci"] and gpu["status"] in range(8) for gpu in gpus)
-    assert set(engine.statuses(gpu["id"] for gpu in gpus)) == {gpu["id"] for gpu in gpus}
+    assert engine.gpus() == gpus, "asked again"
     assert len({gpu["uuid"] for gpu in gpus}) == len(gpus)
 
 
@@ -143,9 +157,11 @@ def test_watched_fields_come_with_their_time(engine: HostEngine) -> None:
 
 
 def test_blank_is_none_whatever_the_type(engine: HostEngine) -> None:
+    """1002 and 1004 are of the profiling module; without it the others are watched all the same."""
     ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
     engine.watch("fields", ids, [1002, 1004, 230, 150])
     engine.refresh()
+    assert all(150 in fields for fields in engine.latest("fields").values())
     for fields in engine.latest("fields").values():
         for value, _ in fields.values():
             assert value is None or isinstance(value, str) or abs(value) < 1e14
@@ -162,7 +178,11 @@ def test_events_are_told_once(engine: HostEngine) -> None:
 def test_health_answers_by_entity_and_code(engine: HostEngine) -> None:
     ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
     engine.watch("fields", ids, FAST)
-    engine.set_health("fields")
+    try:
+        engine.set_health("fields")
+    except DcgmRefusal as error:
+        assert error.code == MODULE_MISSING  # an optional module
+        return
     for incident in engine.health("fields"):
         assert {"entity_group", "entity", "system", "health", "code", "text"} <= set(incident)
 
@@ -340,8 +360,6 @@ def test_the_last_xid_stays_in_the_engine_and_is_told_once(double: HostEngine, s
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[str]:
     """A port that listens as a host engine would."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -370,7 +388,56 @@ def test_dcgmi_takes_nothing_else_for_a_gpu(dcgmi: Dcgmi, monkeypatch: pytest.Mo
 | 0      | Name: Grace TH500                                                    |
 """
     monkeypatch.setattr(dcgmi, "run", lambda *_: (0, said))
-    assert dcgmi.gpus() == [{"id": 0, "status": 1, "pci": "00000009:01:00.0", "uuid": "GPU-a"}]
+    assert dcgmi.gpus() == [{"id": 0, "status": 1, "pci": "00000009:01:00.0", "uuid": "GPU-a"}, {"id": 1, "status": 4}]
+
+
+RECORDED = Path(__file__).parents[1] / "support" / "dcgm_4_6"
+
+
+@pytest.mark.parametrize(("name", "status"), [("discovery", 0), ("discovery_module_missing", 223)])
+def test_all_gpus_are_listed_where_an_optional_module_is_missing(
+    dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch, name: str, status: int
+) -> None:
+    said = (RECORDED / f"{name}.out").read_bytes()
+    monkeypatch.setattr(dcgmi, "run", lambda *_: (status, said))
+    assert [(gpu["id"], gpu["status"]) for gpu in dcgmi.gpus()] == [(n, 1) for n in range(8)]
+    assert dcgmi.gpus()[7]["uuid"] == "GPU-00000007-1111-2222-3333-444444444447"
+
+
+@pytest.mark.parametrize("cut", [0, 40, 400, 1500])
+def test_a_list_that_is_not_whole_is_none(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
+    said = (RECORDED / "discovery.out").read_bytes()[:cut]
+    monkeypatch.setattr(dcgmi, "run", lambda *_: (0, said))
+    with pytest.raises(Unavailable):
+        dcgmi.gpus()
+
+
+def test_a_lost_gpu_is_named(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(arguments: list[str], _deadline_s: float) -> tuple[int, bytes]:
+        return 0, (RECORDED / ("discovery_lost_all.out" if "-a" in arguments else "discovery_lost.out")).read_bytes()
+
+    monkeypatch.setattr(dcgmi, "run", run)
+    lost = dcgmi.gpus()[5]
+    assert lost == {
+        "id": 5, "status": 4, "pci": "00000000:6B:00.0", "uuid": "GPU-00000005-1111-2222-3333-444444444445",
+    }  # fmt: skip
+    assert [gpu["status"] for gpu in dcgmi.gpus()].count(1) == 7
+
+
+def test_an_engine_that_ended_meanwhile_is_no_pass(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dcgmi` would start an engine inside itself; its answer alone cannot be told from the real one's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        made = Dcgmi(str(DOUBLE / "dcgmi"), host=f"127.0.0.1:{server.getsockname()[1]}")
+        run = made.run
+
+        def ends(arguments: list[str], deadline_s: float) -> tuple[int, bytes]:
+            answer = run(arguments, deadline_s)
+            server.close()
+            return answer
+
+        monkeypatch.setattr(made, "run", ends)
+        with pytest.raises(Unavailable, match="no DCGM host engine"):
+            made.diagnose(1, None, deadline_s=60)
 
 
 def test_dcgmi_samples(dcgmi: Dcgmi, state: State) -> None:
@@ -405,7 +472,7 @@ def test_dcgmi_asks_for_no_field_that_it_has_not(dcgmi: Dcgmi, state: State) -> 
 def test_dcgmi_diagnostics(dcgmi: Dcgmi, state: State, script: dict[str, Any], level: int, answer: Answer) -> None:
     state.write(diag=script)
     status, output = dcgmi.diagnose(level, None, deadline_s=60)
-    assert read_diagnostic(output, status, level, range(4)).answer is answer
+    assert read_diagnostic(output, status, level, range(4), convictions=RULES).answer is answer
 
 
 def test_dcgmi_without_an_engine(state: State) -> None:
@@ -423,11 +490,13 @@ def test_a_late_diagnostic_is_killed_then_stopped_in_the_engine(dcgmi: Dcgmi, st
     with pytest.raises(Timeout):
         dcgmi.diagnose(1, None, deadline_s=1.0)
     status, output = dcgmi.diagnose(1, None, deadline_s=60)
-    assert "another diagnostic" in read_diagnostic(output, status, 1).reason, "it goes on without its client"
+    assert "another diagnostic" in read_diagnostic(output, status, 1, convictions=RULES).reason, (
+        "it goes on without its client"
+    )
     assert dcgmi.stop_diagnostic(10)
     state.write(diag={})
     status, output = dcgmi.diagnose(1, None, deadline_s=60)
-    assert read_diagnostic(output, status, 1).answer is Answer.PASS
+    assert read_diagnostic(output, status, 1, convictions=RULES).answer is Answer.PASS
 
 
 def arguments(listener: str, **changes: Any) -> dict[str, Any]:
@@ -454,7 +523,48 @@ def test_a_pass_on_fewer_gpus_than_promised_is_none(state: State, listener: str)
     state.content["gpus"][2]["status"] = "lost"
     state.write()
     made = diagnose(arguments(listener))
-    assert (made["result"], made["reason"]) == ("inconclusive", "3 GPUs were tested, 4 are promised")
+    assert (made["result"], made["reason"]) == ("inconclusive", "3 GPUs were tested, 4 are known to DCGM")
+    assert [item["kind"] for item in made["evidence"]] == ["unreadable"], "the agent's telemetry tells of the lost one"
+    made = diagnose(arguments(listener, promised=-1, tells_missing=True))
+    (lost, _) = made["evidence"]
+    assert (made["result"], lost["kind"], lost["where"]["gpu_uuid"]) == ("inconclusive", "gpu_lost", "GPU-00000002")
+    assert lost["data"]["convicts"] is True
+    assert "6 are promised" in diagnose(arguments(listener, promised=6))["reason"]
+
+
+def test_a_diagnostic_that_hangs_is_looked_at_again_after_it_was_told_to_stop(
+    state: State, listener: str, tmp_path: Path
+) -> None:
+    """The engine kills it some seconds later: the first two times it is not over yet."""
+    command = tmp_path / "dcgmi"
+    command.write_text(
+        f"""#!/bin/sh
+if [ -n "$DCGMI_STOP_DIAG_HOSTNAME" ]; then
+    echo x >> {tmp_path}/told
+    [ "$(wc -l < {tmp_path}/told)" -ge 3 ] && exit 0
+    exit 209
+fi
+[ "$1" = diag ] && exec sleep 600
+exec {DOUBLE}/dcgmi "$@"
+"""
+    )
+    command.chmod(0o755)
+    made = diagnose(arguments(listener, dcgmi=str(command), deadline_s=40.0, stop_s=30.0, deadlines_s=[1.0] * 4))
+    assert made["result"] == "inconclusive" and "it was stopped" in made["reason"], made["reason"]
+    assert len((tmp_path / "told").read_text().splitlines()) == 3
+
+
+def test_a_site_row_changes_what_a_diagnostic_says(state: State, listener: str, tmp_path: Path) -> None:
+    state.write(diag={"errors": [{"test": "software", "gpu": 1, "code": 80, "severity": 6}]})
+    assert diagnose(arguments(listener))["evidence"][0]["data"]["convicts"] is True
+    (tmp_path / "ours.toml").write_text(
+        '[[conviction]]\ndcgm = 80\ndrain = "no"\nremedy = "reset"\nsource = "this site"\n'
+    )
+    made = diagnose(arguments(listener, rules=str(tmp_path)))
+    assert (made["result"], made["evidence"][0]["data"]["convicts"]) == ("fail", False)
+    (tmp_path / "ours.toml").write_text("[[conviction]]\ndcgm = 80\n")
+    made = diagnose(arguments(listener, rules=str(tmp_path)))
+    assert made["result"] == "inconclusive" and "ours.toml" in made["reason"]
 
 
 # ------------------------------------------------------------------------------------------------- the probe itself
@@ -505,6 +615,41 @@ def test_the_probe_streams_samples(state: State) -> None:
     said = probe(lambda said: len(samples(said)) > 6 and any(message.get("health") == [] for message in said))
     assert {message["type"] for message in said} <= {"sample", "alive"}
     assert [event[:2] for message in samples(said) for event in message["events"]] == [[1, 79]]
+
+
+def test_a_module_that_is_missing_leaves_the_rest_of_telemetry(state: State) -> None:
+    state.write(modules_missing=["health", "profiling"])
+    state.xid(1, 79)
+    said = probe(lambda said: len(samples(said)) > 4)
+    full = [message for message in samples(said) if message["full"]]
+    assert {message["type"] for message in said} <= {"sample", "alive"}
+    assert full[-1]["gpus"][0]["fields"]["150"] == 38
+    assert full[-1]["missing"].keys() == {"health", "traffic"} and "-33" in full[-1]["missing"]["health"]
+    assert [event[:2] for message in samples(said) for event in message["events"]] == [[1, 79]]
+    assert all("health" not in message for message in full)
+
+
+def test_a_frozen_engine_is_given_up_after_the_limit_of_a_connection(state: State) -> None:
+    """It accepts the connection and answers nothing for ten minutes; the bindings' own limit does not hold there."""
+    state.write(hang_s=600)
+    said = probe(lambda said: any(message["type"] == "unreadable" for message in said), connect_s=0.5)
+    assert "does not answer within 0.5 s" in said[-1]["reason"]
+
+
+def test_all_gpus_lost_are_lost_gpus_and_no_missing_telemetry(state: State) -> None:
+    for gpu in state.content["gpus"]:
+        gpu["status"] = "lost"
+    state.write()
+    said = probe(lambda said: len(samples(said)) > 2)
+    assert {gpu["status"] for message in samples(said) for gpu in message["gpus"]} == {4}
+
+
+def test_every_sample_counts_gpus_by_their_device_files(state: State) -> None:
+    for number, gpu in enumerate(state.content["gpus"]):
+        gpu["minor"] = 7 - number
+    state.write()
+    said = probe(lambda said: len(samples(said)) > 5)
+    assert {tuple(gpu["minor"] for gpu in message["gpus"]) for message in samples(said)} == {(7, 6, 5, 4)}
 
 
 def test_the_probe_without_anything_says_so_and_ends(state: State) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.dcgm import NOT_VALID, Bindings, DcgmRefusal, HostEngine
+from sentinel.adapters.gpu.dcgm import NOT_VALID, Bindings, DcgmRefusal, HostEngine
 from sentinel.errors import Unavailable
-from sentinel.evidence.gpu_samples import FAST, MINOR, PCI_BUS_ID, WATCHED
+from sentinel.evidence.gpu_samples import FAST, MINOR, PCI_BUS_ID, SLOW, WATCHED
 
 FOLDERS = [folder for folder in os.environ.get("SENTINEL_DCGM_BINDINGS", "").split(":") if folder]
 pytestmark = pytest.mark.skipif(not FOLDERS, reason="SENTINEL_DCGM_BINDINGS names no folder of DCGM's bindings")
@@ -228,16 +228,15 @@ def test_identity_and_status_of_every_gpu(engine: HostEngine) -> None:
         {"id": 0, "uuid": "GPU-00000000", "pci": "00000000:1B:00.0", "status": 1},
         {"id": 1, "uuid": "GPU-00000001", "pci": "00000000:1C:00.0", "status": 4},
     ]
-    assert engine.statuses([1, 0]) == {1: 4, 0: 1}
 
 
 def test_what_the_probe_watches_is_watched_as_far_as_the_release_has_it(engine: HostEngine, library: Library) -> None:
-    engine.watch("fields", [0, 1], [*WATCHED, MINOR, PCI_BUS_ID])
+    engine.watch("fields", [0, 1], [*WATCHED, *SLOW, MINOR, PCI_BUS_ID])
     engine.watch("events", [0, 1], [230])
     engine.watch("fast", [0, 1], FAST)
     engine.refresh()
     latest = engine.latest("fields")
-    asked = {*WATCHED, MINOR, PCI_BUS_ID}
+    asked = {*WATCHED, *SLOW, MINOR, PCI_BUS_ID}
     assert set(latest[0]) == asked & library.known
     assert set(engine.unknown_fields) == asked - library.known
     assert {150, 155, 310, 311, 395, 396, 202, 238, 409} <= set(latest[0]), "what every release has"

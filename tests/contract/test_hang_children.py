@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli import hang_read
-from sentinel.cli.hang_read import Found, read_all
-from sentinel.collectives import RankTrace, Unreadable
+from sentinel.cli.offline import hang_input
+from sentinel.cli.offline.hang_input import Found, read_all
+from sentinel.model.collectives import RankTrace, Unreadable
 
 DUMP = {
     "version": "2.10",
@@ -49,7 +49,7 @@ def test_no_file_is_no_child() -> None:
 def test_a_reader_that_hangs_or_dies_costs_one_dump(
     dumps: list[Path], monkeypatch: pytest.MonkeyPatch, how: str, reason: str
 ) -> None:
-    plain = hang_read._read
+    plain = hang_input._read
 
     def hostile(file: Path) -> Found:
         if file.name.endswith(("_1", "_4")):
@@ -58,7 +58,7 @@ def test_a_reader_that_hangs_or_dies_costs_one_dump(
             time.sleep(60)
         return plain(file)
 
-    monkeypatch.setattr(hang_read, "_read", hostile)  # children are forks of ours
+    monkeypatch.setattr(hang_input, "_read", hostile)  # children are forks of ours
     found = read(dumps, deadline_s=5.0)
     for rank, item in ((int(name[-1]), item) for name, item in found.items()):
         if rank in (1, 4):
@@ -68,9 +68,9 @@ def test_a_reader_that_hangs_or_dies_costs_one_dump(
 
 
 def test_want_of_memory_is_said(dumps: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hang_read, "MEMORY_BYTES", 600 << 20)
-    plain = hang_read._read
-    monkeypatch.setattr(hang_read, "_read", lambda file: plain(file) if "_2" not in file.name else bytes(4 << 30))  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(hang_input, "MEMORY_BYTES", 600 << 20)
+    plain = hang_input._read
+    monkeypatch.setattr(hang_input, "_read", lambda file: plain(file) if "_2" not in file.name else bytes(4 << 30))  # type: ignore[arg-type, return-value]
     found = read(dumps)
     item = found["trace_rank_2"]
     assert isinstance(item, Unreadable) and "takes more than 600 MiB" in item.reason

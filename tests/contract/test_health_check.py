@@ -18,9 +18,9 @@ from fake_node_daemon import FakeDaemon
 from node_process import running_munged
 
 from sentinel.adapters.munge import Munge
-from sentinel.adapters.rules_files import load_rules
 from sentinel.classify import History, classify
-from sentinel.model import Incident
+from sentinel.config.rules_files import load_rules
+from sentinel.model.records import Incident
 from sentinel.wire import evidence_from
 
 ROOT = Path(__file__).parents[2]
@@ -124,10 +124,73 @@ def test_what_is_late_or_unreadable_is_no_pass_and_no_fault(node: Node, script: 
     assert node.prolog().returncode == 0
 
 
-def test_a_gpu_that_gres_promises_and_is_not_there_is_no_pass(node: Node) -> None:
+def test_a_gpu_that_gres_promises_and_is_not_there_is_proof(node: Node) -> None:
     node.check(SENTINEL_GPUS="8")
-    assert node.verdict.startswith("UNKNOWN ")
-    assert "2 GPUs" in node.verdict
+    assert node.verdict.startswith("BAD ") and "gpu_lost 2 GPUs found, 8 promised" in node.verdict
+    assert node.prolog().returncode == 1
+    (node.run / "verdict").unlink()
+    engine = {"SENTINEL_DCGM_HOST": node.environment["SENTINEL_DCGM_HOST"]}
+    assert node.prolog(**engine, SENTINEL_GPUS="8").returncode == 1, "the slow way alike"
+    assert node.prolog(**engine).returncode == 0, "nobody promised more"
+
+
+def test_a_gpu_that_the_driver_lost_is_proof_although_level_1_passes(node: Node) -> None:
+    gpus = [
+        {"index": n, "uuid": f"GPU-{n}", "pci": "0000:1b:00.0", "status": "lost" if n == 1 else "ok"} for n in range(2)
+    ]
+    (node.folder / "gpus.json").write_text(json.dumps({"gpus": gpus}))
+    engine = {"SENTINEL_DCGM_HOST": node.environment["SENTINEL_DCGM_HOST"]}
+    refused = node.prolog(**engine)
+    assert (refused.returncode, "GPU-1" in refused.stderr) == (1, True), refused.stderr
+    node.check()
+    assert node.verdict.startswith("BAD ") and "gpu_lost" in node.verdict
+
+
+CONVICTING = [(80, 6), (46, 5), (85, 6), (132, 4), (126, 2), (125, 6), (52, 2)]
+NOT_CONVICTING = [(29, 5), (24, 2), (62, 4), (25, 6), (5, 1)]
+
+
+@pytest.mark.parametrize(("code", "severity"), [*CONVICTING, *NOT_CONVICTING])
+def test_prolog_and_health_check_refuse_for_the_same_codes(node: Node, code: int, severity: int) -> None:
+    node.gpus(errors=[{"test": "software", "gpu": 1, "code": code, "severity": severity}])
+    convicts = (code, severity) in CONVICTING
+    engine = {"SENTINEL_DCGM_HOST": node.environment["SENTINEL_DCGM_HOST"]}
+    assert node.prolog(**engine).returncode == (1 if convicts else 0)
+    node.check()
+    assert node.verdict.startswith("BAD ") is convicts
+
+
+def test_a_sites_rules_change_the_prolog_too(node: Node) -> None:
+    (node.folder / "rules").mkdir()
+    (node.folder / "rules" / "ours.toml").write_text(
+        '[[conviction]]\ndcgm = 118\ndrain = "no"\nremedy = "reset"\nsource = "this site"\n'
+    )
+    node.gpus(**BAD)
+    engine = {"SENTINEL_DCGM_HOST": node.environment["SENTINEL_DCGM_HOST"]}
+    assert node.prolog(**engine).returncode == 1
+    assert node.prolog(**engine, SENTINEL_RULES=str(node.folder / "rules")).returncode == 0
+    (node.run / "rules_dir").write_text(f"{node.folder}/rules\n")  # as the agent leaves it
+    assert node.prolog(**engine).returncode == 0
+    (node.folder / "rules" / "ours.toml").write_text("[[conviction]\n")
+    done = node.prolog(**engine)
+    assert (done.returncode, "ours.toml" in done.stderr) == (0, True), "rules that cannot be read refuse no node"
+
+
+def test_an_engine_on_a_unix_socket(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "dcgm.sock"
+    node.gpus(**BAD)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(64)
+        assert node.prolog(SENTINEL_DCGM_HOST=f"unix://{path}").returncode == 1
+        node.check(SENTINEL_DCGM_HOST=str(path))
+        assert node.verdict.startswith("BAD ")
+    assert node.prolog(SENTINEL_DCGM_HOST=f"unix://{path}", SENTINEL_FRESH_S="0").returncode == 1, (
+        "its verdict still holds"
+    )
+    (node.run / "verdict").unlink()
+    path.unlink()
+    assert node.prolog(SENTINEL_DCGM_HOST=f"unix://{path}").returncode == 0, "no engine, no proof"
 
 
 @pytest.mark.parametrize(

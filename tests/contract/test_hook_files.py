@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.agent.collectors.jobs import read_job
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -84,11 +86,22 @@ def test_a_fresh_bad_refuses_the_node_and_says_why(hooks: Hooks) -> None:
     assert not (hooks.run / "jobs" / "31.json").exists()
 
 
+def test_where_draining_is_only_observed_no_node_is_refused_and_it_is_said(hooks: Hooks) -> None:
+    """Slurm would drain the node: observe mode changes nothing anywhere."""
+    hooks.verdict("BAD", rest="gpu_lost a GPU is lost")
+    (hooks.run / "drain_mode").write_text("observe\n")
+    done = hooks("prolog/10-sentinel")
+    assert done.returncode == 0 and "would be refused: gpu_lost" in done.stderr
+    assert hooks.job()["job"] == "31"
+    (hooks.run / "drain_mode").write_text("act\n")
+    assert hooks("prolog/10-sentinel").returncode == 1
+
+
 def test_the_age_goes_by_the_uptime_not_by_a_clock_that_jumped(hooks: Hooks) -> None:
     uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
     (hooks.run / "verdict").write_text(f"BAD {int(time.time()) - 86400} gpu_lost lost\n{uptime_s - 2}\n")
     assert hooks("prolog/10-sentinel").returncode == 1
-    (hooks.run / "verdict").write_text(f"BAD {int(time.time())} gpu_lost lost\n{uptime_s - 900}\n")
+    (hooks.run / "verdict").write_text(f"BAD {int(time.time())} gpu_lost lost\n{max(0, uptime_s - 900)}\n")
     assert hooks("prolog/10-sentinel").returncode == 0
 
 
@@ -208,6 +221,15 @@ def test_names_that_need_escaping(hooks: Hooks) -> None:
     assert hooks.job()["stdout"] == name
 
 
+@pytest.mark.parametrize("name", [b"/data/\xff\xfe-%j.out", b"/data/\xed\xa0\x80.out", b'/data/\xc3".out'])
+def test_a_name_that_is_no_text_reaches_the_agent_with_its_bytes(hooks: Hooks, name: bytes) -> None:
+    hooks.verdict("OK")
+    found = hooks("prolog/10-sentinel", SLURM_JOB_STDOUT=os.fsdecode(name), SLURM_JOB_WORK_DIR=os.fsdecode(name))
+    assert found.returncode == 0
+    job = read_job(hooks.run / "jobs" / "31.json")
+    assert (job.job, job.attempt, os.fsencode(job.stdout), os.fsencode(job.work_dir)) == (31, 2, name, name)
+
+
 def test_a_run_folder_that_cannot_be_written_refuses_nobody(hooks: Hooks, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert hooks("prolog/10-sentinel", SENTINEL_RUN_DIR=str(tmp_path / "file")).returncode == 0
@@ -224,7 +246,7 @@ def fake_dcgmi(folder: Path, script: dict[str, object]) -> dict[str, str]:
     [
         ({}, 0),
         ({"errors": [{"test": "software", "gpu": 1, "code": 118, "severity": 2}]}, 1),
-        ({"errors": [{"test": "software", "gpu": 1, "code": 85, "severity": 6}]}, 0),
+        ({"errors": [{"test": "software", "gpu": 1, "code": 85, "severity": 6}]}, 1),
         ({"errors": [{"test": "software", "gpu": 1, "code": 29, "severity": 5}]}, 0),
         ({"busy": True}, 0),
         ({"truncate": 400, "errors": [{"test": "software", "gpu": 1, "code": 118, "severity": 2}]}, 0),
@@ -265,6 +287,18 @@ def test_the_resume_point_reaches_the_job(hooks: Hooks, tmp_path: Path) -> None:
         "export SENTINEL_INCIDENT=i1",
     ]
     assert "print restarted from step 40 `id` $(id)" in lines
+
+
+@pytest.mark.parametrize("attack", ["folder", "link"])
+def test_a_resume_point_that_others_can_have_written_is_not_used(hooks: Hooks, tmp_path: Path, attack: str) -> None:
+    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_PATH=/theirs/step_40")
+    folder = tmp_path / "resume"
+    if attack == "folder":
+        folder.chmod(0o1777)
+    else:
+        (folder / "31.env").rename(tmp_path / "theirs.env")
+        (folder / "31.env").symlink_to(tmp_path / "theirs.env")
+    assert "export" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
 
 
 @pytest.mark.parametrize(
@@ -329,6 +363,38 @@ def test_the_end_of_a_job_is_a_file_in_the_daemons_folder(hooks: Hooks, tmp_path
     assert {path.name.rpartition(".")[0] for path in events.iterdir()} == {"job_ended.31"}
 
 
+def test_news_for_the_daemon_follow_no_link_of_its_making(hooks: Hooks, tmp_path: Path) -> None:
+    """Its account may write there, too: what SlurmUser owns must not be emptied through a link with a guessed name."""
+    events, owned = tmp_path / "events", tmp_path / "job_state"
+    events.mkdir()
+    owned.write_text("Slurm's own")
+    hook = (ROOT / "epilog" / "slurmctld-sentinel").read_text().replace("$$", "1")  # the process's number, guessed
+    (tmp_path / "hook").write_text(hook)
+    (events / "job_ended.31.1").symlink_to(owned)
+    (events / "job_ended.32.1").symlink_to(tmp_path / "made")
+    for job in ("31", "32"):
+        subprocess.run(
+            ["sh", str(tmp_path / "hook")], timeout=60, check=True, stderr=subprocess.DEVNULL,
+            env={**hooks.environment, "SENTINEL_EVENTS": str(events), "SLURM_JOB_ID": job, "SENTINEL_PYTHON": "true"},
+        )  # fmt: skip
+    assert owned.read_text() == "Slurm's own"
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("slow", ["", 'quote"d'])
+def test_others_can_write_nothing_of_what_the_agent_believes(hooks: Hooks, slow: str) -> None:
+    """Also under a slurmd that masks nothing: the agent takes whose a job's files are from here."""
+    (hooks.run / "ended").mkdir()
+    hooks.verdict("OK")
+    for hook in ("prolog/10-sentinel", "epilog/10-sentinel"):
+        subprocess.run(
+            ["sh", "-c", f"umask 0; exec {ROOT / hook}"], timeout=60, check=True,
+            env={**hooks.environment, "SLURM_JOB_WORK_DIR": slow},
+        )  # fmt: skip
+        made = [path for name in ("jobs", "ended") for path in (hooks.run / name).iterdir()]
+        assert made and all(path.stat().st_mode & 0o022 == 0 for path in made)
+
+
 @pytest.mark.parametrize("job", ["31", "../31", "3 1", "$(touch x)", ""])
 def test_where_no_file_can_be_left_the_daemon_is_asked(hooks: Hooks, tmp_path: Path, job: str) -> None:
     (tmp_path / "here").mkdir()
@@ -384,9 +450,10 @@ def test_a_folder_that_cannot_be_read_drains_nobody(hooks: Hooks, tmp_path: Path
     """As when somebody hardened /run/sentinel, or the hooks run confined."""
     hooks.verdict("BAD", rest="gpu_lost lost")
     hooks.run.chmod(0o700)
+    # Through a pipe: that account need not be able to enter this checkout.
     done = subprocess.run(
-        [str(ROOT / file)], env={**hooks.environment, "SENTINEL_HOME": "/"}, user=65534, group=65534, extra_groups=[],
-        capture_output=True, text=True, timeout=60, check=False, cwd="/",
+        ["sh"], input=(ROOT / file).read_text(), env={**hooks.environment, "SENTINEL_HOME": "/"},
+        user=65534, group=65534, extra_groups=[], capture_output=True, text=True, timeout=60, check=False, cwd="/",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

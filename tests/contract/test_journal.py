@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.journal import Journal
-from sentinel.adapters.kmsg import Record
-from sentinel.agent.kernel import KernelWatch
+from sentinel.adapters.host.journal import Journal
+from sentinel.adapters.host.kmsg import Record
+from sentinel.agent.collectors.kernel_log import KernelWatch
 from sentinel.agent.settings import AgentSettings, Kernel
 from sentinel.errors import Denied, Unavailable
 
 JOURNALCTL = """#!{python} -u
 import json, os, sys, time
+sys.stdout.reconfigure(errors="surrogateescape")
 folder = os.path.dirname(os.path.abspath(__file__))
 with open(folder + "/asked", "a") as stream:
     stream.write(json.dumps(sys.argv[1:]) + "\\n")
@@ -30,7 +31,8 @@ if "--follow" not in sys.argv:
 after = [int(word.partition("=")[2]) for word in sys.argv if word.startswith("--after-cursor=")]
 place = after[0] if after else 0
 while not os.path.exists(folder + "/over"):
-    lines = open(folder + "/lines").read().splitlines() if os.path.exists(folder + "/lines") else []
+    said = folder + "/lines"
+    lines = open(said, errors="surrogateescape").read().splitlines() if os.path.exists(said) else []
     for line in lines[place:]:
         place += 1
         print(line.replace("@@", str(place)))
@@ -101,6 +103,29 @@ def test_journald_gives_the_same_records_as_the_device(journald: Journald) -> No
     assert followed[1][-2:] == ["--after-cursor=4", "_TRANSPORT=kernel"]
 
 
+def test_bytes_that_are_no_text_hide_no_line(journald: Journald) -> None:
+    journald.say("half a pair \ud800", 5_000_001)
+    journald.say("bytes @", 5_000_002)
+    lines = journald.folder / "lines"
+    lines.write_bytes(lines.read_bytes().replace(b'@"', b'\xff"'))
+    source = Journal(str(journald.command), boot="b1")
+    assert [record.text for record in take(source, 2)] == ["half a pair \\ud800", "bytes \\xff"]
+    assert source.unparsable == 0
+    source.close()
+
+
+def test_a_message_stays_whole_and_without_a_facility_it_is_nobodys(journald: Journald) -> None:
+    """What stands behind a line end says whose the message is: a packet that a rule logs, for one."""
+    packet = "NVRM: Xid (PCI:0000:3b:00): 79\nIN=lo OUT= MAC= SRC=127.0.0.1 DST=127.0.0.1 LEN=84"
+    journald.say(packet, 5_000_001)
+    journald.say("of whom?", 5_000_002, SYSLOG_FACILITY=None)
+    source = Journal(str(journald.command), boot="b1")
+    first, second = take(source, 2)
+    source.close()
+    assert first.text == packet
+    assert second.facility != 0
+
+
 def test_a_user_who_may_not_read_the_journal_is_told(journald: Journald) -> None:
     (journald.folder / "denied").touch()
     with pytest.raises(Denied, match="systemd-journal"):
@@ -130,7 +155,7 @@ def test_the_watch_reads_journald_where_the_device_may_not_be_read(
     def denied(*_: object, **__: object) -> None:
         raise Denied("/dev/kmsg: Operation not permitted")
 
-    monkeypatch.setattr("sentinel.agent.kernel.KernelLog", denied)
+    monkeypatch.setattr("sentinel.agent.collectors.kernel_log.KernelLog", denied)
     settings = AgentSettings(state=str(tmp_path), kernel=Kernel(journalctl=str(journald.command)))
     watch = KernelWatch("n1", settings, lambda records, now: [], lambda item: None)
     source, state = watch._open()

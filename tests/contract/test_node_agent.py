@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fake_node_daemon import FakeDaemon
-from node_process import PATIENCE_S, ROOT, Node, running_munged, running_node
+from node_process import JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
 from sentinel.adapters.munge import Munge
 from sentinel.errors import Denied, Unavailable
@@ -28,8 +29,8 @@ def munge_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, munge_socket: str) -> Iterator[Node]:
-    with running_node(tmp_path, munge_socket) as made:
+def node(munge_socket: str) -> Iterator[Node]:
+    with open_folder() as folder, running_node(folder, munge_socket) as made:
         yield made
 
 
@@ -39,7 +40,10 @@ XID = "NVRM: Xid (PCI:0000:1c:00): 79, pid='<unknown>', name=<unknown>, GPU has 
 def test_credentials_of_munge(munge_socket: str) -> None:
     credentials = Munge(munge_socket)
     made = credentials.encode(b"\x00payload")
-    assert credentials.decode(made) == (b"\x00payload", os.getuid(), os.getgid())
+    signed = credentials.decode(made)
+    assert (signed.payload, signed.uid, signed.gid) == (b"\x00payload", os.getuid(), os.getgid())
+    assert signed.lives_s == 300.0 and signed.made_s == pytest.approx(time.time(), abs=5)
+    assert signed.address == "" or ipaddress.ip_address(signed.address).version == 4
     with pytest.raises(Denied, match=r"[Rr]eplay"):
         credentials.decode(made)
     with pytest.raises(Denied):
@@ -143,29 +147,35 @@ def test_the_log_of_a_job(node: Node) -> None:
     log = node.job()
     node.knows(7)
     log.write_text("starting\nRuntimeError: CUDA error: uncorrectable ECC error encountered\n")
+    os.chown(log, JOB_UID, JOB_GID)  # as Slurm writes it
     found = node.heard("ecc-uncorrectable")
     assert (found["source"], found["trust"], found["where"]["job"], found["line"]) == ("job_log", "user", 7, 2)
     (node.folder / "run" / "jobs" / "7.json").unlink()
     node.knows()
 
 
-def test_orders_are_carried_out(node: Node, tmp_path: Path) -> None:
-    task = subprocess.Popen(["sleep", "60"], env={**os.environ, "SLURM_JOB_ID": "4711", "SLURM_PROCID": "2"})
+def test_orders_are_carried_out(node: Node) -> None:
+    node.job()
+    node.knows(7)
+    user = JOB_UID if os.getuid() == 0 else None
+    task = subprocess.Popen(["sleep", "60"], env={**os.environ, "SLURM_JOB_ID": "7", "SLURM_PROCID": "2"}, user=user)
     try:
         until_s = time.monotonic() + PATIENCE_S
         while Path(f"/proc/{task.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":  # it is still starting
             assert time.monotonic() < until_s
             time.sleep(0.05)
-        node.daemon.order("tasks", "task_states", {"job": 4711})
+        node.daemon.order("tasks", "task_states", {"job": 7})
         assert node.daemon.wait(lambda: "tasks" in node.daemon.results, PATIENCE_S)
     finally:
         task.kill()
         task.wait()
     (found,) = node.daemon.results["tasks"]["result"]["tasks"]
     assert (found["pid"], found["rank"], found["state"], found["leaf"]) == (task.pid, 2, "S", True)
-    root = tmp_path / "checkpoints"
+    root = node.folder / "checkpoints"
     root.mkdir()
-    arguments = {"job": 7, "uid": os.getuid(), "gid": os.getgid(), "level": "structural",
+    node.job()
+    node.knows(7)
+    arguments = {"job": 7, "level": "structural", "before_step": None,
                  "roots": [{"tier": "local", "path": str(root)}, {"tier": "global", "path": "/nowhere/at/all"}]}  # fmt: skip
     node.daemon.order("list", "inventory", arguments)
     assert node.daemon.wait(lambda: "list" in node.daemon.results, PATIENCE_S)

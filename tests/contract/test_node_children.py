@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent import children as module
-from sentinel.agent.children import Children, Ending, Program
+from sentinel.agent.process import children as module
+from sentinel.agent.process.children import Children, Ending, Program
 
 
 @pytest.fixture
@@ -97,6 +98,28 @@ def test_words_keep_a_child_alive(children: Children, heard: Heard) -> None:
     assert len(heard.messages) == 20
 
 
+def test_a_child_is_not_silent_for_the_time_in_which_we_stood_still_ourselves(heard: Heard) -> None:
+    """The agent was stopped, or its whole machine: what its probes did not say meanwhile is no hung driver."""
+    now_s = 100.0
+    made = Children(lambda: now_s)
+
+    def turns(*spans_s: float) -> None:
+        nonlocal now_s
+        for span_s in spans_s:
+            now_s += span_s
+            made.turn(0.0)
+
+    made.start(program(heard, "import time; time.sleep(60)", silent_s=10.0, total_s=30.0))
+    try:
+        turns(*[1.0] * 5, 600.0, *[1.0] * 4)
+        assert heard.endings == []
+        turns(1.0, 1.0)
+        assert [ending.silent for ending in heard.endings] == [True]
+    finally:
+        made.shut_down()
+        until(lambda: (made.turn(0.0), not made._stuck)[1])
+
+
 def test_words_do_not_lengthen_the_deadline_of_all(children: Children, heard: Heard) -> None:
     code = "import time\nwhile True: print('{\"n\":1}', flush=True); time.sleep(0.1)"
     children.start(program(heard, code, silent_s=5, total_s=1.0))
@@ -176,3 +199,23 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < until_s, "it never came"
         time.sleep(0.05)
+
+
+def test_no_files_left_is_an_ending_and_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", none_left)
+    ended: list[Ending] = []
+    children = Children()
+    assert children.start(Program("probe", ["true"], on_end=ended.append))
+    assert [(one.status, one.silent) for one in ended] == [(127, False)] and "Too many open files" in ended[0].stderr
+
+
+def test_a_child_that_says_too_much_is_killed(children: Children) -> None:
+    heard = Heard()
+    endless = python("import sys\nwhile True: sys.stdout.write('{\"x\": 1}\\n')")
+    children.start(Program("talks", endless, most_bytes=1 << 20, on_message=heard.message, on_end=heard.end))
+    heard.until(lambda: heard.endings)
+    assert "more than 1048576 bytes" in heard.endings[0].stderr and not children.running("talks")
+    assert len(heard.messages) <= (1 << 20) / 9 + 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_process import PATIENCE_S, ROOT, Node, running_munged, running_node
+from node_process import PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
 pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed")
 ALL = {"level": 2, "gpus": None, "yields": True}
@@ -22,11 +22,11 @@ def munge_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, munge_socket: str) -> Iterator[Node]:
+def node(munge_socket: str) -> Iterator[Node]:
     with socket.create_server(("127.0.0.1", 0)) as engine:  # dcgmi is asked only where a host engine listens
         port = engine.getsockname()[1]
         more = f'host = "127.0.0.1:{port}"\ndcgmi = "{ROOT}/deploy/lab/fake_dcgm/dcgmi"\n'
-        with running_node(tmp_path, munge_socket, more) as made:
+        with open_folder() as folder, running_node(folder, munge_socket, more) as made:
             yield made
 
 

@@ -10,7 +10,6 @@ import signal
 import socket
 import struct
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_process import PATIENCE_S, ROOT, Node, running_munged, running_node
+from node_process import PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
 from sentinel.checkpoints.packed import unpack
-from sentinel.classify.hang import analyse
-from sentinel.collectives import RankTrace
-from sentinel.evidence.flight_recorder_wire import from_wire
+from sentinel.classify.hang.analyse import analyse
+from sentinel.evidence.nccl.flight_recorder_wire import from_wire
+from sentinel.model.collectives import RankTrace
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed"),
@@ -124,17 +123,14 @@ class Ending:
 
 @contextmanager
 def started(munge_socket: str, more: str = "") -> Iterator[Ending]:
-    with tempfile.TemporaryDirectory(prefix="node-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)  # pytest's own folders are root's alone
-        with running_node(folder, munge_socket, more) as node:
-            made = Ending(node, folder / "home")
-            try:
-                yield made
-            finally:
-                for process in made.processes:
-                    process.kill()
-                    process.wait()
+    with open_folder() as folder, running_node(folder, munge_socket, more) as node:
+        made = Ending(node, folder / "home")
+        try:
+            yield made
+        finally:
+            for process in made.processes:
+                process.kill()
+                process.wait()
 
 
 @pytest.fixture
@@ -335,7 +331,7 @@ def checkpoint(ending: Ending, step: int) -> None:
 
 def test_local_checkpoints_are_listed_before_they_are_wiped(ending: Ending) -> None:
     ending.node.daemon.watch = [
-        {"job": 7, "attempt": 0, "uid": NOBODY, "gid": None, "first": True, "since_s": 0.0,
+        {"job": 7, "attempt": 0, "first": True, "since_s": 0.0,
          "roots": [{"tier": "local", "path": str(ending.work / "nvme")}]}
     ]  # fmt: skip
     checkpoint(ending, 20)
@@ -384,8 +380,9 @@ def test_the_prolog_answers_while_a_diagnostic_runs(munge_socket: str) -> None:
         dcgm = f'host = "127.0.0.1:{engine.getsockname()[1]}"\ndcgmi = "{ROOT}/deploy/lab/fake_dcgm/dcgmi"\n'
         with started(munge_socket, dcgm) as ending:
             ending.node.gpus(diag={"sleep_s": 60})
-            ending.node.daemon.order("deep", "diagnose", {"level": 2, "gpus": None}, deadline_s=120.0)
+            ending.node.daemon.order("deep", "diagnose", {"level": 2, "gpus": None, "yields": False}, deadline_s=120.0)
             wait_for(lambda: "order-begun id=deep" in ending.logged())
+            wait_for(lambda: (ending.node.folder / "run" / "drain_mode").read_text().strip() == "act")
             for word in ("OK", "BAD"):
                 assert ending.node.verdict(word)
                 done = subprocess.run(

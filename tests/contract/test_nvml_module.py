@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.nvml import LOST, OK, UNKNOWN, Nvml
+from sentinel.adapters.gpu.nvml import LOST, OK, UNKNOWN, Nvml
 from sentinel.errors import Unavailable
 
 pynvml: Any = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")

@@ -20,11 +20,11 @@ import pytest
 from prometheus_server import BINARY, PrometheusServer
 
 from sentinel.adapters.prometheus import Prometheus
-from sentinel.adapters.signals_files import load_signals
+from sentinel.config.settings import Prometheus as Settings
+from sentinel.config.signals_files import load_signals
 from sentinel.errors import Denied, FileError, ProtocolError, Refused, Timeout, Unavailable, UserError
 from sentinel.evidence.prometheus import Signal, evidence_of, holding
-from sentinel.model import Cause, Scope
-from sentinel.settings import Prometheus as Settings
+from sentinel.model.records import Cause, Scope
 
 needs_prometheus = pytest.mark.skipif(BINARY is None, reason="needs the program prometheus (Debian package prometheus)")
 Handle = Callable[[BaseHTTPRequestHandler], None]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.slurm_process import Answer, SlurmSaidNo
-from sentinel.adapters.slurm_pyslurm import Child, probe
+from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
+from sentinel.adapters.slurm.pyslurm_reader import Child, probe
 from sentinel.errors import Denied, Timeout, Unavailable
 
 ECHO = "import sys, json\nfor line in sys.stdin:\n    request = json.loads(line)\n"

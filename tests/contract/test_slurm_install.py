@@ -18,7 +18,7 @@ from fake_node_daemon import FakeDaemon
 from slurm_cluster import Cluster, missing
 
 from sentinel.adapters.munge import Munge
-from sentinel.adapters.slurm_commands import CommandWriter
+from sentinel.adapters.slurm.commands import CommandWriter
 from sentinel.errors import Refused
 
 ROOT = Path(__file__).parents[2]
@@ -216,3 +216,20 @@ def test_systemd_takes_the_units(unit: str, tmp_path: Path) -> None:
     )  # fmt: skip
     mine = [line for line in done.stderr.splitlines() if unit in line]
     assert mine == [], done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="optional: systemd-analyze is not installed")
+@pytest.mark.parametrize("unit", ["agent", "daemon"])
+def test_exposure_of_a_unit_is_what_the_documentation_states(unit: str) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--no-pager", "--offline=true", f"deploy/systemd/sentinel-{unit}.service"],
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+    )  # fmt: skip
+    if "unrecognized option" in done.stderr:
+        pytest.skip("optional: systemd-analyze is too old for --offline")
+    score = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
+    text = (ROOT / "docs/security.md").read_text()
+    stated = re.search(r"daemon's unit ([\d.]+) \(.*?the agent's ([\d.]+)\.", text)
+    assert score is not None and stated is not None, done.stderr
+    # Releases of systemd count a little differently.
+    assert float(score[1]) <= float(stated[2 if unit == "agent" else 1]) + 0.3

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from fake_slurm import FakeSlurm
 from slurm_cluster import Cluster
 from slurm_worlds import FakeWorld, RealWorld, World
 
-from sentinel.adapters import slurm_pyslurm
-from sentinel.adapters.slurm_commands import CommandReader, CommandWriter
-from sentinel.adapters.slurm_writer import REVOKED_S
+from sentinel.adapters.slurm import pyslurm_reader
+from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
+from sentinel.adapters.slurm.writer import REVOKED_S
 from sentinel.errors import Refused, Unavailable
-from sentinel.model import JobView
+from sentinel.model.records import JobView
+from sentinel.text import plain, text_of
 
 NO_JOB = 60_000_001
 DEADLINE_S = 60.0
@@ -48,10 +51,10 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         yield real
         real.reset()
         return
-    version, why_not = slurm_pyslurm.probe(settings, DEADLINE_S)
+    version, why_not = pyslurm_reader.probe(settings, DEADLINE_S)
     if not version:
         pytest.skip(f"optional: {why_not}")
-    over_pyslurm, writer, child = slurm_pyslurm.connect(environment=settings, deadline_s=20.0)
+    over_pyslurm, writer, child = pyslurm_reader.connect(environment=settings, deadline_s=20.0)
     real = RealWorld(cluster, over_pyslurm, writer)
     yield real
     await child.close()
@@ -133,6 +136,61 @@ async def test_users_words_forge_nothing(world: World, name: str) -> None:
     assert set(seen.nodes) <= set(world.names)
     if "/" not in name:
         assert seen.stdout == f"/tmp/{name} of {job}.log"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\xff\xfe evil",
+        b"half \xed\xa0\x80 a pair",
+        b"cut \xf0\x9f\x92",
+        b"x\xff\nJobId=1 JobState=FAILED|NodeName=n1 State=DOWN,\x1b[2J",
+        b'\xff"}], "nodes": [{"name": "n9"}], "x": "\\',
+        b"\\ud800 \\u0000 \\",
+        b"long \xff" + b"x" * 900,
+    ],
+    ids=range(7),
+)
+async def test_bytes_that_are_no_text_hide_nothing_and_forge_nothing(world: World, raw: bytes) -> None:
+    """While such a job waits or runs every other job and every node is seen, and its own fields are its own."""
+    before = (await world.reader.fleet()).jobs
+    words, shown = os.fsdecode(raw), text_of(raw)
+    other = world.submit(name="other")
+    job = world.submit(name=words, comment=f"c={words}", stdout=f"/tmp/{words[:2]}-%j.log")
+    held = world.submit(name=words, comment=words, held=True)
+    node = world.names[3]
+    world.person_drains(node, f"cable {words}")
+    await world.job(job, running)
+    fleet = await world.reader.fleet()
+    assert fleet.jobs.keys() - before.keys() == {other, job, held} and sorted(fleet.nodes) == world.names
+    assert not fleet.unread
+    seen = fleet.jobs[job]
+    assert (seen.name, seen.comment, seen.state, seen.restarts) == (shown, f"c={shown}", "running", 0)
+    assert set(seen.nodes) <= set(world.names)
+    # A backslash of the user's own switches Slurm's patterns off.
+    assert seen.stdout == (f"/tmp/{plain(words[:2])}-{job}.log" if words[0] != "\\" else f"/tmp/{words[1]}-%j.log")
+    assert (fleet.jobs[held].name, fleet.jobs[held].held, fleet.jobs[other].name) == (shown, True, "other")
+    assert fleet.nodes[node].drained and fleet.nodes[node].reason == f"cable {shown}"
+    assert await world.reader.job(held) == fleet.jobs[held] and await world.reader.node(node) == fleet.nodes[node]
+    with pytest.raises(Refused, match="cable"):
+        await world.writer.undrain(node)
+    await world.writer.requeue_hold(job)
+    assert (await world.job(job, waits_held)).name == shown
+
+
+@pytest.mark.parametrize("option", ["account", "wckey", "mcs-label", "chdir", "network", "mail-user"])
+async def test_bytes_in_any_option_hide_no_job(world: World, option: str) -> None:
+    if not isinstance(world, RealWorld):
+        pytest.skip("optional: only a real sbatch takes this option")
+    value = os.fsdecode(b"\xff\xed\xa0\x80")
+    if option == "chdir":
+        value = f"{world.cluster.folder}/jobs/{value}"
+        Path(value).mkdir(exist_ok=True)
+    job = world.cluster.submit("sleep 600\n", f"--{option}={value}")
+    fleet = await world.reader.fleet()
+    assert job in fleet.jobs and not fleet.unread and sorted(fleet.nodes) == world.names
+    if option == "chdir":
+        assert "/\\xff\\xed\\xa0\\x80/" in fleet.jobs[job].stdout
 
 
 async def test_an_exit_code_is_told_apart_from_a_signal(world: World) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from slurm_cluster import Cluster
 
-from sentinel.adapters.slurm import connect
-from sentinel.adapters.slurm_commands import CommandReader, CommandWriter
+from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
+from sentinel.adapters.slurm.connect import connect
+from sentinel.config.settings import Slurm
 from sentinel.errors import Denied, Timeout, Unavailable
-from sentinel.settings import Slurm
 
 
 def settings(cluster: Cluster) -> dict[str, str]:

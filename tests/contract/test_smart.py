@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.smart import Smartctl
+from sentinel.adapters.host.smart import Smartctl
 from sentinel.errors import ProtocolError, Timeout, Unavailable
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +73,11 @@ def test_what_disks_tell(command: Path) -> None:
         "spare_threshold": 10,
     }  # fmt: skip
     assert smartctl.health("/dev/sda", "sat") == {"disk": "sda", "passed": True, "reallocated": 8, "pending": 2}
+
+
+def test_a_disk_whose_name_is_no_text_tells_all_the_same(command: Path) -> None:
+    command.write_text('#!/bin/sh\nprintf \'{"model_name": "X\\377", "smart_status": {"passed": false}}\'\n')
+    assert Smartctl(str(command)).health("/dev/sda")["passed"] is False
 
 
 def test_a_disk_that_cannot_be_asked(command: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from datetime import timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from core_records import AT, ended, evidence, incident, job, later, plan, step, verdict
 
-from sentinel.adapters import store_tables
-from sentinel.adapters.store import Store, migrate
+from sentinel.adapters.store import loading, tables
+from sentinel.adapters.store.store import Store, migrate
 from sentinel.errors import Unavailable
-from sentinel.model import (
+from sentinel.model import changes
+from sentinel.model.records import (
     Cause,
     Evidence,
     Ground,
@@ -32,13 +33,17 @@ DRAIN = step(StepKind.DRAIN, node="n1")
 PLAN = plan(DRAIN, step(StepKind.RELEASE, job=101, attempt=0))
 
 
+def _unclaimed(store: Store, since: datetime) -> list[Evidence]:
+    return list(store.load(month=since, lately=since, evidence_ids=10).unclaimed)
+
+
 # --- schema ------------------------------------------------------------------------------------------------------------
 
 
 def test_migrations_make_the_tables_of_this_release(store: Store) -> None:
     with store.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
-        assert compare_metadata(context, store_tables.metadata) == []
+        assert compare_metadata(context, tables.metadata) == []
 
 
 def test_opening_again_migrates_nothing_and_keeps_everything(store: Store, url: str) -> None:
@@ -149,11 +154,37 @@ def test_retention_spares_what_incidents_refer_to(store: Store) -> None:
     assert store.evidence_since(later(-60)) == [kept, young]
 
 
+def test_attempts_that_run_are_loaded_however_old_and_ended_ones_for_a_week(store: Store) -> None:
+    month_s = -30 * 86400.0
+    store.commit([changes.AttemptSeen(job(1, started_s=month_s), 0, 900, 2.0)])
+    for number, days in ((2, 6.0), (3, 8.0)):
+        over = dataclasses.replace(job(number, state="failed", started_s=month_s), ended_at=later(-86400.0 * days))
+        store.commit([changes.AttemptSeen(over)])
+    found = store.load(month=AT, lately=AT, evidence_ids=10).recent_attempts
+    assert {row["job"]: row["last_step"] for row in found} == {1: 900, 2: None}
+
+
+def test_of_much_unclaimed_evidence_the_newest_is_taken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_MOST_EVIDENCE", 2)
+    items = [evidence(node=f"n{number}", at_s=number) for number in range(4)]
+    store.append(items)
+    assert _unclaimed(store, AT) == items[2:]
+
+
+def test_incidents_that_share_evidence_each_have_all_of_theirs(store: Store) -> None:
+    shared, own = evidence(node="n1", at_s=2.0), [evidence(node="n2", at_s=1.0), evidence(node="n3", at_s=3.0)]
+    store.append([shared, *own])
+    for number, item in enumerate(own):
+        store.save_incident(incident(item, shared, id=f"inc{number}"))
+    first, second = store.load(month=AT, lately=AT, evidence_ids=10).incidents
+    assert (first.evidence, second.evidence) == ((own[0], shared), (shared, own[1]))
+
+
 def test_unclaimed_is_what_no_incident_refers_to(store: Store) -> None:
     old, claimed, free = evidence(at_s=-10, node="n1"), evidence(node="n2"), evidence(at_s=1, node="n3")
     store.append([old, free, claimed])
     store.save_incident(incident(claimed))
-    assert store.unclaimed(AT) == [free]
+    assert _unclaimed(store, AT) == [free]
 
 
 # --- incidents ---------------------------------------------------------------------------------------------------------
@@ -177,7 +208,7 @@ def test_incident_that_grows_is_saved_with_all_of_its_evidence(store: Store, url
         store.save_incident(incident(*items[:count]))
     found = store.incident("inc1")
     assert found is not None and list(found.evidence) == items
-    assert store.unclaimed(AT) == []
+    assert _unclaimed(store, AT) == []
     again = Store(url)  # another daemon knows nothing of what the first one has linked
     try:
         again.save_incident(incident(*items))
@@ -201,11 +232,11 @@ def test_incident_that_was_forgotten_and_comes_again_is_whole(store: Store) -> N
 def test_open_incidents_are_all_that_are_not_closed(store: Store) -> None:
     for number, state in enumerate(IncidentState):
         store.save_incident(incident(id=str(state), state=state, opened_s=float(number)))
-    assert {i.id for i in store.open_incidents()} == {"open", "held", "watching"}
+    assert {i.id for i in store.open_incidents()} == {"open", "waiting", "held", "watching"}
     assert store.incident_ids(states=[IncidentState.CLOSED]) == ["closed"]
-    assert store.incident_ids(since=later(2.0)) == ["closed", "watching"]  # newest first
+    assert store.incident_ids(since=later(3.0)) == ["closed", "watching"]  # newest first
     assert [r["id"] for r in store.incident_rows(limit=2)] == ["closed", "watching"]
-    assert [r["id"] for r in store.incident_rows(since=later(3.0))] == ["closed"]
+    assert [r["id"] for r in store.incident_rows(since=later(4.0))] == ["closed"]
     assert store.incident_rows(job=7) == []
 
 

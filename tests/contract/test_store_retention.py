@@ -8,8 +8,8 @@ import random
 import pytest
 from core_records import AT, evidence, incident, job, later, plan, step, verdict
 
-from sentinel.adapters.store import Store
-from sentinel.model import IncidentState, Notice, Outcome, Result, StepKind
+from sentinel.adapters.store.store import Store
+from sentinel.model.records import IncidentState, Notice, Outcome, Result, StepKind
 
 FEDERATED = 2**32 - 5  # a job id with the cluster's number in its high bits
 DAY = 86_400.0

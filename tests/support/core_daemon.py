@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from core_world import ACT, Fate, Killed, World
 from prometheus_client import CollectorRegistry
 
-from sentinel.actions import Means
-from sentinel.adapters.rules_files import load_rules, rules_folder
-from sentinel.adapters.store import Store
+from sentinel.adapters.store.store import Store
 from sentinel.classify.ageing import Counter
-from sentinel.daemon.fleets import Fleets
-from sentinel.daemon.inquiry import Inquiry
-from sentinel.daemon.judge import Judge
-from sentinel.daemon.live import Live
-from sentinel.daemon.recover import Recover
-from sentinel.daemon.signals import Signals
-from sentinel.daemon.tell import Tell
+from sentinel.classify.history import WINDOW
+from sentinel.config.rules_files import load_rules, rules_folder
+from sentinel.config.settings import Judgement, Limits, Settings
+from sentinel.daemon.effects.ask_nodes import NodeQuestions
+from sentinel.daemon.effects.diagnostics import Diagnostics
+from sentinel.daemon.effects.perform import Effects
+from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
+from sentinel.daemon.ingest.trends import read_trends
+from sentinel.daemon.runner import Runner
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine import Engine, Transition, recovery
+from sentinel.engine.engine import HOUSEKEEPING
+from sentinel.engine.events import Started, TrendsRead
+from sentinel.engine.loading import state_of
 from sentinel.errors import Unavailable
 from sentinel.log import Log
-from sentinel.model import Evidence, Notice
-from sentinel.settings import Judgement, Limits, Settings
+from sentinel.model.records import Evidence, IncidentState, Notice
 from sentinel.telemetry import Telemetry
 
 RULES = load_rules([rules_folder()])
 # Silences in the stories are counted in seconds: the default may be tuned without another story of each.
 SETTINGS = Settings(modes=ACT, limits=Limits(drain_fraction=0.5), judgement=Judgement(stall_confirm=1.25))
+
+
+WAITS = ("timer wait:",)  # of plans that wait for a budget's hour or a breaker's window: minutes to hours
 
 
 class FakeSink:
@@ -63,6 +74,18 @@ class FakeOrders:
         return answer
 
 
+class SteppingView(ClusterView):
+    """A view in which restarted jobs print steps as the world says, besides those of evidence."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def first_step(self, job: int, attempt: int) -> int | None:
+        printed = super().first_step(job, attempt)
+        return printed if printed is not None or attempt == 0 else self._world.progress.first_step(job, attempt)
+
+
 class Daemon:
     """One run of the daemon. The store, Slurm and the sinks are there before it and after it."""
 
@@ -74,7 +97,7 @@ class Daemon:
         fate: Fate | None = None,
         settings: Settings = SETTINGS,
         orders: FakeOrders | None = None,
-        signals: Callable[[Daemon, Log], Signals] | None = None,
+        signals: Callable[[Daemon, Log], PrometheusSignals] | None = None,
         counters: Mapping[str, Counter] | None = None,
     ) -> None:
         fate = fate or Fate()
@@ -83,46 +106,72 @@ class Daemon:
         self.stream = io.StringIO()
         log, clock = Log(self.stream), world.slurm.clock
         self.telemetry = Telemetry(CollectorRegistry())
-        self.live = Live()
+        self.live = SteppingView(world)
         self.orders = orders or FakeOrders()
         means = world.means(fate)
-        means = Means(
-            clock=clock, reader=means.reader, writer=means.writer, ledger=self.store, checkpoints=means.checkpoints,
-            resume=means.resume, progress=means.progress, pending_s=90.0, confirm_s=600.0,
+        self.fleets = FleetSnapshots(means.reader, self.live, self.telemetry, log)
+        heard = signals(self, log) if signals is not None else None
+        self.counters = counters or {}
+        self.stored = world.store.load(month=clock.now() - WINDOW, lately=self._lately(settings), evidence_ids=1000)
+        state = state_of(
+            self.stored, self.live, rules=RULES, settings=settings, receivers=[sink.name for sink in sinks],
+            metrics=heard is not None,
         )  # fmt: skip
-        self.fleets = Fleets(means.reader, self.live, self.telemetry, log)
-        self.tell = Tell(
-            store=self.store, live=self.live, sinks=sinks, attempts=3, clock=clock, telemetry=self.telemetry, log=log
-        )
-        self.recover = Recover(
-            store=self.store, means=means, tell=self.tell, telemetry=self.telemetry, log=log, tell_within_s=5.0
-        )
-        self.judge = Judge(
-            store=self.store, live=self.live, fleets=self.fleets, inquiry=Inquiry(self.orders, self.live, clock),
-            rules=RULES, settings=settings, telemetry=self.telemetry, clock=clock, log=log,
-            decided=self.recover.decided, signals=signals(self, log) if signals is not None else None,
-            counters=counters,
-        )  # fmt: skip
-        self.recover.judge = self.judge
+        self.runner = Runner(Engine(state), self.store, clock=clock, telemetry=self.telemetry, log=log)
+        self.state = self.runner.state
+        self.fleets.observed, self.fleets.unanswered = self.runner.observed, self.runner.unobserved
+        means = dataclasses.replace(means, ledger=self.runner)
+        self.runner.perform = Effects(
+            means=means, fleets=self.fleets, inquiry=NodeQuestions(self.orders, self.live, clock), signals=heard,
+            diagnostics=Diagnostics(
+                orders=self.orders, store=self.store, live=self.live, counters=self.counters, clock=clock, log=log
+            ),
+            writer=means.writer,
+            sinks={sink.name: sink for sink in sinks}, attempts=3, clock=clock, telemetry=self.telemetry, log=log,
+        ).table  # fmt: skip
+
+    def _lately(self, settings: Settings) -> datetime:
+        return self.world.slurm.clock.now() - timedelta(seconds=settings.judgement.group_s)
 
     async def start(self) -> None:
         """As the daemon's root does it."""
-        self.tell.send_undelivered()
-        self.recover.carry_on()
-        await self.judge.carry_on()
+        with contextlib.suppress(Unavailable):
+            await self.fleets.take()
+        await self.runner.handle(Started(self.world.slurm.clock.now(), self.stored))
+
+    async def close(self, incident: str, reached: IncidentState, outcome: str) -> None:
+        """As at the end of a plan."""
+        out = Transition()
+        recovery.close(self.state, out, incident, reached, outcome, self.world.slurm.clock.now())
+        self.store.commit(out.changes)
+
+    async def housekeeping(self) -> None:
+        await self.runner.timer_due(HOUSEKEEPING)
+
+    async def look_back(self) -> None:
+        now = self.world.slurm.clock.now()
+        trends = read_trends(self.store, self.counters, now)
+        await self.runner.handle(TrendsRead(now, tuple(trend for trend in trends if trend.suspect)))
 
     async def observe(self, items: Iterable[Evidence]) -> bool:
         """Whether the sender got its acknowledgement."""
         try:
-            await self.judge.observe(list(items))
+            await self.runner.observe(list(items))
         except (Killed, Unavailable):
             return False
         return True
 
+    async def pass_time(self, seconds: float) -> None:
+        """Time passes on the fake clock, with a snapshot of Slurm at its end as a daemon takes them."""
+        await asyncio.sleep(seconds)
+        with contextlib.suppress(Unavailable):
+            await self.fleets.take()
+        await self.quiet()
+
     async def quiet(self) -> None:
-        """Until nothing is under way any more. What a kill left behind is gone with the process."""
+        """Until nothing is under way any more but waits. What a kill left behind is gone with the process."""
         mine = asyncio.current_task()
-        while others := asyncio.all_tasks() - {mine}:
+        while others := {task for task in asyncio.all_tasks() - {mine} if not task.get_name().startswith(WAITS)}:
             done, _ = await asyncio.wait(others, timeout=30.0, return_when=asyncio.FIRST_COMPLETED)
             assert done, f"stuck: {others}"
             for task in done:

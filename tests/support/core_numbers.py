@@ -11,9 +11,9 @@ from core_daemon import RULES, SETTINGS, Daemon, FakeSink
 from core_records import evidence
 from core_world import Fate, World
 
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import Evidence, Source, Where
-from sentinel.settings import Settings
+from sentinel.config.settings import Settings
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Evidence, Source, Where
 
 SIGNATURES = Signatures(RULES)
 GAP_S = 2.0  # between printed steps

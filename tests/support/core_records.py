@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from sentinel.model import (
+from sentinel.model.records import (
     Cause,
     Culprits,
     Evidence,

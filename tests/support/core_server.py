@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from core_daemon import SETTINGS
-from core_watch import Scene
+from core_daemon import SETTINGS, Daemon
 from core_world import World
 
 from sentinel import protocol
-from sentinel.daemon.changes import Changes
-from sentinel.daemon.events import Events
-from sentinel.daemon.orders import OrderBook
-from sentinel.daemon.server import Server
-from sentinel.daemon.views import Views
+from sentinel.config.settings import Daemon as DaemonSettings
+from sentinel.daemon.api.commands import OperatorCommands
+from sentinel.daemon.api.node_addresses import NodeAddresses
+from sentinel.daemon.api.node_requests import NodeRequests
+from sentinel.daemon.api.server import Server
+from sentinel.daemon.api.views import Views
+from sentinel.daemon.effects.orders import OrderBook
 from sentinel.errors import Denied, Unavailable
 from sentinel.log import Log
-from sentinel.settings import Daemon as DaemonSettings
+from sentinel.ports import Signed
 
 NODE, OPERATOR, RESEARCHER = 60001, 60002, 60003  # uids
 
@@ -30,10 +32,13 @@ NODE, OPERATOR, RESEARCHER = 60001, 60002, 60003  # uids
 class FakeCredentials:
     """``Credentials``; ``answers`` False: munged is gone."""
 
+    made_s: float | None
+
     def __init__(self, uid: int) -> None:
         self.uid, self.made = uid, 0
         self.used: set[str] = set()
         self.answers = True
+        self.address, self.made_s = "", None  # what the credentials of others say
 
     def encode(self, payload: bytes) -> str:
         if not self.answers:
@@ -41,12 +46,12 @@ class FakeCredentials:
         self.made += 1
         return f"{self.uid}:{self.made}:{base64.b64encode(payload).decode()}"
 
-    def decode(self, credential: str) -> tuple[bytes, int, int]:
+    def decode(self, credential: str) -> Signed:
         parts = credential.split(":")
         if len(parts) != 3 or not parts[0].isdecimal() or credential in self.used:
             raise Denied("not a credential, or used before")
         self.used.add(credential)
-        return base64.b64decode(parts[2]), int(parts[0]), 0
+        return Signed(base64.b64decode(parts[2]), int(parts[0]), 0, self.address, self.made_s)
 
 
 @dataclass
@@ -61,35 +66,34 @@ class Answer:
 class Served:
     """A running server; ``post`` signs as somebody unless told what to send instead."""
 
-    def __init__(self, world: World) -> None:
-        self.scene = Scene(world)
-        daemon, clock = self.scene.daemon, world.slurm.clock
+    def __init__(self, world: World, **settings_of_daemon: Any) -> None:
+        self.world = world
+        self.daemon = daemon = Daemon(world)
+        clock = world.slurm.clock
+        daemon.runner.seconds = lambda: clock.now().timestamp()
         self.orders, log = OrderBook(), Log(daemon.stream)
         self.credentials = FakeCredentials(0)
-        settings = DaemonSettings(
-            listen="127.0.0.1:0", trusted_uids=[NODE], operators=[OPERATOR], request_bytes=1 << 16
-        )
-        self.watch = self.scene.watch
+        given: dict[str, Any] = {"listen": "127.0.0.1:0", "trusted_uids": [NODE], "operators": [OPERATOR]}
+        settings = DaemonSettings(**given | {"request_bytes": 1 << 16} | settings_of_daemon)
+        self.names: dict[str, frozenset[str]] = defaultdict(frozenset)  # what names resolve to
+        self.nodes = NodeRequests(
+            live=daemon.live, runner=daemon.runner, orders=self.orders, telemetry=daemon.telemetry, clock=clock, log=log,
+            addresses=NodeAddresses(lambda: daemon.live.fleet, lambda: 0.0, self.names.__getitem__),
+            refuse_others=settings.node_addresses == "refuse",
+        )  # fmt: skip
         self.server = Server(
             settings=settings,
             credentials=self.credentials,
-            live=self.scene.live,
-            watch=self.watch,
-            judge=daemon.judge,
-            orders=self.orders,
-            events=Events(
-                live=self.scene.live, fleets=self.scene.fleets, judge=daemon.judge, watch=self.watch, clock=clock, log=log
-            ),
+            nodes=self.nodes,
             views=Views(
-                store=world.store, live=self.scene.live, fleets=self.scene.fleets, judge=daemon.judge,
+                store=world.store, live=daemon.live, fleets=daemon.fleets,
                 orders=self.orders, settings=SETTINGS, operators={0, OPERATOR}, clock=clock,
             ),
-            changes=Changes(
-                store=world.store, live=self.scene.live, clock=clock, reader=world.slurm, writer=world.slurm,
-                recover=daemon.recover, log=log,
+            changes=OperatorCommands(
+                store=world.store, live=daemon.live, clock=clock, reader=world.slurm, writer=world.slurm,
+                runner=daemon.runner, log=log,
             ),
             telemetry=daemon.telemetry,
-            clock=clock,
             log=log,
         )  # fmt: skip
         self.signers = {uid: FakeCredentials(uid) for uid in (0, NODE, OPERATOR, RESEARCHER)}
@@ -120,8 +124,8 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(world: World) -> AsyncIterator[Served]:
-    made = Served(world)
+async def serving(world: World, **settings_of_daemon: Any) -> AsyncIterator[Served]:
+    made = Served(world, **settings_of_daemon)
     await made.server.start()
     try:
         async with aiohttp.ClientSession() as made.session:

@@ -21,13 +21,25 @@ from fake_slurm import FakeClock, FakeSlurm
 
 from sentinel import policy
 from sentinel.actions import Means, Task
-from sentinel.adapters import store_tables
-from sentinel.adapters.store import Store
+from sentinel.adapters.store import tables
+from sentinel.adapters.store.store import Store
+from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.errors import Timeout
-from sentinel.intent import Intent
-from sentinel.model import Cause, Incident, JobView, Plan, Restart, Scalar, Scope, Verdict
+from sentinel.model.intent import Intent
+from sentinel.model.records import (
+    Cause,
+    Incident,
+    JobView,
+    Outcome,
+    Plan,
+    Restart,
+    Result,
+    Scalar,
+    Scope,
+    Step,
+    Verdict,
+)
 from sentinel.policy import Situation
-from sentinel.settings import Limits, Mode, Modes
 
 T = TypeVar("T")
 _real_sleep = asyncio.sleep
@@ -133,7 +145,7 @@ class FakeResume:
 
 
 class FakeProgress:
-    """The job prints a step ``after_s`` of running; waiting for it moves the clock."""
+    """The job prints a step ``after_s`` of running."""
 
     def __init__(self, slurm: FakeSlurm, *, after_s: float = 5.0, steps: bool = True) -> None:
         self._slurm, self._after_s, self._steps = slurm, after_s, steps
@@ -148,11 +160,19 @@ class FakeProgress:
         ran_s = self._slurm.clock.now().timestamp() - this.started
         return 201 if ran_s >= self._after_s else None
 
-    def ended(self, job: int, attempt: int) -> bool:
-        return False
 
-    async def changed(self, job: int, within_s: float) -> None:
-        await asyncio.sleep(within_s)
+class StoredSteps:
+    """``Steps`` over the store, for a single action without an engine."""
+
+    def __init__(self, store: Store, clock: FakeClock) -> None:
+        self._store, self._clock = store, clock
+
+    def outcome(self, incident: str, step: Step) -> Outcome | None:
+        return self._store.outcome(incident, step)
+
+    async def progressed(self, task: Task, data: Mapping[str, Scalar]) -> None:
+        self._store.intend(task.plan, task.step, self._clock.now())
+        self._store.record(task.plan, Outcome(task.step, Result.NOT_KNOWN, self._clock.now(), "", data))
 
 
 class World:
@@ -172,12 +192,12 @@ class World:
             clock=self.slurm.clock,
             reader=fate.wrap(self.slurm, "reader", only=lambda name: name in ("node", "job", "fleet")),
             writer=self.slurm,
-            ledger=fate.wrap(self.store, "ledger", only=lambda name: name in ("intend", "record")),
+            ledger=StoredSteps(self.store, self.slurm.clock),
             checkpoints=fate.wrap(self.checkpoints, "checkpoints"),
             resume=fate.wrap(self.resume, "resume"),
             progress=self.progress,
             pending_s=90.0,
-            confirm_s=600.0,
+            booted_at=self.slurm.booted_at,
         )
 
     async def decide(
@@ -225,7 +245,7 @@ USER = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD, a
 
 def clear(store: Store) -> None:
     with store.engine.begin() as connection:
-        for table in store_tables.metadata.sorted_tables:
+        for table in tables.metadata.sorted_tables:
             connection.execute(sa.delete(table))
 
 
@@ -253,7 +273,10 @@ class FakeSleep:
     they do would be another on a busy machine.
     """
 
+    _newest: FakeSleep | None = None  # who waits in an earlier world waits for ever
+
     def __init__(self, clock: FakeClock) -> None:
+        FakeSleep._newest = self
         self._clock = clock
         self._asleep: list[tuple[datetime, asyncio.Future[None]]] = []
         self._looking = False
@@ -274,6 +297,8 @@ class FakeSleep:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """When nothing else can run, go to the next time that somebody waits for; come again while anybody sleeps."""
         self._looking = False
+        if FakeSleep._newest is not self:
+            return
         self._asleep = [entry for entry in self._asleep if not entry[1].done()]  # without the cancelled
         if not self._asleep:
             return

@@ -102,11 +102,11 @@ class FakeDaemon:
             request.close_connection = True
             return
         credential = request.headers[HEADER]
-        payload, uid, _ = self.credentials.decode(credential)
-        if payload != digest_of(request.path, body):
+        signed = self.credentials.decode(credential)
+        if signed.payload != digest_of(request.path, body):
             self._answer(request, 401, credential, {"error": "wrong signature"})
             return
-        answer = self._handle(request.path, json.loads(body), uid)
+        answer = self._handle(request.path, json.loads(body), signed.uid)
         self._answer(request, 200, credential, answer)
 
     def _answer(self, request: BaseHTTPRequestHandler, status: int, credential: str, answer: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ class FakeDaemon:
             answer: dict[str, Any] = {}
             if path == HEARTBEAT:
                 self.heartbeats.append(body)
-                answer = {"at": datetime.now(UTC).isoformat(), "watch": self.watch}
+                answer = {"at": datetime.now(UTC).isoformat(), "watch": self.watch, "drain_mode": "act"}
             elif path == EVIDENCE:
                 self.batches.append(body)
                 self.evidence.extend((now_s, item) for item in body["items"])

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from core_records import evidence
 
-from sentinel.adapters.store import Store
-from sentinel.model import (
+from sentinel.adapters.store.store import Store
+from sentinel.model.records import (
     Alternative,
     Cause,
     Culprits,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,9 @@ from sentinel.adapters.munge import Munge
 from sentinel.errors import Unavailable
 
 ROOT = Path(__file__).parents[2]
+# Whose jobs are: never root's, whose files no agent touches (nobody, where root runs the tests).
+JOB_UID = os.getuid() or 65534
+JOB_GID = os.getgid() if os.getuid() else 65534
 PATIENCE_S = 90.0  # far above what anything takes here: the machine may be busy
 
 
@@ -139,10 +143,18 @@ silent_s = 2.0
 
     def job(self, job: int = 7, attempt: int = 0, **changes: str) -> Path:
         log = self.folder / f"job-{job}.out"
-        content = {"job": str(job), "attempt": str(attempt), "uid": str(os.getuid()), "gid": str(os.getgid()),
+        content = {"job": str(job), "attempt": str(attempt), "uid": str(JOB_UID), "gid": str(JOB_GID),
                    "user": "", "nodelist": "n[1-2]", "stdout": str(log), **changes}  # fmt: skip
         (self.folder / "run" / "jobs" / f"{job}.json").write_text(json.dumps(content))
         return log
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that the jobs' user may look into: pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="node-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @contextmanager

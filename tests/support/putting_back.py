@@ -15,7 +15,9 @@ def put_back(story: Any, settings: str | None) -> None:
 
     slurm = story.lab.slurm
     if story.jobs:
-        slurm("scancel", "-u", story.paths.spec.user)
+        left = slurm("squeue", "-h", "-o", "%A").split()
+        if left:
+            slurm("scancel", *left)
         until(lambda: not slurm("squeue", "-h", "-o", "%i").strip(), lambda: f"no job left: {slurm('squeue')}")
     faults = sorted({fault["fault"] for fault in cluster.faults_now(story.paths)})
     undo = [f"inject.undo(lab, ALL[{name!r}], None, as_json=True)" for name in faults]

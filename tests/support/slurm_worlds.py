@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from fake_slurm import FakeSlurm
 from slurm_cluster import Cluster
 
-from sentinel.model import JobView, NodeView
+from sentinel.model.records import JobView, NodeView
 from sentinel.ports import SlurmReader, SlurmWriter
 
 T = TypeVar("T")

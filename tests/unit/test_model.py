@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel import model
-from sentinel.model import (
+from sentinel.model import records as records_module
+from sentinel.model.records import (
     MAX_TEXT,
     USER_SOURCES,
     Evidence,
@@ -64,7 +64,9 @@ def test_naive_times_are_refused(make: Any) -> None:
 
 
 def test_records_are_frozen_and_have_no_loose_attributes() -> None:
-    records = [item for item in vars(model).values() if isinstance(item, type) and dataclasses.is_dataclass(item)]
+    records = [
+        item for item in vars(records_module).values() if isinstance(item, type) and dataclasses.is_dataclass(item)
+    ]
     assert len(records) > 10
     for record in records:
         assert record.__dataclass_params__.frozen, record  # type: ignore[attr-defined]

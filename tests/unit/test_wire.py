@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.errors import ProtocolError
-from sentinel.model import (
+from sentinel.model.records import (
     Alternative,
     Cause,
     Culprits,
@@ -35,23 +35,30 @@ from sentinel.model import (
     Verdict,
     Where,
 )
+from sentinel.text import plain
 from sentinel.wire import evidence_from, record_from, time_from, to_json, to_text, where_from
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 zones = st.integers(-23, 23).map(lambda hours: timezone(timedelta(hours=hours)))
 times = st.datetimes(min_value=datetime(1990, 1, 1), max_value=datetime(2100, 1, 1), timezones=zones)
-words = st.text(max_size=30)
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 numbers = st.none() | st.integers(0, 10**9)
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63) + 1, 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | words
+)
 wheres = st.builds(
     Where, node=st.none() | words, gpu=numbers, gpu_uuid=st.none() | words, nic=st.none() | words, rank=numbers, job=numbers,
     attempt=numbers, path=st.none() | words,
 )  # fmt: skip
 evidences = st.builds(
     Evidence, id=words, at=times, seen_at=times, source=st.sampled_from(Source), kind=words, where=wheres,
-    text=st.text(max_size=3000), rule=st.none() | words, line=numbers, data=st.dictionaries(words, scalars, max_size=4),
-    trust=st.sampled_from(Trust),
+    text=words | st.text("x☃", max_size=3000), rule=st.none() | words, line=numbers,
+    data=st.dictionaries(words, scalars, max_size=4), trust=st.sampled_from(Trust),
 )  # fmt: skip
 anything = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3), max_leaves=8
@@ -69,6 +76,27 @@ def evidence(**change: Any) -> Evidence:
 @given(evidences)
 def test_evidence_survives(sent: Evidence) -> None:
     assert evidence_from(there_and_back(sent)) == sent
+
+
+@pytest.mark.parametrize("hostile", ["\0", "\ud800", "\udcff", "a\0b \udfff"])
+def test_text_that_no_outlet_can_carry_is_shown_by_its_escape(hostile: str) -> None:
+    where = Where(node=hostile, gpu_uuid=hostile, nic=hostile, path=hostile)
+    sent = evidence(id=hostile, kind=hostile, text=hostile, rule=hostile, where=where, data={hostile: hostile})
+    seen = evidence_from(there_and_back(sent))
+    shown = Where(node=plain(hostile), gpu_uuid=plain(hostile), nic=plain(hostile), path=plain(hostile))
+    assert (seen.id, seen.kind, seen.text, seen.rule, seen.where) == (*[plain(hostile)] * 4, shown)
+    assert seen.data == {plain(hostile): plain(hostile)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"id": "x" * 41}, {"id": "\0" * 11}, {"kind": "x" * 49}, {"where": Where(node="n" * 256)},
+     {"where": Where(job=-(2**63))},
+     {"where": Where(job=2**63)}, {"where": Where(attempt=2**31)}, {"where": Where(attempt=-(2**40))}],
+)  # fmt: skip
+def test_what_no_store_has_room_for_is_refused_alone(change: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        evidence_from(there_and_back(evidence(**change)))
 
 
 @given(times)
@@ -118,7 +146,7 @@ def test_text_is_that_of_the_plain_form(record: Any) -> None:
         "names": frozenset("ab"),
         "states": {IncidentState.OPEN},
     }
-    assert json.loads(to_text(answer)) == to_json(answer)
+    assert json.loads(to_text(answer)) == there_and_back(answer)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
@@ -198,3 +226,16 @@ def test_silence_about_trust_is_no_trust() -> None:
 
 def test_nowhere_is_a_place() -> None:
     assert where_from({}) == Where()
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 2**63])
+def test_a_number_that_no_float_and_no_store_holds_is_refused(number: int) -> None:
+    with pytest.raises(ProtocolError):
+        evidence_from({**there_and_back(evidence()), "data": {"loss": number}})
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+@pytest.mark.parametrize("key", ["at", "seen_at"])
+def test_a_time_at_the_edge_of_the_calendar_is_refused(key: str, time: str) -> None:
+    with pytest.raises(ProtocolError):
+        evidence_from({**there_and_back(evidence()), key: time})

@@ -17,6 +17,7 @@ _CODES = {
     "MAX_LIMIT": -24,
     "DUPLICATE_KEY": -26,
     "NVVS_ERROR": -30,
+    "MODULE_NOT_LOADED": -33,
     "IN_USE": -34,
     "DIAG_ALREADY_RUNNING": -39,
     "CHILD_NOT_KILLED": -47,

@@ -141,6 +141,9 @@ class _Samples:
         for number, code in state.get("refused_watches", {}).items():
             if int(number) in fieldGroup.fieldIds:
                 raise dcgm_structs.error_of(code)
+        profiling = any(1001 <= number < 1100 for number in fieldGroup.fieldIds)
+        if profiling and "profiling" in state.get("modules_missing", []):
+            raise dcgm_structs.error_of(-33)
         self._watched.update(fieldGroup.fieldIds)
 
     def GetLatest_v2(self, fieldGroup):
@@ -183,14 +186,15 @@ class _Health:
         self._handle = handle
 
     def Set(self, mask, updateInterval=None, maxKeepAge=None):
-        fake_state.call(self._handle.handle)
+        if "health" in fake_state.call(self._handle.handle).get("modules_missing", []):
+            raise dcgm_structs.error_of(-33)
 
     def Check(self):
         """Incidents stay until the engine is another one; the text names a GPU that does not exist."""
         state = fake_state.call(self._handle.handle)
         kept = _STICKY.setdefault(self._handle.handle, {})
         for incident in state.get("health", []):
-            kept[(incident.get("group", 1), incident["entity"], incident["code"])] = incident
+            kept[(incident.get("group", 1), incident["entity"], incident["code"], incident.get("system"))] = incident
         incidents = [
             types.SimpleNamespace(
                 system=incident.get("system", 0xFFFFFFFF),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -34,17 +35,20 @@ def say(message: Mapping[str, object]) -> None:
         os._exit(0)
 
 
-def become(uid: int, gid: int | None, user: str = "") -> None:
+def become(uid: int, gid: int | None) -> None:
     """Drop root for good: the job's user, with his groups. Asking for the groups may hang, which is why we are a child.
 
+    Never root, and never root's group: whoever says that a job is root's, nothing of a job is read or moved as root.
+
     Raises:
-        PermissionError: we are neither root nor that user.
+        PermissionError: uid or gid is 0 or no number, we are neither root nor that user, or the kernel kept us root.
     """
+    if type(uid) is not int or uid <= 0 or (gid is not None and (type(gid) is not int or gid <= 0)):
+        raise PermissionError(f"uid {uid!r:.40}, gid {gid!r:.40}: what is a job's is not touched as root")
+    _no_new_privileges()
     if os.geteuid() != 0:
         if os.geteuid() != uid:
             raise PermissionError(f"uid {os.geteuid()} cannot become uid {uid}")
-        return
-    if uid == 0:
         return
     import pwd
 
@@ -53,8 +57,30 @@ def become(uid: int, gid: int | None, user: str = "") -> None:
         user, gid = entry.pw_name, entry.pw_gid if gid is None else gid
     except KeyError:
         user = ""
-    if gid is None:
-        raise PermissionError(f"the group of uid {uid} is not known")
-    os.setgroups(os.getgrouplist(user, gid) if user else [gid])
+    if gid is None or gid == 0:
+        raise PermissionError(f"the group of uid {uid} is {'root' if gid == 0 else 'not known'}")
+    groups = os.getgrouplist(user, gid) if user else [gid]
+    os.setgroups([group for group in groups if group != 0])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
+    if 0 in (*os.getresuid(), *os.getresgid(), *os.getgroups()):
+        raise PermissionError(f"still root after becoming uid {uid}")
+
+
+def home_of_user() -> str:
+    """The home of the user that this process is now; empty where the node does not know the user."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def _no_new_privileges() -> None:
+    """Nothing that is started from here gains rights by set-uid or file capabilities; a kernel without it goes on."""
+    import ctypes
+
+    pr_set_no_new_privs = 38  # linux/prctl.h
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_no_new_privs, 1, 0, 0, 0)

@@ -1,7 +1,7 @@
-"""Asks a running job who holds it up, as its user: NCCL's RAS port, the flight recorder's pipes, torch's debug endpoints,
-py-spy. Nothing here stops or ends a process: what cannot be asked without that is not asked.
+"""Asks a running job, as its user, which rank blocks it: by NCCL's RAS port, the flight recorder's pipes, torch's debug
+endpoints and py-spy. Nothing here stops or ends a process.
 
-Every part runs in a thread with deadlines of its own; what is there when the time is over is the answer.
+Every part runs in a thread with its own deadlines; the answer is what has arrived when the time is over.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 from sentinel.agent.probes import become, begin, say
 from sentinel.agent.probes.tasks import environments
-from sentinel.evidence.flight_recorder import MAX_BYTES, read_dump
-from sentinel.evidence.flight_recorder_wire import to_wire
-from sentinel.evidence.nccl_ras import slim
+from sentinel.evidence.nccl.flight_recorder import MAX_BYTES, read_dump
+from sentinel.evidence.nccl.flight_recorder_wire import to_wire
+from sentinel.evidence.nccl.ras import slim
 
 RAS = "localhost:28028"
 RAS_BYTES = 24 << 20  # of one report on 2,048 GPUs, indented; a quarter of it is sent
@@ -70,10 +70,9 @@ class Answers:
 
 def main() -> None:
     arguments = begin()
-    uid = arguments.get("uid")
-    ranks = [Rank(*item) for item in environments(int(arguments["job"]), node=str(arguments.get("node", "")))]
-    if uid is not None:
-        become(int(uid), arguments.get("gid"))
+    uid, node = arguments["uid"], str(arguments.get("node", ""))
+    ranks = [Rank(*item) for item in environments(int(arguments["job"]), node=node, uid=uid)]
+    become(uid, arguments.get("gid"))
     answers = Answers()
     until_s = time.monotonic() + float(arguments["deadline_s"]) - SPARE_S
     gap_s = float(arguments.get("gap_s", 3.0))

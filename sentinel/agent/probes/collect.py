@@ -24,11 +24,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.kmsg import KernelLog, boot_id
-from sentinel.agent.children import standing
+from sentinel.adapters.host.kmsg import KernelLog, boot_id
 from sentinel.agent.probes import become, begin, say
 from sentinel.agent.probes.findings import Findings
 from sentinel.agent.probes.leftovers import Leftover, end, left_behind
+from sentinel.agent.process.children import standing
 from sentinel.errors import SentinelError
 
 FRAME = struct.Struct("!IQ")  # bytes of the header, bytes of the content
@@ -166,7 +166,7 @@ class Bundle:
             self._notes.append(f"{len(records) - most} older kernel lines were left out")
         for record in records[-most:]:
             at = datetime.fromtimestamp(record.at_s, UTC).isoformat(timespec="milliseconds")
-            yield f"{at} <{record.priority}> {record.text}".replace("\n", " ")
+            yield f"{at} <{record.facility << 3 | record.priority}> {record.text}".replace("\n", " ")
 
     def _leftovers(self) -> None:
         arguments = self._arguments

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.agent.probes import begin, say
+from sentinel.agent.process.state_files import own_bytes
 
 LOOK_S = 0.1
 
@@ -21,10 +22,10 @@ def answer(bundles: Path, job: int, attempt: int, wait_s: float) -> dict[str, An
             return {"done": False, "dumps": [], "folder": None}
         time.sleep(LOOK_S)
     # A folder that the mark does not name is of another job of this number.
-    mark = json.loads((bundles / f"{name}.done").read_bytes())
+    mark = json.loads(own_bytes(bundles / f"{name}.done"))
     if not mark.get("folder"):
         return {"done": True, "dumps": [], "folder": None}
-    dumps = json.loads((bundles / name / "dumps.json").read_bytes())
+    dumps = json.loads(own_bytes(bundles / name / "dumps.json"))
     return {"done": True, "dumps": dumps if isinstance(dumps, list) else [], "folder": str(bundles / name)}
 
 

@@ -1,35 +1,43 @@
-"""GPU telemetry: DCGM's bindings, else ``dcgmi``, else NVML, else an honest *not known*. Streams samples for ever."""
+"""GPU telemetry: DCGM's bindings, else ``dcgmi``, else NVML, else *not known*; AMD's library on nodes with AMD's GPUs.
+
+Streams samples for ever.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.dcgm import XID_FIELD, Bindings, HostEngine
+from sentinel.adapters.gpu.dcgm import NOT_VALID, TIMEOUT, XID_FIELD, Bindings, DcgmRefusal, HostEngine
 from sentinel.agent.probes import begin, say
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
-from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, OK, PCI_BUS_ID, TRAFFIC, WATCHED
+from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, OK, PCI_BUS_ID, SLOW, TRAFFIC, WATCHED
 
 STALE_S = 10.0  # a value whose reading is older than this is not known any more
-
+SLOW_S = 30.0  # period of what belongs to the board: limits, link widths, counts over its life
+SLOW_STALE_S = 3 * SLOW_S
 
 RETRY_S = 300.0  # how long a worse source is used before the better ones are tried again
 
 
 def main() -> None:
     arguments = begin()
-    connecting = threading.Event()
-    threading.Thread(target=_say_alive, args=(connecting, arguments["connect_s"] + 5.0), daemon=True).start()
     reasons = []
-    for source in (_by_bindings, _by_dcgmi, _by_nvml):
+    for source in _sources():
+        connecting = threading.Event()
+        threading.Thread(target=_say_alive, args=(connecting, arguments["connect_s"] + 5.0), daemon=True).start()
         streamed = Streamed(connecting)
         try:
             source(arguments, streamed)
             return  # the agent starts us again, with growing pauses
         except (Unavailable, ProtocolError) as error:
             reasons.append(str(error))
+        finally:
+            connecting.set()
         if streamed.once:
             break  # it worked and broke: begin again with the best source
         say(
@@ -38,6 +46,13 @@ def main() -> None:
     else:
         return
     say({"type": "unreadable", "reason": "; ".join(reasons)})
+
+
+def _sources(root: Path = Path("/")) -> tuple[Callable[[dict[str, Any], Streamed], None], ...]:
+    """What can measure this node's GPUs, the best first. Both drivers: NVIDIA's GPUs are those that train."""
+    if (root / "sys/module/amdgpu").exists() and not (root / "proc/driver/nvidia").exists():
+        return (_by_amd_smi,)
+    return (_by_bindings, _by_dcgmi, _by_nvml)
 
 
 class Streamed:
@@ -61,17 +76,114 @@ def _say_alive(over: threading.Event, seconds: float) -> None:
 
 
 def _by_bindings(arguments: dict[str, Any], told: Streamed) -> None:
-    engine = HostEngine(
-        Bindings(arguments.get("bindings", "")),
-        host=arguments["host"],
-        socket=arguments.get("socket", ""),
-        connect_s=arguments["connect_s"],
-        interval_s=arguments["interval_s"],
-    )
+    engine = _connected(arguments)
     try:
         _stream(engine, arguments, told)
     finally:
         engine.close()
+
+
+def _connected(arguments: dict[str, Any]) -> HostEngine:
+    """A connection within ``connect_s``. The bindings' own limit does not hold where an engine accepts it and is frozen:
+    then the attempt is left behind in its thread, and ends with this process.
+
+    Raises:
+        Unavailable: no connection, or none in time.
+    """
+    bindings = Bindings(arguments.get("bindings", ""))
+    made: list[HostEngine] = []
+    failed: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            made.append(
+                HostEngine(
+                    bindings,
+                    host=arguments["host"],
+                    socket=arguments.get("socket", ""),
+                    connect_s=arguments["connect_s"],
+                    interval_s=arguments["interval_s"],
+                )
+            )
+        except (SentinelError, ValueError) as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(arguments["connect_s"])
+    if failed:
+        raise failed[0]
+    if not made:
+        where = arguments.get("socket") or arguments["host"]
+        raise Unavailable(f"the DCGM host engine on {where} does not answer within {arguments['connect_s']:g} s")
+    return made[0]
+
+
+class _Parts:
+    """What one engine is asked for, each part by itself: one that it does not give is named and leaves the others.
+
+    Attributes:
+        missing: part → why it is not there.
+    """
+
+    def __init__(self, engine: HostEngine, ids: list[int], arguments: dict[str, Any]) -> None:
+        self.missing: dict[str, str] = {}
+        self._engine = engine
+        self._health_s = float(arguments["health_s"])
+        self._next_health_s = self._next_slow_s = time.monotonic()
+        self._slow: dict[int, dict[int, tuple[Any, int]]] = {}
+        wanted: list[tuple[str, Sequence[int], float | None]] = [
+            ("fields", WATCHED, None), ("events", [XID_FIELD], None), ("fast", FAST, None),
+            ("board", [*SLOW, MINOR, PCI_BUS_ID], SLOW_S),
+        ]  # fmt: skip
+        if arguments.get("profiling", True):
+            wanted.append(("traffic", TRAFFIC, None))
+        for name, fields, every_s in wanted:
+            why = engine.watch_if_possible(name, ids, fields, every_s=every_s)
+            if why is not None:
+                self.missing[name] = why
+        if "fields" in self.missing and "events" in self.missing:
+            raise Unavailable(f"nothing can be watched: {self.missing['fields']}")
+        self._try("health", lambda: engine.set_health("fields"))
+        engine.refresh()
+
+    def _try(self, part: str, ask: Callable[[], Any]) -> Any:
+        """The part's answer; None where it is not to be had. A connection that is gone is no missing part."""
+        if part in self.missing or (part == "health" and "fields" in self.missing):
+            return None
+        try:
+            return ask()
+        except DcgmRefusal as error:
+            if error.code in (NOT_VALID, TIMEOUT):
+                raise
+            self.missing[part] = error.message
+            return None
+
+    def readings(self, full: bool) -> dict[int, dict[int, tuple[Any, int]]]:
+        """GPU → field → value and time; the board's own are asked again every ``SLOW_S``."""
+        if not full:
+            found = self._try("fast", lambda: self._engine.latest("fast")) or {}
+            minors = {gpu: {MINOR: fields[MINOR]} for gpu, fields in self._slow.items() if MINOR in fields}
+            return {gpu: {**minors.get(gpu, {}), **fields} for gpu, fields in found.items()}
+        if time.monotonic() >= self._next_slow_s:
+            self._next_slow_s = time.monotonic() + SLOW_S
+            self._slow = self._try("board", lambda: self._engine.latest("board")) or {}
+        made: dict[int, dict[int, tuple[Any, int]]] = {gpu: dict(fields) for gpu, fields in self._slow.items()}
+        for part in ("fields", "traffic"):
+            for gpu, fields in (self._try(part, partial(self._engine.latest, part)) or {}).items():
+                made.setdefault(gpu, {}).update(fields)
+        return made
+
+    def events(self) -> list[tuple[int, int, int]]:
+        return self._try("events", lambda: self._engine.events("events")) or []
+
+    def health(self) -> list[dict[str, Any]] | None:
+        """Now and then; None when it was not asked."""
+        if time.monotonic() < self._next_health_s:
+            return None
+        self._next_health_s = time.monotonic() + self._health_s
+        answer: list[dict[str, Any]] | None = self._try("health", lambda: self._engine.health("fields"))
+        return answer
 
 
 def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> None:
@@ -79,41 +191,29 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
     version = engine.version()
     gpus = engine.gpus()
     ids = [gpu["id"] for gpu in gpus]
-    engine.watch("fields", ids, [*WATCHED, MINOR, PCI_BUS_ID])
-    engine.watch("events", ids, [XID_FIELD])
-    engine.watch("fast", ids, FAST)
-    moved = bool(arguments.get("profiling", True)) and engine.watch_if_possible("traffic", ids, TRAFFIC) is None
-    engine.set_health("fields")
-    engine.refresh()
-    interval_s, health_s = arguments["interval_s"], arguments["health_s"]
-    began_s = time.monotonic()
-    next_s, next_health_s, turn = began_s, began_s, 0
+    parts = _Parts(engine, ids, arguments)
+    interval_s = arguments["interval_s"]
+    next_s, turn = time.monotonic(), 0
     while True:
         full = turn % 2 == 0
         if full and turn:
-            listed = engine.gpus()
-            back = {gpu["id"] for gpu in listed if gpu["status"] == OK} & engine.unwatched
-            if [gpu["id"] for gpu in listed] != ids or back:
+            gpus = engine.gpus()
+            back = {gpu["id"] for gpu in gpus if gpu["status"] == OK} & engine.unwatched
+            if [gpu["id"] for gpu in gpus] != ids or back:
                 return  # another set of GPUs: begin again with new groups
-            gpus = listed
-        else:
-            statuses = engine.statuses(ids)
-            gpus = [{**gpu, "status": statuses.get(gpu["id"])} for gpu in gpus]
-        latest = engine.latest("fields" if full else "fast")
-        if full and moved:
-            for gpu, readings in engine.latest("traffic").items():
-                latest.setdefault(gpu, {}).update(readings)
+        latest = parts.readings(full)
         message: dict[str, Any] = {
             "type": "sample",
             "via": "dcgm",
             "version": version,
             "full": full,
             "gpus": [_gpu(gpu, latest.get(gpu["id"], {})) for gpu in gpus],
-            "events": engine.events("events"),
+            "events": parts.events(),
         }
-        if full and time.monotonic() >= next_health_s:
-            next_health_s = time.monotonic() + health_s
-            message["health"] = engine.health("fields")
+        if full and (health := parts.health()) is not None:
+            message["health"] = health
+        if full:
+            message["missing"] = dict(parts.missing)
         told(message)
         turn += 1
         next_s += interval_s / 2
@@ -122,8 +222,11 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
 
 
 def _gpu(gpu: dict[str, Any], readings: dict[int, tuple[Any, int]]) -> dict[str, Any]:
-    oldest_us = (time.time() - STALE_S) * 1e6
-    fields = {number: (value if at_us >= oldest_us else None) for number, (value, at_us) in readings.items()}
+    now_us = time.time() * 1e6
+    fields = {
+        number: value if now_us - at_us <= (SLOW_STALE_S if number in SLOW else STALE_S) * 1e6 else None
+        for number, (value, at_us) in readings.items()
+    }
     minor = readings.get(MINOR, (None, 0))[0]
     made = {
         **gpu,
@@ -137,7 +240,7 @@ def _gpu(gpu: dict[str, Any], readings: dict[int, tuple[Any, int]]) -> dict[str,
 
 
 def _by_dcgmi(arguments: dict[str, Any], told: Streamed) -> None:
-    from sentinel.adapters.dcgmi import Dcgmi
+    from sentinel.adapters.gpu.dcgmi import Dcgmi
 
     dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
     dcgmi.check()
@@ -146,7 +249,7 @@ def _by_dcgmi(arguments: dict[str, Any], told: Streamed) -> None:
     def sample() -> dict[str, Any]:
         """The last Xid of a GPU is there for ever and without its time: only a change is an event, seen now."""
         nonlocal known
-        made = dcgmi.sample(WATCHED)
+        made = dcgmi.sample([*WATCHED, *SLOW])
         last: dict[int, int] = made.pop("last_xids")
         now_us = int(time.time() * 1e6)
         changed = [] if known is None else [(gpu, xid) for gpu, xid in last.items() if known.get(gpu) != xid]
@@ -157,10 +260,17 @@ def _by_dcgmi(arguments: dict[str, Any], told: Streamed) -> None:
 
 
 def _by_nvml(arguments: dict[str, Any], told: Streamed) -> None:
-    from sentinel.adapters.nvml import Nvml
+    from sentinel.adapters.gpu.nvml import Nvml
 
     with Nvml() as nvml:
         _poll(nvml.sample, "nvml", max(arguments["interval_s"], 1.0), told)
+
+
+def _by_amd_smi(arguments: dict[str, Any], told: Streamed) -> None:
+    from sentinel.adapters.gpu.amd_smi import AmdSmi
+
+    with AmdSmi() as amd:
+        _poll(amd.sample, "amd_smi", max(arguments["interval_s"], 1.0), told)
 
 
 def _poll(sample: Callable[[], dict[str, Any]], via: str, interval_s: float, told: Streamed) -> None:

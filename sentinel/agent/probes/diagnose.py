@@ -9,13 +9,20 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.dcgmi import Dcgmi
+from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.agent.probes import begin, say
+from sentinel.config.convictions import Convictions, Drain
+from sentinel.config.rules_files import load_convictions
 from sentinel.errors import SentinelError, Timeout
 from sentinel.evidence.diagnostics import Answer, Diagnosis, evidence_of, read_diagnostic
+from sentinel.evidence.gpu_samples import LOST, OK
+from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id
 from sentinel.wire import to_json
+
+LOOK_AGAIN_S = 1.0  # between two looks at a diagnostic that was told to stop
 
 
 def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -26,25 +33,56 @@ def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
     dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
     began = datetime.now(UTC)
     uuids: dict[int, str] = {}
+    missing: list[Evidence] = []
+    known = 0
     try:
+        convictions = load_convictions(Path(arguments["rules"]) if arguments.get("rules") else None)
         dcgmi.check()
         found = dcgmi.gpus()
-        uuids = {gpu["id"]: gpu["uuid"] for gpu in found if gpu.get("uuid")}
+        known = len(found)
+        uuids = {gpu["id"]: gpu["uuid"] for gpu in found if gpu.get("uuid") and gpu["status"] == OK}
+        missing = _missing(arguments, found, convictions, began)
         chosen = _chosen(arguments.get("gpus"), uuids)
-        diagnosis = _run(dcgmi, level, chosen, arguments, sorted(uuids))
+        diagnosis = _run(dcgmi, level, chosen, arguments, sorted(uuids), convictions)
     except SentinelError as error:
         diagnosis = Diagnosis(Answer.INCONCLUSIVE, str(error))
-    promised = int(arguments.get("promised", -1))
-    if diagnosis.answer is Answer.PASS and arguments.get("gpus") is None and 0 <= promised != len(uuids):
-        reason = f"{len(uuids)} GPUs were tested, {promised} are promised"
-        diagnosis = Diagnosis(Answer.INCONCLUSIVE, reason, diagnosis.findings, diagnosis.tests, diagnosis.version)
+    wanted = max(int(arguments.get("promised", -1)), known)
+    if diagnosis.answer is Answer.PASS and arguments.get("gpus") is None and len(uuids) < wanted:
+        # Level 1 leaves out a GPU that is lost, and passes.
+        reason = f"{len(uuids)} GPUs were tested, {wanted} are {'promised' if wanted > known else 'known to DCGM'}"
+        diagnosis = replace(diagnosis, answer=Answer.INCONCLUSIVE, reason=reason)
     evidence = evidence_of(diagnosis, arguments["node"], level, began, uuids)
     if arguments.get("yields"):  # by order, on a node without work
         evidence = [replace(item, data={**item.data, "idle": True}) for item in evidence]
+    if arguments.get("tells_missing"):  # the agent's telemetry tells it, where there is an agent
+        evidence = [*missing, *evidence]
     answer = diagnosis.to_json()
     for finding in answer["findings"]:  # type: ignore[attr-defined]
         finding["gpu_uuid"] = uuids.get(finding["gpu"]) if finding["gpu"] is not None else None
     return {**answer, "level": level, "gpus": arguments.get("gpus"), "evidence": [to_json(item) for item in evidence]}
+
+
+def _missing(
+    arguments: dict[str, Any], found: list[dict[str, Any]], convictions: Convictions, at: datetime
+) -> list[Evidence]:
+    """GPUs that DCGM lost, and those that are promised and that it does not know at all."""
+    node, promised = arguments["node"], int(arguments.get("promised", -1))
+
+    def made(text: str, uuid: str | None, **data: Scalar) -> Evidence:
+        item = Evidence(
+            stable_id("diagnostic", node, at.isoformat(), Kind.GPU_LOST, uuid), at, at, Source.DIAGNOSTIC,
+            Kind.GPU_LOST, Where(node=node, gpu_uuid=uuid), text, data=data,
+        )  # fmt: skip
+        return replace(item, data={**item.data, "convicts": convictions.of(item) is Drain.YES})
+
+    lost = [gpu for gpu in found if gpu["status"] == LOST]
+    items = [
+        made(f"the driver lost DCGM's GPU {gpu['id']} ({gpu.get('uuid')})", gpu.get("uuid"), status=LOST)
+        for gpu in lost
+    ]
+    if 0 <= len(found) < promised:
+        items.append(made(f"{len(found)} GPUs found, {promised} promised", None, promised=promised, found=len(found)))
+    return items
 
 
 def _chosen(wanted: list[str] | None, uuids: dict[int, str]) -> list[int] | None:
@@ -62,7 +100,12 @@ class _NotThere(SentinelError):
 
 
 def _run(
-    dcgmi: Dcgmi, level: int, chosen: list[int] | None, arguments: dict[str, Any], everyone: list[int]
+    dcgmi: Dcgmi,
+    level: int,
+    chosen: list[int] | None,
+    arguments: dict[str, Any],
+    everyone: list[int],
+    convictions: Convictions,
 ) -> Diagnosis:
     stop_s = float(arguments.get("stop_s", 45.0))
     limits = arguments.get("deadlines_s") or [60.0, 600.0, 2400.0, 7200.0]
@@ -74,10 +117,19 @@ def _run(
         status, output = dcgmi.diagnose(level, chosen, deadline_s=deadline_s)
     except Timeout as error:
         left_s = max(1.0, min(stop_s, ordered_s - (time.monotonic() - began_s) - 2.0))
-        stopped = dcgmi.stop_diagnostic(left_s)
-        how = "it was stopped" if stopped else "it could not be stopped and may still be running"
-        return Diagnosis(Answer.INCONCLUSIVE, f"{error.message}; {how}")
-    return read_diagnostic(output, status, level, chosen if chosen is not None else everyone)
+        how = "it was stopped" if _stopped(dcgmi, left_s) else "it was told to stop and had not done so"
+        return Diagnosis(Answer.INCONCLUSIVE, f"{error.message}; {how} after {time.monotonic() - began_s:.0f} s")
+    return read_diagnostic(output, status, level, chosen if chosen is not None else everyone, convictions=convictions)
+
+
+def _stopped(dcgmi: Dcgmi, within_s: float) -> bool:
+    """Tell the engine to stop, and look again: one that hangs is killed by the engine some seconds after it was told."""
+    end_s = time.monotonic() + within_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        if dcgmi.stop_diagnostic(left_s):
+            return True
+        time.sleep(min(LOOK_AGAIN_S, max(0.0, end_s - time.monotonic())))
+    return False
 
 
 def main() -> None:
@@ -85,7 +137,7 @@ def main() -> None:
     try:
         if arguments.get("stop"):
             dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
-            say({"result": {"stopped": dcgmi.stop_diagnostic(float(arguments["stop_s"]))}})
+            say({"result": {"stopped": _stopped(dcgmi, float(arguments["stop_s"]))}})
             return
         say({"result": diagnose(arguments)})
     except SentinelError as error:

@@ -1,4 +1,4 @@
-"""What a job that ended left in its user's files: flight-recorder dumps, torchelastic's error files, the end of its log.
+"""Finds what an ended job left in its user's files: flight-recorder dumps, torchelastic's error files, the end of its log.
 
 Runs as the job's user, in the part of the collector that may hang. Bounded in files, bytes, entries and time. Links are not
 followed; of a folder that everybody may write to, only the user's own files count; older files are another job's.
@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.agent.log_path import newest
-from sentinel.collectives import RankTrace, Unreadable
-from sentinel.evidence.flight_recorder import named_as_dump, rank_of_name, read_dump
-from sentinel.evidence.flight_recorder_wire import to_wire
+from sentinel.agent.collectors.log_path import newest
+from sentinel.evidence.nccl.flight_recorder import named_as_dump, rank_of_name, read_dump
+from sentinel.evidence.nccl.flight_recorder_wire import to_wire
+from sentinel.model.collectives import RankTrace, Unreadable
 
 # What PyTorch names its dumps by, where the job does not say: 2.12 and older, and since.
 PREFIXES = ("/tmp/nccl_trace_rank_", "/tmp/torch/comm_lib_trace_rank_")  # noqa: S108 - looked into, not written
@@ -81,7 +81,7 @@ def look(arguments: Mapping[str, Any], tell: Tell) -> None:
             elif named_as_dump(path) and rank_of_name(path) is not None:
                 _dump(path, uid, began_s, limits, tell)
     if first and arguments.get("log"):
-        _log(str(arguments["log"]), int(arguments["log_bytes"]), tell)
+        _log(str(arguments["log"]), uid, int(arguments["log_bytes"]), tell)
     if limits.entries >= ENTRIES:
         tell({"note": f"more than {ENTRIES} files and folders: the rest was not looked at"}, b"")
     elif limits.over:
@@ -249,13 +249,15 @@ def _error_file(path: str, uid: int, began_s: float, limits: Limits, tell: Tell)
         _kept({"kind": "error", "path": path}, *found, limits, tell)
 
 
-def _log(pattern: str, most: int, tell: Tell) -> None:
-    """The end of the job's log, whoever owns it: Slurm wrote it as the user."""
+def _log(pattern: str, uid: int, most: int, tell: Tell) -> None:
+    """The end of the job's log."""
     try:
-        path = newest(pattern)
+        path = newest(pattern, uid)
         if path is None:
             return
         with Path(path).open("rb") as stream:
+            if os.fstat(stream.fileno()).st_uid != uid:
+                return  # another one by now
             size = os.fstat(stream.fileno()).st_size
             stream.seek(max(0, size - most))
             data = stream.read(most)

@@ -1,4 +1,4 @@
-"""What the collector found, as evidence: error files, dumps, processes left behind, and where all of it is kept."""
+"""Makes evidence of what the collector found: error files, dumps, processes left behind, and the folder with all of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.rules_files import load_rules
 from sentinel.agent.probes.leftovers import Leftover
-from sentinel.evidence.error_file import read_error_file
-from sentinel.evidence.logs import Signatures
-from sentinel.model import Evidence, Kind, Source, Where, stable_id, utc
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.error_file import read_error_file
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Evidence, Kind, Source, Where, stable_id, utc
 from sentinel.wire import to_json
 
 ERROR_FILES = 16  # of one node that become evidence; eight workers fail with the same words

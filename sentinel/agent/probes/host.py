@@ -1,10 +1,10 @@
-"""One round over host, fabric and local disks."""
+"""Reads host, fabric and local disks once."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.adapters import host
+from sentinel.adapters.host import readings
 from sentinel.agent.probes import begin, say
 
 FABRIC_MANAGER = "nv-fabricmanager"
@@ -13,19 +13,19 @@ FABRIC_MANAGER = "nv-fabricmanager"
 def main() -> None:
     arguments = begin()
     sysfs, proc = Path(arguments["sysfs"]), Path(arguments["proc"])
-    disks = {path: used for path in arguments["disks"] if (used := host.used_fraction(path)) is not None}
+    disks = {path: used for path in arguments["disks"] if (used := readings.used_fraction(path)) is not None}
     say(
         {
             "type": "host",
-            "ports": host.ports(sysfs),
-            "uncorrected": host.uncorrected(sysfs),
-            "memory_available": host.memory_available(proc),
+            "ports": readings.ports(sysfs),
+            "uncorrected": readings.uncorrected(sysfs),
+            "memory_available": readings.memory_available(proc),
             "disks": disks,
-            "driver": host.driver_version(proc),
-            "library": host.library_version(),
-            "strays": host.strays(proc, arguments["jobs"]),
-            "switches": host.switches(proc),
-            "fabric_manager": host.runs(proc, FABRIC_MANAGER),
+            "driver": readings.driver_version(proc),
+            "library": readings.library_version(),
+            "strays": readings.strays(proc, arguments["jobs"]),
+            "switches": readings.switches(proc),
+            "fabric_manager": readings.runs(proc, FABRIC_MANAGER),
         }
     )
 

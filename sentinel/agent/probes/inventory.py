@@ -6,12 +6,15 @@ hangs and we are killed, the agent still has the roots that answered.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from sentinel.agent.probes import become, begin, say
+from sentinel.agent.probes import become, begin, home_of_user, say
 from sentinel.checkpoints.inventory import listing
+from sentinel.checkpoints.kept_manifest import default_folder
 from sentinel.checkpoints.records import Part, parse_level, parse_tier
 from sentinel.checkpoints.space import space_of
+from sentinel.checkpoints.validate import Settings
 
 ENOUGH = 3  # valid ones: older ones are checked by structure only, since reading terabytes takes long
 LIMIT = 60  # checkpoints of one root, the newest first: an older one is not resumed from
@@ -31,7 +34,9 @@ def main() -> None:
         for path, tier in roots
     ]  # fmt: skip
     say({"listings": unanswered})
-    become(arguments["uid"], arguments.get("gid"))
+    become(arguments["uid"], arguments["gid"])
+    os.environ["HOME"] = home_of_user()
+    settings = Settings(manifests=default_folder() if os.environ["HOME"] else None)
     for index, (path, tier) in enumerate(roots):
         parts = listing(
             path,
@@ -41,6 +46,7 @@ def main() -> None:
             limit=int(arguments.get("limit") or LIMIT),
             enough=int(arguments.get("enough") or ENOUGH),
             before_step=arguments.get("before_step"),
+            settings=settings,
         )
         say({"index": index, "listing": [part.to_json() for part in parts], "space": _space(path)})
     say({"finished": True})

@@ -1,6 +1,7 @@
 """Follows the log of one job, as the job's user: steps at most once a second, what rules recognise, and a count of the rest.
 
-Messages: ``evidence`` (items, with the cursor behind them), ``cursor``, ``alive``, ``trouble``.
+Messages: ``evidence`` (items, with the cursor behind them), ``looked`` (when the end of the log was seen, all that was read
+before being said), ``alive``, ``trouble``.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.logfile import Block, LogFile
-from sentinel.adapters.rules_files import load_rules
-from sentinel.agent.log_path import newest, wait_for_start
+from sentinel.adapters.host.logfile import Block, LogFile
+from sentinel.agent.collectors.log_path import newest, wait_for_start
 from sentinel.agent.probes import become, begin, say
+from sentinel.config.rules_files import load_rules
 from sentinel.errors import SentinelError
-from sentinel.evidence.bad_numbers import bad, values
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.evidence.timers import TIMERS
-from sentinel.model import Evidence, Kind, Source, Where, stable_id
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.step_numbers import bad, values
+from sentinel.evidence.logs.timers import TIMERS
+from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 from sentinel.wire import to_json
 
 STEP_S = 1.0  # one step in this time
 ALIVE_S = 2.0
+LOOKED_S = 0.4  # a hang is concluded from looks: how late they are said it is found later
 
 
 class Follower:
@@ -53,6 +55,11 @@ class Follower:
             self._reader = self._new(block.first_line)
         self._expected_line = block.first_line + block.content.count(b"\n")
         return self._pass(self._reader.feed(block.content, now), now_s)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a step line was read and may not be said yet."""
+        return bool(self._steps)
 
     def finish(self, now: datetime, now_s: float) -> list[Evidence]:
         return self._pass(self._reader.finish(now), now_s) + self.due(now, now_s, last=True)
@@ -125,39 +132,42 @@ class Follower:
 
 def main() -> None:
     arguments = begin()
+    # Read by who installed them: the job's user may be kept from them, and from the folder of this package.
+    site = arguments.get("rules")
+    signatures = Signatures(load_rules(site=Path(site) if site else None))
     become(arguments["uid"], arguments.get("gid"))
     where = Where(node=arguments["node"], job=arguments["job"], attempt=arguments["attempt"], path=arguments["path"])
-    follow(arguments, where)
+    follow(arguments, where, signatures)
 
 
-def signatures_of(site: str) -> Signatures:
-    return Signatures(load_rules(site=Path(site) if site else None))
-
-
-def follow(arguments: dict[str, Any], where: Where) -> None:
+def follow(arguments: dict[str, Any], where: Where, signatures: Signatures) -> None:
     ended = Path(arguments["ended"])
     path, cursor = _where_it_begins(arguments, where, ended)
     where = dataclasses.replace(where, path=path)
-    file = LogFile(path, cursor, limit_bytes=arguments["read_bytes"])
+    file = LogFile(path, cursor, limit_bytes=arguments["read_bytes"], owner=arguments["uid"])
     follower = Follower(
-        signatures_of(arguments.get("rules", "")),
+        signatures,
         where,
         lines_per_s=arguments["lines_per_s"],
         burst=arguments["burst"],
         first_line=int(cursor.get("line", 1)),
     )
-    alive_s, ended_s, trouble = time.monotonic(), None, ""
+    alive_s, ended_s, trouble, said_s = time.monotonic(), None, "", float("-inf")
     while True:
+        look_s, seen = time.monotonic(), False  # before it is read: what comes while we read is not covered
         try:
             for block in file.read():
                 _tell(follower.read(block, datetime.now(UTC), time.monotonic()), file)
-            trouble = ""
+            trouble, seen = "", file.there
         except SentinelError as error:
             if str(error) != trouble:
                 trouble = str(error)
                 say({"type": "trouble", "reason": trouble})
         now_s = time.monotonic()
         _tell(follower.due(datetime.now(UTC), now_s), file)
+        if seen and not follower.waits and look_s - said_s >= LOOKED_S:
+            said_s = look_s
+            say({"type": "looked", "at_s": look_s})
         if ended_s is None and ended.exists():
             ended_s = now_s
         if ended_s is not None and now_s - ended_s >= arguments["linger_s"]:
@@ -177,12 +187,13 @@ def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tu
     kept = arguments.get("cursor")
     pattern = arguments["path"]
     if kept:
-        return newest(pattern) or pattern, kept
+        return newest(pattern, arguments["uid"]) or pattern, kept
     trouble, alive_s = "", time.monotonic()
     while True:
         try:
             found = wait_for_start(
                 pattern,
+                uid=arguments["uid"],
                 job=where.job or 0,
                 attempt=where.attempt or 0,
                 began_s=float(arguments.get("began_s", 0.0)),

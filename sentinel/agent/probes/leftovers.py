@@ -1,6 +1,7 @@
-"""Processes that an ended job left on the node, and the GPUs that they hold; ended only where the site says so.
+"""Finds processes that an ended job left on the node and the GPUs they hold; ends them only if the site enabled that.
 
-A process is the job's if Slurm's own variable in its environment says so. One that wiped its environment is named if it
+A process is the job's if Slurm's own variable in its environment says so, and neither its user nor its control group says
+otherwise. One that wiped its environment is named if it
 holds one of the job's GPUs and its owner has no other job here. Never root's, never another running job's.
 """
 
@@ -14,6 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from sentinel.agent.probes.job_processes import job_of_group
 
 _DEVICE = re.compile(r"^/dev/nvidia(\d+)$")
 _LEAST_UID = 1
@@ -62,6 +65,9 @@ def left_behind(
         environment = _environment(entry)
         theirs = environment.get("SLURM_JOB_ID", "")
         if theirs == str(job):
+            group = job_of_group(entry)
+            if group != job and (group is not None or uid not in (None, seen.uid)):
+                continue  # another job's, or another user's who did not become one within the job
             if environment.get("SLURMD_NODENAME", node) not in (node, "") and node:
                 continue  # several nodes may share one host
             found.append(replace(seen, uuids=_names(seen.gpus, uuids), why=f"its environment names job {job}"))

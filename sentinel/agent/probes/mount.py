@@ -1,10 +1,10 @@
-"""Touches one mount. One that is stuck never answers, and the agent kills us."""
+"""Checks that one mount answers. On a stuck mount this process hangs, and the agent kills it."""
 
 from __future__ import annotations
 
 import os
 
-from sentinel.adapters.host import used_fraction
+from sentinel.adapters.host.readings import used_fraction
 from sentinel.agent.probes import begin, say
 
 

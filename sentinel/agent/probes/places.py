@@ -1,10 +1,11 @@
-"""Where a running job's processes will leave what explains their end: from their environment, as long as they are there."""
+"""Reads from the environment of a running job's processes where they will write dumps and error files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from sentinel.agent.probes import begin, say
+from sentinel.agent.probes.job_processes import may_be_of
 
 # Variable -> what its value is; the older names of PyTorch stay valid.
 VARIABLES = {
@@ -25,7 +26,7 @@ def places_of(job: int, uid: int | None, node: str, proc: Path = Path("/proc")) 
     found: dict[str, dict[str, None]] = {kind: {} for kind in VARIABLES.values()}
     for entry in sorted((e for e in proc.iterdir() if e.name.isdigit()), key=lambda e: int(e.name)):
         try:
-            if uid is not None and entry.stat().st_uid != uid:
+            if not may_be_of(entry, job, uid):
                 continue
             items = (entry / "environ").read_bytes().split(b"\0")
         except OSError:

@@ -1,4 +1,4 @@
-"""Moves a job's checkpoints aside, as the job's user. Done again it ends in the same state and says the same."""
+"""Moves a job's checkpoints aside, as the job's user. Idempotent: repeated, it gives the same state and answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def asked_for(paths: list[str], steps: list[int | None] | None) -> list[Path]:
 
 def main() -> None:
     arguments = begin()
-    become(arguments["uid"], arguments.get("gid"))
+    become(arguments["uid"], arguments["gid"])
     try:
         moves = quarantine(
             Path(arguments["root"]),

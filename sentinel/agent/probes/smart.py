@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.adapters.smart import Smartctl
+from sentinel.adapters.host.smart import Smartctl
 from sentinel.agent.probes import begin, say
 from sentinel.errors import SentinelError
 

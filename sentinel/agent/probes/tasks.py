@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sentinel.agent.probes import begin, say
+from sentinel.agent.probes.job_processes import may_be_of
 
 # Processes between slurmd and what trains.
 WRAPPERS = frozenset({"slurmstepd", "srun", "slurm_script", "bash", "sh", "dash", "ksh", "zsh", "tcsh", "env", "timeout",
@@ -40,9 +41,16 @@ class _Process:
     moved: tuple[int | None, int | None]
 
 
-def tasks_of(job: int, proc: Path = Path("/proc"), ticks: int | None = None, node: str = "") -> list[Task]:
-    """Every process that has this job in its environment, and not another node (several may share one host)."""
-    processes = _processes(job, proc, ticks or os.sysconf("SC_CLK_TCK"))
+def tasks_of(
+    job: int, proc: Path = Path("/proc"), ticks: int | None = None, node: str = "", uid: int | None = None
+) -> list[Task]:
+    """Every process that has this job in its environment, and not another node (several may share one host).
+
+    Args:
+        uid: the job's user. An environment is its process's own word: another user's may name this job. None: not known
+            whose it is, and then no process is.
+    """
+    processes = _processes(job, proc, ticks or os.sysconf("SC_CLK_TCK"), uid)
     found = {p.pid: p for p in processes if p.environment.get("SLURMD_NODENAME", node) in (node, "") or not node}
     launchers = set()
     for process in found.values():
@@ -72,10 +80,12 @@ def tasks_of(job: int, proc: Path = Path("/proc"), ticks: int | None = None, nod
     return sorted(made, key=lambda task: task.pid)
 
 
-def environments(job: int, proc: Path = Path("/proc"), node: str = "") -> list[tuple[int, int | None, dict[str, str]]]:
+def environments(
+    job: int, proc: Path = Path("/proc"), node: str = "", *, uid: int | None
+) -> list[tuple[int, int | None, dict[str, str]]]:
     """(process, rank, environment) of each process that does a task's work, by rank."""
-    leaves = {task.pid for task in tasks_of(job, proc, 100, node) if task.leaf}
-    found = [(p.pid, _rank(p.environment), p.environment) for p in _processes(job, proc, 100) if p.pid in leaves]
+    leaves = {task.pid for task in tasks_of(job, proc, 100, node, uid) if task.leaf}
+    found = [(p.pid, _rank(p.environment), p.environment) for p in _processes(job, proc, 100, uid) if p.pid in leaves]
     return sorted(found, key=lambda item: (item[1] is None, item[1] or 0, item[0]))
 
 
@@ -93,12 +103,14 @@ def own_gpus(gpus: object, environments: Iterable[dict[str, str]]) -> object:
     return own if len(own) == len(given) else gpus
 
 
-def _processes(job: int, proc: Path, ticks: int) -> Iterator[_Process]:
+def _processes(job: int, proc: Path, ticks: int, uid: int | None) -> Iterator[_Process]:
     wanted = f"SLURM_JOB_ID={job}".encode()
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
         try:
+            if not may_be_of(entry, job, uid):
+                continue
             content = (entry / "environ").read_bytes()
             if wanted not in content.split(b"\0"):
                 continue
@@ -138,12 +150,15 @@ def _rank(environment: dict[str, str]) -> int | None:
 
 def main() -> None:
     arguments = begin()
-    job, node = int(arguments["job"]), str(arguments.get("node", ""))
-    tasks = tasks_of(job, node=node)
+    job, node, uid = int(arguments["job"]), str(arguments.get("node", "")), arguments.get("uid")
+    if uid is None:
+        say({"error": f"whose job {job} is is not known on this node: its processes are not known"})
+        return
+    tasks = tasks_of(job, node=node, uid=uid)
     result = {"tasks": [asdict(task) for task in tasks], "at_s": time.monotonic()}
     result.update({name: arguments[name] for name in ("gpus", "has_gpus") if name in arguments})
     if result.get("gpus"):
-        here = (p.environment for p in _processes(job, Path("/proc"), 100))
+        here = (p.environment for p in _processes(job, Path("/proc"), 100, uid))
         result["gpus"] = own_gpus(result["gpus"], (e for e in here if e.get("SLURMD_NODENAME", node) in (node, "")))
     say({"result": result})
 

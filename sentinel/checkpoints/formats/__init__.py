@@ -5,22 +5,27 @@ from __future__ import annotations
 from sentinel.checkpoints.files import Tree
 from sentinel.checkpoints.formats import (
     accelerate,
+    by_name,
     dcp,
     deepspeed,
     deepspeed_universal,
     hf_trainer,
     megatron,
     nemo,
+    nested,
     nvrx,
     safetensors_file,
     safetensors_set,
     torch_file,
+    torch_folder,
     tracked,
 )
 from sentinel.checkpoints.formats.base import Format
+from sentinel.checkpoints.formats.jax import msgpack, orbax
 
 FORMATS: tuple[Format, ...] = (
     nvrx,
+    orbax,
     hf_trainer,
     accelerate,
     tracked,
@@ -32,6 +37,10 @@ FORMATS: tuple[Format, ...] = (
     safetensors_set,
     torch_file,
     safetensors_file,
+    msgpack,
+    *by_name.UNCHECKED,
+    nested,
+    torch_folder,
 )
 
 

@@ -10,12 +10,17 @@ from __future__ import annotations
 import re
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
-from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, safetensors_set, torch_file, tracked
+from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, one_save, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import Ask, Finding, newer_than, no_owners, refuse_links, unfinished
+from sentinel.checkpoints.parsing import json_files
 
 NAME = "accelerate"
 _RANDOM = re.compile(r"random_states_(\d+)\.pkl")
 _MODEL = re.compile(r"(pytorch_)?model.*\.(bin|safetensors)|.*fsdp.*\.bin")
+
+_BEFORE_RANDOM = re.compile(
+    r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|optimizer|scheduler|sampler|dl_state_dict)[^/]*\.bin|scaler\.pt"
+)
 
 owners_by_name = no_owners
 
@@ -32,11 +37,12 @@ def check(tree: Tree, ask: Ask) -> Finding:
         raise unfinished(tree, ask, f"random_states_{min(holes)}.pkl is missing")
     works, names = safetensors_set.check_models(tree, ask)
     finding = Finding(works=works, unsummed=list(names))
+    random_states: dict[str, torch_file.TorchFile] = {}
     for name in sorted(ranks.values()):
-        file = torch_file.check_file(tree, name, ask)
+        file = random_states[name] = torch_file.check_file(tree, name, ask)
         works += file.works
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
-    hf_inside.check_pickled(tree, ask, finding, works)
+    files = hf_inside.check_pickled(tree, ask, finding, works)
     inner = hf_inside.folders(tree)
     for folder in inner:
         found = _inside(tree.below(folder), ask)
@@ -45,10 +51,29 @@ def check(tree: Tree, ask: Ask) -> Finding:
         finding.covered |= {f"{folder}/{name}" for name in found.covered}
     if not inner and not any("/" not in name and _MODEL.fullmatch(name) for name in tree.files):
         raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
-    newer_than(tree, [n for n in tree.files if n.endswith((".safetensors", ".distcp"))], ranks[max(ranks)])
+    json_files.check_read_at_resume(tree)
+    _written_first(tree, ranks[min(ranks)])
+    _same_step(random_states)
+    hf_inside.check_one_save(tree, files, names)
     _as_beside(tree, len(ranks))
     finding.works = works
     return finding
+
+
+def _written_first(tree: Tree, marker: str) -> None:
+    """The main process writes model, optimizers, schedulers, samplers and scaler, and then its random state."""
+    saved = [name for name in tree.files if name.endswith(".distcp") or _BEFORE_RANDOM.fullmatch(name)]
+    newer_than(tree, saved, marker)
+    if not any("/" in name for name in saved):
+        one_save.refuse_pause(tree, [*saved, marker])
+
+
+def _same_step(files: dict[str, torch_file.TorchFile]) -> None:
+    """Every rank states the same number of steps beside its random state."""
+    steps = {name: step for name, file in files.items() if type(step := file.get("step")) is int}
+    if len(set(steps.values())) > 1:
+        low, high = min(steps, key=lambda name: steps[name]), max(steps, key=lambda name: steps[name])
+        raise Broken(f"{low} is of step {steps[low]}, {high} of step {steps[high]}: two saves mixed")
 
 
 def _inside(tree: Tree, ask: Ask) -> Finding:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.records import Level
-from sentinel.checkpoints.steps import step_of
-from sentinel.checkpoints.work import Work
+from sentinel.checkpoints.steps import number_of, step_of
 
 # How much newer than its marker a shard may be: clocks of several clients of one file system.
 SKEW_S = 5.0
@@ -22,13 +22,21 @@ FRESH_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """How to check: the level, the time it is, whether only some ranks' shards are expected here."""
+    """How to check: the level, the time it is, whether only some ranks' shards are expected here.
+
+    ``remarks``: what the formats found worth saying that makes nothing invalid.
+    """
 
     level: Level
     now_s: float
     part: bool = False
     step: int | None = None  # where several lie in one folder
     fresh_s: float = FRESH_S
+    remarks: list[str] = field(default_factory=list)
+
+    def say(self, remark: str) -> None:
+        if remark:
+            self.remarks.append(remark)
 
     def fresh(self, tree: Tree) -> bool:
         return self.now_s - tree.newest_s < self.fresh_s
@@ -56,6 +64,8 @@ class Finding:
     unsummed: list[str] = field(default_factory=list)
     covered: set[str] = field(default_factory=set)
     note: str = ""
+    manifest: bool = False  # a manifest covers every file
+    unread: str = ""  # whose numbers this format does not look at: level content is not known then
 
 
 class Format(Protocol):
@@ -102,12 +112,13 @@ def neighbours(root: Path, limit: int) -> list[Path]:
     """
     for inside in (0, 1):
         named = root if not inside else root.parent
-        mine = step_of(named.name)
-        if mine is None:
+        said = step_of if step_of(named.name) is not None else number_of
+        mine = said(named.name)
+        if mine is None or (said is number_of and named.name.isdigit() and inside):
             continue
         try:
             with os.scandir(named.parent) as entries:
-                steps = [(step, e.name) for e in entries if (step := step_of(e.name)) is not None and step != mine]
+                steps = [(step, e.name) for e in entries if (step := said(e.name)) is not None and step != mine]
         except OSError:
             return []
         nearest = sorted(steps, key=lambda pair: (abs(pair[0] - mine), pair))[:limit]

@@ -12,10 +12,10 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
-from sentinel.checkpoints.formats import dcp_mixed
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, Unsummed, opened, visible
+from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import (
     Ask,
     Finding,
@@ -23,10 +23,17 @@ from sentinel.checkpoints.formats.base import (
     refuse_links,
     unfinished,
 )
-from sentinel.checkpoints.formats.dcp_metadata import Metadata, read_metadata
-from sentinel.checkpoints.formats.dcp_pieces import Files, Item, tiles, volume
-from sentinel.checkpoints.tensors import Pickled
-from sentinel.checkpoints.work import (
+from sentinel.checkpoints.formats.dcp_parts import ends, mixed, safetensors_part
+from sentinel.checkpoints.formats.dcp_parts.ends import Layout
+from sentinel.checkpoints.formats.dcp_parts.metadata import Metadata, read_metadata
+from sentinel.checkpoints.formats.dcp_parts.pieces import Files, Item, tiles, volume
+from sentinel.checkpoints.formats.dcp_parts.safetensors_part import Blob, Without
+from sentinel.checkpoints.parsing import pickle_names
+from sentinel.checkpoints.parsing.content import look_at, looks_of, role_of
+from sentinel.checkpoints.parsing.floats import Look
+from sentinel.checkpoints.parsing.tensors import Pickled
+from sentinel.checkpoints.parsing.zips import archive_start
+from sentinel.checkpoints.reading import (
     BATCH_BYTES,
     Work,
     check_slice,
@@ -34,14 +41,13 @@ from sentinel.checkpoints.work import (
     run_all,
     threads_for,
 )
-from sentinel.checkpoints.zips import archive_start
 from sentinel.inert_pickle import Opaque
 
 NAME = "dcp"
 _SHARD = re.compile(r"__(\d+)_(\d+)\.distcp")
 _TEMPORARY = re.compile(r"(\.|__\d+\.)metadata\.tmp")
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
-_ENDS_CHECKED = 50_000  # pieces whose two ends are looked at by a structural check; beyond, the ends of each file
+_BYTES_LOOKED_AT = 256  # pieces that are bytes of which a structural check reads what they would import
 _COVERAGE_NAMES = 64  # tensors whose coverage a part reports for the join
 # Names under which trainers keep the step; one of them is compared with the step of the folder.
 _STEP_NAMES = ("train_state.step", "trainer.global_step", "global_step", "state.step", "step", "iteration")
@@ -90,12 +96,14 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
     if len(here) < len(files) and not (ask.part and (here or shards)):
         missing = sorted(set(files) - set(here))
         _missing(tree, ask, missing)
-    for name in here:
-        _layout(tree, name, here)
+    blobs = {name: blob for name in here if (blob := _layout(tree, name, here, ask))}
     newer_than(tree, shards, ".metadata")
     newer_than(tree, here, ".metadata")
+    one_save.refuse_older(tree, [*here, ".metadata"], ".metadata")
+    layout = Without(here, blobs)
     if ask.level == "structural":  # the others read every byte
-        run_all(_ends(tree, here), threads_for("structural"))
+        run_all(ends.works(tree, layout), threads_for("structural"))
+        _look_at_bytes(tree, metadata)
     step = _inner_step(tree, metadata)
     owners = frozenset(shards[name] for name in here if name in shards)
     writers = {int(m.group(1)) for name in files if (m := _SHARD.fullmatch(name))}
@@ -106,7 +114,8 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
         whole=len(here) == len(files),
         has={name: tree.files[name].size for name in here},
         needs={} if len(here) == len(files) else {name: files.end(name) for name in files},
-        works=_item_works(tree, here, ask),
+        works=chain(_item_works(tree, layout, ask), *(blob.works for blob in blobs.values())),
+        unsummed=sorted(blobs),
     )
 
 
@@ -118,66 +127,21 @@ def _missing(tree: Tree, ask: Ask, missing: list[str]) -> None:
     raise Broken(reason)
 
 
-def _layout(tree: Tree, name: str, files: Files) -> None:
-    """The pieces of one file: from its start to its end, one after another, and the file exactly that long."""
+def _layout(tree: Tree, name: str, files: Files, ask: Ask) -> Blob | None:
+    """The pieces of one file: from its start to its end, one after another, and the file exactly that long.
+
+    Or, where the job had its tensors serialised as safetensors, that part of the file.
+    """
     gap = files.gap(name)
+    size, reached = tree.files[name].size, files.end(name)
+    if gap is None and size == reached:
+        return None
+    blob = safetensors_part.find(tree, name, files[name], ask)
+    if blob is not None:
+        return blob
     if gap is not None:
         raise Broken(f"{visible(name)}: a gap or an overlap before {visible(gap)}")
-    size, reached = tree.files[name].size, files.end(name)
-    if size != reached:
-        raise Broken(f"{visible(name)}: {size} bytes, its metadata says {reached}")
-
-
-Layout = Mapping[str, Sequence[Item]]
-
-
-def _ends(tree: Tree, files: Files | Layout) -> Iterator[Work]:
-    count = files.count() if isinstance(files, Files) else sum(len(items) for items in files.values())
-    every = count <= _ENDS_CHECKED
-    batch: list[str] = []
-    for name in files:
-        batch.append(name)
-        if len(batch) >= 32:
-            yield _ends_work(tree, batch, files, every)
-            batch = []
-    if batch:
-        yield _ends_work(tree, batch, files, every)
-
-
-def _ends_work(tree: Tree, names: list[str], files: Layout, every: bool) -> Work:
-    def run(buffer: bytearray) -> None:
-        del buffer
-        for name in names:
-            with opened(tree.path(name), name) as handle:
-                _check_ends(handle, files[name], every)
-
-    return Work(0, run)
-
-
-def _check_ends(handle: Handle, items: Sequence[Item], every: bool) -> None:
-    """Each piece starts and ends as an archive does. Where one ends the next starts: one read sees both."""
-    looked = items if every else [items[0], *(() if len(items) == 1 else (items[-1],))]
-    if looked[0].plain and handle.read(looked[0].offset, 4) != b"PK\x03\x04":
-        raise Broken(f"{handle.name}: does not start with an archive ({_what_instead(handle, looked[0])})")
-    for item, following in pairwise([*looked, None]):
-        assert item is not None
-        end = item.offset + item.length
-        more = 4 if following is not None and following.offset == end and following.plain else 0
-        data = handle.read(end - 22, 22 + more)
-        if item.plain and data[:4] != b"PK\x05\x06":
-            raise Broken(f"{handle.name}: {visible(item.name)} does not end as an archive does")
-        if more and data[22:] != b"PK\x03\x04":
-            assert following is not None
-            raise Broken(f"{handle.name}: {visible(following.name)} does not start as an archive does")
-        if following is not None and not more and following.plain:
-            start = handle.read(following.offset, 4)
-            if start != b"PK\x03\x04":
-                raise Broken(f"{handle.name}: {visible(following.name)} does not start as an archive does")
-
-
-def _what_instead(handle: Handle, item: Item) -> str:
-    head = handle.read(item.offset, min(item.length, 64))
-    return "zeros" if not head.strip(b"\0") else "something else"
+    raise Broken(f"{visible(name)}: {size} bytes, its metadata says {reached}")
 
 
 def _inner_step(tree: Tree, metadata: Metadata) -> int | None:
@@ -194,6 +158,17 @@ def _inner_step(tree: Tree, metadata: Metadata) -> int | None:
     return None
 
 
+def _look_at_bytes(tree: Tree, metadata: Metadata) -> None:
+    """Pieces that are bytes are pickles that DCP loads as they are: refuse those that would run something."""
+    for item in metadata.bytes_items(_BYTES_LOOKED_AT):
+        if item.plain and item.length < 1 << 20 and item.file in tree.files:
+            what = f"{visible(item.file)}: {visible(item.name)}"
+            with opened(tree.path(item.file), item.file) as handle:
+                whole = handle.read(item.offset, item.length)
+            found = open_archive(lambda at, n: whole[at : at + n], len(whole), what)  # noqa: B023
+            pickle_names.judge(found.pickled.names, what)
+
+
 def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     shards = _shards(tree)
     world = max(ranks | set(shards.values())) + 1
@@ -206,10 +181,11 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     union: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {}
     totals: dict[str, tuple[str, tuple[int, ...]]] = {}
     layouts: dict[str, Sequence[Item]] = {}
+    blobs: dict[str, Blob] = {}
     steps: dict[int, int] = {}
     folders: dict[int, int] = {}
     for rank in sorted(ranks):
-        metadata = _check_rank(tree, rank, shards, layouts)
+        metadata = _check_rank(tree, rank, shards, (layouts, blobs), ask)
         for name, tensor in metadata.tensors.items():
             if totals.setdefault(name, (tensor.dtype, tensor.size)) != (tensor.dtype, tensor.size):
                 raise Broken(f"rank {rank} saved {visible(name)} with another shape or type than the others")
@@ -221,6 +197,7 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
             steps[rank] = inner
         if metadata.saved_step is not None:
             folders[rank] = metadata.saved_step
+    one_save.refuse_older(tree, [*shards, *(f"__{rank}.metadata" for rank in ranks)], f"__{min(ranks)}.metadata")
     for seen in (steps, folders):
         if len(set(seen.values())) > 1:
             raise Broken(f"the ranks' shards are of different steps: {sorted(set(seen.values()))[:4]}")
@@ -230,14 +207,23 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
         have, need = sum(volume(sizes) for sizes in chunks.values()), volume(totals[name][1])
         if have > need or (have < need and not ask.part):
             raise Broken(f"the pieces of {visible(name)} on all ranks cover {have} of {need} elements")
+    layout = Without(layouts, blobs)
     if ask.level == "structural":
-        run_all(_ends(tree, layouts), threads_for("structural"))
+        run_all(ends.works(tree, layout), threads_for("structural"))
     finding.has = {name: tree.files[name].size for name in layouts}
-    finding.works = _item_works(tree, layouts, ask)
+    finding.works = chain(_item_works(tree, layout, ask), *(blob.works for blob in blobs.values()))
+    finding.unsummed = sorted(blobs)
     return finding
 
 
-def _check_rank(tree: Tree, rank: int, shards: dict[str, int], layouts: dict[str, Sequence[Item]]) -> Metadata:
+def _check_rank(
+    tree: Tree,
+    rank: int,
+    shards: dict[str, int],
+    found: tuple[dict[str, Sequence[Item]], dict[str, Blob]],
+    ask: Ask,
+) -> Metadata:
+    layouts, blobs = found
     marker = f"__{rank}.metadata"
     metadata = _read(tree, marker)
     files = metadata.files()
@@ -247,7 +233,8 @@ def _check_rank(tree: Tree, rank: int, shards: dict[str, int], layouts: dict[str
             raise Broken(f"{marker} names {visible(name)}, which is not a shard of rank {rank}")
         if name not in tree.files:
             raise Broken(f"{visible(name)} named by {marker}, but not there")
-        _layout(tree, name, files)
+        blob = _layout(tree, name, files, ask)
+        blobs |= {name: blob} if blob else {}
         layouts[name] = files[name]
     newer_than(tree, [name for name, owner in shards.items() if owner == rank], marker)
     return metadata
@@ -306,24 +293,24 @@ def _item_works(tree: Tree, files: Layout, ask: Ask) -> Iterator[Work]:
     for name, items in files.items():
         start = size = 0
         for index, item in enumerate(items):
-            if item.plain:
-                size += item.length
-            else:
-                opaque = opaque or item
+            size += item.length
+            opaque = opaque or (None if item.plain else item)
             if size >= BATCH_BYTES:
                 yield _items_work(tree, name, items[start : index + 1], ask, size)
                 start, size = index + 1, 0
         if size:
             yield _items_work(tree, name, items[start:], ask, size)
     if opaque is not None:
-        yield _no_checksum(opaque)
-    yield Work(0, partial(dcp_mixed.compare, tree, files))
+        yield _no_checksum(opaque, ask)
+    yield Work(0, partial(mixed.compare, tree, files))
 
 
-def _no_checksum(item: Item) -> Work:
+def _no_checksum(item: Item, ask: Ask) -> Work:
     def run(buffer: bytearray) -> None:
         del buffer
-        raise NotKnown(f"{visible(item.file)}: transformed (compressed) pieces: no checksum recorded")
+        if ask.level == "content":
+            raise NotKnown(f"{visible(item.file)}: compressed pieces: their numbers are not looked at")
+        raise Unsummed(f"{visible(item.file)}: compressed pieces: no checksum recorded")
 
     return Work(0, run)
 
@@ -333,16 +320,31 @@ def _items_work(tree: Tree, name: str, items: Sequence[Item], ask: Ask, size: in
         with opened(tree.path(name), name) as handle:
             for item in items:
                 if not item.plain:
+                    ends.check_frames(handle, item)
                     continue
                 what = f"{handle.name}: {visible(item.name)}"
                 agree = partial(_agree, item, what)
-                check_slice(handle, item.offset, item.length, level=ask.level, buffer=buffer, what=what, agree=agree)
+                looks = partial(_looks, item) if ask.level == "content" else None
+                check_slice(handle, item.offset, item.length, buffer=buffer, what=what, looks=looks, agree=agree)
 
     return Work(size, run)
 
 
+def _looks(item: Item, pickled: Pickled) -> Mapping[str, Sequence[Look]]:
+    """What of a piece must be finite: a tensor by its name, bytes by what is pickled in them."""
+    path = tuple(item.name.split("."))
+    role = role_of(path)
+    if item.size is None:
+        return looks_of(pickled, role)
+    look = look_at(path, item.dtype, item.size, role, in_model=len(path) > 1)
+    if look is None:
+        return {}
+    return {t.storage.key: [Look(t.dtype, (t.view,), look.masks, look.infinities)] for t in pickled.tensors}
+
+
 def _agree(item: Item, what: str, pickled: Pickled) -> None:
-    """What the piece says of itself is what the metadata says of it."""
+    """What the piece says of itself is what the metadata says of it; to load it runs nothing."""
+    pickle_names.judge(pickled.names, what)
     if item.size is None or not isinstance(pickled.value, Opaque) or len(pickled.tensors) != 1:
         return
     tensor = pickled.tensors[0]

@@ -14,7 +14,7 @@ from sentinel.checkpoints.files import Broken, Tree, visible
 from sentinel.checkpoints.formats import torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.formats.torch_file import TorchFile
-from sentinel.checkpoints.work import Work
+from sentinel.checkpoints.reading import Work
 
 NAME = "deepspeed"
 _OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_?optim_states\.pt")

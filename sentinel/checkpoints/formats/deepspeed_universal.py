@@ -12,7 +12,7 @@ from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
 from sentinel.checkpoints.formats import torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.formats.torch_file import TorchFile
-from sentinel.checkpoints.work import Work
+from sentinel.checkpoints.reading import Work
 from sentinel.inert_pickle import Opaque
 
 NAME = "deepspeed_universal"

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 
-from sentinel.checkpoints.files import Tree, visible
-from sentinel.checkpoints.formats import safetensors_set, torch_file
-from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, unfinished
-from sentinel.checkpoints.work import Work
+from sentinel.checkpoints.files import Foreign, NotKnown, Tree, visible
+from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
+from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
+from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
+from sentinel.checkpoints.reading import Work
 
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.bin")
+_OPTIMIZER = re.compile(r"optimizer(_\d+)?\.(pt|bin)")
+_RANDOM = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
+_MOMENTS = ("exp_avg", "momentum_buffer", "exp_avg_sq", "sum", "square_avg")  # as large as their parameter
 _FSDP_RANK = re.compile(r"(.*_fsdp_\d+_rank|.*_fsdp_rank)(\d+)\.bin")
 
 
@@ -40,13 +45,17 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
     files: dict[str, torch_file.TorchFile] = {}
     for name in sorted(tree.files):
         if "/" not in name and name.endswith((".pt", ".pth", ".bin")):
-            files[name] = torch_file.check_file(tree, name, ask)
+            try:
+                files[name] = torch_file.check_file(tree, name, ask)
+            except Foreign:
+                continue
             works += files[name].works
             (finding.covered.add if files[name].summed else finding.unsummed.append)(name)
     numbered = [m for name in files if (m := _NUMBERED.fullmatch(name))]
     if PICKLED_INDEX in tree.files:
         held = {name: set(f.value) for name, f in files.items() if isinstance(f.value, dict)}
         safetensors_set.check_index(tree, ask, PICKLED_INDEX, held)
+        newer_than(tree, [name for name in files if _NUMBERED.fullmatch(name)], PICKLED_INDEX)
     elif numbered:
         raise unfinished(tree, ask, f"{PICKLED_INDEX} is missing: the save did not finish")
     for stem, _, total in (m.groups() for m in numbered):
@@ -68,3 +77,69 @@ def _holes(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None
         missing = set(range(max(found) + 1)) - found
         if missing and not ask.part:
             raise unfinished(tree, ask, f"{visible(stem)}{min(missing)}.bin is missing")
+
+
+def check_one_save(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:
+    """Model, optimizer and random states are of one save, as far as that can be shown; the optimizer is this model's."""
+    if any(_FSDP_RANK.fullmatch(name) for name in files):
+        return  # each rank's file holds a stretch of all parameters, whose shapes are not in it
+    models = [*models, *(name for name in files if name.startswith("pytorch_model"))]
+    optimizers = [name for name in files if _OPTIMIZER.fullmatch(name) and _has_state(files[name])]
+    sizes = _model_sizes(tree, files, models)
+    trained = sum(_parameters(files[name]) for name in optimizers)
+    # Where parts of the model are frozen, their files are the same in every save.
+    must_change = [*optimizers, *(models if trained and trained >= sizes.total() else ())]
+    one_save.refuse_mixed(tree, must_change, models)
+    randoms = [name for name in tree.files if _RANDOM.fullmatch(name)]
+    one_save.refuse_mixed(tree, randoms)
+    for name in optimizers if models else ():
+        _of_this_model(files[name], sizes)
+
+
+def _has_state(file: torch_file.TorchFile) -> bool:
+    return bool(file.get("state"))
+
+
+def _parameters(file: torch_file.TorchFile) -> int:
+    """The number of parameters that an optimizer has."""
+    groups = file.get("param_groups")
+    lists = [group.get("params") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
+    states = file.get("state")
+    with_state = len(states) if isinstance(states, dict) else 0
+    return max(with_state, sum(len(params) for params in lists if isinstance(params, list)))
+
+
+def _model_sizes(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> Counter[Shape]:
+    """The shapes of all tensors of the models."""
+    sizes: list[Shape] = []
+    for name in models:
+        if name in files:
+            opened = files[name].opened
+            sizes += [tensor.size for tensor in opened.pickled.tensors] if opened else []
+        elif name in tree.files:
+            sizes += safetensors_file.shapes(tree, name)
+    return Counter(sizes)
+
+
+def _of_this_model(file: torch_file.TorchFile, sizes: Counter[Shape]) -> None:
+    """`NotKnown` for an optimizer whose moments have shapes that no tensor of the model has: it is another model's.
+
+    Each parameter may be in the model under several names, but not under none.
+    """
+    states = file.get("state")
+    opened = file.opened
+    if not isinstance(states, dict) or opened is None or not sizes:
+        return
+    by_call = {id(tensor.made): tensor.size for tensor in opened.pickled.tensors}
+    moments: Counter[Shape] = Counter()
+    for state in states.values():
+        shapes = [by_call.get(id(state.get(key))) for key in _MOMENTS] if isinstance(state, dict) else []
+        shape = next((shape for shape in shapes if shape is not None), None)
+        if shape is not None:
+            moments[shape] += 1
+    foreign = {shape for shape, count in moments.items() if count > sizes[shape]}
+    if foreign:
+        raise NotKnown(
+            f"{visible(file.name)} has moments of shape {min(foreign)} for {moments[min(foreign)]} parameters,"
+            f" the model has {sizes[min(foreign)]} of that shape: of another model?"
+        )

@@ -7,26 +7,29 @@ FSDP (DCP) or DeepSpeed wrote.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small, visible
-from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, safetensors_set, torch_file, tracked
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, one_save, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import (
-    SKEW_S,
     Ask,
     Finding,
+    newer_than,
     no_owners,
     refuse_links,
     unfinished,
 )
+from sentinel.checkpoints.parsing import json_files
 
 NAME = "hf_trainer"
 STATE = "trainer_state.json"
 _STATE_LIMIT_BYTES = 24 << 20
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
+_BEFORE_STATE = re.compile(
+    r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|adapter_model).*\.bin|(optimizer|scheduler|scaler|rng_state)\.(pt|pth|bin)"
+)
 _PARTS = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "pytorch_model.bin", "optimizer.bin")
 
 owners_by_name = no_owners
@@ -61,18 +64,19 @@ def check(tree: Tree, ask: Ask) -> Finding:
         finding.unsummed += part.unsummed
     _has_model(tree, names, inner)
     _ranks(tree, ask, files)
+    json_files.check_read_at_resume(tree)
     _same_step(tree, files, step)
     _written_last(tree)
+    hf_inside.check_one_save(tree, files, names)
     _as_beside(tree)
     finding.works = works
     return finding
 
 
 def _state(tree: Tree, ask: Ask) -> int:
-    data = read_small(tree.path(STATE), _STATE_LIMIT_BYTES, STATE)
     try:
-        state = json.loads(data)
-    except (ValueError, RecursionError):
+        state = json_files.read(tree, STATE, _STATE_LIMIT_BYTES)
+    except ValueError:
         raise unfinished(tree, ask, f"{STATE} is not JSON (cut short or damaged)") from None
     step = state.get("global_step") if isinstance(state, dict) else None
     if type(step) is not int or step < 0:
@@ -80,7 +84,7 @@ def _state(tree: Tree, ask: Ask) -> int:
     named = _FOLDER.fullmatch(tree.root.name)
     if named and int(named.group(1)) != step:
         raise Broken(f"{STATE} is of step {step}, the folder of step {named.group(1)}")
-    history = state.get("log_history")
+    history = state.get("log_history") if isinstance(state, dict) else None
     if isinstance(history, list):
         later = [e["step"] for e in history if isinstance(e, dict) and type(e.get("step")) is int and e["step"] > step]
         if later:
@@ -142,13 +146,11 @@ def _same_step(tree: Tree, files: dict[str, torch_file.TorchFile], step: int) ->
 
 
 def _written_last(tree: Tree) -> None:
-    """Everything but the arguments and what is added later is written before the state."""
-    limit = tree.files[STATE].mtime_s + SKEW_S
-    for name, entry in tree.files.items():
-        if name.endswith((".safetensors", ".distcp")) or name in ("optimizer.pt", "scheduler.pt", "optimizer.bin"):
-            late = entry.mtime_s - limit
-            if late > 0:
-                raise Broken(f"{visible(name)} was written {late + SKEW_S:.0f} s after {STATE}: overwritten in place")
+    """Everything but the arguments, other ranks' random states and what is added later is written before the state."""
+    saved = [name for name in tree.files if _BEFORE_STATE.fullmatch(name) or name.endswith(".distcp")]
+    newer_than(tree, saved, STATE)
+    if not any("/" in name for name in saved):
+        one_save.refuse_pause(tree, [*saved, STATE])
 
 
 def _as_beside(tree: Tree) -> None:

@@ -11,9 +11,10 @@ import json
 import re
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small, visible
-from sentinel.checkpoints.formats import dcp, torch_file
-from sentinel.checkpoints.formats.base import SKEW_S, Ask, Finding, refuse_links, unfinished
-from sentinel.checkpoints.work import Work
+from sentinel.checkpoints.formats import dcp, one_save, torch_file
+from sentinel.checkpoints.formats.base import SKEW_S, Ask, Finding, neighbours, newer_than, refuse_links, unfinished
+from sentinel.checkpoints.formats.jax import zarr
+from sentinel.checkpoints.reading import Work
 
 NAME = "megatron"
 MARKER = "metadata.json"
@@ -40,7 +41,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if any(_RANK.fullmatch(folder) for folder in tree.folders):
         return _check_legacy(tree, ask)
     backend = _marker(tree, ask)
-    finding = dcp.check(tree, ask)
+    arrays = backend and not dcp.recognise(tree) and bool(zarr.arrays(tree))
+    finding = _check_zarr(tree, ask) if arrays else dcp.check(tree, ask)
     if backend:
         _after(tree)
     if "common.pt" in tree.files:
@@ -67,9 +69,32 @@ def _marker(tree: Tree, ask: Ask) -> bool:
     backend = marker.get("sharded_backend") if isinstance(marker, dict) else None
     if backend not in ("torch_dist", "zarr", "fsdp_dtensor", "torch_dcp"):
         raise Broken(f"{MARKER} names no known backend: {visible(str(backend))}")
-    if backend == "zarr":
-        raise NotKnown("zarr backend, which Megatron no longer writes: not checked")
     return True
+
+
+def _check_zarr(tree: Tree, ask: Ask) -> Finding:
+    """The backend of older Megatron and NeMo: one zarr array per tensor beside ``common.pt``. No checksum of the arrays."""
+    folders = zarr.arrays(tree)
+    if not folders or "common.pt" not in tree.files:
+        raise unfinished(tree, ask, "no arrays" if not folders else "common.pt is missing")
+    finding = Finding(unread="arrays in zarr")
+    for folder in folders:
+        finding.unsummed += [*zarr.check(tree, folder, all_stored=False)]
+    _as_beside(tree, set(folders))
+    newer_than(tree, finding.unsummed, MARKER)
+    one_save.refuse_older(tree, finding.unsummed, MARKER)
+    return finding
+
+
+def _as_beside(tree: Tree, arrays: set[str]) -> None:
+    """Which arrays there should be is written nowhere: one that lacks what the step beside it has is doubtful."""
+    for folder in neighbours(tree.root, 1):
+        try:
+            theirs = {entry.name for entry in folder.iterdir() if (entry / zarr.V2).exists()}
+        except OSError:
+            return
+        if theirs - arrays and theirs & arrays:
+            raise NotKnown(f"the array {visible(min(theirs - arrays))} is missing, which {visible(folder.name)} has")
 
 
 def _after(tree: Tree) -> None:

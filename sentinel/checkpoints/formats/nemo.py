@@ -11,6 +11,7 @@ import os
 from sentinel.checkpoints.files import NotKnown, Tree
 from sentinel.checkpoints.formats import dcp, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
+from sentinel.checkpoints.parsing import json_files
 
 NAME = "nemo"
 
@@ -41,6 +42,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         finding = safetensors_set.check(weights, ask)
     else:
         raise unfinished(tree, ask, "no weights in it: the save did not finish")
+    json_files.check_read_at_resume(tree)
     finding.unsummed = [prefix + name for name in finding.unsummed]
     finding.covered = {prefix + name for name in finding.covered}
     for name in ("meta.pt", "weights/common.pt"):

@@ -12,7 +12,7 @@ import re
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
 from sentinel.checkpoints.formats import torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
-from sentinel.checkpoints.work import Work
+from sentinel.checkpoints.reading import Work
 
 NAME = "nvrx_local"
 FILE = re.compile(r"(?:(?:(.*)/)?(\d+)/)?iter_(\d{7,})_(\d+)_local(\.dirty)?\.pt")

@@ -5,13 +5,14 @@ On its own a checkpoint of one file. Used for model weights by the Hugging Face 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
-from sentinel.checkpoints.tensors import FloatScan
-from sentinel.checkpoints.work import BATCH_BYTES, Work, span_crc
+from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.parsing.content import look_at, role_of
+from sentinel.checkpoints.parsing.floats import FloatScan
+from sentinel.checkpoints.reading import BATCH_BYTES, Work, span_crc
 
 NAME = "safetensors"
 _FORMAT_LIMIT_BYTES = 100_000_000  # the library's own limit for the header
@@ -28,6 +29,18 @@ _TYPES: dict[str, tuple[int, str]] = {
 owners_by_name = no_owners
 
 
+SpanOf = tuple[str, int, int, str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What the header says: the tensors in the order of their bytes, and where in the file these begin."""
+
+    spans: list[SpanOf]  # name, first byte, behind the last, type, shape
+    base: int
+    metadata: dict[str, str]
+
+
 @dataclass(slots=True)
 class Header:
     """The tensors of one file: name -> (dtype, shape), and the file's own metadata."""
@@ -37,41 +50,55 @@ class Header:
     works: list[Work] = field(default_factory=list)
 
 
+def torch_type(dtype: str) -> str:
+    """Torch's name of a type that can hold a NaN; empty for the others."""
+    return _TYPES[dtype][1]
+
+
 def check_file(tree: Tree, name: str, ask: Ask) -> Header:
     """The header held against the file; at level content the floats as works."""
-    shown = visible(name)
     with opened(tree.path(name), name) as handle:
-        if handle.size < 10:
-            raise Broken(f"{shown}: {handle.size} bytes, too short")
-        length = int.from_bytes(handle.read(0, 8), "little")
-        if length > _FORMAT_LIMIT_BYTES or 8 + length > handle.size:
-            raise Broken(f"{shown}: a header of {length} bytes cannot be in a file of {handle.size}")
-        if length > _READ_LIMIT_BYTES:
-            raise NotKnown(f"{shown}: a header of {length} bytes, more than this reader takes")
-        table = _header(handle.read(8, length), shown)
-        size = handle.size
+        table = read_table(handle, 0, handle.size)
+    header = Header({key: (dtype, shape) for key, _, _, dtype, shape in table.spans}, table.metadata)
+    if ask.level == "content":
+        header.works = scans(tree, name, table)
+    return header
+
+
+def shapes(tree: Tree, name: str) -> list[tuple[int, ...]]:
+    """The shapes of its tensors."""
+    with opened(tree.path(name), name) as handle:
+        return [shape for _, _, _, _, shape in read_table(handle, 0, handle.size).spans]
+
+
+def read_table(handle: Handle, start: int, end: int) -> Table:
+    """The header of what lies between these two places, held against it: no gap, no overlap, nothing behind."""
+    shown = handle.name
+    if end - start < 10:
+        raise Broken(f"{shown}: {end - start} bytes, too short")
+    length = int.from_bytes(handle.read(start, 8), "little")
+    base = start + 8 + length
+    if length > _FORMAT_LIMIT_BYTES or base > end:
+        raise Broken(f"{shown}: a header of {length} bytes cannot be in a file of {end - start}")
+    if length > _READ_LIMIT_BYTES:
+        raise NotKnown(f"{shown}: a header of {length} bytes, more than this reader takes")
+    table = _header(handle.read(start + 8, length), shown)
     metadata = table.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise Broken(f"{shown}: __metadata__ that is no table of text")
     spans = sorted((_span(key, entry, shown) for key, entry in table.items()), key=lambda span: span[1:3])
     reached = 0
-    for key, begin, end, _, _ in spans:
+    for key, begin, finish, _, _ in spans:
         if begin != reached:
             raise Broken(f"{shown}: a gap or an overlap before {visible(key)}")
-        reached = end
-    if 8 + length + reached != size:
-        raise Broken(f"{shown}: {size} bytes, its header says {8 + length + reached}")
-    header = Header({key: (dtype, shape) for key, _, _, dtype, shape in spans}, metadata)
-    if ask.level == "content":
-        header.works = _scans(tree, name, 8 + length, spans)
-    return header
-
-
-_SpanOf = tuple[str, int, int, str, tuple[int, ...]]
+        reached = finish
+    if base + reached != end:
+        raise Broken(f"{shown}: {end - start} bytes, its header says {base + reached - start}")
+    return Table(spans, base, metadata)
 
 
 def _header(data: bytes, shown: str) -> dict[str, object]:
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    def once(pairs: json_files.Pairs) -> dict[str, object]:
         made = dict(pairs)
         if len(made) != len(pairs):
             raise Broken(f"{shown}: its header names one thing twice")
@@ -80,15 +107,15 @@ def _header(data: bytes, shown: str) -> dict[str, object]:
     if data[:1] != b"{":
         raise Broken(f"{shown}: its header does not start as JSON")
     try:
-        table = json.loads(data.decode("utf-8"), object_pairs_hook=once)
-    except (ValueError, RecursionError):
+        table = json_files.parse(data, shown, once)
+    except ValueError:
         raise Broken(f"{shown}: its header is not JSON") from None
     if not isinstance(table, dict):
         raise Broken(f"{shown}: its header is no table")
     return table
 
 
-def _span(key: str, entry: object, shown: str) -> _SpanOf:
+def _span(key: str, entry: object, shown: str) -> SpanOf:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise Broken(f"{shown}: {visible(key)}: damaged header entry")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -106,25 +133,30 @@ def _naturals(value: object) -> bool:
     return isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 60 for number in value)
 
 
-def _scans(tree: Tree, name: str, base: int, spans: list[_SpanOf]) -> list[Work]:
+def scans(tree: Tree, name: str, table: Table) -> list[Work]:
+    """The floats of that file as pieces of work."""
     works: list[Work] = []
-    batch: list[_SpanOf] = []
-    for span in spans:
+    batch: list[SpanOf] = []
+    for span in table.spans:
         batch.append(span)
         if span[2] - batch[0][1] >= BATCH_BYTES:
-            works.append(_scan(tree, name, base, batch))
+            works.append(_scan(tree, name, table.base, batch))
             batch = []
     if batch:
-        works.append(_scan(tree, name, base, batch))
+        works.append(_scan(tree, name, table.base, batch))
     return works
 
 
-def _scan(tree: Tree, name: str, base: int, spans: list[_SpanOf]) -> Work:
+def _scan(tree: Tree, name: str, base: int, spans: list[SpanOf]) -> Work:
     def run(buffer: bytearray) -> None:
         with opened(tree.path(name), name) as handle:
-            for key, begin, end, dtype, _ in spans:
-                scan = FloatScan(_TYPES[dtype][1])
-                span_crc(handle, base + begin, end - begin, buffer, scan)
+            for key, begin, end, dtype, shape in spans:
+                path = tuple(key.split("."))
+                look = look_at(path, torch_type(dtype), shape, role_of(path), in_model=True)
+                if look is None:
+                    continue
+                scan = FloatScan(look)
+                span_crc(handle, base + begin, end - begin, buffer, [scan])
                 if scan.finding:
                     raise Broken(f"{visible(name)}: {scan.finding} in {visible(key)}", "content")
 

@@ -10,25 +10,31 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import (
     Ask,
     Finding,
     neighbours,
+    newer_than,
     no_owners,
     refuse_links,
     unfinished,
 )
-from sentinel.checkpoints.formats.dcp_pieces import Shape, TensorInfo, tiles
-from sentinel.checkpoints.formats.safetensors_file import Header, check_file
-from sentinel.checkpoints.work import Work
+from sentinel.checkpoints.formats.dcp_parts.pieces import Shape, TensorInfo, tiles, volume
+from sentinel.checkpoints.formats.safetensors_file import Header, check_file, read_table
+from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.reading import Work
 
 NAME = "safetensors_set"
 INDEX = "model.safetensors.index.json"
 SHARDED = "sharded"
 INDEX_LIMIT_BYTES = 32 << 20
+_COMPARED = 64  # tensors of a consolidated model that are held against the shards it was made of
+_HEAD_BYTES = 256  # of each of them
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _SHARD = re.compile(r"shard-(\d{5})-model-(\d{5})-of-(\d{5})\.safetensors")
 
@@ -48,6 +54,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
     if f"{SHARDED}/" in {name[: len(SHARDED) + 1] for name in tree.files}:
         return _consolidated(tree, ask)
+    json_files.check_read_at_resume(tree)
     works, names = check_models(tree, ask)
     ranks = {int(m.group(1)) for name in names if (m := _SHARD.fullmatch(name))}
     return Finding(
@@ -69,9 +76,64 @@ def _consolidated(tree: Tree, ask: Ask) -> Finding:
     works, names = check_models(outer, ask)
     if not names:
         raise unfinished(tree, ask, "no model beside the shards: the consolidation did not finish")
+    inner = [f"{SHARDED}/{name}" for name in tree.below(SHARDED).files if name.endswith(".safetensors")]
+    if INDEX in tree.files:
+        newer_than(tree, [*names, *inner], INDEX)
+    _made_of(tree, names, inner)
     shards.works = [*shards.works, *works]
     shards.unsummed = [*(f"{SHARDED}/{name}" for name in shards.unsummed), *names]
     return shards
+
+
+def _made_of(tree: Tree, models: Iterable[str], shards: Iterable[str]) -> None:
+    """The consolidated model has the tensors of the shards, as large as all their pieces together, with the same bytes."""
+    whole = {key: part for name in models for key, part in _parts(tree, name)}
+    reached: dict[str, Shape] = {}
+    first: dict[str, Part] = {}
+    for name in shards:
+        for key, part in _parts(tree, name):
+            place = part.place or (0,) * len(part.shape)
+            ends = tuple(a + b for a, b in zip(place, part.shape, strict=True))
+            reached[key] = tuple(map(max, reached.get(key, ends), ends))
+            if not any(place):
+                first[key] = part
+    for key in sorted(whole.keys() | reached.keys()):
+        if key not in whole or key not in reached:
+            where = "the consolidated model" if key not in whole else "the shards"
+            raise Broken(f"{visible(key)} is missing in {where}")
+        if whole[key].shape != reached[key] or (key in first and first[key].dtype != whole[key].dtype):
+            raise Broken(
+                f"{visible(key)} is {whole[key].shape} in the consolidated model, {reached[key]} in the shards"
+            )
+    for key in sorted(first)[:: max(1, len(first) // _COMPARED)]:
+        if _head(tree, first[key]) != _head(tree, whole[key], first[key].row):
+            raise Broken(f"{visible(key)} is another in the consolidated model than in the shards: of two saves")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor, or a piece of it, in a file: where its bytes are, and the bytes of its first row."""
+
+    file: str
+    begin: int
+    dtype: str
+    shape: Shape
+    place: Shape
+    row: int
+
+
+def _parts(tree: Tree, name: str) -> Iterator[tuple[str, Part]]:
+    with opened(tree.path(name), name) as handle:
+        table = read_table(handle, 0, handle.size)
+    offsets = _offsets(name, Header({}, table.metadata))
+    for key, begin, end, dtype, shape in table.spans:
+        rows = volume(shape[:-1]) or 1
+        yield key, Part(name, table.base + begin, dtype, shape, offsets.get(key, ()), (end - begin) // rows)
+
+
+def _head(tree: Tree, part: Part, row: int | None = None) -> bytes:
+    with opened(tree.path(part.file), part.file) as handle:
+        return handle.read(part.begin, min(part.row if row is None else row, _HEAD_BYTES))
 
 
 def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
@@ -82,8 +144,11 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
     headers = {name: check_file(tree, name, ask) for name in names}
     if INDEX in tree.files:
         check_index(tree, ask, INDEX, {name: set(header.tensors) for name, header in headers.items()})
+        newer_than(tree, numbers, INDEX)
     elif numbers:
         raise unfinished(tree, ask, f"{INDEX} is missing: the save did not finish")
+    if len(names) > 1:
+        one_save.refuse_older(tree, names)
     shards = {name: header for name, header in headers.items() if _SHARD.fullmatch(name)}
     if shards:
         _ranks(tree, ask, shards)
@@ -105,8 +170,8 @@ def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
 def check_index(tree: Tree, ask: Ask, name: str, held: dict[str, set[str]]) -> None:
     """Every file of the index is there and holds exactly the tensors that the index puts into it."""
     try:
-        index = json.loads(read_small(tree.path(name), INDEX_LIMIT_BYTES, name).decode())
-    except (ValueError, RecursionError):
+        index = json_files.read(tree, name, INDEX_LIMIT_BYTES)
+    except ValueError:
         raise unfinished(tree, ask, f"{name} is not JSON") from None
     table = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(table, dict) or not table:

@@ -6,22 +6,29 @@ Lightning's ``.ckpt`` is the same with ``global_step`` inside).
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sentinel import inert_pickle
-from sentinel.checkpoints import zips
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Foreign, Handle, NotKnown, Tree, opened, visible
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
-from sentinel.checkpoints.tensors import ITEM_BYTES, SHAPES, FloatScan, Storage, Tensor, limits, read_storage_reference
-from sentinel.checkpoints.work import Opened, Work, archive_works, open_archive, span_crc
-from sentinel.inert_pickle import Opaque, load_from
+from sentinel.checkpoints.parsing import pickle_names, zips
+from sentinel.checkpoints.parsing.content import Role, looks_of, storages_of
+from sentinel.checkpoints.parsing.floats import FloatScan, Look
+from sentinel.checkpoints.parsing.tensors import ITEM_BYTES, SHAPES, Storage, Tensor, limits, read_storage_reference
+from sentinel.checkpoints.reading import Opened, Work, archive_works, open_archive, span_crc
+from sentinel.inert_pickle import Opaque, load_counted_from, load_from
 
 NAME = "torch"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_HEAD_BYTES = 48 << 20
+_OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.|distrib_optim\.|.*optim_states\.pt$")
+_OTHER_FILE = re.compile(
+    r"(lr_)?scheduler(_\d+)?\.|sampler(_\d+)?\.|scaler\.|random_states_\d+\.|rng_state|training_args\.|dl_state_dict|dataloader"
+)
 _STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
 
 owners_by_name = no_owners
@@ -64,9 +71,20 @@ def check_file(tree: Tree, name: str, ask: Ask) -> TorchFile:
         head = handle.read(0, min(16, handle.size))
         if not zips.looks_like_zip(head):
             return _legacy(tree, name, handle, head, ask)
-        found = open_archive(handle.read, handle.size, shown)
-    works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found, ask.level))
+        zips.refuse_program(handle.read, handle.size, shown)
+        role = file_role(name) if ask.level == "content" else None
+        found = open_archive(handle.read, handle.size, shown, role)
+    ask.say(pickle_names.judge(found.pickled.names, shown))
+    works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found))
     return TorchFile(name, found.pickled.value, works, found.archive.has_checksums, found)
+
+
+def file_role(name: str) -> Role:
+    """What a file holds whose name frameworks give to one thing only; undecided where its contents must say."""
+    file = name.rpartition("/")[2]
+    if _OPTIMIZER_FILE.match(file):
+        return Role.OPTIMIZER
+    return Role.OTHER if _OTHER_FILE.match(file) else Role.UNDECIDED
 
 
 def number_in(tree: Tree, file: TorchFile, value: object) -> float | None:
@@ -119,7 +137,7 @@ def _legacy(tree: Tree, name: str, handle: Handle, head: bytes, ask: Ask) -> Tor
             raise Broken(f"{shown}: a pickle that torch.save did not write")
         _, at = load_from(data, at)
         _, at = load_from(data, at)
-        value, at = load_from(data, at, persistent=persistent, makers=SHAPES, limits=limits())
+        value, at, census = load_counted_from(data, at, persistent=persistent, makers=SHAPES, limits=limits())
         keys, at = load_from(data, at)
     except inert_pickle.PickleTooLarge as error:
         raise NotKnown(f"{shown}: {error}") from None
@@ -127,12 +145,19 @@ def _legacy(tree: Tree, name: str, handle: Handle, head: bytes, ask: Ask) -> Tor
         if handle.size > len(data):
             raise NotKnown(f"{shown}: its description is longer than this reader takes") from None
         raise Broken(f"{shown}: {error}") from None
-    works = list(_legacy_spans(tree, name, handle, storages, (keys, at)))
-    return TorchFile(name, value, works if ask.level == "content" else [], summed=False)
+    ask.say(pickle_names.judge(sorted({named.qualified for named in census.names}), shown))
+    looks = looks_of(storages_of(value), file_role(name)) if ask.level == "content" else {}
+    works = list(_legacy_spans(tree, name, handle, storages, (keys, at), looks))
+    return TorchFile(name, value, works, summed=False)
 
 
 def _legacy_spans(
-    tree: Tree, name: str, handle: Handle, storages: dict[str, Storage], listed: tuple[object, int]
+    tree: Tree,
+    name: str,
+    handle: Handle,
+    storages: dict[str, Storage],
+    listed: tuple[object, int],
+    looks: Mapping[str, Sequence[Look]],
 ) -> Iterator[Work]:
     keys, at = listed
     if not isinstance(keys, list) or not all(isinstance(key, str) and key in storages for key in keys):
@@ -145,19 +170,21 @@ def _legacy_spans(
         if int.from_bytes(handle.read(at, 8), "little") not in (elements, storage.bytes):
             raise Broken(f"{visible(name)}: a storage of another length than described")
         at += 8
-        yield _scan_work(tree, name, at, storage)
+        if looks.get(key):
+            yield _scan_work(tree, name, at, storage, looks[key])
         at += storage.bytes
     if at != handle.size:
         raise Broken(f"{visible(name)}: {handle.size - at} bytes after its last storage")
 
 
-def _scan_work(tree: Tree, name: str, offset: int, storage: Storage) -> Work:
+def _scan_work(tree: Tree, name: str, offset: int, storage: Storage, looks: Sequence[Look]) -> Work:
     def run(buffer: bytearray) -> None:
-        scan = FloatScan(storage.dtype)
+        scans = [FloatScan(look) for look in looks]
         with opened(tree.path(name), name) as handle:
-            span_crc(handle, offset, storage.bytes, buffer, scan)
-        if scan.finding:
-            raise Broken(f"{visible(name)}: {scan.finding} in a {scan.dtype} tensor", "content")
+            span_crc(handle, offset, storage.bytes, buffer, scans)
+        for scan in scans:
+            if scan.finding:
+                raise Broken(f"{visible(name)}: {scan.finding} in a {scan.dtype} tensor", "content")
 
     return Work(storage.bytes, run)
 
@@ -177,7 +204,10 @@ def check_extras(tree: Tree, ask: Ask, finding: Finding) -> None:
             continue
         if name.endswith(".bin") and head and not head.strip(b"\0"):
             raise NotKnown(f"{visible(name)}: starts with zeros: a torch file that lost its content, or none")
-        file = check_file(tree, name, ask)
+        try:
+            file = check_file(tree, name, ask)
+        except Foreign:
+            continue
         finding.works = [*finding.works, *file.works] if file.works else finding.works
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
 

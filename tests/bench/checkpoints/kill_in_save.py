@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 
 from sentinel.checkpoints.choose import choose
-from sentinel.checkpoints.inventory import join, listing
+from sentinel.checkpoints.inventory import listing
+from sentinel.checkpoints.join import join
 from sentinel.checkpoints.quarantine import quarantine, to_set_aside
 from sentinel.checkpoints.records import Costs
 from sentinel.checkpoints.validate import Settings

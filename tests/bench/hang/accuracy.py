@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from simulated_ranks import FAULTS, FORMATS, Case, make_case
 from tally import Tally
 
-from sentinel.classify.hang import HangFinding, analyse
-from sentinel.collectives import RankTrace, Unreadable
-from sentinel.evidence.flight_recorder import read_dump
+from sentinel.classify.hang.analyse import HangFinding, analyse
+from sentinel.evidence.nccl.flight_recorder import read_dump
+from sentinel.model.collectives import RankTrace, Unreadable
 
 
 def judge(case: Case) -> tuple[HangFinding, bool]:

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sentinel.evidence.flight_recorder import read_dump
+from sentinel.evidence.nccl.flight_recorder import read_dump
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -29,12 +29,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from sentinel.evidence.progress import PAUSE
-from sentinel.evidence.standstill import Motion, Stillness
-from sentinel.model import Kind
+from sentinel.detect.activity import Motion, Stillness
+from sentinel.detect.step_rhythm import PAUSE
+from sentinel.model.records import Kind
 
 TRAFFIC, POWER, NONE = "profiling", "power", "none"
-LOW_POWER, FULL_POWER = 0.75, 0.9  # of the usual; see sentinel.evidence.standstill
+LOW_POWER, FULL_POWER = 0.75, 0.9  # of the usual; see sentinel.detect.activity
 STRETCHES, NEWEST, STRETCH_S = 24, 6, 4.0  # as the agent remembers them
 
 

@@ -44,8 +44,8 @@ from measure import lab_up, line, load, quantile, seconds, until
 
 from sentinel.adapters.munge import Munge
 from sentinel.errors import Denied
-from sentinel.model import Evidence, Kind, Source, Trust, Where, stable_id
-from sentinel.ports import Credentials
+from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
+from sentinel.ports import Credentials, Signed
 from sentinel.protocol import EVIDENCE, HEADER, HEARTBEAT, ORDER_RESULT, ORDERS, OrderKind, digest_of
 from sentinel.wire import to_json
 
@@ -64,12 +64,12 @@ class Keyed:
         body = b"%d:%s" % (os.getuid(), base64.b64encode(payload))
         return f"{body.decode()}:{hmac.new(self._key, body, hashlib.blake2b).hexdigest()}"
 
-    def decode(self, credential: str) -> tuple[bytes, int, int]:
+    def decode(self, credential: str) -> Signed:
         body, _, digest = credential.rpartition(":")
         if not hmac.compare_digest(hmac.new(self._key, body.encode(), hashlib.blake2b).hexdigest(), digest):
             raise Denied("not a credential of this bench")
         uid, _, payload = body.partition(":")
-        return base64.b64decode(payload), int(uid), int(uid)
+        return Signed(base64.b64decode(payload), int(uid), int(uid))
 
 
 # --- the daemon's process ---------------------------------------------------------------------------------------------
@@ -77,11 +77,11 @@ class Keyed:
 
 def serve(folder: Path, credentials: str) -> None:
     os.sched_setaffinity(0, {0})
-    from sentinel.daemon import run
-    from sentinel.settings import Settings, load
+    from sentinel.config.settings import Settings, load
+    from sentinel.daemon import run, wiring
 
     if credentials == "hmac":
-        setattr(run, "Munge", Keyed)  # noqa: B010
+        setattr(wiring, "Munge", Keyed)  # noqa: B010
     run.main(load(folder / "sentinel.toml", Settings))
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.checkpoints.inventory import join, listing
+from sentinel.checkpoints.inventory import listing
+from sentinel.checkpoints.join import join
 from sentinel.checkpoints.validate import validate
 
 pytestmark = pytest.mark.torch

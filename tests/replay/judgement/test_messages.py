@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules
 from sentinel.classify import classify
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import Incident
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Incident
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 RULES = load_rules()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules
 from sentinel.classify import classify
-from sentinel.evidence.logs import Signatures
-from sentinel.model import Scope
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Scope
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules
 from sentinel.classify import classify
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import Cause, Incident, Verdict
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Cause, Incident, Verdict
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 RULES = load_rules()

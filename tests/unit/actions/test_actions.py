@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from core_daemon import Daemon
 from core_records import AT, ended, incident, plan
-from core_world import ECC, FakeCheckpoints, FakeProgress, Fate, World
+from core_world import ECC, FakeCheckpoints, Fate, World
 from fake_slurm import FakeSlurm
 
 from sentinel.actions import ACTIONS, Means, Task
-from sentinel.actions.carry_out import carry_out, next_step
-from sentinel.errors import Unavailable
-from sentinel.model import Outcome, Result, Scalar, Step, StepKind
+from sentinel.errors import Refused, Unavailable
+from sentinel.model.records import Outcome, Plan, Result, Scalar, Step, StepKind
 
 Worlds = Callable[..., World]
 
@@ -44,7 +44,7 @@ async def held_by_us(world: World) -> None:
 
 
 def test_every_step_a_plan_can_hold_has_an_action() -> None:
-    assert set(ACTIONS) == set(StepKind)
+    assert set(ACTIONS) == set(StepKind) - {StepKind.CONFIRM}  # the engine sees that by itself
 
 
 # --- nodes -------------------------------------------------------------------------------------------------------------
@@ -215,7 +215,6 @@ async def test_cancelled_job_stays_cancelled(world: Worlds, kind: StepKind) -> N
         StepKind.QUARANTINE,
         StepKind.EXCLUDE,
         StepKind.RELEASE,
-        StepKind.CONFIRM,
     ],
 )
 async def test_purged_job_fails(world: Worlds, kind: StepKind) -> None:
@@ -309,82 +308,45 @@ async def _released(world: World) -> None:
     await do(world, StepKind.RELEASE)
 
 
-async def test_confirmed_by_the_first_step(world: Worlds) -> None:
-    there = world()
-    await _released(there)
-    found = await do(there, StepKind.CONFIRM)
-    assert found.result is Result.DONE and found.data["first_step"] == 201 and found.data["running_at"]
-
-
-async def test_job_without_step_lines_is_believed_after_the_deadline(world: Worlds) -> None:
-    there = world()
-    there.progress = FakeProgress(there.slurm, steps=False)
-    await _released(there)
-    found = await do(there, StepKind.CONFIRM)
-    assert found.result is Result.DONE and "no step line" in found.reason
-
-
-@pytest.mark.parametrize(("exit_code", "result"), [(0, Result.DONE), (1, Result.FAILED)])
-async def test_job_that_ended_before_a_step(world: Worlds, exit_code: int, result: Result) -> None:
-    there = world()
-    there.progress = FakeProgress(there.slurm, steps=False)
-    await _released(there)
-    there.slurm.end(there.job, exit_code=exit_code)
-    assert (await do(there, StepKind.CONFIRM)).result is result
-
-
-async def test_job_that_keeps_waiting_is_not_confirmed(world: Worlds) -> None:
-    there = world()
-    await held_by_us(there)
-    found = await do(there, StepKind.CONFIRM)
-    assert found.result is Result.FAILED and "still pending" in found.reason
-
-
-async def test_attempt_that_was_replaced_is_not_confirmed(world: Worlds) -> None:
-    there = world()
-    await _released(there)
-    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
-    assert (await do(there, StepKind.CONFIRM)).result is Result.FAILED
-
-
 # --- carrying out ------------------------------------------------------------------------------------------------------
 
 
-async def _carry(world: World, made: Any) -> tuple[Outcome | None, list[tuple[StepKind, Result]]]:
-    seen: list[tuple[StepKind, Result]] = []
+async def _carry(world: World, made: Plan) -> list[dict[str, Any]]:
+    """A daemon finds the plan in its store and carries it out; rows of the ledger."""
+    world.store.save_incident(incident(ended(world.job), job=world.job))
+    world.store.save_verdict(made.incident, ECC, AT)
+    world.store.save_plan(made)
+    daemon = Daemon(world)
+    await daemon.start()
+    await daemon.quiet()
+    assert daemon.bugs() == 0, daemon.said
+    return world.store.steps_of(made.incident)
 
-    def current() -> Task | None:
-        step = next_step(made, lambda s: world.store.outcome(made.incident, s))
-        return Task(incident(ended(world.job), job=world.job), ECC, made, step) if step is not None else None
 
-    last = await carry_out(
-        current, means(world), lambda _, outcome, __: seen.append((outcome.step.kind, outcome.result))
-    )
-    return last, seen
+def _results(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["kind"], row["result"]) for row in rows]
 
 
 async def test_failed_drain_does_not_keep_the_job_waiting(world: Worlds) -> None:
     there = world()
     made = plan(Step(StepKind.DRAIN, node="ghost"), Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0))
-    _, seen = await _carry(there, made)
-    assert seen == [(StepKind.DRAIN, Result.FAILED), (StepKind.REQUEUE_HOLD, Result.DONE)]
+    assert _results(await _carry(there, made)) == [("drain", "failed"), ("requeue_hold", "done")]
 
 
 async def test_failed_stop_ends_the_plan_before_anything_else(world: Worlds) -> None:
     there = world()
     there.slurm.cancel(there.job)
     made = plan(*(Step(kind, job=there.job, attempt=0) for kind in (StepKind.REQUEUE_HOLD, StepKind.RELEASE)))
-    last, seen = await _carry(there, made)
-    assert seen == [(StepKind.REQUEUE_HOLD, Result.FAILED)] and last is not None
-    assert await _carry(there, made) == (None, [])  # nor after a start
+    assert _results(await _carry(there, made)) == [("requeue_hold", "failed")]
+    assert _results(await _carry(there, made)) == [("requeue_hold", "failed")]  # nor after a start
 
 
 async def test_refusal_of_slurm_is_a_failure_and_not_tried_again(world: Worlds) -> None:
     there = world()
     there.slurm.jobs[there.job].requeue = False
     there.slurm.end(there.job, exit_code=1)
-    last, seen = await _carry(there, plan(Step(StepKind.HOLD, job=there.job, attempt=0)))
-    assert seen == [(StepKind.HOLD, Result.FAILED)] and last is not None and "Requeue=0" in last.reason
+    rows = await _carry(there, plan(Step(StepKind.HOLD, job=there.job, attempt=0)))
+    assert _results(rows) == [("hold", "failed")] and "Requeue=0" in rows[0]["reason"]
 
 
 async def test_choice_that_names_no_checkpoint_is_done(world: Worlds) -> None:
@@ -396,17 +358,14 @@ async def test_choice_that_names_no_checkpoint_is_done(world: Worlds) -> None:
 
 async def test_job_whose_restart_fails_half_way_is_left_held_and_starts_when_released(world: Worlds) -> None:
     there = world()
-    steps = [Step(kind, job=there.job, attempt=0) for kind in (StepKind.REQUEUE_HOLD, StepKind.EXCLUDE)]
-    made = plan(*steps)
+    stop = Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0)
+    resume = Step(StepKind.WRITE_RESUME, job=there.job, attempt=0)
 
-    def current() -> Task | None:
-        found = next_step(made, lambda s: there.store.outcome("inc1", s))
-        if found is not None and found.kind is StepKind.EXCLUDE:
-            found = Step(found.kind, job=found.job, attempt=0, data={"nodes": "no-such-node"})
-        return Task(incident(ended(there.job), job=there.job), ECC, made, found) if found is not None else None
+    async def full(_job: int, _values: Mapping[str, str]) -> None:
+        raise Refused("no space left on device")
 
-    last = await carry_out(current, means(there), lambda *_: None)
-    assert last is not None and last.result is Result.FAILED and "no-such-node" not in there.slurm.nodes
+    there.resume.write = full  # type: ignore[method-assign]
+    assert _results(await _carry(there, plan(stop, resume))) == [("requeue_hold", "done"), ("write_resume", "failed")]
     job = there.slurm.jobs[there.job]
     assert job.held and job.state == "PENDING"
     await there.slurm.release(there.job)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from core_records import ended, incident, plan
-from core_world import ECC, FakeProgress, Fate, World
+from core_world import ECC, Fate, World
 
 from sentinel.actions import ACTIONS, Means, Task
 from sentinel.errors import Unavailable
-from sentinel.model import Outcome, Result, Step, StepKind
+from sentinel.model.records import Outcome, Result, Step, StepKind
 
 Worlds = Callable[..., World]
 
@@ -129,12 +128,13 @@ async def test_waiting_job_that_is_not_held_is(world: Worlds, kind: StepKind) ->
     assert there.slurm.jobs[there.job].held == (kind is StepKind.HOLD)
 
 
-async def test_running_job_that_is_held_only_by_name_is_stopped(world: Worlds) -> None:
+async def test_running_job_that_its_user_holds_is_stopped_and_keeps_the_hold(world: Worlds) -> None:
+    """Slurm keeps such a hold over the requeue; a deferral would lose it."""
     there = world()
     there.slurm.jobs[there.job].held = True
     outcome, asked = await do(there, StepKind.REQUEUE_HOLD)
-    assert outcome.result is Result.DONE and asked == ["requeue_hold", "defer"]
-    assert there.slurm.jobs[there.job].state == "PENDING"
+    assert outcome.result is Result.DONE and asked == ["requeue_hold"] and outcome.data["user_hold"]
+    assert there.slurm.jobs[there.job].state == "PENDING" and there.slurm.jobs[there.job].held
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
@@ -145,60 +145,13 @@ async def test_released_job_is_not_released_again(world: Worlds, state: str) -> 
     assert outcome.result is Result.DONE and asked == []
 
 
-# --- confirm -------------------------------------------------------------------------------------------------------------
-
-
-def next_attempt(world: World, state: str, restarts: int = 1) -> None:
-    this = world.slurm.jobs[world.job]
-    this.state, this.restarts = state, restarts
-    this.started = world.slurm.clock.now().timestamp()
-
-
-async def test_step_that_was_heard_needs_no_slurm(world: Worlds) -> None:
+async def test_a_hold_that_is_tried_again_leaves_the_next_attempt_alone(world: Worlds) -> None:
+    """Its first try may have happened without an answer, and somebody else have restarted the job since."""
     there = world()
-    next_attempt(there, "RUNNING")
-    there.slurm.clock.advance(5.0)
-    there.slurm.answers = False
-    made, _ = means(there)
-    there.progress.first_step = lambda _job, attempt: 201 if attempt == 1 else None  # type: ignore[method-assign,assignment]
-    step = Step(StepKind.CONFIRM, job=there.job, attempt=0)
-    outcome = await ACTIONS[StepKind.CONFIRM](Task(incident(), ECC, plan(step), step), made)
-    assert outcome.result is Result.DONE and outcome.data["first_step"] == 201 and outcome.data["running_at"] is None
-
-
-async def test_job_that_waits_is_waited_for_and_no_longer_than_that(world: Worlds) -> None:
-    there = world()
-    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)
-    began = there.slurm.clock.now()
-    outcome, _ = await do(there, StepKind.CONFIRM, confirm_s=60.0)
-    took = there.slurm.clock.now() - began
-    assert outcome.result is Result.FAILED and "still pending" in outcome.reason
-    assert timedelta(seconds=60) < took <= timedelta(seconds=62)
-
-
-async def test_old_attempt_that_still_runs_proves_nothing(world: Worlds) -> None:
-    there = world()
-    there.progress = FakeProgress(there.slurm, steps=False)
-    outcome, _ = await do(there, StepKind.CONFIRM, confirm_s=60.0)
-    assert outcome.result is Result.FAILED and "still running" in outcome.reason
-
-
-async def test_attempt_after_the_next_is_anothers(world: Worlds) -> None:
-    there = world()
-    there.progress = FakeProgress(there.slurm, steps=False)
-    next_attempt(there, "COMPLETED", restarts=2)
-    assert (await do(there, StepKind.CONFIRM))[0].result is Result.FAILED
-
-
-async def test_running_attempt_without_steps_says_since_when(world: Worlds) -> None:
-    there = world()
-    there.progress = FakeProgress(there.slurm, steps=False)
-    next_attempt(there, "RUNNING")
-    started = there.slurm.clock.now().isoformat()
-    outcome, _ = await do(there, StepKind.CONFIRM, confirm_s=60.0)
-    assert outcome.result is Result.DONE and outcome.data["running_at"] == started
-    next_attempt(there, "RUNNING")
-    there.slurm.clock.advance(-1.0)
-    this = there.slurm.jobs[there.job]
-    this.state = "COMPLETED"
-    assert "ran to its end" in (await do(there, StepKind.CONFIRM))[0].reason
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
+    there.slurm.person_releases(there.job)
+    there.slurm.clock.advance(200.0)
+    there.slurm.schedule()
+    assert there.slurm.jobs[there.job].state == "RUNNING" and there.slurm.jobs[there.job].restarts == 1
+    outcome, asked = await do(there, StepKind.HOLD)
+    assert outcome.result is Result.FAILED and "restarted by somebody else" in outcome.reason and asked == []

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from core_daemon import Daemon
 from core_world import ECC, LOST, SUSPECTED, USER, Fate, Killed, World
 
-from sentinel.actions import Task
-from sentinel.actions.carry_out import carry_out, next_step
 from sentinel.errors import Unavailable
-from sentinel.model import Incident, Outcome, Plan, Result, Verdict
+from sentinel.model.records import Incident, Plan, Result, Verdict
 
 Worlds = Callable[..., World]
 
@@ -29,14 +28,17 @@ def _ready(world: World, case: str, job: str) -> None:
         world.slurm.end(world.job, exit_code=1)
 
 
-async def _carry(world: World, decided: tuple[Incident, Verdict, Plan], fate: Fate) -> Outcome | None:
-    happened, judged, plan = decided
-
-    def current() -> Task | None:
-        step = next_step(plan, lambda s: world.store.outcome(happened.id, s))
-        return Task(happened, judged, plan, step) if step is not None else None
-
-    return await carry_out(current, world.means(fate), lambda *_: None)
+async def _carry(world: World, fate: Fate) -> None:
+    """A daemon starts and carries on with the plan, until nothing is left or it is killed."""
+    try:
+        daemon = Daemon(world, fate=fate)
+        await daemon.start()
+    except Killed:
+        return
+    except Unavailable:
+        pass  # it is saved as soon as the store answers
+    await daemon.quiet()
+    assert daemon.bugs() == 0, daemon.said
 
 
 async def _begin(world: World, case: str, job: str) -> tuple[Incident, Verdict, Plan]:
@@ -48,7 +50,8 @@ async def _begin(world: World, case: str, job: str) -> tuple[Incident, Verdict, 
 
 async def _uncut(world: World, case: str, job: str) -> tuple[int, dict[str, Any], dict[str, int]]:
     fate = Fate()
-    await _carry(world, await _begin(world, case, job), fate)
+    await _begin(world, case, job)
+    await _carry(world, fate)
     return fate.count, world.end_state(), world.effects()
 
 
@@ -88,11 +91,11 @@ async def test_killed_at_every_call_and_carried_out_again(world: Worlds, case: s
     assert calls >= 6
     for cut in range(calls):
         there = world()
-        decided = await _begin(there, case, job)
+        await _begin(there, case, job)
         fate = Fate(kill_at=cut, after=after)
-        with pytest.raises(Killed):
-            await _carry(there, decided, fate)
-        await _carry(there, decided, Fate())
+        await _carry(there, fate)
+        assert fate.dead
+        await _carry(there, Fate())
         where = f"killed {'after' if after else 'before'} call {cut}, {fate.names[-1]}"
         assert there.end_state() == state, where
         assert there.effects() == effects, where
@@ -105,15 +108,10 @@ async def test_killed_twice(world: Worlds, case: str, job: str, after: bool) -> 
     for first in range(0, calls, 3):
         for second in range(0, 6, 2):
             there = world()
-            decided = await _begin(there, case, job)
+            await _begin(there, case, job)
             for cut in (first, second):
-                fate = Fate(kill_at=cut, after=after)
-                try:
-                    await _carry(there, decided, fate)
-                except Killed:
-                    continue
-                break
-            await _carry(there, decided, Fate())
+                await _carry(there, Fate(kill_at=cut, after=after))
+            await _carry(there, Fate())
             assert there.end_state() == state, (first, second)
             assert there.effects() == effects, (first, second)
 
@@ -126,19 +124,19 @@ async def test_no_answer_at_every_call(world: Worlds, case: str, job: str, fails
     calls, state, effects = await _uncut(world(), case, job)
     for cut in range(calls):
         there = world()
-        decided = await _begin(there, case, job)
+        await _begin(there, case, job)
         fate = Fate(fail_at=cut, fails=fails, after=after)
-        await _carry_through(there, decided, fate)
+        await _carry_through(there, fate)
         where = f"no answer {'after' if after else 'before'} call {cut}, {fate.names[cut]}"
         assert there.end_state() == state, where
         assert there.effects() == effects, where
 
 
-async def _carry_through(world: World, decided: tuple[Incident, Verdict, Plan], fate: Fate) -> None:
-    """A store without an answer ends the task; the daemon begins it again."""
+async def _carry_through(world: World, fate: Fate) -> None:
+    """A daemon that finds no store does not start; it is started again."""
     for _ in range(12):
         try:
-            await _carry(world, decided, fate)
+            await _carry(world, fate)
         except Unavailable:
             continue
         return

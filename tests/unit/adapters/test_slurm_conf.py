@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.adapters import slurm_conf
-from sentinel.adapters.slurm_conf import slurm_config
+from sentinel.adapters.slurm import conf
+from sentinel.adapters.slurm.conf import slurm_config
+from sentinel.config.settings import Slurm
 from sentinel.errors import Unavailable
-from sentinel.settings import Slurm
 
 SHOWN = b"""Configuration data as of 2026-03-01T12:00:00
 AccountingStorageHost   = localhost
@@ -42,7 +42,7 @@ class FakeCommands:
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_conf, "Commands", FakeCommands)
+    monkeypatch.setattr(conf, "Commands", FakeCommands)
     FakeCommands.made, FakeCommands.answer = [], SHOWN
 
 
@@ -56,7 +56,7 @@ async def test_keys_and_values() -> None:
         "PrologFlags": [""],
         "RebootProgram": ["/sbin/reboot --now=1"],
         "SlurmUser": ["slurm(64030)"],
-        "X11Parameters": ["\ufffd"],
+        "X11Parameters": ["\\xff"],
     }
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.adapters.slurm_hostlist import expand
+from sentinel.adapters.slurm.hostlist import expand, fold
 from sentinel.errors import ProtocolError
 
 
@@ -64,3 +64,39 @@ def test_ranges_have_every_number_once_and_keep_their_width(first: int, more: in
     names = expand(f"n[{low}-{high}]")
     assert [int(name[1:]) for name in names] == list(range(first, first + more + 1))
     assert all(len(name) >= 1 + width for name in names)
+
+
+# --- folded ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["n1"], "n1"),
+        (["n3", "n1", "n2", "n7", "m02", "n1"], "n[1-3,7],m02"),
+        (["gpu-09", "gpu-08", "gpu-10", "gpu-11"], "gpu-[08-11]"),
+        (["n0", "n9", "n10", "n11"], "n[0,9-11]"),
+        (["n1", "n01", "n001"], "n[1,01,001]"),
+        (["r1c1", "r1c2", "r2c1"], "r1c[1-2],r2c1"),
+        (["b1.example.org", "b2.example.org", "login"], "b[1-2].example.org,login"),
+        (["n1:3", "n1:5"], "n1:[3,5]"),
+        (["n", "n1"], "n,n1"),
+        (["n 1", "n[2]", "n,3"], "n 1,n[2],n,3"),
+    ],
+)
+def test_folded_as_slurm_writes_it(names: list[str], text: str) -> None:
+    assert fold(names) == text
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["n", "gpu-", "r1c", ""]), st.sampled_from(["", "0", "00"]), st.integers(0, 130),
+                  st.sampled_from(["", "-ib", ".x.org"])),
+        min_size=1,
+        max_size=60,
+    )
+)  # fmt: skip
+def test_what_is_folded_expands_to_the_same_names(parts: list[tuple[str, str, int, str]]) -> None:
+    names = [f"{head}{zeros}{number}{tail}" for head, zeros, number, tail in parts]
+    assert sorted(expand(fold(names))) == sorted(set(names))

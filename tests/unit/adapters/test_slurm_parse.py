@@ -10,18 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.adapters.slurm_parse import (
+from sentinel.adapters.slurm.parse import (
     array_spec,
     exit_of,
     fleet_of,
     gpu_count,
     het_leader,
+    job_of,
     job_view,
+    node_of,
     node_view,
+    record_of,
     records,
     whole,
 )
 from sentinel.errors import ProtocolError, Unavailable
+from sentinel.text import plain
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -216,10 +220,45 @@ def test_a_cluster_without_nodes_hides_them() -> None:
         fleet_of(AT, [], [OLD_JOB])
 
 
-@pytest.mark.parametrize("broken", [{}, {"job_id": "x"}, {"job_id": None}])
-def test_one_job_that_cannot_be_read_makes_the_snapshot_unknown(broken: dict[str, Any]) -> None:
+@pytest.mark.parametrize("broken", [{}, {"job_id": "x"}, {"job_id": None}, {"no record": 17}])
+def test_a_job_without_an_id_is_left_out_and_may_be_any_other(broken: dict[str, Any]) -> None:
+    fleet = fleet_of(AT, [{"name": "n1"}], [OLD_JOB, broken])
+    assert set(fleet.jobs) == {7} and [(item.what, item.name) for item in fleet.unread] == [("job", "")]
+    assert fleet.may_have_job(7) and fleet.may_have_job(8) and not fleet.may_have_node("n2")
+
+
+@pytest.mark.parametrize("broken", [{"nodes": "n[1-"}, {"nodes": "n[" + "9" * 5000 + "]"}, {"unread": "pyslurm: why"}])
+def test_a_job_that_cannot_be_read_hides_no_other_and_is_not_known(broken: dict[str, Any]) -> None:
+    fleet = fleet_of(AT, [{"name": "n1"}], [OLD_JOB | {"job_id": 8} | broken, OLD_JOB])
+    assert set(fleet.jobs) == {7} and [(item.what, item.name) for item in fleet.unread] == [("job", "8")]
+    assert fleet.may_have_job(8) and not fleet.may_have_job(9) and fleet.unread[0].reason
     with pytest.raises(Unavailable):
-        fleet_of(AT, [{"name": "n1"}], [OLD_JOB, broken])
+        job_of(record_of([OLD_JOB | {"job_id": 8} | broken], 8))
+
+
+def test_a_node_that_cannot_be_read_hides_no_other_and_is_not_known() -> None:
+    found = [{"name": "n1"}, {"name": "n2", "unread": "pyslurm: why"}]
+    fleet = fleet_of(AT, found, [])
+    assert set(fleet.nodes) == {"n1"} and fleet.may_have_node("n2") and not fleet.may_have_node("n3")
+    assert node_of(found, "n1") is not None and node_of(found, "n3") is None
+    with pytest.raises(Unavailable, match="n2"):
+        node_of(found, "n2")
+    with pytest.raises(Unavailable, match="n3"):  # it may be the one without a name
+        node_of([*found, {}], "n3")
+    with pytest.raises(Unavailable):
+        fleet_of(AT, [found[1]], [])
+
+
+def test_a_job_is_purged_only_when_every_record_says_which_job_it_is_of() -> None:
+    assert record_of([OLD_JOB], 8) is None
+    assert record_of([OLD_JOB, {}], 7) is OLD_JOB
+    with pytest.raises(Unavailable):
+        record_of([OLD_JOB, {}], 8)
+
+
+def test_no_width_in_a_users_file_name_costs_more_than_its_digits() -> None:
+    job = job_view(OLD_JOB | {"standard_output": "/logs/%" + "9" * 5000 + "j-%0003j-%٣j"})
+    assert job.stdout == "/logs/0000000007-007-%٣j"
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
@@ -228,13 +267,13 @@ def test_no_words_of_a_user_change_another_field(name: str, comment: str) -> Non
         {"jobs": [OLD_JOB | {"name": name, "comment": comment, "standard_output": "/logs/%j"}], "errors": []}
     )
     seen = job_view(records(told, "jobs")[0])
-    assert (seen.name, seen.comment) == (name if name not in {"(null)", "N/A"} else "", seen.comment)
-    plain = job_view(OLD_JOB | {"standard_output": "/logs/%j"})
+    assert (seen.name, seen.comment) == (plain(name) if name not in {"(null)", "N/A"} else "", seen.comment)
+    without = job_view(OLD_JOB | {"standard_output": "/logs/%j"})
     assert (seen.id, seen.state, seen.nodes, seen.stdout, seen.held) == (
-        plain.id,
-        plain.state,
-        plain.nodes,
-        plain.stdout,
+        without.id,
+        without.state,
+        without.nodes,
+        without.stdout,
         False,
     )
 

@@ -6,8 +6,8 @@ import json
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from sentinel.adapters.slurm_parse import job_view, node_view
-from sentinel.adapters.slurm_pyslurm_child import answer, hello
+from sentinel.adapters.slurm.parse import job_view, node_view
+from sentinel.adapters.slurm.pyslurm_child import answer, hello
 
 
 class RPCError(Exception):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fake_slurm import REQUEUE_WAIT_S, FakeSlurm
 
-from sentinel.adapters.slurm_process import Answer, SlurmSaidNo, error_from
-from sentinel.adapters.slurm_writer import REVOKED_S, Writer, one_line
+from sentinel.adapters.slurm.process import Answer, SlurmSaidNo, error_from
+from sentinel.adapters.slurm.writer import REVOKED_S, Writer, one_line
 from sentinel.errors import Denied, Refused, SentinelError, Timeout, Unavailable
 
 OURS = "sentinel: i42 Xid 79"

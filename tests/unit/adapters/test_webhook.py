@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from core_records import AT
 
-from sentinel.adapters.webhook import Webhook
+from sentinel.adapters.notify.webhook import Webhook, name_of
 from sentinel.errors import Refused, Timeout, Unavailable
-from sentinel.model import Notice
+from sentinel.model.records import Notice
 
 NOTICE = Notice(
     "note1", "inc1", AT, "n1 drained", "a GPU's memory fails\nresumed from step 200", {"cause": "gpu_memory_ecc"}
@@ -58,12 +58,22 @@ async def test_notice_is_one_post_that_can_be_told_from_its_repeat(receiver: Rec
     await hook.send(NOTICE)
     await hook.send(NOTICE)
     (headers, body), (again, _) = receiver.got
-    assert headers["Idempotency-Key"] == again["Idempotency-Key"] == "note1" and hook.name == receiver.url
+    assert headers["Idempotency-Key"] == again["Idempotency-Key"] == "note1" and hook.name == name_of(receiver.url)
     assert headers["Content-Type"].startswith("application/json")
     assert body == {
         "id": "note1", "incident": "inc1", "at": "2026-03-01T12:00:00Z", "title": "n1 drained",
         "text": "n1 drained\na GPU's memory fails\nresumed from step 200", "cause": "gpu_memory_ecc",
     }  # fmt: skip
+
+
+async def test_text_that_no_receiver_takes_is_sent_as_its_escape(receiver: Receiver) -> None:
+    hostile = "a\0b \ud800 \udcff"
+    await Webhook(receiver.url, deadline_s=60.0).send(
+        Notice("note1", "inc1", AT, hostile, hostile, {"user": hostile, "nodes": [hostile]})
+    )
+    ((_, body),) = receiver.got
+    shown = "a\\x00b \\ud800 \\xff"
+    assert (body["title"], body["text"], body["user"], body["nodes"]) == (shown, f"{shown}\n{shown}", shown, [shown])
 
 
 @pytest.mark.parametrize("status", [200, 201, 204])
@@ -91,7 +101,7 @@ async def test_trying_again_cannot_help(receiver: Receiver, status: int) -> None
 async def test_redirect_is_not_followed(receiver: Receiver, status: int) -> None:
     """A client would turn the POST into a GET of the other address, and its 200 into a delivery."""
     receiver.status, receiver.location = status, f"{receiver.url}/elsewhere"
-    with pytest.raises(Refused, match=r"redirects to .*elsewhere"):
+    with pytest.raises(Refused, match=r"redirects to 127\.0\.0\.1#"):
         await Webhook(receiver.url, deadline_s=60.0).send(NOTICE)
     assert len(receiver.got) == 1
 
@@ -113,3 +123,25 @@ async def test_address_that_is_none_is_refused_and_not_tried_again(url: str) -> 
     with pytest.raises(Refused, match="no address") as caught:
         await Webhook(url, deadline_s=60.0).send(NOTICE)
     assert "webhooks" in caught.value.fix
+
+
+SECRET = "T0KEN/xyzzy"
+
+
+@pytest.mark.parametrize("url", [f"http://127.0.0.1:9/{SECRET}", f"http://[::1/{SECRET}", f"nonsense {SECRET}", SECRET])
+async def test_an_address_is_in_no_message(url: str) -> None:
+    hook = Webhook(url, deadline_s=60.0)
+    with pytest.raises((Refused, Unavailable)) as caught:
+        await hook.send(NOTICE)
+    assert SECRET not in f"{caught.value}{caught.value.__cause__}{hook.name}" and len(hook.name) < 255
+
+
+async def test_where_a_webhook_redirects_to_is_no_less_secret(receiver: Receiver) -> None:
+    receiver.status, receiver.location = 302, f"https://chat.example.net/{SECRET}"
+    with pytest.raises(Refused, match=r"chat\.example\.net#") as caught:
+        await Webhook(receiver.url, deadline_s=60.0).send(NOTICE)
+    assert SECRET not in str(caught.value)
+
+
+def test_names_of_two_addresses_differ() -> None:
+    assert name_of("https://a.example/1") != name_of("https://a.example/2") and len(name_of("x" * 9999)) < 255

@@ -9,6 +9,7 @@ import pytest
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.errors import Denied, Unavailable
+from sentinel.ports import Signed
 
 
 class PlainCredentials:
@@ -23,12 +24,12 @@ class PlainCredentials:
         self.made += 1
         return f"{self.uid}:{self.made}:{base64.b64encode(payload).decode()}"
 
-    def decode(self, credential: str) -> tuple[bytes, int, int]:
+    def decode(self, credential: str) -> Signed:
         uid, _, content = credential.split(":") if credential.count(":") == 2 else ("", "", "")
         if not uid or credential in self.used:
             raise Denied("not a credential, or used before")
         self.used.add(credential)
-        return base64.b64decode(content), int(uid), 0
+        return Signed(base64.b64decode(content), int(uid), 0)
 
 
 class ScriptedClient(DaemonClient):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.agent.settings import AgentSettings, require_sound
+from sentinel.config.settings import described, load
 from sentinel.errors import FileError, UserError
-from sentinel.settings import described, load
 
 
 def loaded(tmp_path: Path, text: str) -> AgentSettings:

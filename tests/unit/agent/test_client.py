@@ -34,7 +34,7 @@ def test_a_request_is_signed_for_its_path_and_body(credentials: Any) -> None:
     wire = Wire(credentials(), honest(credentials()))
     assert wire.post(EVIDENCE, {"node": "n1"}) == {"acknowledged": 3}
     path, content, credential = wire.sent[0]
-    assert credentials().decode(credential)[0] == digest_of(path, content)
+    assert credentials().decode(credential).payload == digest_of(path, content)
     assert json.loads(content) == {"node": "n1"}
 
 
@@ -92,3 +92,16 @@ def test_an_answer_that_is_no_object_is_refused(credentials: Any, content: bytes
 def test_an_address_that_is_none_is_refused(credentials: Any, url: str) -> None:
     with pytest.raises(UserError):
         DaemonClient(url, credentials())
+
+
+@pytest.mark.parametrize("signer", [None, 4242, 0])
+def test_a_refusal_is_the_daemons_own_only_with_its_signature(credentials: Any, signer: int | None) -> None:
+    content = b'{"error": "too much"}'
+
+    def reply(credential: str) -> tuple[int, str, bytes]:
+        signed = "" if signer is None else credentials(signer).encode(digest_of(credential, content))
+        return 413, signed, content
+
+    with pytest.raises(ProtocolError, match="too much") as caught:
+        Wire(credentials(), reply).post(EVIDENCE, {})
+    assert caught.value.signed is (signer == 0)

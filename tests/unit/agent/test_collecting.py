@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent.children import Ending, Program
-from sentinel.agent.collecting import AT_ONCE, HUNG, PLACES_BYTES, Collecting
-from sentinel.agent.jobs import JobOnNode
+from sentinel.agent.collectors.jobs import JobOnNode
+from sentinel.agent.postmortem.collecting import AT_ONCE, HUNG, PLACES_BYTES, Collecting
+from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings, Collect, require_sound
 from sentinel.errors import UserError
-from sentinel.model import Evidence, Kind, Source, Where, stable_id
+from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -119,6 +119,12 @@ def test_a_failed_job_is_collected_with_all_that_is_known_of_it(site: Site) -> N
     site.say(folder="/bundles/7.0")
     assert site.done == ["7.0.done"]
     assert not path.exists()
+
+
+def test_a_failed_job_whose_log_has_a_name_that_is_no_text_is_collected(site: Site) -> None:
+    path = site.leave(code="256", stdout="/data/@-%j.out")
+    path.write_bytes(path.read_bytes().replace(b"@", b"\xff"))
+    assert os.fsencode(site.look()["log"]) == b"/data/\xff-7.out"
 
 
 def test_where_slurm_does_not_say_what_the_job_left_is_looked_for_at_once(site: Site) -> None:

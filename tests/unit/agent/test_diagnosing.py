@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent.children import Ending, Program
-from sentinel.agent.diagnosing import Diagnosing
+from sentinel.agent.health.diagnostics import Diagnosing
+from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
 from sentinel.evidence.gpu_samples import Gpu, Sample
 

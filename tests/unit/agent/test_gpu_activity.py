@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent.gpu_activity import GpuWork
+from sentinel.agent.collectors.gpu_activity import GpuWork
 from sentinel.agent.probes.tasks import own_gpus
 from sentinel.evidence.gpu_samples import (
     DRAM_ACTIVE,
@@ -20,7 +20,7 @@ from sentinel.evidence.gpu_samples import (
     Gpu,
     Sample,
 )
-from sentinel.model import Scalar, utc
+from sentinel.model.records import Scalar, utc
 
 START = utc(1_900_000_000)
 WORKS: dict[int, Scalar] = {

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent import gpus as module
-from sentinel.agent.children import Ending, Program
-from sentinel.agent.gpus import GpuWatch
+from sentinel.agent.collectors import gpus as module
+from sentinel.agent.collectors.gpus import GpuWatch
+from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings, Dcgm
-from sentinel.model import Evidence, Kind, Source, Where, utc
+from sentinel.config.rules_files import load_convictions
+from sentinel.model.records import Evidence, Kind, Source, Where, utc
 
 
 class Bench:
@@ -33,7 +34,7 @@ class Node:
             return Program(name, [module], arguments, **rest)
 
         made = AgentSettings(node="n1", state=str(folder), gpus=2, **settings)
-        self.watch = GpuWatch("n1", made, self.bench, program, self.kept.append)  # type: ignore[arg-type]
+        self.watch = GpuWatch("n1", made, self.bench, program, self.kept.append, load_convictions())  # type: ignore[arg-type]
         self.watch.on_change = self.changed
         self.watch.start()
 
@@ -132,3 +133,21 @@ def test_switched_off_is_not_known(tmp_path: Path) -> None:
     node = Node(tmp_path, dcgm=Dcgm(off=True))
     assert node.bench.programs == []
     assert "switched off" in (node.watch.trouble() or "")
+
+
+def test_a_part_that_is_missing_is_told_once_and_the_rest_is_read(node: Node) -> None:
+    gpus = [{"id": n, "uuid": f"GPU-{n}", "status": 1, "fields": {"150": 40}} for n in range(2)]
+    message = {
+        "type": "sample",
+        "via": "dcgm",
+        "gpus": gpus,
+        "missing": {"health": "module is not loaded", "traffic": "-33"},
+    }
+    for _ in range(3):
+        node.watch.heard(message)
+    assert [(item.kind, item.data["part"]) for item in node.kept] == [(Kind.UNREADABLE, "health")]
+    assert "module is not loaded" in node.kept[0].text
+    assert node.watch.trouble() is None, "what can be read is fresh"
+    node.watch.heard({**message, "missing": {}})
+    node.watch.heard(message)
+    assert len(node.kept) == 2, "there again, and gone again"

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent.children import Ending, Program
-from sentinel.agent.holding import Holding
-from sentinel.agent.jobs import JobOnNode
-from sentinel.agent.saves import Watched
+from sentinel.agent.collectors.jobs import JobOnNode
+from sentinel.agent.collectors.saves import Watched
+from sentinel.agent.postmortem.held_checkpoints import Holding
+from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
 from sentinel.checkpoints.packed import unpack
 from sentinel.checkpoints.records import Part
-from sentinel.model import Evidence, Kind, Trust
+from sentinel.model.records import Evidence, Kind, Trust
 
 JOB = JobOnNode(7, 0, 1000, 1000, "n1", "")
 LOCAL, SHARED = ("local", "/nvme/run"), ("global", "/shared/run")
 
 
 def watched(*roots: tuple[str, str], job: int = 7, attempt: int = 0) -> Watched:
-    return Watched(job, attempt, 1000, None, True, 0.0, roots)
+    return Watched(job, attempt, True, 0.0, roots)
 
 
 def part(step: int) -> dict[str, Any]:

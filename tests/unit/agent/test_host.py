@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters import host
-from sentinel.agent.children import Ending, Program
-from sentinel.agent.rounds import Rounds
+from sentinel.adapters.host import readings
+from sentinel.agent.collectors.periodic_checks import Rounds
+from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings, Check, Host
 from sentinel.evidence.host import HostReader, HostReading, Port, check_meaning, reading_from
-from sentinel.model import Evidence, Kind
+from sentinel.model.records import Evidence, Kind
 
 T0 = datetime(2032, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -98,10 +98,10 @@ def test_the_fabric_manager_is_found_by_its_name_and_root(tmp_path: Path) -> Non
     (tmp_path / "412").mkdir()
     (tmp_path / "412" / "comm").write_text("nv-fabricmanage\n")
     (tmp_path / "driver" / "nvidia-nvswitch" / "devices" / "0000:05:00.0").mkdir(parents=True)
-    assert host.switches(tmp_path) == 1
-    assert host.runs(tmp_path, "nv-fabricmanager") is ((tmp_path / "412").stat().st_uid == 0)
-    assert host.runs(tmp_path, "nv-hostengine") is False
-    assert host.runs(tmp_path / "nothing", "nv-fabricmanager") is None
+    assert readings.switches(tmp_path) == 1
+    assert readings.runs(tmp_path, "nv-fabricmanager") is ((tmp_path / "412").stat().st_uid == 0)
+    assert readings.runs(tmp_path, "nv-hostengine") is False
+    assert readings.runs(tmp_path / "nothing", "nv-fabricmanager") is None
 
 
 def test_strays_are_named() -> None:
@@ -122,31 +122,31 @@ def test_sysfs(tmp_path: Path) -> None:
     controller = tmp_path / "devices" / "system" / "edac" / "mc" / "mc1"
     controller.mkdir(parents=True)
     (controller / "ue_count").write_text("3\n")
-    assert host.ports(tmp_path) == [{"name": "mlx5_3:1", "state": "ACTIVE", "counters": {"link_downed": 12}}]
-    assert host.uncorrected(tmp_path) == {"mc1": 3}
-    assert host.ports(tmp_path / "nothing") == []
+    assert readings.ports(tmp_path) == [{"name": "mlx5_3:1", "state": "ACTIVE", "counters": {"link_downed": 12}}]
+    assert readings.uncorrected(tmp_path) == {"mc1": 3}
+    assert readings.ports(tmp_path / "nothing") == []
 
 
 def test_procfs(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    250 kB\n")
-    assert host.memory_available(tmp_path) == 0.25
-    assert host.driver_version(tmp_path) is None
+    assert readings.memory_available(tmp_path) == 0.25
+    assert readings.driver_version(tmp_path) is None
     (tmp_path / "driver" / "nvidia").mkdir(parents=True)
     (tmp_path / "driver" / "nvidia" / "version").write_text("NVRM version: NVIDIA UNIX Module  570.172.08  Release\n")
-    assert host.driver_version(tmp_path) == "570.172.08"
+    assert readings.driver_version(tmp_path) == "570.172.08"
     library = tmp_path / "lib"
     library.mkdir()
     (library / "libnvidia-ml.so.575.57.08").touch()
     (library / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.575.57.08")
-    assert host.library_version([str(library)]) == "575.57.08"
-    assert host.library_version([str(tmp_path)]) is None
+    assert readings.library_version([str(library)]) == "575.57.08"
+    assert readings.library_version([str(tmp_path)]) is None
 
 
 def test_disks(tmp_path: Path) -> None:
-    used = host.used_fraction(str(tmp_path))
+    used = readings.used_fraction(str(tmp_path))
     assert used is not None
     assert 0 <= used <= 1
-    assert host.used_fraction(str(tmp_path / "none")) is None
+    assert readings.used_fraction(str(tmp_path / "none")) is None
 
 
 @pytest.mark.parametrize(

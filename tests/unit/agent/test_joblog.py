@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.logfile import LogFile
-from sentinel.adapters.rules_files import load_rules
+from sentinel.adapters.host.logfile import LogFile
+from sentinel.agent.probes import joblog
 from sentinel.agent.probes.joblog import Follower
+from sentinel.config.rules_files import load_rules
 from sentinel.errors import Denied, Unavailable
-from sentinel.evidence.logs import Signatures
-from sentinel.model import Evidence, Kind, Where, utc
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Evidence, Kind, Where, utc
 
 NOW = utc(1_900_000_000)
 ERROR = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
@@ -215,6 +216,67 @@ def test_steps_at_which_numbers_turn_bad_or_good_are_said_at_once(read_lines: An
     assert len(told) < 16 and [step for step, _ in told] == sorted(step for step, _ in told)
 
 
+class Followed:
+    """``follow`` of a log, a turn at a time: ``turns`` are done one after another in place of its sleeps, then it ends."""
+
+    def __init__(self, folder: Path, signatures: Signatures, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.signatures = signatures
+        self.log, self.ended = folder / "job.out", folder / "ended"
+        self.said: list[dict[str, Any]] = []
+        self.turns: list[Any] = []
+        monkeypatch.setattr(joblog, "say", self.said.append)
+        monkeypatch.setattr(joblog, "LOOKED_S", 0.0)
+        monkeypatch.setattr(joblog.time, "sleep", self._turn)
+
+    def _turn(self, _seconds: float) -> None:
+        if self.turns:
+            self.turns.pop(0)()
+        else:
+            self.ended.touch()
+
+    def run(self, *turns: Any) -> list[dict[str, Any]]:
+        self.turns = list(turns)
+        arguments = {"uid": os.getuid(), "ended": str(self.ended),
+                     "path": str(self.log), "cursor": {"inode": 1}, "read_bytes": 1 << 20,
+                     "lines_per_s": 50, "burst": 500, "linger_s": 0.0, "poll_s": 0.2}  # fmt: skip
+        joblog.follow(arguments, Where(node="n1", job=8, attempt=1), self.signatures)
+        return self.said
+
+
+@pytest.fixture
+def followed(tmp_path: Path, signatures: Signatures, monkeypatch: pytest.MonkeyPatch) -> Followed:
+    return Followed(tmp_path, signatures, monkeypatch)
+
+
+def kinds(said: list[dict[str, Any]]) -> list[str]:
+    return [message["type"] for message in said]
+
+
+def test_a_look_at_the_end_is_said_after_what_was_read(followed: Followed) -> None:
+    followed.log.write_bytes(step(1))
+    assert kinds(followed.run())[:2] == ["evidence", "looked"]
+
+
+def test_a_log_that_is_not_there_or_cannot_be_read_was_not_looked_at(followed: Followed) -> None:
+    assert "looked" not in kinds(followed.run())
+    followed.said.clear()
+    followed.ended.unlink()
+    followed.log.mkdir()
+    assert kinds(followed.run())[0] == "trouble" and "looked" not in kinds(followed.said)
+
+
+def test_a_step_line_that_waits_for_its_second_is_not_passed_over(followed: Followed) -> None:
+    """Steps are told once a second: until the newest is told, nobody says that the log was read."""
+    followed.log.write_bytes(step(1))
+
+    def another() -> None:
+        with followed.log.open("ab") as stream:
+            stream.write(step(2))
+
+    said = kinds(followed.run(another, lambda: None))
+    assert said == ["evidence", "looked", "evidence", "done"], "the second step came with the end of the job"
+
+
 def test_a_bar_does_not_stand_in_for_the_lines_with_numbers(read_lines: Any) -> None:
     follower = _follower()
     lines = []
@@ -230,7 +292,7 @@ def test_a_bar_does_not_stand_in_for_the_lines_with_numbers(read_lines: Any) -> 
 @pytest.fixture
 def read_lines() -> Any:
     """Lines, ``gap_s`` apart; what is said, with what waits at the end."""
-    from sentinel.adapters.logfile import Block
+    from sentinel.adapters.host.logfile import Block
 
     def read(follower: Follower, lines: list[str], gap_s: float = 0.01) -> list[Evidence]:
         found, now_s = [], 0.0

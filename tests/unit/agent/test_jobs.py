@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent.children import Ending, Program
-from sentinel.agent.gpus import plain_pci
-from sentinel.agent.jobs import Jobs, first_node, job_from
+from sentinel.adapters.host.logfile import LogFile
+from sentinel.agent.collectors.gpus import plain_pci
+from sentinel.agent.collectors.jobs import Jobs, first_node, job_from
+from sentinel.agent.collectors.log_path import newest
 from sentinel.agent.probes.tasks import tasks_of
+from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
-from sentinel.errors import ProtocolError
-from sentinel.model import Evidence, Kind
+from sentinel.errors import ProtocolError, Unavailable
+from sentinel.model.records import Evidence, Kind, Source, Where, utc
+from sentinel.wire import to_json
 
 
 @pytest.mark.parametrize(
@@ -62,8 +65,12 @@ class Site:
         def program(name: str, _module: str, arguments: Any, **rest: Any) -> Program:
             return Program(name, ["x"], arguments, **rest)
 
-        self.jobs = Jobs("n1", settings, self.bench, program, self.kept.append)  # type: ignore[arg-type]
+        self.jobs = Jobs("n1", settings, self.bench, program, self.keep)  # type: ignore[arg-type]
         return self.jobs
+
+    def keep(self, item: Evidence) -> int:
+        self.kept.append(item)
+        return len(self.kept)
 
     def came(self, job: int = 5, attempt: int = 0, **changes: str) -> None:
         content = {"job": str(job), "attempt": str(attempt), "uid": str(os.getuid()), "nodelist": "n[1-2]",
@@ -146,6 +153,32 @@ def test_a_name_with_placeholders_becomes_a_pattern(site: Site) -> None:
     assert site.bench.programs[0].arguments["path"] == "/data/[[]run]/*-6.out"
 
 
+def test_a_log_whose_name_is_no_text_is_followed_under_its_bytes(site: Site) -> None:
+    """The prolog's shell writes into the job file what the user wrote."""
+    raw = (
+        f'{{"job":"5","attempt":"0","uid":"{os.getuid()}","nodelist":"n1","stdout":"/data/\x00-%j.out","user":"ada"}}\n'
+    )
+    (site.run / "jobs" / "5.json").write_bytes(raw.encode().replace(b"\x00", b"\xff\xed\xa0\x80"))
+    os.utime(site.run / "jobs" / "5.json", ns=(0, 0))
+    site.jobs.scan()
+    assert list(site.jobs.jobs) == [5]
+    path = site.bench.programs[0].arguments["path"]
+    assert os.fsencode(str(path)) == b"/data/\xff\xed\xa0\x80-5.out"
+    assert json.loads(json.dumps(path)) == path, "as the follower gets it"
+
+
+def test_no_width_in_a_users_file_name_costs_more_than_its_digits(site: Site) -> None:
+    site.came(6, stdout="/data/%999999999999j-%" + "9" * 5000 + "j-%03j.out")
+    assert site.bench.programs[0].arguments["path"] == "/data/0000000006-0000000006-006.out"
+
+
+@pytest.mark.parametrize("job", ["9" * 5000, "²", "٣" * 20])
+def test_a_number_that_is_none_breaks_no_other_job(site: Site, job: str) -> None:
+    (site.run / "jobs" / "9.json").write_text(json.dumps({"job": job, "uid": job}))
+    site.came(5, uid=job)
+    assert list(site.jobs.jobs) == [5] and site.jobs.jobs[5].uid is None
+
+
 def test_the_end_is_told_to_the_follower(site: Site) -> None:
     site.came(5)
     (site.run / "jobs" / "5.json").unlink()
@@ -198,6 +231,23 @@ def test_a_job_that_ended_while_the_agent_was_away_is_read_to_its_end(site: Site
     assert site.bench.stopped == ["log:5.0"]
 
 
+def test_a_heartbeat_says_how_long_ago_the_end_of_each_log_was_seen(site: Site) -> None:
+    assert site.jobs.logs(0) == []
+    site.came(5)
+    tell = site.bench.programs[0].on_message
+    assert site.jobs.logs(0) == [], "not looked at yet: not known"
+    tell({"type": "looked", "at_s": time.monotonic() - 3.0})
+    (log,) = site.jobs.logs(0)
+    assert (log["job"], log["attempt"]) == (5, 0) and 3.0 <= log["looked_ago_s"] < 4.0
+    item = Evidence("i", utc(1), utc(1), Source.JOB_LOG, Kind.STEP, Where(job=5, attempt=0), data={"step": 9})
+    tell({"type": "evidence", "items": [to_json(item)], "cursor": {}})
+    tell({"type": "looked", "at_s": time.monotonic()})
+    assert site.jobs.logs(0)[0]["looked_ago_s"] >= 3.0, "the step is not with the daemon: what came before it is"
+    assert site.jobs.logs(1)[0]["looked_ago_s"] < 3.0
+    tell({"type": "done", "cursor": {}})
+    assert site.jobs.logs(1) == []
+
+
 def test_a_follower_that_hangs_is_evidence(site: Site) -> None:
     site.came(5)
     site.bench.programs[0].on_end(Ending("log:5.0", None, True, "", "D in nfs_wait"))
@@ -220,15 +270,30 @@ def test_pci_addresses_are_one() -> None:
     assert plain_pci("0001:3b:00") != plain_pci("0000:3b:00")
 
 
+UID = os.getuid()  # whose the files of the made-up /proc are
+
+
 class Proc:
     """A made-up /proc."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def add(self, pid: int, parent: int, command: str, state: str = "R", **environment: str) -> None:
+    def add(
+        self,
+        pid: int,
+        parent: int,
+        command: str,
+        state: str = "R",
+        *,
+        uid: int = UID,
+        group: str = "",
+        **environment: str,
+    ) -> None:
         place = self.folder / str(pid)
         place.mkdir()
+        (place / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        (place / "cgroup").write_text(f"0::{group}\n")
         (place / "stat").write_text(f"{pid} ({command}) {state} {parent} 1 1 0 -1 0 0 0 0 0 150 50 0 0 20 0 1 0 99\n")
         items = {"SLURM_JOB_ID": "5", **environment}
         (place / "environ").write_bytes(b"".join(f"{name}={value}\0".encode() for name, value in items.items()))
@@ -246,7 +311,7 @@ def test_a_task_is_named_by_its_rank(proc: Proc) -> None:
     proc.add(12, 11, "python3 (x)", "D", SLURM_PROCID="3")
     proc.add(13, 12, "pt_data_worker", SLURM_PROCID="3")
     proc.add(20, 1, "python", SLURM_JOB_ID="55", SLURM_PROCID="3")
-    found = tasks_of(5, proc.folder, ticks=100)
+    found = tasks_of(5, proc.folder, ticks=100, uid=UID)
     assert [(task.pid, task.leaf) for task in found] == [(10, False), (11, False), (12, True), (13, False)]
     main = found[2]
     assert (main.rank, main.state, main.cpu_s, main.command, main.parent) == (3, "D", 2.0, "python3 (x)", 11)
@@ -256,5 +321,71 @@ def test_with_a_launcher_the_workers_count(proc: Proc) -> None:
     proc.add(11, 1, "python", SLURM_PROCID="1")
     for number in range(2):
         proc.add(20 + number, 11, "python", SLURM_PROCID="1", LOCAL_RANK=str(number), RANK=str(8 + number))
-    found = tasks_of(5, proc.folder, ticks=100)
+    found = tasks_of(5, proc.folder, ticks=100, uid=UID)
     assert [(task.pid, task.rank, task.leaf) for task in found] == [(11, 1, False), (20, 8, True), (21, 9, True)]
+
+
+V1, V2 = "/slurm_n1/uid_1000/job_{}/step_0/task_0", "/system.slice/n1_slurmstepd.scope/job_{}/step_0/user/task_0"
+
+
+@pytest.mark.parametrize("group", [V1, V2])
+def test_a_process_of_another_jobs_control_group_is_not_of_this_one(proc: Proc, group: str) -> None:
+    proc.add(11, 1, "python", SLURM_PROCID="0", group=group.format(5))
+    proc.add(12, 1, "stopped", "T", SLURM_PROCID="0", group=group.format(55))
+    proc.add(13, 1, "python", SLURM_PROCID="1", group="/user.slice/job_55")  # no group of Slurm's
+    assert [task.pid for task in tasks_of(5, proc.folder, ticks=100, uid=UID)] == [11, 13]
+
+
+def test_a_process_of_another_user_is_not_of_the_job_and_without_a_user_none_is(proc: Proc) -> None:
+    proc.add(11, 1, "python", SLURM_PROCID="0")
+    assert [task.pid for task in tasks_of(5, proc.folder, ticks=100, uid=UID)] == [11]
+    assert tasks_of(5, proc.folder, ticks=100, uid=UID + 1) == []
+    assert tasks_of(5, proc.folder, ticks=100, uid=None) == []
+
+
+# --- the log -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_another_user_that_matches_is_not_the_log(tmp_path: Path) -> None:
+    own = tmp_path / "train-5.out"
+    own.write_text("step 1\n")
+    os.utime(own, (1.0, 1.0))
+    pattern = str(tmp_path / "*-5.out")
+    assert newest(pattern, UID) == str(own)
+    (tmp_path / "evil-5.out").mkdir()
+    assert newest(pattern, UID) == str(own)
+    assert newest(pattern, UID + 1) is None, "it is another user's"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_newer_file_of_another_user_does_not_take_the_logs_place(tmp_path: Path) -> None:
+    own, evil = tmp_path / "train-5.out", tmp_path / "evil-5.out"
+    for path, uid in ((own, 1000), (evil, 1001)):
+        path.write_text("step 1\n")
+        os.chown(path, uid, uid)
+    os.utime(own, (1.0, 1.0))
+    assert newest(str(tmp_path / "*-5.out"), 1000) == str(own)
+
+
+def test_a_log_that_another_user_put_in_its_place_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "5.out").write_text("step 1\n")
+    file = LogFile(str(tmp_path / "5.out"), owner=UID + 1)
+    with pytest.raises(Unavailable, match="belongs to uid"):
+        list(file.read())
+    own = LogFile(str(tmp_path / "5.out"), owner=UID)
+    assert [block.content for block in own.read()] == [b"step 1\n"]
+    own.close()
+
+
+def test_a_follower_that_its_user_took_over_says_nothing_as_the_kernel(site: Site) -> None:
+    """It runs as the job's user."""
+    site.came(5)
+    job, kept = site.jobs.jobs[5], list[Evidence]()
+    site.jobs._keep = lambda item: kept.append(item) or len(kept)  # type: ignore[func-returns-value]
+    forged = Evidence(
+        id="x", at=utc(1.0), seen_at=utc(1.0), source=Source.KERNEL, kind=Kind.XID,
+        where=Where(node="n1", job=99), data={"xid": 79},
+    )  # fmt: skip
+    site.jobs._last[job.name] = {}
+    site.jobs._heard(job, {"type": "evidence", "items": [to_json(forged)]})
+    assert [(item.source, item.where.job) for item in kept] == [(Source.JOB_LOG, 5)]

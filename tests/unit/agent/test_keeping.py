@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sentinel.adapters.spool import Spool
-from sentinel.agent import keeping
-from sentinel.agent.disk_watch import DiskWatch
-from sentinel.agent.keeping import Folder, restore, save, write_atomically
-from sentinel.model import Evidence, Kind
+from sentinel.agent.collectors.own_disk import DiskWatch
+from sentinel.agent.process import state_files
+from sentinel.agent.process.state_files import Folder, restore, save, write_atomically
+from sentinel.model.records import Evidence, Kind
 
 
 def test_what_is_saved_is_restored(tmp_path: Path) -> None:
@@ -19,6 +19,12 @@ def test_what_is_saved_is_restored(tmp_path: Path) -> None:
     assert restore(tmp_path / "a.json") == {"n": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     assert restore(tmp_path / "b.json") is None
+
+
+def test_any_text_can_be_written(tmp_path: Path) -> None:
+    assert write_atomically(tmp_path / "a", "BAD \ud800 \udcff ☃\n") is True
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "BAD \\ud800 \\xff ☃\n"
+    assert save(tmp_path / "b", {"path": "\udcff"}) and restore(tmp_path / "b") == {"path": "\udcff"}
 
 
 def test_a_disk_that_refuses_leaves_what_was_there(tmp_path: Path) -> None:
@@ -34,13 +40,13 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = threading.Event()
-        really = keeping._replace
+        really = state_files._replace
 
         def replace(path: Path, content: bytes, mode: int) -> bool:
             self.opened.wait()
             return really(path, content, mode)
 
-        monkeypatch.setattr(keeping, "_replace", replace)
+        monkeypatch.setattr(state_files, "_replace", replace)
 
 
 def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +62,7 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_one_folder_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    really = keeping._replace
+    really = state_files._replace
     gate = threading.Event()
 
     def replace(path: Path, content: bytes, mode: int) -> bool:
@@ -64,13 +70,13 @@ def test_one_folder_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest
             gate.wait()
         return really(path, content, mode)
 
-    monkeypatch.setattr(keeping, "_replace", replace)
-    monkeypatch.setattr(keeping, "_folders", {tmp_path / "state": Folder(patience_s=0.02)})
+    monkeypatch.setattr(state_files, "_replace", replace)
+    monkeypatch.setattr(state_files, "_folders", {tmp_path / "state": Folder(patience_s=0.02)})
     for name in ("state", "run"):
         (tmp_path / name).mkdir()
     assert save(tmp_path / "state" / "cursor.json", 1) is False
     assert write_atomically(tmp_path / "run" / "verdict", "ok\n") is True, "the prolog has its answer"
-    assert list(keeping.stuck()) == [tmp_path / "state"]
+    assert list(state_files.stuck()) == [tmp_path / "state"]
     gate.set()
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.kmsg import KernelLog, Record, last_words
-from sentinel.adapters.rules_files import load_rules
-from sentinel.agent.kernel import Flood, KernelWatch, rules_reader
+from sentinel.adapters.host.kmsg import KernelLog, Record, last_words
+from sentinel.agent.collectors.kernel_log import Flood, KernelWatch, rules_reader
 from sentinel.agent.settings import AgentSettings, Kernel
+from sentinel.config.rules_files import load_rules
 from sentinel.errors import Unavailable
-from sentinel.evidence.logs import Signatures
-from sentinel.model import Evidence, Kind, Source, stable_id, utc
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Evidence, Kind, Source, stable_id, utc
 
 
 def put(path: Path, *texts: str, first: int = 0, priority: int = 4) -> None:
@@ -210,6 +210,21 @@ def test_the_kernels_last_words_are_told_once(tmp_path: Path) -> None:
     assert kept[0].text == "NVRM: Xid 79"
     watch(tmp_path, kept).panics()
     assert len(kept) == 2
+
+
+def test_of_last_words_only_the_kernels_count(tmp_path: Path, by_rules: Any) -> None:
+    """Neither what user space had written into its log, nor what a name with a line separator looks like."""
+    folder = tmp_path / "pstore"
+    folder.mkdir()
+    hidden = f"<4>[ 99.000002] overlayfs: failed to resolve 'a\u2028{XID}\x1c{XID}\r{XID}'"
+    (folder / "dmesg-erst-1").write_text(
+        f"<12>[ 99.000001] {XID}\n{hidden}\n<0>[ 99.2] Kernel panic - not syncing: Fatal\n"
+    )
+    kept: list[Evidence] = []
+    made = watch(tmp_path, kept)
+    made._reader = by_rules
+    made.panics()
+    assert {item.rule for item in kept} == {"kernel-panic", None}
 
 
 def test_no_pstore_is_nothing_to_tell(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_by_the_job_in_its_environment_with_the_gpus_it_holds(proc: Proc) -> Non
     proc.add(12, SLURM_JOB_ID="7", SLURMD_NODENAME="n2")
     proc.add(13, uid=0, SLURM_JOB_ID="7")
     proc.add(14, uid=1001, SLURM_JOB_ID="7")  # su within the job: still the job's
+    (proc.folder / "14/cgroup").write_text("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n")
     (item, other) = found(proc).values()
     assert (item.pid, item.command, item.state, item.gpus, item.uuids) == (10, "a (b) c", "D", (1,), ("GPU-one",))
     assert (other.pid, other.uid) == (14, 1001)
@@ -162,3 +163,12 @@ def test_the_file_system_of_a_folder(tmp_path: Path) -> None:
     assert file_system(str(tmp_path), table) == "nfs4"
     assert file_system("/nowhere", table) == ""
     assert file_system(str(tmp_path), tmp_path / "none") == ""
+
+
+@ROOT_ONLY
+def test_what_names_an_ended_job_and_is_not_its_users_is_not_left_of_it(proc: Proc) -> None:
+    proc.add(10, SLURM_JOB_ID="7")
+    proc.add(11, uid=1001, holds=("/dev/nvidia0",), SLURM_JOB_ID="7")
+    proc.add(12, SLURM_JOB_ID="7")
+    (proc.folder / "12/cgroup").write_text("0::/system.slice/slurmstepd.scope/job_8/step_0/user/task_0\n")
+    assert list(found(proc)) == [10]

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent.children import Program
-from sentinel.agent.jobs import JobOnNode
-from sentinel.agent.saves import SavesWatch, watched_from
+from sentinel.agent.collectors.jobs import JobOnNode
+from sentinel.agent.collectors.saves import SavesWatch, watched_from
+from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
 from sentinel.checkpoints.packed import unpack
 from sentinel.checkpoints.records import Part
-from sentinel.model import Evidence, Kind, Source
+from sentinel.correlate.incidents import opens
+from sentinel.model.records import Evidence, Kind, Source
 
 ROOT = "/shared/run"
 ENTRY: dict[str, Any] = {
-    "job": 7, "attempt": 1, "uid": 1000, "gid": None, "first": True, "since_s": 100.0,
+    "job": 7, "attempt": 1, "first": True, "since_s": 100.0,
     "roots": [{"tier": "global", "path": ROOT}],
 }  # fmt: skip
 
@@ -71,9 +72,18 @@ def test_folders_are_listed_as_the_jobs_user(node: Node) -> None:
     assert program.total_s == 60.0
 
 
-def test_whom_the_prolog_named_counts_and_not_the_answer(node: Node) -> None:
-    node.look(entry={**ENTRY, "uid": 0})
-    assert node.programs[0].arguments["uid"] == 1000
+@pytest.mark.parametrize("user", [{"uid": 0}, {"uid": 1001}, {"gid": 0}, {"uid": None}])
+def test_an_answer_that_names_a_user_is_refused_and_counted(node: Node, user: dict[str, Any]) -> None:
+    node.watch.heard({"watch": [{**ENTRY, **user}]})
+    node.watch.look()
+    assert node.programs == []
+    assert node.watch.refused == 1
+
+
+def test_a_job_whose_user_slurm_did_not_tell_is_not_looked_at(node: Node) -> None:
+    node.jobs = {7: JobOnNode(7, 1, None, None, "n[1-2]", "")}
+    node.look()
+    assert node.programs == []
 
 
 def test_another_attempt_or_no_job_is_not_looked_at(node: Node) -> None:
@@ -152,8 +162,11 @@ def test_a_save_that_is_smaller(node: Node) -> None:
 
 def test_an_answer_that_is_none() -> None:
     wrong: list[Any] = [7, {}, {"job": "x", "attempt": 0, "roots": []}, {**ENTRY, "roots": [3]}, ENTRY]
-    assert [watched.job for watched in watched_from({"watch": wrong})] == [7]
-    assert watched_from({"watch": 5}) == []
+    found, refused = watched_from({"watch": wrong})
+    assert [watched.job for watched in found] == [7]
+    assert len(refused) == 4 and "roots" in refused[3]
+    assert watched_from({"watch": 5})[0] == []
+    assert watched_from({}) == ([], [])
 
 
 def looked(node: Node, listed: list[dict[str, Any]], free_bytes: int, free_files: int = 9) -> list[Evidence]:
@@ -189,7 +202,7 @@ def test_a_storage_that_fills_is_told_before(node: Node) -> None:
 
 
 def ending(silent: bool) -> Any:
-    from sentinel.agent.children import Ending
+    from sentinel.agent.process.children import Ending
 
     return Ending("saves:7", None if silent else 0, silent, "", "D in rpc_wait_bit_killable" if silent else "")
 
@@ -227,3 +240,82 @@ def test_a_daemon_that_was_started_anew_is_told_again(node: Node) -> None:
     node.watch.heard({"watch": [local], "instance": "two"})
     assert [item.kind for item in node.look(held, entry=local)] == ["checkpoints_seen"]
     assert node.look(held, entry=local) == []
+
+
+# --- each finished save is read once -----------------------------------------------------------------------------------
+
+
+def readers(node: Node) -> list[Program]:
+    return [program for program in node.programs if program.name.startswith("manifest")]
+
+
+def look_and_keep_listing(node: Node, *parts: dict[str, Any], **answer: Any) -> None:
+    node.watch.heard({"watch": [ENTRY], **answer})
+    node.watch.look()
+    listing = next(program for program in reversed(node.programs) if program.name.startswith("saves"))
+    listing.on_message({"index": 0, "listing": list(parts)})
+
+
+def test_each_finished_save_is_read_once_as_the_jobs_user(node: Node) -> None:
+    look_and_keep_listing(node, part(10, 200.0), part(20, 300.0, valid=None))
+    (reader,) = readers(node)
+    assert reader.arguments["uid"] == 1000 and reader.arguments["path"] == f"{ROOT}/step-10"
+    assert reader.arguments["bytes_per_s"] == 200e6
+    look_and_keep_listing(node, part(10, 200.0))
+    assert len(readers(node)) == 1
+
+
+def test_one_reader_at_a_time_the_newest_save_first(node: Node) -> None:
+    look_and_keep_listing(node, part(10, 200.0))
+    look_and_keep_listing(node, part(10, 200.0), part(20, 300.0))
+    look_and_keep_listing(node, part(20, 300.0), part(30, 400.0))
+    assert len(readers(node)) == 1
+    readers(node)[0].on_end(Ending("manifest:7", 0, False, "", ""))
+    assert [reader.arguments["path"] for reader in readers(node)] == [f"{ROOT}/step-10", f"{ROOT}/step-30"]
+
+
+def test_what_it_cost_is_told(node: Node) -> None:
+    look_and_keep_listing(node, part(10, 200.0))
+    (reader,) = readers(node)
+    reader.on_message({"read": 500})
+    reader.on_message({"valid": True, "reason": "", "level": "content", "read": 1000, "seconds": 2.5, "cpu_s": 0.5})
+    reader.on_end(Ending("manifest:7", 0, False, "", ""))
+    (made,) = [item for item in node.kept if item.kind == "checkpoint_manifest"]
+    assert (made.data["read_bytes"], made.data["read_s"], made.data["level"]) == (1000, 2.5, "content")
+    assert not [item for item in node.kept if item.kind == Kind.CHECKPOINT_INVALID]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"valid": True, "reason": "NaN in w", "level": "checksum", "read": 1000, "seconds": 2.5, "cpu_s": 0.5},
+        {"valid": False, "reason": "optimizer.pt: CRC-32 differs", "read": 10},
+    ],
+)
+def test_what_it_found_is_told(node: Node, said: dict[str, Any]) -> None:
+    look_and_keep_listing(node, part(10, 200.0))
+    readers(node)[0].on_message(said)
+    readers(node)[0].on_end(Ending("manifest:7", 0, False, "", ""))
+    (told,) = [item for item in node.kept if item.kind == Kind.CHECKPOINT_INVALID]
+    assert told.data["reason"] == said["reason"] and told.data["watched"] is True
+
+
+def test_a_job_may_ask_not_to_be_read(node: Node) -> None:
+    look_and_keep_listing(node, part(10, 200.0), unread=[7])
+    assert not readers(node)
+
+
+def test_a_reader_that_died_holds_nothing_up(node: Node) -> None:
+    look_and_keep_listing(node, part(10, 200.0))
+    readers(node)[0].on_end(Ending("manifest:7", None, True, "", "D folio_wait"))
+    look_and_keep_listing(node, part(20, 300.0))
+    assert len(readers(node)) == 2
+
+
+def test_what_reading_a_save_cost_opens_no_incident(node: Node) -> None:
+    look_and_keep_listing(node, part(10, 200.0))
+    readers(node)[0].on_message(
+        {"valid": True, "reason": "", "level": "content", "read": 1, "seconds": 1.0, "cpu_s": 0.1}
+    )
+    readers(node)[0].on_end(Ending("manifest:7", 0, False, "", ""))
+    assert not any(opens(item) for item in node.kept)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sentinel.agent.verdict import VerdictKeeper
+from sentinel.agent.health.verdict import VerdictKeeper
+from sentinel.config.convictions import Convictions
+from sentinel.config.rules_files import load_convictions
 from sentinel.evidence.dcgm import Fact
-from sentinel.model import Evidence, Kind, Source, utc
+from sentinel.model.records import Evidence, Kind, Source, Trust, utc
 
+RULES = load_convictions()
 AT = utc(1_900_000_000)
 
 
@@ -19,8 +23,12 @@ def evidence(kind: str, source: Source, **data: Any) -> Evidence:
     return Evidence("e", AT, AT, source, kind, data=data)
 
 
-def keeper(tmp_path: Path, facts: Any = (), trouble: str | None = None, boot: str = "b1") -> VerdictKeeper:
-    return VerdictKeeper(tmp_path, tmp_path, boot, lambda: list(facts), lambda: trouble, clock=lambda: 1_900_000_000.9)
+def keeper(
+    tmp_path: Path, facts: Any = (), trouble: str | None = None, boot: str = "b1", rules: Convictions = RULES
+) -> VerdictKeeper:
+    return VerdictKeeper(
+        tmp_path, tmp_path, boot, lambda: list(facts), lambda: trouble, rules, clock=lambda: 1_900_000_000.9
+    )
 
 
 def test_fresh_telemetry_and_nothing_against_it(tmp_path: Path) -> None:
@@ -28,6 +36,16 @@ def test_fresh_telemetry_and_nothing_against_it(tmp_path: Path) -> None:
     first, uptime = (tmp_path / "verdict").read_text().splitlines()
     assert first == "OK 1900000000 ok nothing speaks against this node"
     assert abs(int(uptime) - time.clock_gettime(time.CLOCK_BOOTTIME)) < 60
+
+
+def test_the_prolog_refuses_nothing_until_the_daemon_says_that_it_may(tmp_path: Path) -> None:
+    mode = tmp_path / "drain_mode"
+    made = keeper(tmp_path)
+    assert mode.read_text() == "observe\n"
+    made.set_drain_mode("act")
+    assert mode.read_text() == "act\n"
+    keeper(tmp_path)
+    assert mode.read_text() == "act\n", "a restarted agent keeps what it was told"
 
 
 def test_no_telemetry_is_not_known(tmp_path: Path) -> None:
@@ -44,6 +62,12 @@ def test_xids_that_convict_alone(tmp_path: Path, xid: int) -> None:
     made.consider(evidence(Kind.XID, Source.KERNEL, xid=xid, pci="0000:01:00"))
     assert made.now().code == f"xid_{xid}"
     assert (tmp_path / "verdict").read_text().startswith("BAD"), "written at once"
+
+
+def test_what_users_claim_convicts_nobody(tmp_path: Path) -> None:
+    made = keeper(tmp_path)
+    made.consider(replace(evidence(Kind.XID, Source.KERNEL, xid=79), trust=Trust.USER))
+    assert made.now().word == "OK"
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 94, 119, None, "79"])
@@ -77,9 +101,9 @@ def test_a_diagnostic_of_all_gpus_that_passed_takes_it_back(tmp_path: Path) -> N
 
 def test_a_failed_diagnostic_convicts_only_with_proof(tmp_path: Path) -> None:
     made = keeper(tmp_path)
-    made.consider(evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, convicts=False))
+    made.consider(evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, code=62, dcgm_severity=4))
     assert made.now().word == "OK"
-    made.consider(evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, convicts=True))
+    made.consider(evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, code=80, dcgm_severity=6))
     assert made.now().word == "BAD"
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.alerts import compose
-from sentinel.alerts.compose import plain
-from sentinel.model import (
+from sentinel.alerts.text import plain
+from sentinel.model.records import (
     Cause,
     Culprits,
     Ground,
@@ -60,7 +60,7 @@ def test_job_whose_numbers_went_bad_and_that_waits_says_since_when_and_how_it_go
     )
     body = notice(judged=verdict(Cause.NUMERICAL_NAN, onset_step=250), made=plan(CHOOSE), outcomes=(failed,)).body
     assert "Numbers went bad at step 250." in body and "scontrol release 101" in body
-    assert "Failed: choose_checkpoint 101: numbers went bad at step 250 and no checkpoint" in body
+    assert "Failed: choosing a checkpoint for job 101: numbers went bad at step 250 and no checkpoint" in body
     assert "scontrol release" not in notice(made=plan(CHOOSE), outcomes=(done(CHOOSE, Result.FAILED, "x"),)).body
 
 
@@ -76,14 +76,14 @@ def test_every_scope_has_words(scope: Scope) -> None:
 
 def test_a_drain_that_failed_is_not_told_as_done() -> None:
     made = notice(outcomes=(done(DRAIN, Result.FAILED, "Slurm does not know node n1"),))
-    assert "Drained" not in made.body and "Failed: drain n1: Slurm does not know node n1" in made.body
+    assert "Drained" not in made.body and "Failed: draining node n1: Slurm does not know node n1" in made.body
     assert made.data["drained"] == []
     assert "Drained" not in notice(outcomes=(done(DRAIN, Result.NOT_KNOWN),)).body
 
 
 def test_resume_point() -> None:
     made = notice(outcomes=(done(CHOOSE, path="/shared/s200", step=200, tier="global", explanation="newest whole"),))
-    assert "Restarted from step 200 (global): /shared/s200. newest whole" in made.body
+    assert "Restarts from step 200 (global): /shared/s200. newest whole" in made.body  # not yet seen to run
     assert made.data["resumed_step"] == 200
     assert "No checkpoint to resume from: none there" in notice(outcomes=(done(CHOOSE, explanation="none there"),)).body
 
@@ -130,7 +130,7 @@ def test_hostile_text_cannot_forge_a_line() -> None:
         "Who:",
         "Job:",
         "step 1",
-        "Restarted",
+        "Would have restarted",
         "Failed:",
         "Advice:",
         "Because:",

@@ -168,7 +168,7 @@ class Maker:
     def size(self, shape):
         return Call("torch", "Size", tuple(shape))
 
-    def metadata(self, tensors, blobs, stored):
+    def metadata(self, tensors, blobs, stored, descriptors=None):
         """tensors: {fqn: (dtype, shape, [(offsets, sizes)])}; stored: [(fqn, offsets or None, file, offset, length)]."""
         table = {}
         for name, (dtype, shape, chunks) in tensors.items():
@@ -189,6 +189,7 @@ class Maker:
             if offsets is not None:
                 index["offset"] = self.size(offsets)
             info = {"relative_path": file, "offset": offset, "length": length}
+            info |= {"transform_descriptors": descriptors} if descriptors else {}
             places[Made(self.META, "MetadataIndex", index)] = Made(
                 "torch.distributed.checkpoint.filesystem", "_StorageInfo", info
             )
@@ -353,21 +354,23 @@ class Maker:
         self.write(self.root / name, self.torch_file(value, [self.floats(128)]))
         return self.root / name
 
-    def hf_writer(self, folder, ranks=3):
+    def hf_writer(self, folder, ranks=3, pieces=None):
         path = self.root / folder
         for rank in range(ranks):
             info = {"w": {"saved_offsets": [rank * 8, 0]}}
+            values = self.floats(32) if pieces is None else pieces[rank]
             data = self.safetensors(
-                {"w": ("F32", (8, 4), self.floats(32))}, {"DCP_SHARDING_INFO": json.dumps(info), "format": "pt"}
+                {"w": ("F32", (8, 4), values)}, {"DCP_SHARDING_INFO": json.dumps(info), "format": "pt"}
             )
             self.write(path / f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors", data)
         return path
 
     def consolidated(self, folder="step-70"):
         path = self.root / folder
-        self.hf_writer(f"{folder}/sharded")
+        pieces = [self.floats(32) for _ in range(3)]
+        self.hf_writer(f"{folder}/sharded", pieces=pieces)
         table = {"w": "model-00001-of-00001.safetensors"}
-        whole = self.safetensors({"w": ("F32", (24, 4), self.floats(96))}, {"format": "pt"})
+        whole = self.safetensors({"w": ("F32", (24, 4), b"".join(pieces))}, {"format": "pt"})
         self.write(path / table["w"], whole)
         self.json(path / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
         return path
@@ -375,9 +378,11 @@ class Maker:
     def accelerate(self, folder="step_100", step=100, ranks=4, model="safetensors"):
         path = self.root / folder
         if model == "safetensors":
-            self.write(path / "model.safetensors", self.safetensors({"w": ("F32", (4, 4), self.floats(16))}))
+            weights = {name: ("F32", (16, 8), self.floats(128)) for name in ("a.weight", "b.weight")}
+            self.write(path / "model.safetensors", self.safetensors(weights))
         elif model == "bin":
-            data = self.torch_file({"w": self.tensor((4, 4))}, [self.floats(16)], "pytorch_model")
+            value = {"a.weight": self.tensor((16, 8)), "b.weight": self.tensor((16, 8), key=1)}
+            data = self.torch_file(value, [self.floats(128), self.floats(128)], "pytorch_model")
             self.write(path / "pytorch_model.bin", data)
         else:
             self.dcp(f"{folder}/pytorch_model_fsdp_0", step=step)

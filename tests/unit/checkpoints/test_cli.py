@@ -11,9 +11,9 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from sentinel.cli.checkpoints import checkpoints
-from sentinel.cli.checkpoints_find import expand_nodes, local_folders
-from sentinel.cli.checkpoints_move import parse_rate, peer_of
+from sentinel.cli.checkpoints.commands import checkpoints
+from sentinel.cli.checkpoints.find import expand_nodes, local_folders
+from sentinel.cli.checkpoints.move import parse_rate, peer_of
 from sentinel.errors import Refused, Timeout, UserError
 
 
@@ -210,7 +210,7 @@ def flip(make, path):
 
 def test_large_tiers_are_read_only_where_it_counts(make, monkeypatch):
     """By structure first; then the best is read; it does not hold; then the next, and no more."""
-    from sentinel.cli import checkpoints_find as module
+    from sentinel.cli.checkpoints import find as module
 
     monkeypatch.setattr(module, "EAGER_BYTES", 0)
     for step in (10, 20, 30):
@@ -226,7 +226,7 @@ def test_large_tiers_are_read_only_where_it_counts(make, monkeypatch):
 
 
 def test_large_local_tiers_too(make, monkeypatch):
-    from sentinel.cli import checkpoints_find as module
+    from sentinel.cli.checkpoints import find as module
 
     monkeypatch.setattr(module, "EAGER_BYTES", 0)
     nodes(make, 140)
@@ -285,14 +285,14 @@ def test_a_check_within_its_deadline_answers_as_without(make):
 def frozen_moves(monkeypatch):
     """A file system on which nothing that changes it ends."""
     from sentinel.checkpoints import copying, quarantine
-    from sentinel.cli import checkpoints_move
+    from sentinel.cli.checkpoints import move
 
     def never(*_, **__):
         threading.Event().wait()
 
     for module, name in ((quarantine, "quarantine"), (quarantine, "undo"), (copying, "copy")):
         monkeypatch.setattr(module, name, never)
-    monkeypatch.setattr(checkpoints_move.manifests, "write", never)
+    monkeypatch.setattr(move.manifests, "write", never)
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,9 @@ def test_a_purge_while_it_is_read(make, monkeypatch):
 
     real = module.run_all
 
-    def purge(works, *rest):
+    def purge(works, *rest, **more):
         (path / "__3_0.distcp").unlink()
-        real(works, *rest)
+        real(works, *rest, **more)
 
     monkeypatch.setattr(module, "run_all", purge)
     answer = validate(path, "checksum", now_s=make.now_s)

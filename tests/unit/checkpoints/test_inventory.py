@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.checkpoints.inventory import find, join, listing
+from sentinel.checkpoints.inventory import find, listing
+from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Part
 
 

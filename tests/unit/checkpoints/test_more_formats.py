@@ -62,7 +62,7 @@ def numbered(make, count=2):
         file = f"pytorch_model-{index:05d}-of-{count:05d}.bin"
         name = f"layer{index}.weight"
         table[name] = file
-        make.write(path / file, make.torch_file({name: make.tensor((4, 4))}, [make.floats(16)], file[:-4]))
+        make.write(path / file, make.torch_file({name: make.tensor((16, 8))}, [make.floats(128)], file[:-4]))
     make.json(path / "pytorch_model.bin.index.json", {"metadata": {}, "weight_map": table})
     return path
 
@@ -84,7 +84,8 @@ def test_ranks_of_fsdp_with_a_hole(make):
     path = make.hf("checkpoint-6")
     (path / "model.safetensors").unlink()
     for rank in (0, 2):
-        data = make.torch_file({"w": make.tensor((4, 4))}, [make.floats(16)])
+        value = {"a": make.tensor((16, 8)), "b": make.tensor((16, 8), key=1)}
+        data = make.torch_file(value, [make.floats(128), make.floats(128)])
         make.write(path / f"pytorch_model_fsdp_0_rank{rank}.bin", data)
     assert ask(make, path).valid is False
     make.write(path / "pytorch_model_fsdp_0_rank1.bin", data)

@@ -42,11 +42,11 @@ def test_again_gives_the_same(run):
 
 
 def test_killed_between_journal_and_rename(run, monkeypatch):
-    def killed(self, target):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "rename", killed)
+        patch.setattr(os, "rename", killed)
         q.quarantine(run, [run / "step-30"])
     assert (run / "step-30").is_dir()
     (move,) = q.quarantine(run, [run / "step-30"])

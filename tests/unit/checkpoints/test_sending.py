@@ -11,8 +11,9 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from sentinel.checkpoints.sending import receive, send
-from sentinel.cli.checkpoints import checkpoints
+from sentinel.checkpoints import transfer
+from sentinel.checkpoints.transfer import receive, send
+from sentinel.cli.checkpoints.commands import checkpoints
 from sentinel.errors import ProtocolError, Refused, SentinelError, Unavailable
 
 
@@ -99,9 +100,8 @@ def test_broken_off_it_goes_on_where_it_stopped(make):
 
 
 def test_in_the_middle_of_a_large_file_too(make, monkeypatch):
-    from sentinel.checkpoints import sending
 
-    monkeypatch.setattr(sending, "PIECE_BYTES", 1024)
+    monkeypatch.setattr(transfer, "PIECE_BYTES", 1024)
     path = make.root / "run/step-5"
     make.write(path / "__0_0.distcp", os.urandom(50_000))
     with pytest.raises(Unavailable):

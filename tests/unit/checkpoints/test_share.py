@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.checkpoints.records import Validity
-from sentinel.checkpoints.share import deal, join_answers, parse_share
+from sentinel.checkpoints.shared_check import deal, join_answers, parse_share
 from sentinel.checkpoints.validate import Settings, validate
-from sentinel.cli import checkpoints_slurm as slurm
+from sentinel.cli.checkpoints import slurm
 from sentinel.errors import ProtocolError, Timeout, Unavailable
 
 
@@ -76,6 +76,19 @@ def test_without_slurm(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unavailable, match="no srun"):
         slurm.validate_shared([Path("/a")], "checksum", 2)
+
+
+def test_a_complaint_that_is_no_text_hides_no_answer(tmp_path, monkeypatch):
+    line = json.dumps(answer().to_json())
+    srun = tmp_path / "srun"
+    srun.write_text(f"#!/bin/sh\nprintf 'srun: \\377\\n' >&2\necho '{line}'\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (told,) = slurm.validate_shared([Path("/a")], "checksum", 1)
+    assert told.valid is not False
+    srun.write_text("#!/bin/sh\nprintf 'srun: \\377\\n' >&2\nexit 1\n")
+    with pytest.raises(Unavailable, match="xff"):
+        slurm.validate_shared([Path("/a")], "checksum", 1)
 
 
 def test_srun_is_stopped_and_what_was_answered_counts(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.classify.ageing import Counter, Trend, Value, trends
-from sentinel.model import Cause
+from sentinel.model.records import Cause
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 ROWS = Counter("remapped_rows", "remapped rows", Cause.GPU_MEMORY_ECC, per_day=0.1, least_days=7, limit=64)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sentinel.cli.classify import classify
-from sentinel.cli.rules import rules
+from sentinel.cli.offline.classify import classify
+from sentinel.cli.offline.rules import rules
 
 XID = "[  12.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus.\n"
 
@@ -41,6 +41,23 @@ def test_a_file_of_the_kernel_convicts_its_node_and_a_job_log_does_not(tmp_path:
     assert (job["drain"], job["suspect"], job["drain_recommended"]) == ([], ["gpu7"], True)
     told = ask("--source", "kernel", "--node", "gpu7", tmp_path / "job.out")[0]
     assert told["drain"] == ["gpu7"]
+
+
+def test_what_users_make_the_kernel_or_its_files_say_drains_nobody(tmp_path: Path) -> None:
+    (tmp_path / "kern.log").write_text(
+        "Mar  4 05:06:07 gpu9 kernel: [  812.500000] GPU_IS_LOST[4711]: segfault at 0 ip 7f sp 7f error 4 in a[1+2]\n"
+        "Mar  4 05:06:08 gpu9 kernel: [  813.500000] AER: Fatal[4711]: segfault at 0 ip 7f sp 7f error 4 in a[1+2]\n"
+    )
+    assert ask(tmp_path / "kern.log")[0]["drain"] == []
+    (tmp_path / "messages").write_text(f"Mar  4 05:06:07 gpu9 alice[123]: {XID.partition('] ')[2]}")
+    claimed = ask(tmp_path / "messages")[0]
+    assert (claimed["drain"], claimed["xids"], claimed["suspect"]) == ([], [79], ["gpu9"])
+    assert {ground["trust"] for ground in claimed["evidence"]} == {"user"}
+    slurm = tmp_path / "slurmctld.log"
+    slurm.write_text("[2026-03-04T12:00:00.123] error: execve(): /home/Node failure on gpu9: No such file\n")
+    assert ask("--node", "gpu9", slurm)[0]["drain"] == []
+    slurm.write_text("[2026-03-04T12:00:00.123] error: Nodes gpu9 not responding, setting DOWN\n")
+    assert ask(slurm)[0]["drain"] == ["gpu9"]
 
 
 def test_lines_without_a_time_stay_between_those_that_have_one(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from itertools import permutations
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules
 from sentinel.classify import classify
-from sentinel.classify.weigh import with_rivals
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import Cause, Evidence, Incident, Kind, Scope, Source, Verdict, Where, stable_id
+from sentinel.classify.weights import with_rivals
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope, Source, Verdict, Where, stable_id
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = load_rules()

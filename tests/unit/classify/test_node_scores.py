@@ -9,7 +9,7 @@ import pytest
 
 from sentinel.classify import History, PastFailure, node_scores
 from sentinel.classify.history import _at_least, span
-from sentinel.model import Cause
+from sentinel.model.records import Cause
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 DAY_S = 86400.0

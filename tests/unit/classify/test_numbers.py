@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from core_records import evidence, incident, later
 
-from sentinel.adapters.rules_files import load_rules
 from sentinel.classify import History, PastFailure, classify
-from sentinel.model import Cause, Kind, Restart, Scope, Source, Trust, Verdict
+from sentinel.config.rules_files import load_rules
+from sentinel.model.records import Cause, Kind, Restart, Scope, Source, Trust, Verdict
 
 RULES = load_rules()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.classify import classify
-from sentinel.model import Cause, Evidence, Kind, Scope, Source
+from sentinel.model.records import Cause, Evidence, Kind, Scope, Source
 
 XIDS = {79: Cause.GPU_FALLEN_OFF_BUS, 95: Cause.GPU_MEMORY_ECC, 48: Cause.GPU_MEMORY_ECC, 143: Cause.GPU_GSP_OR_DRIVER}
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules
 from sentinel.classify import History, PastFailure, classify
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import (
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import (
     Cause,
     Evidence,
     Incident,
@@ -117,7 +117,7 @@ def test_sympathetic_xids_follow_their_cause() -> None:
         seen(Kind.XID, Source.KERNEL, at=0.2, node="n3", xid=48),
     )
     assert (verdict.cause, verdict.drain) == (Cause.GPU_MEMORY_ECC, ("n3",))
-    assert verdict.confidence > 0.9
+    assert verdict.confidence > 0.8  # odds of 0.95, and what such odds proved worth
 
 
 def test_teardown_xid_45_on_all_nodes_after_a_traceback_is_the_code() -> None:

@@ -1,20 +1,16 @@
-"""How commands find the daemon and ask it, and how values become words."""
+"""How commands find the daemon and ask it."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, harmless
 
 from sentinel.adapters import client
-from sentinel.cli.asking import ago, ask, folded, print_json, settings_of, shown, styled_state, table, view
+from sentinel.cli.operator.daemon_client import ask, settings_of, view
 from sentinel.errors import Denied, FileError, Timeout
 from sentinel.protocol import VIEW
-
-NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 class FakeClient:
@@ -89,61 +85,3 @@ def test_login_node_needs_only_the_address(tmp_path: Path, monkeypatch: pytest.M
 def test_file_that_is_there_counts_more_than_the_environment(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTINEL_URL", "http://head:9")
     assert settings_of(config).daemon.url == "http://there:1"
-
-
-# --- words ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "-"), ("", "-"), ([], "-"), (0, "0"), (0.0, "0"), (1234.5678, "1.23e+03"), (0.12345, "0.123"),
-        ("n1", "n1"), (["n1", "n2"], "n1, n2"), (("a\nb",), "a·b"), (False, "False"),
-        ([f"n{i}" for i in range(8)], "n0, n1, n2, n3, n4, n5 +2"),
-        (HOSTILE, "[red]x[/red]·[2J·]0;title···root·evil {0} %s"),
-    ],
-)  # fmt: skip
-def test_shown(value: object, words: str) -> None:
-    assert shown(value) == words
-
-
-def test_folded_to_its_limit() -> None:
-    assert folded(["a", "b", "c"], most=3) == "a, b, c" and folded(["a", "b", "c"], most=1) == "a +2"
-    assert folded([]) == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0, "0 s ago"), (59, "59 s ago"), (60, "1 min ago"), (3599, "60 min ago"), (3600, "1 h ago"), (86400, "1 d ago"),
-     (200000, "2 d ago"), (-30, "0 s ago")],
-)  # fmt: skip
-def test_ago(seconds: float, words: str) -> None:
-    then = (NOW - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
-    assert ago(then, NOW) == words
-
-
-@pytest.mark.parametrize("value", [None, 7, ""])
-def test_time_that_is_not_known(value: object) -> None:
-    assert ago(value or None, NOW) == "-"
-
-
-def test_state_keeps_its_word_without_colour() -> None:
-    assert styled_state("down").plain == "down" and styled_state("down").style == "red"
-    assert styled_state("odd\x1b").plain == "odd·" and styled_state("odd").style == ""
-
-
-def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json([{"b": 1, "a": HOSTILE}, [1]])
-    out = capsys.readouterr().out
-    assert len(out.splitlines()) == 2 and out.startswith('{"b": 1, "a": ') and harmless(out)
-
-
-@pytest.mark.parametrize(("columns", "both"), [("80", False), ("109", False), ("110", True)])
-def test_columns_for_wide_terminals(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: str, both: bool
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    table("Title of [i]n1[/i]", ("name", "more"), [("[b]x[/b]", "long " * 60)], wide=("more",), whole=("name",))
-    out = capsys.readouterr().out
-    assert "[b]x[/b]" in out and "[i]n1[/i]" in out and ("more" in out) is both
-    assert max(len(line) for line in out.splitlines()) <= int(columns)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from cli_asked import HOSTILE, Asked, harmless, objects
 
-from sentinel.adapters import munge, slurm, slurm_conf
+from sentinel.adapters import munge
+from sentinel.adapters.slurm import conf, connect
 from sentinel.errors import ProtocolError, Unavailable
+from sentinel.ports import Signed
 
 CONF = {
     "SlurmUser": ["root(0)"], "Prolog[0]": ["x"], "Prolog": ["/etc/sentinel/prolog.sh"], "Epilog": ["/etc/epilog.sh"],
@@ -32,8 +34,8 @@ class FakeMunge:
             raise FakeMunge.error
         return payload.decode()
 
-    def decode(self, credential: str) -> tuple[bytes, int, int]:
-        return credential.encode(), os.getuid(), 0
+    def decode(self, credential: str) -> Signed:
+        return Signed(credential.encode(), os.getuid(), 0)
 
 
 class Cluster:
@@ -55,8 +57,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(munge, "Munge", FakeMunge)
     monkeypatch.setattr(FakeMunge, "error", None)
-    monkeypatch.setattr(slurm, "connect", lambda _settings: (made, made, "commands"))
-    monkeypatch.setattr(slurm_conf, "slurm_config", made.config)
+    monkeypatch.setattr(connect, "connect", lambda _settings: (made, made, "commands"))
+    monkeypatch.setattr(conf, "slurm_config", made.config)
     asked.views["doctor"] = DAEMON
     return made
 
@@ -84,7 +86,8 @@ def test_everything_is_in_place(asked: Asked, cluster: Cluster, config: Path, co
     assert status == 0 and bad == {} and len(found) == 16
     assert found["modes"]["seen"] == "acts on default: drain" and found["agents"]["seen"] == "2 of 2 heard"
     shown = asked.run("doctor", "--config", str(config), columns=columns)
-    assert shown.exit_code == 0 and max(len(line) for line in shown.output.splitlines()) <= columns
+    lines = [line for line in shown.output.splitlines() if "/" not in line]  # a path is not broken
+    assert shown.exit_code == 0 and max(map(len, lines)) <= columns
 
 
 @pytest.mark.parametrize(
@@ -110,12 +113,18 @@ def test_slurm_that_lacks_something(
 
 def test_rights_of_another_account_are_not_known(asked: Asked, cluster: Cluster, config: Path,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    from sentinel.cli import doctor
+    from sentinel.cli.operator import doctor
 
     cluster.conf["SlurmUser"] = ["slurm(64030)"]
     monkeypatch.setattr(doctor.pwd, "getpwuid", lambda _uid: type("Entry", (), {"pw_name": "sentinel"}))  # type: ignore[attr-defined]
+    cluster.conf["AccountingStorageType"] = ["accounting_storage/slurmdbd"]
+
+    async def away(_settings: object, _account: str) -> str:
+        raise Unavailable("slurmdbd is away")
+
+    monkeypatch.setattr(conf, "admin_level", away)
     status, found = examine(asked, config)
-    assert status == 0 and found["rights"]["answer"] == "not known" and "AdminLevel" in found["rights"]["fix"]
+    assert status == 0 and found["rights"]["answer"] == "not known" and "adminlevel" in found["rights"]["fix"]
 
 
 @pytest.mark.parametrize("error", [Unavailable("slurmctld did not answer"), ProtocolError("torn answer")])
@@ -154,7 +163,7 @@ def test_agents_that_are_silent_and_clocks_that_are_off(asked: Asked, cluster: C
     nodes |= {"m1": {"agent": "heard", "clock_offset_s": -1.5}, "m2": HEARD}
     asked.views["doctor"] = DAEMON | {"nodes": nodes, "slurm_problem": "slurmctld did not answer"}
     status, found = examine(asked, config)
-    assert status == 1 and found["agents"]["seen"] == "2 of 10 heard; not n0, n1, n2, n3, n4 and 3 more"
+    assert status == 1 and found["agents"]["seen"] == "2 of 10 heard; not n[0-7]"
     assert (found["clocks"]["answer"], found["clocks"]["seen"]) == ("bad", "off by more than 1 s: m1")
     assert found["daemon and Slurm"]["answer"] == "bad"
 
@@ -177,3 +186,120 @@ def test_hostile_text_is_harmless(asked: Asked, cluster: Cluster, config: Path) 
     nodes = {HOSTILE: {"agent": HOSTILE, "clock_offset_s": 9.0}}
     asked.views["doctor"] = DAEMON | {"nodes": nodes, "slurm_problem": HOSTILE, "version": HOSTILE}
     assert harmless(asked.run("doctor", "--config", str(config)).output)
+
+
+def test_records_that_cannot_be_read_are_not_known(asked: Asked, cluster: Cluster, config: Path) -> None:
+    asked.views["doctor"] = DAEMON | {
+        "unread": [{"what": "job", "name": "7", "reason": f"spoiled {HOSTILE}"}], "unread_count": 1,
+    }  # fmt: skip
+    _, found = examine(asked, config)
+    assert (found["records"]["answer"], "job 7" in found["records"]["seen"]) == ("not known", True)
+    assert harmless(found["records"]["seen"])
+
+
+# --- what the running daemon says of itself ------------------------------------------------------------------------------
+
+GPUS_READ = HEARD | {"version": "1.0", "verdict": {"word": "OK"}}
+OWN: dict[str, Any] = DAEMON | {
+    "account": "root", "uid": 0, "database": "sqlite", "operators_unknown": [], "resume_writable": True,
+    "partitions": {"gpu": {"mode": "act", "drain": "act", "restart": "act", "known": True}},
+    "nodes": {"n1": GPUS_READ, "n2": GPUS_READ},
+}  # fmt: skip
+
+
+def own(config: Path, **changes: Any) -> dict[str, Any]:
+    from sentinel.config.settings import Settings, load
+    from sentinel.daemon.api.status import settings_digest
+    from sentinel.wire import to_json
+
+    settings = load(config, Settings)
+    same = {"settings": settings_digest(settings), "modes": to_json(settings.modes), "resume": settings.daemon.resume}
+    return OWN | same | changes
+
+
+def test_daemon_that_has_all_it_needs(asked: Asked, cluster: Cluster, config: Path) -> None:
+    asked.views["doctor"] = own(config)
+    status, found = examine(asked, config)
+    assert status == 0 and {row["answer"] for row in found.values()} == {"good"}
+    assert found["daemon"]["seen"] == "release 1.0 as root (uid 0), store sqlite"
+    assert found["modes"]["seen"] == "gpu ACT" and found["settings in force"]["seen"] == "those of the file"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "answer", "words"),
+    [
+        ({"settings": "other"}, "settings in force", "bad", "not those of this file"),
+        ({"settings": "other", "modes": {}}, "settings in force", "bad", "the modes differ"),
+        ({"resume": ""}, "resume folder", "bad", "not set"),
+        ({"resume_writable": False}, "resume folder", "bad", "the daemon cannot write"),
+        ({"operators_unknown": ["adda"]}, "operators", "bad", "nobody is called adda"),
+        ({"partitions": {"gpuu": {"mode": "act", "known": False}}}, "partitions", "bad", "no partition gpuu"),
+        ({"nodes": {"n1": GPUS_READ, "n2": GPUS_READ | {"version": "0.9"}}}, "releases", "bad", "n2 have release 0.9"),
+        (
+            {"nodes": {"n1": GPUS_READ | {"verdict": {"word": "UNKNOWN", "sentence": "no host engine"}}}},
+            "GPUs", "not known", "n1: no host engine",
+        ),
+    ],
+)  # fmt: skip
+def test_what_only_the_daemon_knows(
+    asked: Asked, cluster: Cluster, config: Path, changes: dict[str, Any], what: str, answer: str, words: str
+) -> None:
+    asked.views["doctor"] = own(config, **changes)
+    status, found = examine(asked, config)
+    assert (found[what]["answer"], words in found[what]["seen"]) == (answer, True), found[what]
+    assert found[what]["fix"] and status == (1 if answer == "bad" else 0)
+
+
+@pytest.mark.parametrize(
+    ("storage", "level", "answer"),
+    [
+        ("accounting_storage/none", None, "bad"),
+        ("accounting_storage/slurmdbd", "Administrator", "good"),
+        ("accounting_storage/slurmdbd", "Operator", "bad"),
+        ("accounting_storage/slurmdbd", "", "bad"),
+        ("accounting_storage/slurmdbd", Unavailable("slurmdbd is away"), "not known"),
+    ],
+)
+def test_rights_are_those_of_the_account_that_the_daemon_has(
+    asked: Asked, cluster: Cluster, config: Path, monkeypatch: pytest.MonkeyPatch, storage: str, level: Any, answer: str
+) -> None:
+    async def asks(_settings: object, account: str) -> str:
+        assert account == "sentinel"
+        if isinstance(level, Exception):
+            raise level
+        return str(level)
+
+    monkeypatch.setattr(conf, "admin_level", asks)
+    cluster.conf |= {"SlurmUser": ["slurm(64030)"], "AccountingStorageType": [storage]}
+    asked.views["doctor"] = own(config, account="sentinel")
+    _, found = examine(asked, config)
+    assert found["rights"]["answer"] == answer and bool(found["rights"]["fix"]) is (answer != "good")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "words"),
+    [
+        ("#!/bin/sh\n# Sentinel was removed from this host.\nexit 0\n", 0o755, "does nothing"),
+        ("#!/bin/sh\n", 0o644, "cannot be run"),
+        ("#!/bin/sh\n", 0o755, ""),
+    ],
+)
+def test_hook_that_does_nothing_is_bad(
+    asked: Asked, cluster: Cluster, config: Path, tmp_path: Path, text: str, mode: int, words: str
+) -> None:
+    folder = tmp_path / "prolog.d"
+    folder.mkdir()
+    hook = folder / "10-sentinel"
+    hook.write_text(text)
+    hook.chmod(mode)
+    cluster.conf["Prolog"] = [f"{folder}/*"]
+    asked.views["doctor"] = own(config)
+    _, found = examine(asked, config)
+    assert words in found["Prolog"]["seen"] and found["Prolog"]["answer"] == ("bad" if words else "good")
+
+
+def test_what_is_bad_stands_first_and_40_columns_are_enough(asked: Asked, cluster: Cluster, config: Path) -> None:
+    asked.views["doctor"] = own(config, operators_unknown=["adda"])
+    lines = asked.run("doctor", "--config", str(config), columns=40).output.splitlines()
+    assert lines[0].startswith("bad        operators: nobody is called") and lines[2].strip().startswith("do: correct")
+    assert len(lines) < 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, Asked, harmless, incident_row, objects
+from cli_asked import HOSTILE, Asked, attempt_row, failed_row, harmless, incident_row, node_row, objects
 
 WHERE = {"node": "n1", "gpu": 3, "rank": None, "job": 101}
 
@@ -49,7 +49,7 @@ def test_list(asked: Asked) -> None:
 def test_incident_by_its_id_is_why(asked: Asked) -> None:
     asked.views["why"] = why()
     assert asked.run("incidents", "0f3").output == asked.run("why", "0f3").output
-    assert asked.seen == [("why", {"incident": "0f3"})] * 2
+    assert asked.seen == [("why", {"what": "0f3"})] * 2
 
 
 # --- why ---------------------------------------------------------------------------------------------------------------
@@ -59,8 +59,9 @@ def test_why_in_words(asked: Asked) -> None:
     asked.views["why"] = why()
     output = asked.run("why", "0f3").output
     for words in (
-        "Incident 0f3a9c  2026-03-01 12:00:00 UTC",
-        "ago)  watching  restarted",
+        "Incident 0f3a9c, 2026-03-01 12:00 UTC",
+        "ago): watching; restarted",
+        "At fault: the machine, not the job's code",
         "Numbers went bad at step 4100: the restart begins before it",
         "Job 101 attempt 0 of ada",
         "Verdict: gpu_memory_ecc (gpu), 95% sure",
@@ -157,9 +158,7 @@ def test_hostile_evidence_is_shown_and_does_nothing(asked: Asked, columns: int) 
         asked.views["why"] = seen | {"plan": plan | {"refusal": refusal}}
         found = asked.run("why", "x", columns=columns)
         assert found.exit_code == 0 and harmless(found.output) and "[red]x[/red]·" in found.output
-        assert (
-            max(len(line) for line in found.output.splitlines() if "│" in line or "━" in line or "─" in line) <= columns
-        )
+        assert max(map(len, found.output.splitlines())) <= columns
 
 
 def test_no_incident(asked: Asked) -> None:
@@ -167,3 +166,60 @@ def test_no_incident(asked: Asked) -> None:
     assert asked.run("incidents").output == "No incident.\n"
     assert asked.run("incidents", "--job", "9").output.startswith("No incident of job 9;")
     assert asked.run("incidents", "--json").output == ""
+
+
+# --- a node, a job, the last one -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        ("application", "the job's own program, settings or environment; no machine is at fault"),
+        ("node", "the machine, not the job's code"),
+        ("cluster", "neither the job's code nor one machine"),
+        ("unknown", "not known"),
+    ],
+)
+def test_whose_fault_it_is(asked: Asked, scope: str, words: str) -> None:
+    asked.views["why"] = why(verdict={"scope": scope})
+    (line,) = [line for line in asked.run("why", "last").output.splitlines() if line.startswith("At fault: ")]
+    assert line.endswith(words) and asked.seen == [("why", {"what": "last"})]
+
+
+def test_why_of_a_node_says_who_drained_it_and_what_came_before(asked: Asked) -> None:
+    before = incident_row(id="77aa", cause="pcie")
+    asked.views["why"] = why(asked={"kind": "node", "name": "n1"}, node=node_row(), others=[before])
+    said = asked.run("why", "n1").output
+    assert said.startswith("n1 is draining (by Sentinel: 0f3a9c gpu_memory_ecc n1:3).\nIncident 0f3a9c, ")
+    assert "\nBefore\n" in said and "77aa" in said
+
+
+NOTHING = {"incident": None, "verdict": None, "plan": None, "steps": [], "evidence": [], "others": []}
+
+
+def test_why_of_a_node_that_a_person_drained(asked: Asked) -> None:
+    row = node_row(state="drained", reason="fan broken")
+    asked.views["why"] = NOTHING | {"asked": {"kind": "node", "name": "n1"}, "node": row}
+    said = asked.run("why", "n1").output
+    assert said.startswith("n1: drained (not by Sentinel: fan broken)") and said.endswith(
+        "No incident names this node.\n"
+    )
+
+
+def test_why_of_a_node_that_slurm_has_no_more(asked: Asked) -> None:
+    asked.views["why"] = why(asked={"kind": "node", "name": "n1"}, others=[])
+    assert asked.run("why", "n1").output.startswith("Slurm has no node n1 any more.\nIncident 0f3a9c")
+
+
+def test_why_of_a_job_begins_with_its_story(asked: Asked) -> None:
+    attempts = [failed_row(), attempt_row()]
+    asked.views["why"] = why(asked={"kind": "job", "name": "101"}, attempts=attempts, others=[])
+    said = asked.run("why", "101").output
+    assert said.startswith("Job 101 train of ada in train: running\n") and "Incident 0f3a9c" in said
+    asked.views["why"] = NOTHING | {"asked": {"kind": "job", "name": "101"}, "attempts": attempts[1:]}
+    assert "No incident names this job" in asked.run("why", "101").output
+
+
+def test_unlikely_alternatives_are_not_told(asked: Asked) -> None:
+    asked.views["why"] = why(verdict={"alternatives": [{"cause": "pcie", "confidence": 0.004}]})
+    assert "Else" not in asked.run("why", "x").output

@@ -102,3 +102,31 @@ def test_release_of_a_node_that_is_against_it_says_so_before_the_question(asked:
 def test_release_of_a_node_that_says_nothing_against_it(asked: Asked, word: str | None) -> None:
     asked.views["nodes"] = {"nodes": [NODE | {"verdict": {"word": word, "sentence": "x"} if word else {}}]}
     assert "BAD" not in asked.run("release", "n1", "--yes").output
+
+
+def test_several_nodes_are_shown_asked_about_once_and_changed_one_by_one(asked: Asked) -> None:
+    asked.views["nodes"] = {"nodes": [NODE, NODE | {"node": "n2", "state": "idle", "job": None}]}
+    found = asked.run("drain", "n[1-2]", "--reason", "fan", says="y\n")
+    assert asked.seen == [("nodes", {"node": "n[1-2]"})] and found.output.count("?") == 1
+    assert "n2 is idle." in found.output and "Drain n[1-2] (2 nodes)? They take no new work" in found.output
+    assert [body["arguments"]["node"] for _, body in asked.made] == ["n1", "n2"]
+
+
+def test_refused_node_does_not_keep_the_others_from_their_turn(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sentinel.cli.operator import commands
+
+    made: list[str] = []
+
+    def change(_config: object, _path: str, body: dict[str, Any]) -> dict[str, Any]:
+        made.append(body["arguments"]["node"])
+        if made[-1] == "n1":
+            raise Refused("n1 was drained by somebody else", fix="use scontrol")
+        return {}
+
+    monkeypatch.setattr(commands, "ask", change)
+    asked.views["nodes"] = {"nodes": [NODE, NODE | {"node": "n2"}]}
+    found = asked.run("release", "n[1-2]", "--yes")
+    assert (
+        made == ["n1", "n2"] and "n1: n1 was drained by somebody else" in found.output and "n2 is back." in found.output
+    )
+    assert isinstance(found.exception, Refused) and found.exception.message == "1 of 2 nodes refused"

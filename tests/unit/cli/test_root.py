@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from sentinel import __version__
 from sentinel import cli as root
 from sentinel.agent.settings import AgentSettings
+from sentinel.config.settings import Settings, load
 from sentinel.errors import Denied, FileError, ProtocolError, Refused, SentinelError, Timeout, Unavailable, UserError
-from sentinel.settings import Settings, load
 
 
 @pytest.mark.parametrize("name", root.COMMANDS)
@@ -30,7 +30,7 @@ def test_help_lists_them_in_their_order_and_imports_none() -> None:
         "import sys, sentinel.cli as root\n"
         "try: root.cli(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'rich', 'sqlalchemy', 'aiohttp', 'sentinel.daemon', 'sentinel.cli.fleet'} & set(sys.modules)\n"
+        "heavy = {'rich', 'sqlalchemy', 'aiohttp', 'sentinel.daemon', 'sentinel.cli.operator.fleet'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -9,10 +9,11 @@ from core_daemon import RULES, Daemon
 from core_records import OPTED_IN, ended, evidence, later
 from core_world import World
 
-from sentinel.adapters.signals_files import load_signals
-from sentinel.daemon.ageing import counter_rows, read_trends
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import Evidence, Kind, Source, Where
+from sentinel.config.signals_files import load_signals
+from sentinel.daemon.ingest.trends import read_trends
+from sentinel.detect.counters import counter_rows
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Evidence, Kind, Source, Where
 
 Worlds = Callable[..., World]
 DAY_S = 86400.0
@@ -31,7 +32,7 @@ async def test_counters_are_telemetry(world: Worlds) -> None:
         [told(n / 4, gpu3__row_remap_correctable=float(n), gpu0__pcie_replay=0.0) for n in range(8)]
     )
     await daemon.quiet()
-    assert there.store.evidence_since(later(-1)) == [] and daemon.judge.incidents == {}
+    assert there.store.evidence_since(later(-1)) == [] and daemon.state.incidents == {}
     rows = there.store.counters(later(-1))
     assert [(row["unit"], row["name"], row["value"]) for row in rows if row["unit"]] == [
         ("gpu3", "row_remap_correctable", 1.0),
@@ -76,7 +77,7 @@ async def test_ageing_part_leans_what_could_be_either_and_drains_nothing(world: 
         said.append((job, [*reader.feed(line, now), *reader.finish(now), ended(job, at_s=0.0)]))
     daemon = Daemon(there, counters=KNOWN)
     await daemon.observe([told(float(day - 20), gpu3__row_remap_correctable=float(day)) for day in range(21)])
-    await daemon.judge.look_back()
+    await daemon.look_back()
     await daemon.fleets.take()
     for job, items in said:
         there.slurm.end(job, exit_code=1)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from core_daemon import FakeOrders
-from core_records import fleet, job
 from fake_slurm import FakeClock
 
-from sentinel.daemon.asking import Asking
-from sentinel.daemon.live import Live
-from sentinel.model import Evidence, Trust
+from sentinel.daemon.effects.ask_hung_job import HungJobQuestions
+from sentinel.engine.transition import AskHungJob
+from sentinel.model.records import Evidence, Trust
 
 WAITS = 'Process 1: python\n\nThread 1 (idle): "MainThread"\n    all_reduce (dist.py:7)\n    <module> (t.py:1)\n'
 LOADS = 'Process 2: python\n\nThread 2 (idle): "MainThread"\n    next_batch (data.py:3)\n    <module> (t.py:1)\n'
@@ -33,11 +31,10 @@ def answer(first: int, **rest: Any) -> dict[str, Any]:
     return {"ras": [], "dumps": [], "stacks": [], "ranks": ranks, "host": f"host{first}", "notes": []} | rest
 
 
-async def who(answers: dict[str, object], uid: int | None = 1000) -> tuple[list[Evidence], FakeOrders]:
-    live = Live()
-    live.see_fleet(fleet(2, [replace(job(), uid=uid)]))
+async def who(answers: dict[str, object]) -> tuple[list[Evidence], FakeOrders]:
     orders = FakeOrders({(node, "ask_job"): value for node, value in answers.items()})
-    return await Asking(orders, FakeClock()).who(101, 0, live.attempts[101, 0]), orders
+    effect = AskHungJob("ask-job:101.0:7", 101, 0, ("n1", "n2"), step_s=None)
+    return await HungJobQuestions(orders, FakeClock()).ask(effect), orders
 
 
 async def test_counts_that_stand_name_the_rank_behind_and_its_node() -> None:
@@ -97,8 +94,3 @@ async def test_stacks_of_all_nodes_are_compared() -> None:
 )
 async def test_nonsense_names_nobody(torn: object) -> None:
     assert (await who({"n1": torn, "n2": torn} if torn is not None else {}))[0] == []
-
-
-async def test_nobody_is_asked_as_an_unknown_user() -> None:
-    found, orders = await who({"n1": answer(0), "n2": answer(2)}, uid=None)
-    assert found == [] and orders.asked == []

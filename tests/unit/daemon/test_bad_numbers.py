@@ -12,12 +12,12 @@ from core_records import ended, evidence
 from core_world import World
 
 from sentinel.checkpoints.records import Part
-from sentinel.daemon.checkpoints import FleetCheckpoints
+from sentinel.config.settings import Recovery
+from sentinel.daemon.effects.checkpoints import FleetCheckpoints
 from sentinel.errors import Unavailable
-from sentinel.evidence.logs import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.log import Log
-from sentinel.model import Evidence, JobView, Scalar, Source, StepKind, Where
-from sentinel.settings import Recovery
+from sentinel.model.records import Evidence, JobView, Scalar, Source, StepKind, Where
 
 Worlds = Callable[..., World]
 SIGNATURES = Signatures(RULES)

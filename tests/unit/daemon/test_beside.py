@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sentinel.daemon.beside import Beside
+from sentinel.daemon.api.blocking_calls import BlockingCalls
 from sentinel.errors import Denied
 from sentinel.log import Log
 
@@ -17,7 +17,7 @@ from sentinel.log import Log
 class Place:
     def __init__(self, threads: int) -> None:
         self.said = io.StringIO()
-        self.beside = Beside(threads, "bench", Log(self.said))
+        self.beside = BlockingCalls(threads, "bench", Log(self.said))
         self.open = threading.Event()
         self.begun = threading.Event()
         self.done: list[object] = []

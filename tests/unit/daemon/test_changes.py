@@ -9,7 +9,7 @@ import pytest
 from core_daemon import Daemon
 from core_world import World
 
-from sentinel.daemon.changes import Changes
+from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.errors import Refused, UserError
 from sentinel.log import Log
 from sentinel.wire import to_json
@@ -19,9 +19,9 @@ Worlds = Callable[..., World]
 
 async def change(there: World, name: str, **arguments: Any) -> dict[str, Any]:
     daemon = Daemon(there)
-    made = Changes(
+    made = OperatorCommands(
         store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
-        recover=daemon.recover, log=Log(daemon.stream),
+        runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
     answer = await made.make(name, arguments, 0)
     await daemon.quiet()

@@ -9,12 +9,12 @@ from core_daemon import FakeOrders
 from core_records import evidence, fleet, incident, job
 from fake_slurm import FakeClock
 
-from sentinel.collectives import Call, GroupTrace, RankTrace, Unreadable
-from sentinel.daemon.inquiry import Inquiry
-from sentinel.daemon.live import Live
+from sentinel.daemon.effects.ask_nodes import NodeQuestions
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Timeout
-from sentinel.evidence.flight_recorder_wire import to_wire
-from sentinel.model import Evidence, Kind, Source, Trust
+from sentinel.evidence.nccl.flight_recorder_wire import to_wire
+from sentinel.model.collectives import Call, GroupTrace, RankTrace, Unreadable
+from sentinel.model.records import Evidence, Kind, Source, Trust
 
 TOLD = evidence("dumps", source=Source.FLIGHT_RECORDER, node="n1", job=101, attempt=0)
 
@@ -34,10 +34,10 @@ def kept(*items: RankTrace | Unreadable, done: bool = True) -> dict[str, Any]:
 
 
 async def asked(answers: dict[str, Any], *items: Evidence) -> list[Evidence]:
-    live = Live()
+    live = ClusterView()
     live.see_fleet(fleet(2, [job()]))
     orders = FakeOrders({(node, "collected"): answer for node, answer in answers.items()})
-    return await Inquiry(orders, live, FakeClock()).about(incident(*(items or (TOLD,))))
+    return await NodeQuestions(orders, live, FakeClock()).about(incident(*(items or (TOLD,))))
 
 
 async def test_all_nodes_together_name_the_rank_and_its_node() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from core_daemon import RULES
 from core_records import AT, ended, evidence, incident, later, verdict
 
-from sentinel.daemon.failing import FirstLooks, failing_alike, failing_together
-from sentinel.model import Cause, Incident, Verdict
-from sentinel.settings import Limits
+from sentinel.config.settings import Limits
+from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike, failing_together, hung_together
+from sentinel.model.records import Cause, Incident, Kind, Verdict
 
 LIMITS = Limits(breaker_nodes=3, breaker_window_s=60.0)
 
@@ -57,8 +57,16 @@ def test_other_jobs_count_as_judged_or_as_they_look_while_they_wait() -> None:
 
 
 def test_first_look_is_taken_once_for_as_long_as_nothing_is_added() -> None:
-    looks = FirstLooks(RULES)
+    looks = PreliminaryVerdicts(RULES)
     bus = evidence("xid", node="n1", data={"xid": 79})
     seen = incident(bus, nodes=["n1"])
     assert looks(seen, AT) is looks(seen, AT) and looks(seen, AT).drain == ("n1",)
     assert looks(incident(bus, ended()), AT) is not looks(seen, AT)
+
+
+def test_jobs_that_were_called_hung_within_the_window_count_whatever_became_of_them() -> None:
+    def hung(name: str, job: int | None, at_s: float, kind: str = Kind.STALL) -> Incident:
+        return incident(evidence(kind, at_s=at_s, job=job, attempt=0), id=name, job=job)
+
+    known = [hung("a", 1, 0.0), hung("b", 2, -100.0), hung("c", 3, -130.0), hung("d", 1, -5.0), hung("e", None, 0.0)]
+    assert hung_together([*known, hung("f", 4, 0.0, Kind.JOB_ENDED)], Limits(hung_window_s=120.0), AT) == {1, 2}

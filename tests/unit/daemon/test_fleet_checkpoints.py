@@ -15,12 +15,13 @@ from core_world import World
 
 from sentinel.actions.means import Task
 from sentinel.checkpoints.records import Part, Tier
-from sentinel.daemon import checkpoints
-from sentinel.daemon.checkpoints import FleetCheckpoints
+from sentinel.config.settings import Recovery
+from sentinel.daemon.effects import checkpoints
+from sentinel.daemon.effects.checkpoints import FleetCheckpoints
 from sentinel.errors import Refused, Timeout, Unavailable
 from sentinel.log import Log
-from sentinel.model import Cause, JobView, Kind, Outcome, Result, Source, StepKind, Verdict
-from sentinel.settings import Recovery
+from sentinel.model.orders import read_order
+from sentinel.model.records import Cause, JobView, Kind, Outcome, Result, Source, StepKind, Verdict
 
 Worlds = Callable[..., World]
 GLOBAL, LOCAL = "/shared/run", "/nvme/%N/run"
@@ -237,11 +238,20 @@ async def test_job_that_named_no_folders_asks_nobody(world: Worlds, comment: str
     assert await case.quarantine({}) == {"moved": 0}
 
 
-async def test_nodes_read_as_the_jobs_user(world: Worlds) -> None:
+async def test_nodes_are_told_the_job_and_no_user(world: Worlds) -> None:
+    """As whom they read is their own to know: what the daemon says of it they refuse."""
     case = await failed(world(), Nodes(shared(200)), comment=SHARED)
     await case.choose()
     ((_, _, arguments),) = case.orders.asked
-    assert arguments["uid"] == 1001 and arguments["job"] == case.world.job
+    assert arguments["job"] == case.world.job
+    assert set(arguments) == {"job", "roots", "level", "before_step"}
+
+
+async def test_what_nodes_list_is_moved_by_orders_that_they_accept(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), shared(300, valid=False)), comment=SHARED)
+    await case.quarantine(await case.choose())
+    orders = [{"id": "x", "kind": kind, "arguments": a, "deadline_s": 9.0} for _, kind, a in case.orders.asked]
+    assert [read_order(order, "x").request.kind for order in orders] == ["inventory", "quarantine"]
 
 
 async def test_path_it_could_not_resume_from_is_not_chosen_again(world: Worlds) -> None:

@@ -10,9 +10,8 @@ from core_daemon import Daemon
 from core_watch import Seconds
 from core_world import World
 
-from sentinel.daemon import fleets
 from sentinel.errors import Unavailable
-from sentinel.model import Fleet
+from sentinel.model.records import Fleet
 
 Worlds = Callable[..., World]
 
@@ -31,16 +30,14 @@ class Counted:
 
 
 @pytest.fixture
-def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
-    made = Seconds()
-    monkeypatch.setattr(fleets, "time", made)
-    return made
+def seconds() -> Seconds:
+    return Seconds()
 
 
 def wired(world: World, seconds: Seconds, takes_s: float = 0.0) -> tuple[Daemon, Counted]:
     daemon = Daemon(world)
     counted = Counted(world, seconds, takes_s)
-    daemon.fleets._reader = counted  # type: ignore[assignment]
+    daemon.fleets._reader, daemon.fleets._seconds = counted, seconds.monotonic  # type: ignore[assignment]
     return daemon, counted
 
 
@@ -112,5 +109,5 @@ async def test_who_insists_waits_ever_longer_and_gets_it(
         await real(0)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    assert there.job in (await daemon.fleets.insist()).jobs
+    assert there.job in (await daemon.fleets.take_until_answered()).jobs
     assert slept == [0.5, 1.0, 2.0, 5.0, 5.0, 5.0]

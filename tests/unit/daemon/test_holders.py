@@ -10,9 +10,9 @@ from core_daemon import Daemon
 from core_records import AT, OPTED_IN, evidence, job, later
 from core_world import World
 
-from sentinel.daemon.holders import held_gpus, job_of, of_another_job
-from sentinel.daemon.live import Live
-from sentinel.model import Evidence, Fleet, Kind, Source, Where
+from sentinel.correlate.gpu_owners import held_gpus, job_of, of_another_job
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.records import Evidence, Fleet, Kind, Source, Where
 
 Worlds = Callable[..., World]
 SMALL, LARGE = 11, 12
@@ -28,8 +28,8 @@ def xid(gpu: int | None, at_s: float = 10.0, number: int = 94) -> Evidence:
 
 
 @pytest.fixture
-def live() -> Live:
-    made = Live()
+def live() -> ClusterView:
+    made = ClusterView()
     small, large = job(SMALL, nodes=("n1",), started_s=0.0), job(LARGE, nodes=("n1", "n2"), started_s=0.0)
     made.see_fleet(Fleet(at=AT, nodes={}, jobs={SMALL: small, LARGE: large}))
     made.node("n1").gpus = held_gpus([told(SMALL, "0,1"), told(LARGE, "2,3")])
@@ -37,18 +37,18 @@ def live() -> Live:
 
 
 @pytest.mark.parametrize(("gpu", "whose"), [(0, SMALL), (3, LARGE), (None, LARGE), (7, None)])
-def test_whose_gpu_it_is(live: Live, gpu: int | None, whose: int | None) -> None:
+def test_whose_gpu_it_is(live: ClusterView, gpu: int | None, whose: int | None) -> None:
     found = job_of(xid(gpu), live)
     assert (found.id if found else None) == whose
 
 
-def test_a_job_whose_gpus_are_not_known_may_hold_any(live: Live) -> None:
+def test_a_job_whose_gpus_are_not_known_may_hold_any(live: ClusterView) -> None:
     live.node("n1").gpus = held_gpus([told(SMALL, "0,1"), told(LARGE, "")])
     assert [found.id for gpu in (1, 5) if (found := job_of(xid(gpu), live))] == [SMALL, LARGE]
     assert not of_another_job(SMALL, xid(5), live)
 
 
-def test_news_of_another_jobs_gpu(live: Live) -> None:
+def test_news_of_another_jobs_gpu(live: ClusterView) -> None:
     assert of_another_job(SMALL, xid(2), live)
     assert not of_another_job(LARGE, xid(2), live)
     assert not of_another_job(SMALL, xid(None), live), "of the whole node"

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from core_daemon import FakeOrders
 from core_records import AT, evidence, fleet, incident, job
 from fake_slurm import FakeClock
 
-from sentinel.daemon.inquiry import Inquiry
-from sentinel.daemon.live import Live
+from sentinel.daemon.effects.ask_nodes import NodeQuestions
+from sentinel.detect.activity import Motion, motion_of_job
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Timeout
-from sentinel.model import Evidence, Kind, Source
+from sentinel.model.records import Evidence, Kind, Source
 
 STALL = evidence(Kind.STALL, source=Source.PROGRESS, job=101, attempt=0)
 TASK = {"rank": 3, "state": "Sleeping", "pid": 77, "cpu_s": 1.5}
 
 
-def inquiry(answers: Mapping[str, object]) -> tuple[Inquiry, FakeOrders]:
-    live = Live()
+def inquiry(answers: Mapping[str, object]) -> tuple[NodeQuestions, FakeOrders]:
+    live = ClusterView()
     live.see_fleet(fleet(2, [job()]))
     orders = FakeOrders({(node, "task_states"): answer for node, answer in answers.items()})
-    return Inquiry(orders, live, FakeClock()), orders
+    return NodeQuestions(orders, live, FakeClock()), orders
 
 
 async def asked(answers: Mapping[str, object]) -> list[Evidence]:
@@ -99,3 +101,17 @@ async def test_hang_asks_the_nodes_of_its_attempt() -> None:
     assert len(await made.about(incident(STALL))) == 2
     assert orders.asked == [("n1", "task_states", {"job": 101}), ("n2", "task_states", {"job": 101})]
     assert await made.about(incident(STALL, attempt=7)) == []  # nobody knows where that ran
+
+
+@pytest.mark.parametrize(
+    ("answer", "seen"), [(None, False), ("torn", False), ({}, False), ({"tasks": []}, True), ({"tasks": [TASK]}, True)]
+)
+async def test_node_that_finds_no_process_has_answered_and_one_that_does_not_answer_has_not(
+    answer: object, seen: bool
+) -> None:
+    made, _ = inquiry({"n1": answer} if answer is not None else {})
+    looks, _found = await made.looks(101, 0, ["n1"])
+    assert ("n1" in looks) is seen
+    assert motion_of_job(
+        ["n1"], looks, {name: replace(look, at_s=look.at_s + 5.0) for name, look in looks.items()}
+    ) is (Motion.UNCLEAR if seen else Motion.UNSEEN)

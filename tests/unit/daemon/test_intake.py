@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.daemon.intake import Intake
-from sentinel.errors import Unavailable
-from sentinel.model import Evidence, Kind, Source, Where
+from sentinel.daemon.ingest.intake import Intake
+from sentinel.errors import Refused, Unavailable
+from sentinel.model.records import Evidence, Kind, Source, Where
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -114,3 +114,17 @@ async def test_a_storm_of_hard_evidence_starves_nobody() -> None:
     await asyncio.gather(*(intake.take(items) for items in (*rest, *large)))
     first = [batch[0].split()[0] for batch in judge.batches]
     assert first == ["hard", "0", "hard", "1", "hard", "hard", "hard"]
+
+
+async def test_what_the_store_refuses_of_one_node_refuses_no_other() -> None:
+    stored: list[str] = []
+
+    async def observe(items: Sequence[Evidence]) -> None:
+        if any(one.id == "poison" for one in items):
+            raise Refused("the store refuses it")
+        stored.extend(one.id for one in items)
+
+    intake = Intake(observe, hard)
+    taken = [asyncio.create_task(intake.take([item(name)])) for name in ("a", "poison", "b")]
+    results = await asyncio.gather(*taken, return_exceptions=True)
+    assert stored == ["a", "b"] and [isinstance(one, Refused) for one in results] == [False, True, False]

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 from core_daemon import SETTINGS, Daemon, FakeOrders, FakeSink, incidents_of
-from core_records import ended, evidence, incident, later
+from core_records import OPTED_IN, ended, evidence, incident, later
 from core_world import Fate, World
 
-from sentinel.daemon.judge import job_ended
-from sentinel.daemon.last_words import words_may_come
-from sentinel.model import Evidence, IncidentState, Kind, Source, StepKind
-from sentinel.settings import Limits, Settings
+from sentinel.config.settings import Limits, Settings
+from sentinel.correlate.log_delay import log_may_still_come
+from sentinel.detect.job_end import job_ended
+from sentinel.model.records import Evidence, IncidentState, Kind, Source, StepKind
 
 Worlds = Callable[..., World]
 
@@ -64,8 +64,8 @@ async def test_a_late_word_of_a_node_that_is_out_opens_no_second_incident(world:
     daemon = Daemon(there, [sink])
     await daemon.observe([bus("n1")])
     await daemon.quiet()
-    ((name, _),) = daemon.judge.incidents.items()
-    daemon.judge.close(name, IncidentState.CLOSED, "the job was cancelled")
+    ((name, _),) = daemon.state.incidents.items()
+    await daemon.close(name, IncidentState.CLOSED, "the job was cancelled")
     there.slurm.end(there.job, state="CANCELLED")
     word = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=1.0, data={"xid": 79})
     await daemon.observe([word])
@@ -73,19 +73,6 @@ async def test_a_late_word_of_a_node_that_is_out_opens_no_second_incident(world:
     assert list(incidents_of(there.store)) == [name] and len(sink.got) == 1
     seen = there.store.incident(name)
     assert seen is not None and word in seen.evidence
-
-
-async def test_judgement_that_ends_after_the_incident_was_closed_does_not_open_it_again(world: Worlds) -> None:
-    """On a busy machine what is written last need not have been read last."""
-    there = world()
-    daemon = Daemon(there, [FakeSink()])
-    await daemon.observe([bus("n1")])
-    await daemon.quiet()
-    ((name, before),) = daemon.judge.incidents.items()
-    stale = dataclasses.replace(before, state=IncidentState.OPEN, closed_at=None)
-    daemon.judge.close(name, IncidentState.HELD, "waits for its user")
-    await daemon.judge._keep(stale, daemon.judge.verdicts[name], daemon.judge.plans[name], None, later(9.0))
-    assert incidents_of(there.store)[name][0] == "held"
 
 
 async def test_two_nodes_of_one_job_that_break_at_once_are_both_drained(world: Worlds) -> None:
@@ -142,7 +129,7 @@ async def test_unreadable_source_is_neither_good_nor_bad(world: Worlds) -> None:
     daemon = Daemon(there)
     await daemon.observe([evidence(Kind.UNREADABLE, source=Source.AGENT, node="n1")])
     await daemon.quiet()
-    assert daemon.judge.incidents == {} and drained(there) == set()
+    assert daemon.state.incidents == {} and drained(there) == set()
     assert daemon.telemetry.registry.get_sample_value("sentinel_evidence_unreadable_total") == 1.0
 
 
@@ -153,7 +140,7 @@ async def test_nodes_failing_together_stay_within_the_budget(world: Worlds) -> N
     await daemon.observe([bus(f"n{i}") for i in range(2, 6)])
     await daemon.quiet()
     assert len(drained(there)) == 2, daemon.said
-    assert sorted(state for state, _, _ in incidents_of(there.store).values()) == ["closed"] * 2 + ["held"] * 2
+    assert sorted(state for state, _, _ in incidents_of(there.store).values()) == ["closed"] * 2 + ["waiting"] * 2
 
 
 async def test_nodes_failing_together_leave_healthy_ones(world: Worlds) -> None:
@@ -239,17 +226,62 @@ async def test_hang_is_asked_about_before_it_is_judged(world: Worlds) -> None:
     assert drained(there) == set() and daemon.bugs() == 0
 
 
+def hung(job: int, step: int = 250) -> Evidence:
+    data = {"step": step, "silent_s": 40.0, "motion": "waits"}
+    return evidence(Kind.STALL, source=Source.PROGRESS, job=job, attempt=0, data=data)
+
+
+async def test_jobs_called_hung_together_are_left_alone_and_each_is_told_of(world: Worlds) -> None:
+    there, sink = world(nodes=8, wide=1), FakeSink()
+    jobs = [there.job, *(there.slurm.submit(comment=OPTED_IN) for _ in range(5))]
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    await daemon.observe([hung(job) for job in jobs])
+    await daemon.quiet()
+    assert there.slurm.calls == [] and {this.state for this in there.slurm.jobs.values()} == {"RUNNING"}
+    assert len(incidents_of(there.store)) == 6
+    assert sorted(str(notice.data["job"]) for notice in sink.got) == sorted(map(str, jobs)), "their people wait"
+    assert all("hang-breaker" in notice.body for notice in sink.got)
+    assert "refusal=hang-breaker" in daemon.said
+
+
+async def test_budget_of_stops_for_silence_outlives_the_daemon(world: Worlds) -> None:
+    there = world(nodes=8, wide=1)
+    jobs = [there.job, *(there.slurm.submit(comment=OPTED_IN) for _ in range(3))]
+    for number, job in enumerate(jobs):
+        daemon = Daemon(there, settings=limited(silent_restarts_per_hour=2))
+        await daemon.start()
+        await daemon.observe([hung(job)])
+        await daemon.quiet()
+        assert daemon.bugs() == 0
+        there.slurm.clock.advance(300.0)
+        assert sum(this.restarts for this in there.slurm.jobs.values()) == min(number + 1, 2)
+    assert "refusal=restart-budget" in daemon.said
+
+
+async def test_job_that_makes_steps_again_before_it_could_be_stopped_is_left_alone(world: Worlds) -> None:
+    """munged away, slurmctld frozen: the plan waits, and its ground is gone when it could be carried out."""
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    await daemon.observe([hung(there.job, step=249)])
+    await daemon.quiet()
+    assert there.slurm.calls == [] and there.slurm.jobs[there.job].state == "RUNNING"
+    assert "makes steps again (step 250, it was silent after 249)" in daemon.said
+    assert [state for state, _, _ in incidents_of(there.store).values()] == ["closed"]
+
+
 async def test_candidates_and_closed_incidents_are_forgotten_in_time(world: Worlds) -> None:
     there = world()
     daemon = Daemon(there)
     await daemon.observe([bus("n1")])
     await daemon.quiet()
-    assert daemon.judge.incidents
-    daemon.judge.forget()
-    assert daemon.judge.incidents  # late consequences still find it
+    assert daemon.state.incidents
+    await daemon.housekeeping()
+    assert daemon.state.incidents  # late consequences still find it
     there.slurm.clock.advance(SETTINGS.judgement.group_s + 1)
-    daemon.judge.forget()
-    assert not daemon.judge.incidents and not daemon.judge.plans and not daemon.judge.verdicts
+    await daemon.housekeeping()
+    assert not daemon.state.incidents and not daemon.state.plans and not daemon.state.verdicts
 
 
 async def test_end_of_a_job_is_the_same_evidence_from_event_and_reconciliation(world: Worlds) -> None:
@@ -330,8 +362,8 @@ async def test_log_of_a_short_job_of_which_nothing_was_heard_is_waited_for(
     end = ended(there.job, at_s=ran_s)
     words = [evidence("python-bug", source=Source.JOB_LOG, job=there.job, attempt=0, at_s=ran_s)] if heard else []
     happened = incident(end, *words, job=there.job, attempt=0)
-    assert words_may_come(happened, daemon.live, 2.0, later(ran_s + waits_s - 0.1))
-    assert not words_may_come(happened, daemon.live, 2.0, later(ran_s + waits_s + 0.1))
+    assert log_may_still_come(happened, daemon.live, 2.0, later(ran_s + waits_s - 0.1))
+    assert not log_may_still_come(happened, daemon.live, 2.0, later(ran_s + waits_s + 0.1))
 
 
 async def test_gpu_lost_under_the_next_job_is_a_new_failure_though_the_old_one_waits_for_a_person(

@@ -15,12 +15,12 @@ from core_world import World
 from sentinel.actions.means import Task
 from sentinel.checkpoints.packed import pack
 from sentinel.checkpoints.records import Part
-from sentinel.daemon.checkpoints import FleetCheckpoints
-from sentinel.daemon.listings import ATTEMPTS, Listings
+from sentinel.config.settings import Recovery
+from sentinel.daemon.effects.checkpoints import FleetCheckpoints
+from sentinel.detect.listings import ATTEMPTS, Listings
 from sentinel.errors import Timeout
 from sentinel.log import Log
-from sentinel.model import Cause, Evidence, Kind, Source, StepKind
-from sentinel.settings import Recovery
+from sentinel.model.records import Cause, Evidence, Kind, Source, StepKind
 
 Worlds = Callable[..., World]
 COMMENT = json.dumps({"sentinel": {"restart": True, "global": ["/shared"], "local": ["/nvme/%N"]}})

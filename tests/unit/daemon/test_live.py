@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from core_records import evidence, fleet, job, later, node
 
-from sentinel.daemon.live import Live
-from sentinel.model import Evidence, Kind, Source
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.records import Evidence, Kind, Source
 
 
 def stepped(step: int, at_s: float, attempt: int | None = 0, **data: float) -> Evidence:
@@ -15,7 +13,7 @@ def stepped(step: int, at_s: float, attempt: int | None = 0, **data: float) -> E
 
 
 def test_progress_of_an_attempt() -> None:
-    live = Live()
+    live = ClusterView()
     live.see_fleet(fleet(2, [job()]))
     for number, at_s in ((10, 0.0), (30, 2.0), (20, 1.0)):
         live.note(stepped(number, at_s, step_time_s=0.5))
@@ -24,7 +22,7 @@ def test_progress_of_an_attempt() -> None:
 
 
 def test_evidence_without_an_attempt_is_of_the_newest() -> None:
-    live = Live()
+    live = ClusterView()
     live.see_fleet(fleet(2, [job()]))
     live.see_fleet(fleet(2, [job(restarts=1)]))
     live.note(stepped(5, 0.0, attempt=None))
@@ -34,7 +32,7 @@ def test_evidence_without_an_attempt_is_of_the_newest() -> None:
 
 
 def test_attempt_keeps_its_nodes_after_it_ended() -> None:
-    live = Live()
+    live = ClusterView()
     live.see_fleet(fleet(2, [job(nodes=("n1", "n2"))]))
     live.see_fleet(fleet(2, [job(state="failed", nodes=())]))
     assert live.nodes_of(101, 0) == ("n1", "n2")
@@ -42,7 +40,7 @@ def test_attempt_keeps_its_nodes_after_it_ended() -> None:
 
 
 def test_job_on_a_node_is_the_largest_that_runs() -> None:
-    live = Live()
+    live = ClusterView()
     assert live.job_on("n1") is None  # nothing is known yet
     small, large = job(1, nodes=("n1",)), job(2, nodes=("n1", "n2"))
     live.see_fleet(fleet([node("n1"), node("n2")], [small, large, job(3, state="failed", nodes=("n1", "n2", "n3"))]))
@@ -50,7 +48,7 @@ def test_job_on_a_node_is_the_largest_that_runs() -> None:
 
 
 def test_recent_evidence_of_attempt_and_nodes_once_and_in_order() -> None:
-    live = Live()
+    live = ClusterView()
     live.see_fleet(fleet(2, [job()]))
     late, early = evidence(node="n1", at_s=5.0), evidence("x", source=Source.JOB_LOG, job=101, attempt=0, at_s=1.0)
     old, other = evidence(node="n1", at_s=-99.0), evidence(node="n2", at_s=2.0)
@@ -61,19 +59,8 @@ def test_recent_evidence_of_attempt_and_nodes_once_and_in_order() -> None:
     assert live.recent(101, 0, ["n1", "n2"], later(0.0), {early.id, other.id}) == [late]
 
 
-async def test_whoever_waits_for_a_job_hears_of_news() -> None:
-    live = Live()
-    live.see_fleet(fleet(2, [job()]))
-    waiting = asyncio.create_task(live.changed(101, 600.0))
-    for _ in range(3):
-        await asyncio.sleep(0)
-    live.note(stepped(1, 0.0))
-    await asyncio.wait_for(waiting, 30.0)
-    await live.changed(101, 0)  # or the time is over
-
-
 def test_ended_attempts_are_forgotten_after_an_hour_and_running_ones_never() -> None:
-    live = Live()
+    live = ClusterView()
     live.see_fleet(fleet(2, [job(), job(102)]))
     live.note(evidence(Kind.JOB_ENDED, source=Source.SLURM, job=101, attempt=0))
     assert live.ended(101, 0) and not live.ended(102, 0)
@@ -84,7 +71,7 @@ def test_ended_attempts_are_forgotten_after_an_hour_and_running_ones_never() -> 
 
 
 def test_what_a_node_said_is_kept_for_an_hour_or_as_long_as_evidence_is_grouped() -> None:
-    live = Live()
+    live = ClusterView()
     old, new = (evidence(Kind.XID, node="n1", at_s=at_s) for at_s in (0.0, 3000.0))
     live.note(old)
     live.note(new)

@@ -12,8 +12,8 @@ from core_numbers import CALM, Training, gone, steps
 from core_records import ended, evidence
 from core_world import Fate, World
 
-from sentinel.model import Kind, Source, StepKind
-from sentinel.settings import Mode, Modes, Recovery
+from sentinel.config.settings import Mode, Modes, Recovery
+from sentinel.model.records import Kind, Source, StepKind
 
 Worlds = Callable[..., World]
 RESTART = dataclasses.replace(SETTINGS, recovery=Recovery(bad_numbers="restart"))
@@ -75,7 +75,7 @@ async def test_restart_from_before_the_onset_where_it_is_asked_for(world: Worlds
     assert row["onset_step"] == 250 and there.this.restarts == 1 and there.this.state == "RUNNING"
     chosen = there.world.store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=there.job)
     assert [found["attempt"] for found in chosen] == [0] and there.this.excluded == ()
-    assert "Numbers went bad at step 250." in told.body and "Restarted from step 200" in told.body
+    assert "Numbers went bad at step 250." in told.body and "Restarts from step 200" in told.body
 
 
 async def test_comment_of_the_job_decides_before_the_site(world: Worlds) -> None:

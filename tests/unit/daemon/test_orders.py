@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sentinel.daemon import orders
-from sentinel.daemon.orders import OrderBook
+from sentinel.daemon.effects import orders
+from sentinel.daemon.effects.orders import OrderBook
 from sentinel.errors import Timeout, Unavailable
 
 

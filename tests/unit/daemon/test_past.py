@@ -11,9 +11,9 @@ import pytest
 from core_records import AT, ended, fleet, incident, job, later, node, plan, step, verdict
 from core_world import World
 
-from sentinel.adapters.store import Store
-from sentinel.daemon.past import fleet_history
-from sentinel.model import Cause, JobView, Outcome, Result, Scalar, Scope, StepKind, Verdict
+from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.fleet_history import fleet_history
+from sentinel.model.records import Cause, JobView, Outcome, Result, Scalar, Scope, StepKind, Verdict
 from sentinel.planning.history import history_from
 
 Worlds = Callable[..., World]

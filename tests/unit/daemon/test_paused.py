@@ -12,9 +12,10 @@ from core_world import World
 
 from sentinel.actions import ACTIONS, Means, Task
 from sentinel.actions import carry_out as carrying
-from sentinel.daemon.changes import Changes
+from sentinel.daemon.api.commands import OperatorCommands
+from sentinel.daemon.runner import Runner
 from sentinel.log import Log
-from sentinel.model import Kind, Outcome, StepKind
+from sentinel.model.records import Kind, Outcome, StepKind
 
 Worlds = Callable[..., World]
 Do = Callable[[Task, Means], Awaitable[Outcome]]
@@ -30,11 +31,11 @@ ALL = [
 ]
 
 
-def changes(daemon: Daemon) -> Changes:
+def changes(daemon: Daemon) -> OperatorCommands:
     there = daemon.world
-    return Changes(
+    return OperatorCommands(
         store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
-        recover=daemon.recover, log=Log(daemon.stream),
+        runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
 
 
@@ -65,7 +66,8 @@ def pausing(monkeypatch: pytest.MonkeyPatch) -> Callable[[World, StepKind], None
         real = ACTIONS[at]
 
         async def act(task: Task, means: Means) -> Outcome:
-            there.store.put("paused", True)
+            assert isinstance(means.ledger, Runner)
+            await means.ledger.command("pause", "an operator")
             return await real(task, means)
 
         monkeypatch.setattr(carrying, "ACTIONS", {**ACTIONS, at: act})
@@ -106,13 +108,14 @@ async def test_plan_stops_after_its_step_and_is_carried_on(
     assert len(sink.got) == 1
 
 
-async def test_pause_during_the_last_step_leaves_nothing_to_do(
-    world: Worlds, pausing: Callable[[World, StepKind], None]
-) -> None:
+async def test_pause_while_the_restart_is_confirmed_leaves_nothing_to_do(world: Worlds) -> None:
     there = world()
-    pausing(there, StepKind.CONFIRM)
     daemon = Daemon(there)
+    there.progress._steps = False
     await fail(daemon)
+    await changes(daemon).make("pause", {}, 0)
+    there.progress._steps = True
+    await daemon.pass_time(20.0)
     assert done(there) == [(kind, "done") for kind in ALL]
     await changes(daemon).make("resume", {}, 0)
     await daemon.quiet()

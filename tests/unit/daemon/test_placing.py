@@ -7,13 +7,13 @@ import dataclasses
 import pytest
 from core_records import evidence, fleet, incident, job, node
 
-from sentinel.daemon.live import Live
-from sentinel.daemon.placing import located
-from sentinel.model import Evidence, Source
+from sentinel.correlate.rank_placement import located
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.records import Evidence, Source
 
 
-def live(*nodes: str, gpus: tuple[int | None, ...] = (8, 8)) -> Live:
-    made = Live()
+def live(*nodes: str, gpus: tuple[int | None, ...] = (8, 8)) -> ClusterView:
+    made = ClusterView()
     views = [dataclasses.replace(node(name), gpus=count) for name, count in zip(nodes, gpus, strict=False)]
     made.see_fleet(fleet(views, [job(101, nodes=nodes)]))
     return made
@@ -23,7 +23,7 @@ def line(rank: int | None, *, at: str = "n1", text: str = "CUDA error", source: 
     return evidence("cuda-unknown", source=source, node=at, job=101, attempt=0, rank=rank, text=text)
 
 
-def placed(item: Evidence, here: Live) -> Evidence:
+def placed(item: Evidence, here: ClusterView) -> Evidence:
     """As the judge sees it when this is all that was said."""
     return located(incident(item), here).evidence[0]
 

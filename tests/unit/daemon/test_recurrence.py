@@ -9,8 +9,8 @@ from core_daemon import RULES, Daemon
 from core_records import OPTED_IN, ended, evidence
 from core_world import World
 
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import Evidence, Source, Where
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Evidence, Source, Where
 
 Worlds = Callable[..., World]
 SIGNATURES = Signatures(RULES)

@@ -9,21 +9,21 @@ from core_daemon import Daemon, FakeSink, incidents_of
 from core_records import OPTED_IN, ended, evidence, fleet, job, later
 from core_world import World
 
-from sentinel.daemon.live import Live
-from sentinel.daemon.saving import watch_list
-from sentinel.model import Cause, Evidence, Kind, Source
+from sentinel.daemon.ingest.watched_folders import watch_list
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.records import Cause, Evidence, Kind, Source
 
 Worlds = Callable[..., World]
 BOTH = '{"sentinel": {"global": ["/shared/run"], "local": ["/nvme/%N/run"]}}'
 
 
-def watching(comment: str, **more: object) -> Live:
-    live = Live()
+def watching(comment: str, **more: object) -> ClusterView:
+    live = ClusterView()
     live.see_fleet(fleet(3, [job(nodes=("n1", "n2"), comment=comment, **more)]))  # type: ignore[arg-type]
     return live
 
 
-def asked(live: Live, node: str, attempt: int = 0) -> list[tuple[bool, list[str]]]:
+def asked(live: ClusterView, node: str, attempt: int = 0) -> list[tuple[bool, list[str]]]:
     found = watch_list(live, node, [{"job": 101, "attempt": attempt}])
     return [(entry["first"], [f"{root['tier']} {root['path']}" for root in entry["roots"]]) for entry in found]
 
@@ -34,7 +34,9 @@ def test_shared_folders_on_one_node_and_its_own_on_each() -> None:
     assert asked(live, "n2") == [(False, ["local /nvme/n2/run"])]
     assert asked(live, "n3") == asked(live, "n1", attempt=1) == []
     assert asked(watching(OPTED_IN), "n2") == asked(watching("hello"), "n1") == []
-    assert watch_list(live, "n1", "jobs") == watch_list(live, "n1", [None, 3]) == watch_list(Live(), "n1", []) == []
+    assert (
+        watch_list(live, "n1", "jobs") == watch_list(live, "n1", [None, 3]) == watch_list(ClusterView(), "n1", []) == []
+    )
 
 
 def finding(kind: str, step: int = 20, at_s: float = 0.0) -> Evidence:

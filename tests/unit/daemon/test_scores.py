@@ -14,12 +14,15 @@ from core_records import AT, job, later
 from core_world import World
 from month import AGEING, BURST, LEMON, Month
 
+from sentinel.classify import NodeScore
 from sentinel.classify.ageing import Counter
-from sentinel.daemon.orders import OrderBook
-from sentinel.daemon.past import exposure, failures_of
-from sentinel.daemon.views import Views
+from sentinel.daemon.api.fleet_history import exposure
+from sentinel.daemon.api.scores import Scores, compared
+from sentinel.daemon.api.views import Views
+from sentinel.daemon.effects.orders import OrderBook
+from sentinel.engine.history import failures_of
 from sentinel.errors import UserError
-from sentinel.model import Cause
+from sentinel.model.records import Cause
 from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
@@ -34,7 +37,7 @@ class Shown:
         self.month = Month(world.store, world.slurm.clock.now())
         self.month.fill()
         self.views = Views(
-            store=world.store, live=self.daemon.live, fleets=self.daemon.fleets, judge=self.daemon.judge,
+            store=world.store, live=self.daemon.live, fleets=self.daemon.fleets,
             orders=OrderBook(), settings=SETTINGS, operators={0}, clock=world.slurm.clock, counters=COUNTERS,
         )  # fmt: skip
 
@@ -118,11 +121,11 @@ async def test_filters_that_fit_nothing_are_told(world: Worlds, asked: dict[str,
 def test_what_all_share_is_no_nodes_failure() -> None:
     row = {"opened_at": AT, "cause": "network_fabric", "job": 1, "user": "ada", "id": "i1", "onset_step": None,
            "culprit_nodes": ["n1", "n2"], "culprit_gpus": ["n1:3"], "culprit_ranks": [7], "seen_on": None}  # fmt: skip
-    shared = list(failures_of([row | {"scope": "cluster"}]))
+    shared = list(failures_of(row | {"scope": "cluster"}))
     assert [(past.node, past.blamed) for past in shared] == [(None, False)]
-    (one, two) = failures_of([row | {"scope": "link"}])
+    (one, two) = failures_of(row | {"scope": "link"})
     assert (one.node, one.gpu, one.ranks, one.blamed) == ("n1", "3", (7,), True) and (two.node, two.gpu) == ("n2", None)
-    assert list(failures_of([row | {"scope": "link", "cause": None}])) == []
+    assert list(failures_of(row | {"scope": "link", "cause": None})) == []
 
 
 def test_exposure_is_cut_to_the_window_and_leaves_out_what_is_not_known(world: Worlds) -> None:
@@ -136,3 +139,24 @@ def test_exposure_is_cut_to_the_window_and_leaves_out_what_is_not_known(world: W
     since = AT - timedelta(seconds=2000)
     assert exposure(store, since, AT, {(202, 0)}) == {"n1": 1000.0 + 500.0, "n2": 500.0}
     assert exposure(store, since, AT, None) == {"n1": 1000.0 + 500.0 + 900.0, "n2": 500.0}
+
+
+@pytest.mark.parametrize(
+    ("busy_days", "others_days", "lemon", "answer"),
+    [
+        (0.01, 500.0, False, "not known"),
+        (20.0, 3.0, False, "not known"),
+        (20.0, 3.0, True, "not known"),
+        (0.01, 500.0, True, "worse"),
+        (20.0, 500.0, False, "not worse"),
+        (20.0, 500.0, True, "worse"),
+    ],
+)
+def test_a_rate_is_told_only_after_enough_work(busy_days: float, others_days: float, lemon: bool, answer: str) -> None:
+    score = NodeScore("n1", 1, busy_days, 9.9, 0.2, 20.0, lemon, others=0.01)
+    assert compared(score, others_days) == answer
+    busy = {"n1": busy_days, "n2": others_days}
+    scores = Scores({"n1": score, "n2": NodeScore("n2", 0, others_days, 0.01, 0.0, 0.1, False)})
+    shown = scores.shown("n1")["score"]
+    assert shown["compared"] == answer and shown["others_busy_days"] == busy["n2"]
+    assert (shown["per_month"] is None) is (answer == "not known")

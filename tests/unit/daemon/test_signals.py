@@ -12,11 +12,11 @@ from core_daemon import Daemon, FakeSink
 from core_records import ended, evidence
 from core_world import World
 
-from sentinel.daemon.signals import Signals
+from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.errors import Refused, SentinelError, Timeout
 from sentinel.evidence.prometheus import Signal
 from sentinel.log import Log
-from sentinel.model import Cause, Evidence, Kind, Scope, Source
+from sentinel.model.records import Cause, Evidence, Kind, Scope, Source
 
 Worlds = Callable[..., World]
 STORAGE = Signal("nas", "the NAS does not answer", "nas", Cause.FILESYSTEM_STORAGE, below=1.0, weight=3.0)
@@ -55,29 +55,31 @@ class FakePrometheus:
 class Case:
     def __init__(self, world: World) -> None:
         self.world, self.sink, self.prometheus = world, FakeSink(), FakePrometheus()
-        self.made: list[Signals] = []
+        self.made: list[PrometheusSignals] = []
         self.daemon = Daemon(world, [self.sink], signals=self._signals)
 
-    def _signals(self, daemon: Daemon, log: Log) -> Signals:
+    def _signals(self, daemon: Daemon, log: Log) -> PrometheusSignals:
         both = {signal.id: signal for signal in (STORAGE, PORTS)}
         clock = self.world.slurm.clock
-        self.made.append(Signals(self.prometheus, both, clock=clock, log=log, telemetry=daemon.telemetry))
+        self.made.append(PrometheusSignals(self.prometheus, both, clock=clock, log=log, telemetry=daemon.telemetry))
         return self.made[-1]
 
     @property
-    def signals(self) -> Signals:
+    def signals(self) -> PrometheusSignals:
         return self.made[0]
 
     async def watch(self) -> None:
         """One round of the slow loop."""
 
-        async def stop(_seconds: float) -> None:
-            raise asyncio.CancelledError
+        async def stop(seconds: float) -> None:
+            if seconds == 60.0:
+                raise asyncio.CancelledError
+            await real(seconds)
 
         real, asyncio.sleep = asyncio.sleep, stop  # type: ignore[assignment]
         try:
             with pytest.raises(asyncio.CancelledError):
-                await self.signals.forever(self.daemon.judge.observe, 60.0)
+                await self.signals.run(self.daemon.runner.observe, 60.0)
         finally:
             asyncio.sleep = real
         await self.daemon.quiet()
@@ -119,7 +121,7 @@ async def test_shared_fault_is_told_once_for_as_long_as_it_holds(case: Case) -> 
     await case.watch()
     case.prometheus.series["nas"] = [({"job": "nas"}, 0.0)]
     case.world.slurm.clock.advance(600.0)
-    case.daemon.judge.forget()
+    await case.daemon.housekeeping()
     await case.watch()
     assert len(case.world.store.incident_rows()) == 2  # it came again
 
@@ -159,11 +161,11 @@ async def test_silent_prometheus_is_not_known_and_is_waited_for_once(case: Case)
     case.prometheus.fails = Timeout("Prometheus did not answer within 2 s")
     row = await case.fails(node="n1")
     asked = len(case.prometheus.asked)
-    case.signals.heard.at = case.world.slurm.clock.advance(10.0) - timedelta(seconds=10)
-    assert await case.signals.about(case.daemon.judge.incidents[row["id"]], ["n1"])
+    case.signals.last.at = case.world.slurm.clock.advance(10.0) - timedelta(seconds=10)
+    assert await case.signals.about(case.daemon.state.incidents[row["id"]], ["n1"])
     assert len(case.prometheus.asked) == asked == 2  # not known, and not waited for
     case.world.slurm.clock.advance(25.0)
-    await case.signals.about(case.daemon.judge.incidents[row["id"]], ["n1"])
+    await case.signals.about(case.daemon.state.incidents[row["id"]], ["n1"])
     assert len(case.prometheus.asked) == 4
     seen = case.world.store.incident(row["id"])
     assert seen is not None
@@ -192,11 +194,11 @@ async def test_query_that_is_wrong_does_not_blind_for_the_others(case: Case) -> 
     case.prometheus.series["nas"] = [({"job": "nas"}, 0.0)]
     await case.watch()
     await case.watch()
-    assert list(case.signals.heard.firing) == ["nas"] and case.signals.heard.problem == ""
+    assert list(case.signals.last.firing) == ["nas"] and case.signals.last.problem == ""
     assert case.daemon.said.count("signal-refused") == 1
 
 
 async def test_many_incidents_at_once_ask_once(case: Case) -> None:
     now = case.world.slurm.clock.now()
     await asyncio.gather(*(case.signals.ask() for _ in range(20)))
-    assert sorted(case.prometheus.asked) == ["nas", "ports"] and case.signals.heard.at == now
+    assert sorted(case.prometheus.asked) == ["nas", "ports"] and case.signals.last.at == now

@@ -10,26 +10,26 @@ from core_daemon import Daemon, FakeSink
 from core_records import evidence, fleet, job, later
 from core_world import World
 
-from sentinel.adapters.rules_files import load_rules
 from sentinel.classify.slowdown import slowdown
-from sentinel.daemon.live import AttemptSeen, Live
-from sentinel.daemon.slowdown import RANK_SLOWER, Slowdowns
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.evidence.timers import TIMERS, Report, data_of, timer_of
-from sentinel.incidents import opens
-from sentinel.model import Cause, Evidence, Kind, Scope, Source, Trust, Where
+from sentinel.config.rules_files import load_rules
+from sentinel.correlate.incidents import opens
+from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.slow_steps import RANK_SLOWER, SlowdownWatch
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.timers import TIMERS, Report, data_of, timer_of
+from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust, Where
 from sentinel.wire import evidence_from, to_json
 
 Worlds = Callable[..., World]
 
 
 class Runs:
-    """Two jobs of two nodes each, which make steps; what ``Slowdowns`` says of the first."""
+    """Two jobs of two nodes each, which make steps; what ``SlowdownWatch`` says of the first."""
 
     def __init__(self) -> None:
-        self.live = Live()
+        self.live = ClusterView()
         self.live.see_fleet(fleet(4, [job(), job(102, nodes=("n3", "n4"))]))
-        self.slowdowns = Slowdowns(self.live)
+        self.slowdowns = SlowdownWatch(self.live)
         self.now_s = dict.fromkeys((101, 102), 0.0)
         self.found: list[Evidence] = []
 
@@ -128,7 +128,7 @@ def test_jobs_that_become_slow_together_share_the_reason(runs: Runs) -> None:
 
 def timed(runs: Runs, times: Callable[[int], Sequence[float]], timer: str = "forward-compute") -> Evidence:
     """Sixteen steps before and sixty slower ones, with a report of timers after every eighth; what is found."""
-    runs.slowdowns = Slowdowns(runs.live)
+    runs.slowdowns = SlowdownWatch(runs.live)
     for i in range(12):
         runs.steps(8, 1.0 if i < 4 else 1.4)
         values = [100.0] * 16 if i < 4 else times(i)

@@ -10,11 +10,24 @@ from core_daemon import Daemon, FakeSink
 from core_records import ended, incident, plan, step, verdict
 from core_world import World
 
+from sentinel.engine import recovery
 from sentinel.errors import Refused
-from sentinel.model import Cause, Notice, Outcome, Restart, Result, Scope, Step, StepKind, Verdict
+from sentinel.model.records import (
+    Cause,
+    Incident,
+    Notice,
+    Outcome,
+    Plan,
+    Restart,
+    Result,
+    Scope,
+    Step,
+    StepKind,
+    Verdict,
+)
 
 Worlds = Callable[..., World]
-ABOUT = (incident(ended()), verdict(), plan(refusal="breaker"), None)
+ABOUT = (incident(ended()), verdict(), plan(refusal="breaker"))
 
 
 class Deaf(FakeSink):
@@ -23,11 +36,18 @@ class Deaf(FakeSink):
         raise Refused("404")
 
 
+async def _about(daemon: Daemon, happened: Incident, judged: Verdict, made: Plan) -> None:
+    """Its people are due to be told."""
+    daemon.state.put(happened)
+    daemon.state.verdicts[happened.id], daemon.state.plans[happened.id] = judged, made
+    await daemon.runner.timer_due(recovery.notice_timer(happened.id))
+
+
 async def _tell(there: World, sinks: list[FakeSink], times: int = 1) -> Daemon:
     daemon = Daemon(there, sinks)
-    daemon.tell.send_undelivered()
+    await daemon.start()
     for _ in range(times):
-        await daemon.tell.about(*ABOUT)
+        await _about(daemon, *ABOUT)
     await daemon.quiet()
     return daemon
 
@@ -67,7 +87,7 @@ async def test_receiver_that_is_no_longer_there_is_left_out(world: Worlds) -> No
     await _tell(there, [FakeSink("old", fails=9)])
     fresh = FakeSink("new")
     daemon = Daemon(there, [fresh])
-    daemon.tell.send_undelivered()
+    await daemon.start()
     await daemon.quiet()
     assert fresh.got == []
 
@@ -76,16 +96,26 @@ async def test_one_breaker_is_one_message_also_after_a_start_and_the_next_breake
     there, sink = world(), FakeSink()
     daemon = await _tell(there, [sink])
     for name in ("inc2", "inc3"):
-        await daemon.tell.about(incident(ended(), id=name), verdict(), plan(incident=name, refusal="breaker"), None)
+        await _about(daemon, incident(ended(), id=name), verdict(), plan(incident=name, refusal="breaker"))
     await daemon.quiet()
     again = await _tell(there, [sink])
-    await again.tell.about(incident(ended(), id="inc4"), verdict(), plan(incident="inc4", refusal="breaker"), None)
+    await _about(again, incident(ended(), id="inc4"), verdict(), plan(incident="inc4", refusal="breaker"))
     await again.quiet()
     assert [notice.incident for notice in sink.got] == ["inc1"]
     there.slurm.clock.advance(61.0)
-    await again.tell.about(incident(ended(), id="inc5"), verdict(), plan(incident="inc5", refusal="breaker"), None)
+    await _about(again, incident(ended(), id="inc5"), verdict(), plan(incident="inc5", refusal="breaker"))
     await again.quiet()
     assert [notice.incident for notice in sink.got] == ["inc1", "inc5"]
+
+
+async def test_jobs_frozen_by_the_breaker_of_hangs_are_one_message_beside_that_of_nodes(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = await _tell(there, [sink])
+    for name in ("inc2", "inc3", "inc4"):
+        refused = plan(incident=name, refusal="hang-breaker")
+        await _about(daemon, incident(ended(), id=name), verdict(), refused)
+    await daemon.quiet()
+    assert [notice.incident for notice in sink.got] == ["inc1", "inc2"]
 
 
 STORAGE = verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.CLUSTER, restart=Restart.RESUME)
@@ -95,7 +125,7 @@ GOES_ON = (step(StepKind.REQUEUE_HOLD, job=101, attempt=0), step(StepKind.RELEAS
 async def _shared(
     daemon: Daemon, name: str, *steps: Step, found: Verdict = STORAGE, job: int | None = 101, **more: Any
 ) -> None:
-    await daemon.tell.about(incident(ended(), id=name, job=job), found, plan(*steps, incident=name, **more), None)
+    await _about(daemon, incident(ended(), id=name, job=job), found, plan(*steps, incident=name, **more))
     await daemon.quiet()
 
 
@@ -141,9 +171,8 @@ async def test_a_job_that_could_not_be_restarted_after_all_is_told_of(world: Wor
     daemon = Daemon(there, [sink])
     await _shared(daemon, "signal", job=None)
     await _shared(daemon, "inc2", *GOES_ON)
-    made = plan(*GOES_ON, incident="inc2")
-    there.store.save_plan(made)
-    there.store.intend(made, GOES_ON[1], there.slurm.clock.now())
-    there.store.record(made, Outcome(GOES_ON[1], Result.FAILED, there.slurm.clock.now(), "Slurm does not release it"))
+    daemon.state.ledger.intend("inc2", GOES_ON[1], there.slurm.clock.now())
+    failed = Outcome(GOES_ON[1], Result.FAILED, there.slurm.clock.now(), "Slurm does not release it")
+    daemon.state.ledger.record("inc2", failed)
     await _shared(daemon, "inc2", *GOES_ON)
     assert [notice.incident for notice in sink.got] == ["signal", "inc2"]

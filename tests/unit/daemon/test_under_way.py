@@ -2,38 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from core_records import AT, fleet, later, plan, step
 
-from sentinel.daemon.under_way import with_plans
-from sentinel.model import Result, StepKind
+from sentinel.engine.ledger import LedgerRow
+from sentinel.engine.pending_drains import stops_of, with_pending_drains
+from sentinel.model.records import Outcome, Result, Step, StepKind
+from sentinel.policy import SILENCE, Stop
 
 PLAN = plan(step(StepKind.DRAIN, node="n1"))
 
 
-def row(result: Result, reason: str = "", at_s: float = -60.0) -> dict[str, Any]:
-    at = later(at_s)
-    return {
-        "incident": "inc1", "node": "n1", "result": result, "reason": reason, "intended_at": at, "finished_at": at,
-    }  # fmt: skip
+def row(result: Result, reason: str = "", at_s: float = -60.0) -> LedgerRow:
+    this = step(StepKind.DRAIN, node="n1")
+    return LedgerRow("inc1", this, later(at_s), Outcome(this, result, later(at_s), reason))
 
 
 def test_drain_that_was_done_costs_once() -> None:
-    seen, hour = with_plans(fleet(4), [PLAN], [row(Result.DONE)], AT)
+    seen, hour = with_pending_drains(fleet(4), [PLAN], [row(Result.DONE)], AT)
     assert hour == [later(-60.0)] and not seen.nodes["n1"].drained
 
 
 def test_drain_under_way_counts_and_shows() -> None:
-    seen, hour = with_plans(fleet(4), [PLAN], [], AT)
+    seen, hour = with_pending_drains(fleet(4), [PLAN], [], AT)
     assert hour == [AT] and seen.nodes["n1"].drained
 
 
 def test_drain_that_failed_costs_nothing() -> None:
-    seen, hour = with_plans(fleet(4), [PLAN], [row(Result.FAILED, "Slurm does not know node n1")], AT)
+    seen, hour = with_pending_drains(fleet(4), [PLAN], [row(Result.FAILED, "Slurm does not know node n1")], AT)
     assert hour == [] and not seen.nodes["n1"].drained
 
 
 def test_somebody_elses_drain_costs_nothing() -> None:
-    _, hour = with_plans(fleet(4), [PLAN], [row(Result.DONE, "was drained by somebody else already")], AT)
+    _, hour = with_pending_drains(fleet(4), [PLAN], [row(Result.DONE, "was drained by somebody else already")], AT)
     assert hour == []
+
+
+STOP = Step(StepKind.REQUEUE_HOLD, job=101, attempt=0, data={"ground": SILENCE, "silent_after": 7})
+
+
+def stopped(result: Result, ground: str = SILENCE) -> LedgerRow:
+    this = Step(StepKind.REQUEUE_HOLD, job=101, attempt=0, data={"ground": ground} if ground else {})
+    return LedgerRow("inc1", this, later(-60.0), Outcome(this, result, later(-60.0)))
+
+
+def test_stop_that_was_done_or_is_under_way_counts_once_with_its_ground() -> None:
+    assert stops_of([plan(STOP)], [], AT) == (Stop(101, AT, True),)
+    assert stops_of([plan(STOP)], [stopped(Result.DONE)], AT) == (Stop(101, later(-60.0), True),)
+    assert stops_of([], [stopped(Result.DONE, "")], AT) == (Stop(101, later(-60.0), False),)
+
+
+def test_stop_that_failed_or_was_only_observed_or_is_long_ago_does_not_count() -> None:
+    assert stops_of([plan(STOP)], [stopped(Result.FAILED)], AT) == ()
+    assert stops_of([plan(STOP, observe_only=True)], [], AT) == ()
+    assert stops_of([plan(STOP)], [], later(3601.0)) == ()
+
+
+def test_two_incidents_of_one_attempt_stop_it_once() -> None:
+    assert len(stops_of([plan(STOP), plan(STOP, incident="inc2")], [], AT)) == 1

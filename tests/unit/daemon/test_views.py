@@ -3,64 +3,27 @@
 from __future__ import annotations
 
 import json
-import pwd
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon
-from core_records import AT, ended, evidence, incident, job, later, plan, step, verdict
+from core_daemon import SETTINGS
+from core_records import AT, evidence, incident, later, plan, step
+from core_views import ADA, BOB, OPERATOR, Shown, name_people
 from core_world import World
 
-from sentinel.daemon.orders import OrderBook
-from sentinel.daemon.views import Views
+from sentinel.daemon.api.status import settings_digest
 from sentinel.errors import SentinelError, Unavailable, UserError
-from sentinel.model import IncidentState, Kind, Outcome, Result, Source, StepKind
-from sentinel.wire import to_json
+from sentinel.model.records import IncidentState, Kind, Outcome, Result, Source, StepKind
 
 Worlds = Callable[..., World]
-ADA, BOB, OPERATOR = 50001, 50002, 50003
 
 
 @pytest.fixture(autouse=True)
 def people(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {ADA: "ada", BOB: "bob"}
-
-    def getpwuid(uid: int) -> Any:
-        if uid not in names:
-            raise KeyError(uid)
-        return type("Entry", (), {"pw_name": names[uid], "pw_gid": uid})
-
-    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
-
-
-class Shown:
-    """Views over a world in which ada's and bob's jobs failed on n1, and a node failed under no job."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.daemon = Daemon(world)
-        self.views = Views(
-            store=world.store, live=self.daemon.live, fleets=self.daemon.fleets, judge=self.daemon.judge,
-            orders=OrderBook(), settings=SETTINGS, operators={OPERATOR}, clock=world.slurm.clock,
-        )  # fmt: skip
-        for number, (name, user) in enumerate({"aaa1": "ada", "bbb1": "bob"}.items()):
-            view = job(201 + number, user=user, nodes=("n1", "n2"))
-            world.store.save_attempt(view, first_step=1, last_step=250, step_time_s=2.0)
-            self.failed(name, view.id, user)
-        self.failed("ccc1", None, None)
-
-    def failed(self, name: str, job_id: int | None, user: str | None) -> None:
-        items = [evidence(Kind.XID, node="n1", id=f"xid-{name}", text="NVRM: Xid 79")]
-        items += [ended(job_id)] if job_id is not None else []
-        self.world.store.append(items)
-        self.world.store.save_incident(incident(*items, id=name, job=job_id, nodes=("n1",)), user=user)
-        self.world.store.save_verdict(name, verdict(drain=("n1",), gpus=("n1:3",)), AT)
-
-    async def __call__(self, view: str, uid: int = OPERATOR, **arguments: Any) -> Any:
-        shown = await self.views.show(view, arguments, uid)
-        return json.loads(json.dumps(to_json(shown)))  # as the server sends it
+    name_people(monkeypatch)
 
 
 def ids(rows: list[dict[str, Any]]) -> set[str]:
@@ -173,7 +136,8 @@ async def test_beginning_of_several_ids_is_ambiguous_only_among_those_seen(world
 
 async def test_status_before_slurm_answered_says_so(world: Worlds) -> None:
     seen = await Shown(world())("status")
-    assert seen["slurm"] == {"answers": False, "problem": "", "snapshot_at": None} and seen["nodes"] == {}
+    nothing = {"answers": False, "problem": "", "snapshot_at": None, "unread_count": 0, "unread": []}
+    assert seen["slurm"] == nothing and seen["nodes"] == {}
 
 
 async def test_status_of_a_fleet(world: Worlds) -> None:
@@ -209,9 +173,14 @@ async def test_one_node_and_none(world: Worlds) -> None:
     shown = Shown(world())
     assert [row["node"] for row in (await shown("nodes", node="n2"))["nodes"]] == ["n2"]
     assert (await shown("nodes"))["incidents"] == []
-    for wrong in ("ghost", "", 7, ["n1"], {"n1": 1}):
+    for unknown in ("ghost", "n[1-9]", "(null)"):
         with pytest.raises(UserError, match="knows no node"):
+            await shown("nodes", node=unknown)
+    for wrong in ("", 7, ["n1"], {"n1": 1}, "n[1-", "n[2-1]"):
+        with pytest.raises(UserError) as caught:
             await shown("nodes", node=wrong)
+        assert caught.value.fix == "write a node or a list of them, as n7 or n[1-3,7]"
+    assert [row["node"] for row in (await shown("nodes", node="n[2-3],n1"))["nodes"]] == ["n1", "n2", "n3"]
 
 
 async def test_nodes_without_slurm_are_not_known(world: Worlds) -> None:
@@ -242,13 +211,15 @@ async def test_running_job_with_how_often_it_saves(world: Worlds) -> None:
 
 async def test_doctor_and_past(world: Worlds) -> None:
     shown = Shown(world())
-    assert (await shown("doctor"))["nodes"] == {}
+    first = await shown("doctor")
+    assert first["nodes"] == {} and first["uid"] == os.getuid() and first["resume_writable"] is None
+    assert first["partitions"] == {} and first["settings"] == settings_digest(SETTINGS)
     await shown.daemon.fleets.take()
     shown.daemon.live.node("n2").state = "silent"
     shown.daemon.live.node("n2").clock_offset_s = -3.0
     nodes = (await shown("doctor", ADA))["nodes"]
-    assert nodes["n2"] == {"agent": "silent", "clock_offset_s": -3.0}
-    assert nodes["n1"] == {"agent": "unknown", "clock_offset_s": None}
+    assert nodes["n2"] == {"agent": "silent", "clock_offset_s": -3.0, "version": "", "verdict": {}}
+    assert nodes["n1"] == {"agent": "unknown", "clock_offset_s": None, "version": "", "verdict": {}}
     past = await shown("past", ADA, days=2)
     assert [failure["cause"] for failure in past["failures"]] == ["gpu_memory_ecc"] * 2
     assert "ada" not in json.dumps(past)

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from sentinel.config.rules_files import load_convictions
+from sentinel.correlate.incidents import opens
 from sentinel.errors import ProtocolError
 from sentinel.evidence.dcgm import DcgmReader
 from sentinel.evidence.gpu_samples import ALWAYS_THERE, Gpu, HealthIncident, Sample, sample_from
-from sentinel.incidents import opens
-from sentinel.model import Evidence, Kind, Source
+from sentinel.model.records import Evidence, Kind, Source
 
+RULES = load_convictions()
 T0 = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 HEALTHY = {
     150: 41,
@@ -53,13 +55,13 @@ def kinds(found: list[Evidence]) -> list[str]:
 
 
 def test_healthy_gpus_are_no_evidence() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     assert [reader.read(sample(n)) for n in range(5)] == [[]] * 5
     assert reader.facts() == []
 
 
 def test_every_xid_is_an_event_with_its_own_time() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     (first, second) = reader.read(sample(1, events=((2, 31, us(0.2)), (2, 79, us(0.7)))))
     assert [first.data["xid"], second.data["xid"]] == [31, 79]
     assert second.at == at(0.7)
@@ -70,23 +72,23 @@ def test_every_xid_is_an_event_with_its_own_time() -> None:
 
 
 def test_an_xid_given_again_is_not_said_again_even_by_the_next_agent() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     events = ((2, 31, us(0.5)), (2, 79, us(0.5)))
     assert len(reader.read(sample(1, events=events))) == 2
     assert reader.read(sample(2, events=events)) == []
-    after_restart = DcgmReader("n7", 4, reader.state)
+    after_restart = DcgmReader("n7", RULES, 4, reader.state)
     assert after_restart.read(sample(3, events=events)) == []
     assert kinds(after_restart.read(sample(4, events=((2, 79, us(3.5)),)))) == ["xid"]
 
 
 def test_old_xids_found_at_the_first_start_are_history() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     assert reader.read(sample(0, events=((0, 79, us(-3600)),))) == []
     assert len(reader.read(sample(0, events=((0, 79, us(-20)),)))) == 1
 
 
 def test_a_lost_gpu_that_health_calls_healthy() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     reader.read(sample(0))
     found = reader.read(sample(1, gpu(0), gpu(1), gpu(2, status=4), gpu(3), health=()))
     assert kinds(found) == [Kind.GPU_LOST]
@@ -96,7 +98,7 @@ def test_a_lost_gpu_that_health_calls_healthy() -> None:
 
 
 def test_a_gpu_that_is_gone_is_named_by_its_uuid() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     reader.read(sample(0))
     found = reader.read(sample(1, gpu(0), gpu(1), gpu(3)))
     assert kinds(found) == [Kind.GPU_LOST]
@@ -106,27 +108,27 @@ def test_a_gpu_that_is_gone_is_named_by_its_uuid() -> None:
 
 
 def test_fewer_than_promised_from_the_start() -> None:
-    found = DcgmReader("n7", 8).read(sample(0))
+    found = DcgmReader("n7", RULES, 8).read(sample(0))
     assert kinds(found) == [Kind.GPU_LOST]
     assert found[0].data == {"promised": 8, "found": 4}
 
 
 def test_no_gpus_at_all_where_some_are_promised() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     found = reader.read(Sample(at(0), "dcgm", ()))
     assert kinds(found) == [Kind.GPU_LOST]
 
 
 def test_more_than_promised_is_a_matter_of_gres() -> None:
-    assert kinds(DcgmReader("n7", 2).read(sample(0))) == ["gpu_count_mismatch"]
+    assert kinds(DcgmReader("n7", RULES, 2).read(sample(0))) == ["gpu_count_mismatch"]
 
 
 def test_an_unknown_promise_compares_with_nothing() -> None:
-    assert DcgmReader("n7", None).read(sample(0, gpu(0))) == []
+    assert DcgmReader("n7", RULES, None).read(sample(0, gpu(0))) == []
 
 
 def test_the_recovery_action_is_said_when_it_changes() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     (first,) = reader.read(sample(0, gpu(0, _1523=1), full=False))
     assert (first.kind, first.data["action"]) == (Kind.RECOVERY_ACTION, 1)
     assert reader.read(sample(1, gpu(0, _1523=1), full=False)) == []
@@ -140,7 +142,7 @@ def test_the_recovery_action_is_said_when_it_changes() -> None:
 
 
 def test_all_blank_is_a_fault_of_its_own_but_convicts_nobody() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     blank = {f"_{number}": None for number in ALWAYS_THERE}
     gpus = [gpu(n, **blank) for n in range(4)]
     found = [kinds(reader.read(sample(n, *gpus))) for n in range(5)]
@@ -149,19 +151,19 @@ def test_all_blank_is_a_fault_of_its_own_but_convicts_nobody() -> None:
 
 
 def test_one_gpu_that_is_blank_says_nothing() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     blank = gpu(0, **{f"_{number}": None for number in HEALTHY})
     assert [reader.read(sample(n, blank, gpu(1), gpu(2), gpu(3))) for n in range(5)] == [[]] * 5
 
 
 def test_row_remap_failure_is_a_hard_fact() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     assert kinds(reader.read(sample(0, gpu(0, _395=1), gpu(1), gpu(2), gpu(3)))) == ["row_remap_failure"]
     assert reader.facts()[0].code == "row_remap_failure"
 
 
 def test_double_bit_errors_count_from_what_was_there_before() -> None:
-    reader = DcgmReader("n7", 1)
+    reader = DcgmReader("n7", RULES, 1)
     assert reader.read(sample(0, gpu(0, _311=3))) == [], "an old count is no new error"
     (found,) = reader.read(sample(1, gpu(0, _311=5)))
     assert (found.kind, found.data["before"], found.data["now"]) == ("ecc_dbe", 3, 5)
@@ -170,24 +172,24 @@ def test_double_bit_errors_count_from_what_was_there_before() -> None:
 
 
 def test_few_pcie_replays_are_noise_many_are_not() -> None:
-    reader = DcgmReader("n7", 1)
+    reader = DcgmReader("n7", RULES, 1)
     reader.read(sample(0, gpu(0, _202=0)))
     assert reader.read(sample(1, gpu(0, _202=3))) == []
     assert kinds(reader.read(sample(2, gpu(0, _202=500)))) == ["pcie_replay"]
 
 
 def test_a_narrow_link() -> None:
-    assert kinds(DcgmReader("n7", 1).read(sample(0, gpu(0, _238=8)))) == ["pcie_width"]
+    assert kinds(DcgmReader("n7", RULES, 1).read(sample(0, gpu(0, _238=8)))) == ["pcie_width"]
 
 
 def test_a_slowdown_must_last() -> None:
-    reader = DcgmReader("n7", 1)
+    reader = DcgmReader("n7", RULES, 1)
     found = [kinds(reader.read(sample(n, gpu(0, _112=0x48)))) for n in range(4)]
     assert found == [[], [], ["clocks_slowdown"], []]
 
 
 def test_sticky_health_incidents_are_said_once_by_entity_and_code() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     incident = HealthIncident(1, 3, 16, 20, 80, "GPU 555771712 had %d remapped rows")
     (found,) = reader.read(sample(0, health=(incident,)))
     assert (found.where.gpu, found.data["code"]) == (3, 80)
@@ -198,13 +200,13 @@ def test_sticky_health_incidents_are_said_once_by_entity_and_code() -> None:
 
 def test_the_index_is_the_minor_number_of_the_device() -> None:
     odd = Gpu(0, "GPU-x", "0000:99:00.0", 5, 1, HEALTHY)
-    (found,) = DcgmReader("n7", None).read(sample(1, odd, events=((0, 48, us(0.5)),)))
+    (found,) = DcgmReader("n7", RULES, None).read(sample(1, odd, events=((0, 48, us(0.5)),)))
     assert found.where.gpu == 5
 
 
 def test_equal_samples_give_equal_ids() -> None:
-    first = DcgmReader("n7", 4).read(sample(1, events=((2, 79, us(0.7)),)))
-    second = DcgmReader("n7", 4).read(sample(1, events=((2, 79, us(0.7)),)))
+    first = DcgmReader("n7", RULES, 4).read(sample(1, events=((2, 79, us(0.7)),)))
+    second = DcgmReader("n7", RULES, 4).read(sample(1, events=((2, 79, us(0.7)),)))
     assert [item.id for item in first] == [item.id for item in second]
 
 
@@ -219,14 +221,83 @@ def test_a_message_of_another_shape_is_refused(message: dict[str, Any]) -> None:
 
 
 def test_a_clock_that_was_set_back_hides_no_xid() -> None:
-    reader = DcgmReader("n7", 4, {"xids": {"GPU-0002": [us(3600), [31]]}})
+    reader = DcgmReader("n7", RULES, 4, {"xids": {"GPU-0002": [us(3600), [31]]}})
     assert kinds(reader.read(sample(1, events=((2, 79, us(0.5)),)))) == ["xid"]
     assert reader.read(sample(2, events=((2, 79, us(0.5)),))) == [], "and each is still said once"
 
 
 def test_persistence_mode_is_said_and_opens_nothing() -> None:
-    reader = DcgmReader("n7", 4)
+    reader = DcgmReader("n7", RULES, 4)
     found = reader.read(sample(1, gpu(0), gpu(1, f66=0), gpu(2), gpu(3)))
     assert kinds(found) == ["persistence_off"]
     assert not opens(found[0])
     assert reader.read(sample(2, gpu(0), gpu(1, f66=None), gpu(2), gpu(3))) == []
+
+
+def test_two_incidents_with_one_code_are_each_said_once() -> None:
+    """Xid 48 and 31 on one GPU: one code (101), two systems and healths, as 4.6 gave them."""
+    reader = DcgmReader("n7", RULES, 4)
+    both = (HealthIncident(1, 2, 0xFFFFFFFF, 20, 101, "XID 48"), HealthIncident(1, 2, 0x10, 10, 101, "XID 31"))
+    assert [item.data["health"] for item in reader.read(sample(0, health=both))] == [20, 10]
+    for turn in range(1, 5):
+        assert reader.read(sample(30 * turn, health=both[:: (-1) ** turn])) == []
+    again = DcgmReader("n7", RULES, 4, reader.state)
+    assert again.read(sample(200, health=both)) == []
+    assert kinds(again.read(sample(230, health=(*both, HealthIncident(1, 2, 0x10, 20, 101, "worse"))))) == [
+        "gpu_health"
+    ]
+
+
+def nameless(number: int, status: int = 4) -> Gpu:
+    """A GPU that is lost, as DCGM lists it: by its number alone."""
+    return Gpu(number, None, None, None, status, {})
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_gpu_that_is_lost_then_gone_is_told_once_and_forgotten_when_it_is_back(restarts: bool) -> None:
+    reader = DcgmReader("n7", RULES, 4)
+    reader.read(sample(0))
+    others = (gpu(0), gpu(1), gpu(3))
+    told: list[Evidence] = []
+    for turn, gpus in enumerate(
+        [(*others, nameless(2)), (*others, nameless(2)), others, (*others, nameless(2)), others]
+    ):
+        told += reader.read(sample(1 + turn, *gpus))
+        if restarts:
+            reader = DcgmReader("n7", RULES, 4, reader.state)
+    assert kinds(told) == [Kind.GPU_LOST]
+    assert (told[0].where.gpu_uuid, told[0].where.gpu) == ("GPU-0002", 2)
+    assert [fact.code for fact in reader.facts()] == ["gpu_lost"]
+    assert reader.read(sample(9)) == []
+    assert reader.facts() == []
+
+
+def test_a_gpu_that_was_lost_before_anybody_knew_its_name() -> None:
+    reader = DcgmReader("n7", RULES, 4)
+    (found,) = reader.read(sample(0, gpu(0), gpu(1), nameless(2), gpu(3)))
+    assert (found.kind, found.where.gpu_uuid) == (Kind.GPU_LOST, None)
+    assert reader.facts()
+    assert reader.read(sample(1, gpu(0), gpu(1), gpu(2, status=4), gpu(3))) == [], "now it has one: the same fault"
+    assert reader.read(sample(2)) == []
+    assert reader.facts() == []
+
+
+def test_a_board_that_was_replaced_while_the_node_was_down_is_not_missed() -> None:
+    reader = DcgmReader("n7", RULES, 4, boot="one")
+    reader.read(sample(0))
+    reader.read(sample(1, gpu(0), gpu(1), gpu(3)))
+    assert [fact.code for fact in reader.facts()] == ["gpu_lost"]
+    new = Gpu(2, "GPU-new", "0000:12:00.0", 2, 1, HEALTHY)
+    again = DcgmReader("n7", RULES, 4, reader.state, boot="two")
+    assert again.read(sample(90, gpu(0), gpu(1), new, gpu(3))) == []
+    assert again.facts() == []
+    same_boot = DcgmReader("n7", RULES, 4, reader.state, boot="one")
+    same_boot.read(sample(90, gpu(0), gpu(1), gpu(3)))
+    assert [fact.code for fact in same_boot.facts()] == ["gpu_lost"]
+
+
+def test_a_lost_gpu_keeps_the_index_of_its_device_file() -> None:
+    reader = DcgmReader("n7", RULES)
+    reader.read(sample(0, Gpu(0, "GPU-x", "0000:99:00.0", 5, 1, HEALTHY)))
+    (found,) = reader.read(sample(1, nameless(0)))
+    assert (found.where.gpu, found.where.gpu_uuid) == (5, "GPU-x")

@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from sentinel.config.rules_files import load_convictions
 from sentinel.evidence.diagnostics import Answer, read_diagnostic
+
+RULES = load_convictions()
 
 SAMPLES = Path(__file__).parents[4] / "shared" / "samples" / "dcgm"
 GPUS = range(8)
@@ -203,7 +206,7 @@ def test_generated_outputs(new: bool, level: int) -> None:
     for _ in range(500):
         content = damaged(document, random_)
         status = random_.choice([0, 0, 0, 0, 0, 205, 226])
-        made = read_diagnostic(content, status, level, GPUS)
+        made = read_diagnostic(content, status, level, GPUS, convictions=RULES)
         good = is_pass(content, status, level)
         seen[good] += 1
         assert made.answer is not Answer.PASS or good, content
@@ -232,7 +235,7 @@ def test_recorded_outputs_damaged() -> None:
     for name, level, document in recorded:
         for _ in range(100):
             content = damaged(document, random_)
-            made = read_diagnostic(content, 0, level, GPUS)
+            made = read_diagnostic(content, 0, level, GPUS, convictions=RULES)
             tried += 1
             assert made.answer is not Answer.PASS or is_pass(content, 0, level), (name, content)
     assert tried >= 1000

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from sentinel.config.rules_files import load_convictions
 from sentinel.evidence.diagnostics import Answer, Diagnosis, evidence_of, read_diagnostic
-from sentinel.model import Kind, utc
+from sentinel.model.records import Kind, utc
+
+RULES = load_convictions()
 
 TESTS = {
     1: ["software"],
@@ -72,7 +75,7 @@ def old_form(level: int, gpus: int = 8) -> dict[str, Any]:
 
 def read(document: Any, status: int = 0, level: int = 1, **rest: Any) -> Diagnosis:
     content = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return read_diagnostic(content, status, level, **rest)
+    return read_diagnostic(content, status, level, convictions=RULES, **rest)
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
@@ -203,8 +206,8 @@ def test_an_engine_inside_dcgmi_answers_for_nobody() -> None:
 
 def test_late_is_inconclusive_whatever_came() -> None:
     content = json.dumps(new_form(1)).encode()
-    assert read_diagnostic(content, None, 1).answer is Answer.INCONCLUSIVE
-    assert read_diagnostic(content, 0, 1, late=True).answer is Answer.INCONCLUSIVE
+    assert read_diagnostic(content, None, 1, convictions=RULES).answer is Answer.INCONCLUSIVE
+    assert read_diagnostic(content, 0, 1, convictions=RULES, late=True).answer is Answer.INCONCLUSIVE
 
 
 def test_the_old_form_of_level_one_keeps_its_text_under_another_key() -> None:
@@ -273,7 +276,7 @@ def test_a_thousand_outputs_none_read_as_pass_that_is_none() -> None:
     passes = 0
     for _ in range(1000):
         content, status, level, good = _mutations(random_)
-        made = read_diagnostic(content, status, level, range(8))
+        made = read_diagnostic(content, status, level, range(8), convictions=RULES)
         assert made.answer in Answer
         if made.answer is Answer.PASS:
             passes += 1
@@ -300,7 +303,7 @@ def _statuses(document: Any) -> list[tuple[str, list[str]]]:
     ]
 
 
-SAMPLES = Path(__file__).parents[4] / "shared" / "samples" / "dcgm"
+SAMPLES = Path(__file__).resolve().parents[4] / "shared" / "samples" / "dcgm"
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason="recorded outputs of DCGM are not at hand")
@@ -312,7 +315,10 @@ def test_recorded_outputs() -> None:
             continue
         level = re.search(r"-r (\d)", match[3])
         made = read_diagnostic(
-            (SAMPLES / f"v4_{match[1]}.out").read_bytes(), int(match[2]), int(level[1]) if level else 2
+            (SAMPLES / f"v4_{match[1]}.out").read_bytes(),
+            int(match[2]),
+            int(level[1]) if level else 2,
+            convictions=RULES,
         )
         assert made.answer is not Answer.FAIL, match[1]
         if made.answer is Answer.PASS:

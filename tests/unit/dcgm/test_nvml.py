@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.nvml import Nvml
+from sentinel.adapters.gpu.nvml import Nvml
 from sentinel.errors import Unavailable
 
 

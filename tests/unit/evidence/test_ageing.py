@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sentinel.evidence.ageing import NAMES, Ageing
-from sentinel.evidence.gpu_samples import WATCHED, Gpu, Sample
-from sentinel.incidents import opens
-from sentinel.model import Kind, Source
+from sentinel.correlate.incidents import opens
+from sentinel.evidence.counters import NAMES, Ageing
+from sentinel.evidence.gpu_samples import SLOW, WATCHED, Gpu, Sample
+from sentinel.model.records import Kind, Source
 
 NOW = datetime(2031, 5, 1, tzinfo=UTC)
 
@@ -19,7 +19,7 @@ def sample(minutes: float, full: bool = True, **fields: float | None) -> Sample:
 
 
 def test_what_ages_is_watched() -> None:
-    assert set(NAMES) <= set(WATCHED)
+    assert set(NAMES) <= {*WATCHED, *SLOW}
 
 
 def test_one_evidence_for_the_node_by_unit_and_name() -> None:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.adapters.rules_files import load_rules, rules_folder
-from sentinel.evidence.bad_numbers import QUIET, SCALING, Run, numbers_of, printed, said, scaled, stays
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import Evidence, Kind, Source, Where, utc
+from sentinel.config.rules_files import load_rules, rules_folder
+from sentinel.detect.bad_numbers import QUIET, SCALING, Run, after_message, after_print, after_scaler_skip, persists
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.step_numbers import numbers_of
+from sentinel.model.records import Evidence, Kind, Source, Where, utc
 from sentinel.wire import evidence_from, to_json
 
 START = utc(1_790_000_000)
@@ -30,12 +31,12 @@ def after(*losses: float | None, run: Run | None = None, first: int = 1, gap_s: 
     run = run or Run()
     for n, loss in enumerate(losses):
         at = START + timedelta(seconds=gap_s * (first + n))
-        run = printed(run, first + n, at, {} if loss is None else {"loss": loss})
+        run = after_print(run, first + n, at, {} if loss is None else {"loss": loss})
     return run
 
 
 def told(run: Run) -> bool:
-    return stays(run, prints=5, for_s=600.0)
+    return persists(run, prints=5, for_s=600.0)
 
 
 def test_five_in_a_row_stay_and_four_do_not() -> None:
@@ -56,41 +57,43 @@ def test_few_that_are_far_apart_are_enough() -> None:
 def test_a_step_counts_once_however_many_lines_tell_it() -> None:
     run = after(2.0, NAN)
     for _ in range(9):
-        run = said(run, 2, START, "found NaN")
-        run = printed(run, 2, START, {"loss": NAN})
+        run = after_message(run, 2, START, "found NaN")
+        run = after_print(run, 2, START, {"loss": NAN})
     assert run.prints == 1 and not told(run)
 
 
 def test_a_scaler_that_looks_for_its_scale_is_given_time() -> None:
     run = Run()
     for step in range(1, SCALING):
-        run = after(NAN, run=scaled(run), first=step)
-    assert not told(run) and told(after(NAN, run=scaled(run), first=SCALING))
+        run = after(NAN, run=after_scaler_skip(run), first=step)
+    assert not told(run) and told(after(NAN, run=after_scaler_skip(run), first=SCALING))
 
 
 def test_a_scaler_at_its_end_is_given_none() -> None:
-    run = said(after(*[NAN] * 5, run=scaled(Run())), 5, START, "minimum loss scale reached", exhausted=True)
+    run = after_message(
+        after(*[NAN] * 5, run=after_scaler_skip(Run())), 5, START, "minimum loss scale reached", exhausted=True
+    )
     assert told(run)
 
 
 def test_a_skipped_step_that_the_line_itself_tells_is_the_scaler_s() -> None:
     run = Run()
     for step in range(1, 10):
-        run = printed(run, step, START, {"loss": NAN, "skipped": True})
+        run = after_print(run, step, START, {"loss": NAN, "skipped": True})
     assert run.prints == 9 and not told(run)
 
 
 def test_words_count_only_where_no_number_is_printed() -> None:
     wordy, numbered = after(None, None), after(2.0, 2.0)
     for step in range(3, 9):
-        wordy, numbered = (said(run, step, START, "nan detected") for run in (wordy, numbered))
+        wordy, numbered = (after_message(run, step, START, "nan detected") for run in (wordy, numbered))
     assert told(wordy) and not told(numbered)
     assert numbered.onset == 3 and after(NAN, run=numbered, first=20).onset == 3
     assert after(2.0, run=numbered, first=20) == Run(numbered=True)
 
 
 def test_steps_without_a_bad_word_clear_who_prints_no_numbers() -> None:
-    run = said(after(None), 2, START, "nan detected")
+    run = after_message(after(None), 2, START, "nan detected")
     assert after(*[None] * (QUIET - 1), run=run, first=3).onset == 2
     assert after(*[None] * QUIET, run=run, first=3) == Run()
 
@@ -105,7 +108,7 @@ def test_told_exactly_where_five_bad_prints_follow_each_other(lines: list[tuple[
     for step, (loss, again) in enumerate(lines, 1):
         bad = 0 if math.isfinite(loss) else bad + 1
         for _ in range(1 + again):
-            run = printed(run, step, START + timedelta(seconds=step), {"loss": loss})
+            run = after_print(run, step, START + timedelta(seconds=step), {"loss": loss})
         assert told(run) == (bad >= 5)
         assert run.onset == (step - bad + 1 if bad else None)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sentinel.evidence.disks import DiskReader
-from sentinel.model import Source
+from sentinel.model.records import Source
 
 NOW = datetime(2031, 5, 1, tzinfo=UTC)
 WELL = {"disk": "nvme0", "passed": True, "critical_warning": 0, "media_errors": 7, "percent_used": 31}

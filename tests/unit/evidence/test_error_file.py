@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules
-from sentinel.evidence.error_file import MOST, read_error_file
-from sentinel.evidence.logs import Signatures
-from sentinel.model import Evidence, Kind, Source, Trust, Where, utc
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.error_file import MOST, read_error_file
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Evidence, Kind, Source, Trust, Where, utc
 
 BEGAN, NOW = utc(1_800_000_000.5), utc(1_800_003_600)
 PATH = "/tmp/torchelastic_k/run_x/attempt_2/5/error.json"
@@ -30,6 +30,12 @@ def read(rules: Signatures, value: Any, path: str = PATH) -> list[Evidence]:
 
 def error(message: str, stack: str = "", at: object = "1800000100") -> dict[str, Any]:
     return {"message": {"message": message, "extraInfo": {"py_callstack": stack, "timestamp": at}}}
+
+
+def test_bytes_that_are_no_text_hide_no_error(rules: Signatures) -> None:
+    data = json.dumps(error(OOM, f"File @ \ud800\n{OOM}\n")).encode().replace(b"@", b"\xff")
+    found = read(rules, data)
+    assert any(item.rule is not None and "oom" in item.rule for item in found)
 
 
 def test_what_rules_recognise_with_its_worker_and_its_time(rules: Signatures) -> None:

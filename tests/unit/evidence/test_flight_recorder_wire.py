@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.classify.hang import analyse
-from sentinel.collectives import Call, Channel, GroupTrace, RankTrace, Unreadable
+from sentinel.classify.hang.analyse import analyse
 from sentinel.errors import ProtocolError
-from sentinel.evidence.flight_recorder import read_dump
-from sentinel.evidence.flight_recorder_wire import CALLS, FRAMES, from_wire, to_wire
+from sentinel.evidence.nccl.flight_recorder import read_dump
+from sentinel.evidence.nccl.flight_recorder_wire import CALLS, FRAMES, from_wire, to_wire
+from sentinel.model.collectives import Call, Channel, GroupTrace, RankTrace, Unreadable
 
 
 def dump(rank: int, calls: int) -> bytes:

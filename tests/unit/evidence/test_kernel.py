@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
-from sentinel.adapters.rules_files import load_rules
-from sentinel.evidence.kernel import KernelReader, kernel_line, read_message
-from sentinel.evidence.logs import Signatures
-from sentinel.model import Kind, Trust, Where
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.kernel import read_message
+from sentinel.evidence.logs.machine_logs import kernel_line
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Kind, Trust, Where
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 SIGNATURES = Signatures(load_rules())
@@ -53,12 +54,3 @@ def test_recovery_action_and_nvlink_severity_are_read() -> None:
     mild = read("4,3,3,-;NVRM: Xid (PCI:0000:01:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 01 (0x1 0x2)")
     assert next(i for i in fatal if i.kind == Kind.XID).data["fatal"] is True
     assert next(i for i in mild if i.kind == Kind.XID).data["fatal"] is False
-
-
-def test_a_text_log_gets_its_times_from_the_boot() -> None:
-    reader = KernelReader(SIGNATURES, Where(node="n7"), booted_at=NOW - timedelta(seconds=1000))
-    found = reader.feed(f"[  400.000000] eth0: fine\n[  812.500000] {XID[:30]}".encode(), NOW)
-    assert found == []
-    found = reader.feed(XID[30:].encode() + b"\n", NOW) + reader.finish(NOW)
-    assert found[0].at == NOW - timedelta(seconds=187.5)
-    assert found[0].line == 2

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.adapters.rules_files import load_rules
-from sentinel.cli.classify import judge_path
-from sentinel.evidence.launcher import BLOCK, first_failure
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.model import Evidence
+from sentinel.cli.offline.classify import judge_path
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.launcher import BLOCK, first_failure
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Evidence
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SIGNATURES = Signatures(load_rules())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules
-from sentinel.evidence.literals import literals
-from sentinel.rules import Rule
+from sentinel.config.rules import Rule
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.literals import literals
 
 RULES = load_rules().rules
 

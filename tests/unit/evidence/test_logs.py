@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 import pytest
 
 from sentinel.adapters.hyperscan import HyperscanScreen
-from sentinel.adapters.rules_files import load_rules
+from sentinel.config.rules_files import load_rules
 from sentinel.errors import Unavailable
-from sentinel.evidence.lines import clean, prefix_of, time_of, visible
-from sentinel.evidence.literals import literals
-from sentinel.evidence.logs import LIMIT, LINE_LIMIT, UNIT_LIMIT, XID_LIMIT, LogReader, Signatures
-from sentinel.evidence.screen import PlainScreen
-from sentinel.model import Evidence, Kind, Source, Trust, Where
+from sentinel.evidence.logs.literals import literals
+from sentinel.evidence.logs.prefilter import PlainScreen
+from sentinel.evidence.logs.prefixes import clean, prefix_of, time_of, visible
+from sentinel.evidence.logs.reader import LIMIT, LINE_LIMIT, UNIT_LIMIT, XID_LIMIT, LogReader, Signatures
+from sentinel.model.records import Evidence, Kind, Source, Trust, Where
 
 NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 RULES = load_rules()
@@ -199,7 +199,7 @@ def test_the_plain_screen_answers_the_end_of_the_line() -> None:
 
 def test_one_xid_of_one_device_is_looked_at_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
-    monkeypatch.setattr("sentinel.evidence.logs.xid_data", lambda fields, text: looked.append(text) or {})
+    monkeypatch.setattr("sentinel.evidence.logs.reader.xid_data", lambda fields, text: looked.append(text) or {})
     line = "NVRM: Xid (PCI:0000:3b:00): 63, pid=9, Row Remapper\n"
     other = "NVRM: Xid (PCI:0000:3b:00): 79, pid=9, GPU has fallen off the bus.\n"
     found = read(line * 5000 + other)

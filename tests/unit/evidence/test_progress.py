@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sentinel.evidence.progress import PAUSE, DefaultLimits, Rhythm, allowed_s, observe
-from sentinel.evidence.slowdown import slowed
-from sentinel.model import Evidence, Kind, Source, Where
+from sentinel.config.settings import Judgement
+from sentinel.detect.change_point import slowed
+from sentinel.detect.step_rhythm import PAUSE, Rhythm, allowed_s, observe
+from sentinel.model.records import Evidence, Kind, Source, Where
 
 START = datetime(2026, 3, 4, tzinfo=UTC)
-LIMITS = DefaultLimits()
+LIMITS = Judgement(stall_floor_s=12.0, stall_steps=3.0)
 
 
 def line(seconds: float, step: int, kind: str = Kind.STEP, **data: float) -> Evidence:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sentinel.errors import ProtocolError
 from sentinel.evidence.prometheus import MOST_NODES, Signal, evidence_of, holding
-from sentinel.model import Cause, Scope, Source, Trust
+from sentinel.model.records import Cause, Scope, Source, Trust
 
 DOWN = Signal("nas", "the NAS is down", "up", Cause.FILESYSTEM_STORAGE, below=1.0, for_s=60.0)
 PORTS = Signal(

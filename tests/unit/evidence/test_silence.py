@@ -7,11 +7,19 @@ from datetime import timedelta
 
 import pytest
 
-from sentinel.evidence.progress import PAUSE, Rhythm, observe, pauses_alike
-from sentinel.evidence.silence import Watched, hung_after_s, in_pause, looked, next_look_s, peek_after_s, went_on
-from sentinel.evidence.standstill import Motion, Stillness
-from sentinel.model import Evidence, Kind, Source, Where, utc
-from sentinel.settings import Judgement
+from sentinel.config.settings import Judgement
+from sentinel.detect.activity import Motion, Stillness
+from sentinel.detect.hang import (
+    SilenceObservations,
+    after_look,
+    after_step,
+    hung_after_s,
+    in_pause,
+    next_look_s,
+    peek_after_s,
+)
+from sentinel.detect.step_rhythm import PAUSE, Rhythm, observe, pauses_alike
+from sentinel.model.records import Evidence, Kind, Source, Where, utc
 
 LIMITS = Judgement()
 START = utc(1_900_000_000)
@@ -47,16 +55,40 @@ class Training:
         last = START + timedelta(seconds=self.now_s)
         earlier = tuple((START + timedelta(seconds=at_s), length_s) for at_s, length_s in stood)
         still = Stillness(silent_s - 1.0, last + timedelta(seconds=1), earlier)
-        return hung_after_s(self.rhythm, Watched(motion=motion, stillness=still), LIMITS)
+        return hung_after_s(self.rhythm, SilenceObservations(motion=motion, stillness=still), LIMITS)
 
 
 def test_in_a_long_step_gpus_that_stand_for_longer_than_ever_are_a_hang() -> None:
     job = Training(60.0).steps(30)
     usual = job.hung_after_s(20.0, Motion.UNCLEAR)
     assert usual is not None and usual > 180.0
-    for motion in (Motion.WAITS, Motion.LOOPS):
-        assert job.hung_after_s(20.0, motion) == LIMITS.stall_floor_s
+    assert job.hung_after_s(20.0, Motion.WAITS) == LIMITS.stall_floor_s
     assert peek_after_s(job.rhythm) == 12.0  # so that somebody asks that early
+
+
+def test_gpus_that_stand_while_the_host_computes_are_a_hang_once_the_jobs_pauses_are_known() -> None:
+    """Before that it may be the first pause: input that is prepared, a first save that is serialised."""
+    assert (Training(60.0).steps(30).hung_after_s(20.0, Motion.LOOPS) or 0.0) > 300.0
+    assert evaluating(5).steps(3).hung_after_s(20.0, Motion.LOOPS) == LIMITS.stall_floor_s
+
+
+@pytest.mark.parametrize("motion", [m for m in Motion if m not in (Motion.STOPPED, Motion.WAITS, Motion.UNSEEN)])
+def test_a_first_pause_has_its_time_unless_the_job_is_seen_only_to_wait(motion: Motion) -> None:
+    job = Training(1.0).steps(30)
+    found = hung_after_s(job.rhythm, SilenceObservations(motion=motion), LIMITS)
+    assert found is not None and found >= 300.0
+    known = hung_after_s(evaluating(5, gap_s=1.0).steps(3).rhythm, SilenceObservations(motion=motion), LIMITS)
+    assert known is not None and known < 60.0
+    assert hung_after_s(job.rhythm, SilenceObservations(motion=Motion.STOPPED), LIMITS) == 5.0
+    assert (
+        hung_after_s(job.rhythm, SilenceObservations(motion=Motion.WAITS, waits_s=10.0), LIMITS) == LIMITS.stall_floor_s
+    )
+
+
+@pytest.mark.parametrize("motion", [None, Motion.UNSEEN])
+@pytest.mark.parametrize("pauses", [0, 5])
+def test_of_a_job_that_could_not_be_looked_at_nothing_is_concluded(motion: Motion | None, pauses: int) -> None:
+    assert hung_after_s(evaluating(pauses).steps(3).rhythm, SilenceObservations(motion=motion), LIMITS) is None
 
 
 @pytest.mark.parametrize("motion", [Motion.WORKS, Motion.WRITES, Motion.STORAGE, Motion.UNKNOWN, Motion.UNCLEAR])
@@ -75,7 +107,7 @@ def test_a_job_whose_gpus_stand_in_each_step_gets_its_time() -> None:
 def test_gpus_that_never_worked_for_the_job_say_nothing() -> None:
     job = Training(60.0).steps(30)
     still = Stillness(5_000.0, START - timedelta(seconds=60))
-    assert (hung_after_s(job.rhythm, Watched(motion=Motion.WAITS, stillness=still), LIMITS) or 0.0) > 100.0
+    assert (hung_after_s(job.rhythm, SilenceObservations(motion=Motion.WAITS, stillness=still), LIMITS) or 0.0) > 100.0
 
 
 def test_a_young_job_is_not_known_well_enough() -> None:
@@ -125,12 +157,17 @@ def test_an_announced_save_is_not_known_by_evaluations() -> None:
 def test_one_comparison_that_shows_only_waiting_decides_nothing() -> None:
     job = Training(5.0).steps(30)
     at = START + timedelta(seconds=job.now_s)
-    watched = looked(
-        Watched(), Motion.WAITS, at + timedelta(seconds=8), at + timedelta(seconds=10.5), pause=False, beyond=False
+    watched = after_look(
+        SilenceObservations(),
+        Motion.WAITS,
+        at + timedelta(seconds=8),
+        at + timedelta(seconds=10.5),
+        pause=False,
+        beyond=False,
     )
-    usual = hung_after_s(job.rhythm, Watched(motion=Motion.UNCLEAR), LIMITS)
+    usual = hung_after_s(job.rhythm, SilenceObservations(motion=Motion.UNCLEAR), LIMITS)
     assert hung_after_s(job.rhythm, watched, LIMITS) == usual
-    watched = looked(
+    watched = after_look(
         watched, Motion.WAITS, at + timedelta(seconds=10.5), at + timedelta(seconds=13), pause=False, beyond=False
     )
     assert hung_after_s(job.rhythm, watched, LIMITS) == 12.0
@@ -138,7 +175,7 @@ def test_one_comparison_that_shows_only_waiting_decides_nothing() -> None:
 
 def test_in_a_known_pause_waiting_must_last_and_be_seen_often() -> None:
     job = evaluating(5)
-    watched = Watched(motion=Motion.WAITS, waits_s=12.5, waits_looks=5)
+    watched = SilenceObservations(motion=Motion.WAITS, waits_s=12.5, waits_looks=5)
     assert hung_after_s(job.rhythm, watched, LIMITS) == 12.0
     for less in (
         replace(watched, waits_looks=3),  # seldom asked
@@ -151,7 +188,9 @@ def test_in_a_known_pause_waiting_must_last_and_be_seen_often() -> None:
 
 def test_a_silence_that_was_called_a_hang_and_was_none_teaches_its_length() -> None:
     job = evaluating(5)
-    watched = went_on(Watched(step=1, motion=Motion.WAITS, waits_s=12.5, waits_looks=5), 2, mistaken_s=45.0)
+    watched = after_step(
+        SilenceObservations(step=1, motion=Motion.WAITS, waits_s=12.5, waits_looks=5), 2, mistaken_s=45.0
+    )
     assert (watched.longest_lull_s, watched.longest_pause_lull_s) == (45.0, 45.0)
     again = replace(watched, motion=Motion.WAITS, waits_s=30.0, waits_looks=12)
     assert (hung_after_s(job.rhythm, again, LIMITS) or 0.0) > 60.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.evidence.standstill import GpuActivity, Look, Motion, Process, motion_of_job, read_look, stillness
-from sentinel.model import utc
+from sentinel.detect.activity import GpuActivity, Look, Motion, Process, motion_of_job, read_look, stillness
+from sentinel.model.records import utc
 
 NOW = utc(1_900_000_000)
 SPINS = GpuActivity(0, 1.0, 180.0, 600.0, 0.0, 20.0)
@@ -69,6 +69,17 @@ def test_who_works_or_does_not_answer_comes_before_who_loops() -> None:
     assert motion_of_job(["n1"], before, after) is Motion.LOOPS
     assert motion_of_job(["n1", "n2"], before, after) is Motion.WORKS
     assert motion_of_job(["n1", "n3"], before, after) is Motion.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("answer", "motion"), [(0, Motion.UNSEEN), (1, Motion.UNSEEN), (2, Motion.UNKNOWN), (4, Motion.WAITS)]
+)
+def test_less_than_half_of_the_nodes_say_nothing_of_the_job(answer: int, motion: Motion) -> None:
+    nodes = ["n1", "n2", "n3", "n4"]
+    before = {name: look(0.0, 1.0, gpus=(SPINS,)) for name in nodes[:answer]}
+    after = {name: look(5.0, 1.0, gpus=(SPINS,)) for name in nodes[:answer]}
+    assert motion_of_job(nodes, before, after) is motion
+    assert motion_of_job(nodes, {}, after) is Motion.UNSEEN  # one look compares with nothing
 
 
 def test_a_save_shows_before_the_gpus_do() -> None:

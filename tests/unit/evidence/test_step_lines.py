@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules, rules_folder
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.evidence.progress import PAUSE, Rhythm, observe
-from sentinel.model import Kind, Source, Where, utc
+from sentinel.config.rules_files import load_rules, rules_folder
+from sentinel.detect.step_rhythm import PAUSE, Rhythm, observe
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Kind, Source, Where, utc
 
 START = utc(1_790_000_000)
 SIGNATURES = Signatures(load_rules([rules_folder()]))

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules
-from sentinel.evidence.laggards import from_start, lag
-from sentinel.evidence.logs import LogReader, Signatures
-from sentinel.evidence.timers import FOREIGN, TIMERS, VALUES, Report, data_of, part_of, report_of, timer_of
-from sentinel.model import Evidence, Scalar, Source
+from sentinel.config.rules_files import load_rules
+from sentinel.detect.stragglers import from_start, lag
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.timers import FOREIGN, TIMERS, VALUES, Report, data_of, part_of, report_of, timer_of
+from sentinel.model.records import Evidence, Scalar, Source
 
 SIGNATURES = Signatures(load_rules())
 START = datetime(2026, 1, 5, tzinfo=UTC)

@@ -7,9 +7,9 @@ import pickle
 
 import pytest
 
-from sentinel.classify.hang import analyse
-from sentinel.collectives import RankTrace, Unreadable
-from sentinel.evidence.flight_recorder import read_dump
+from sentinel.classify.hang.analyse import analyse
+from sentinel.evidence.nccl.flight_recorder import read_dump
+from sentinel.model.collectives import RankTrace, Unreadable
 
 
 def entry(group, sequence, *, operation="all_reduce", size=16, kind="Float", state="completed", at=0, **more):

@@ -9,9 +9,9 @@ import pickle
 import pytest
 from click.testing import CliRunner
 
-from sentinel.cli.hang import hang
+from sentinel.cli.offline.hang import hang
 from sentinel.errors import UserError
-from sentinel.evidence.flight_recorder import MAX_BYTES
+from sentinel.evidence.nccl.flight_recorder import MAX_BYTES
 
 KEYS = {"culprit_ranks", "kind", "collective", "sequence", "waiting", "explanation"}
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from sentinel.classify.hang_live import analyse_live, compare_polls
-from sentinel.collectives import Unreadable
-from sentinel.collectives_live import RasPoll
-from sentinel.evidence.nccl_ras import read_ras, slim
+from sentinel.classify.hang.running_job import analyse_live, compare_polls
+from sentinel.evidence.nccl.ras import read_ras, slim
+from sentinel.model.collectives import Unreadable
+from sentinel.model.live_collectives import RasPoll
 
 FRONT = """NCCL version {version} compiled with CUDA 12.9
 CUDA runtime version 12090, driver version 12080
@@ -251,3 +251,10 @@ def test_what_is_no_report_of_ranks_is_sent_as_it_came(data):
 
 def test_a_text_without_a_word_of_nccl_is_unreadable():
     assert isinstance(read_ras(b"Rank 3 has launched up to operation 9\n", "node0"), Unreadable)
+
+
+def test_a_host_name_that_is_no_text_hides_no_communicator():
+    body = {"communicators": [{"hash": "0x1", "size": 2, "ranks": [{"rank": 0, "host": "h@"}], "missing_ranks": []}]}
+    data = json.dumps(body).encode().replace(b"@", b"\xff")
+    assert isinstance(read_ras(data, "node0"), RasPoll)
+    assert isinstance(read_ras(slim(data), "node0"), RasPoll)

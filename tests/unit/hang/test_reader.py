@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.collectives import RankTrace, Unreadable
-from sentinel.evidence.flight_recorder import rank_of_name, read_dump
+from sentinel.evidence.nccl.flight_recorder import rank_of_name, read_dump
+from sentinel.model.collectives import RankTrace, Unreadable
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from core_records import AT, evidence, incident
 
-from sentinel.adapters.rules_files import load_rules, rules_folder
 from sentinel.classify import classify
-from sentinel.model import Cause, Evidence, Kind, Restart, Source, Trust, Verdict
+from sentinel.config.rules_files import load_rules, rules_folder
+from sentinel.model.records import Cause, Evidence, Kind, Restart, Source, Trust, Verdict
 
 RULES = load_rules([rules_folder()])
 STALL = evidence(

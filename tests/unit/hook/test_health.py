@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent import health
+from sentinel.agent.health import level1
 
 PROOF = {"kind": "diag_failed", "text": "GPU 1: row remap failed", "data": {"convicts": True}}
 
@@ -31,11 +31,11 @@ PROOF = {"kind": "diag_failed", "text": "GPU 1: row remap failed", "data": {"con
     ],
 )
 def test_the_verdict(answer: dict[str, Any], word: str) -> None:
-    assert health.verdict_of(answer)[0] == word
+    assert level1.verdict_of(answer)[0] == word
 
 
 def test_what_a_diagnostic_says_is_one_line(tmp_path: Path) -> None:
-    health.write_verdict(tmp_path / "verdict", "BAD", "diagnostic", "GPU 1\nOK 9 ok \x1b[31mred", 600)
+    level1.write_verdict(tmp_path / "verdict", "BAD", "diagnostic", "GPU 1\nOK 9 ok \x1b[31mred", 600)
     first, second = (tmp_path / "verdict").read_text().splitlines()
     assert first.split()[0] == "BAD" and "\x1b" not in first
     assert second.split()[1] == "600"
@@ -45,7 +45,7 @@ def test_what_a_diagnostic_says_is_one_line(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_leaves_the_old_verdict(tmp_path: Path) -> None:
     (tmp_path / "verdict").mkdir()  # cannot be replaced by a file
     with pytest.raises(OSError, match=r".+"):
-        health.write_verdict(tmp_path / "verdict", "OK", "ok", "fine", 600)
+        level1.write_verdict(tmp_path / "verdict", "OK", "ok", "fine", 600)
     assert os.listdir(tmp_path) == ["verdict"]
 
 
@@ -57,14 +57,14 @@ def test_whose_verdict_it_is(tmp_path: Path, second: str, there: bool) -> None:
     now = int(time.clock_gettime(time.CLOCK_BOOTTIME))
     line = second.format(now=now, old=now - 60, later=now + 60)
     (tmp_path / "verdict").write_text(f"OK 1 ok fine\n{line}\n")
-    assert health.agent_is_there(tmp_path / "verdict") is there
-    assert not health.agent_is_there(tmp_path / "none")
+    assert level1.agent_is_there(tmp_path / "verdict") is there
+    assert not level1.agent_is_there(tmp_path / "none")
 
 
 def test_files_for_an_agent_that_never_came_are_removed(tmp_path: Path) -> None:
-    for name, age_s in (("1.json", 2 * health.KEPT_S), ("2.json", 0.0)):
+    for name, age_s in (("1.json", 2 * level1.KEPT_S), ("2.json", 0.0)):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (time.time() - age_s,) * 2)
-    health.prune(tmp_path)
+    level1.prune(tmp_path)
     assert os.listdir(tmp_path) == ["2.json"]
-    health.prune(tmp_path / "none")
+    level1.prune(tmp_path / "none")

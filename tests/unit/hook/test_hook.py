@@ -5,61 +5,50 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sentinel import hook
 
-
-def output(severity: int, code: int, group: str = "GPU") -> bytes:
-    document = {
-        "DCGM Diagnostic": {
-            "test_categories": [
-                {
-                    "category": "Deployment",
-                    "tests": [
-                        {
-                            "name": "software",
-                            "results": [
-                                {"entity_group": "GPU", "entity_id": 0, "status": "Fail"},
-                                {
-                                    "entity_group": group,
-                                    "entity_id": 3,
-                                    "status": "Fail",
-                                    "warnings": [
-                                        {"error_id": code, "error_severity": severity, "warning": "bad\x1b[31m"}
-                                    ],
-                                },
-                            ],
-                            "test_summary": {"warnings": [{"error_id": code, "error_severity": severity}]},
-                        }
-                    ],
-                }
-            ]
-        }
-    }
-    return b"noise before\n" + json.dumps(document).encode()
-
-
-def test_an_isolating_error_on_a_gpu_is_proof() -> None:
-    assert list(hook.proofs(output(2, 118))) == [(3, 118, "bad\x1b[31m")]
+PROOF = {"kind": "diag_failed", "text": "GPU 3: row remap failed", "data": {"convicts": True}}
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"no json", output(6, 85), output(5, 29), output(2, 24), output(2, 15, "NVSwitch"), output(2, 118)[:-40],
-     b'{"DCGM Diagnostic": {"runtime_error": "Return: (-34)"}}'],
-)  # fmt: skip
-def test_everything_else_is_none(content: bytes) -> None:
-    assert list(hook.proofs(content)) == []
+    ("item", "proof"),
+    [
+        (PROOF, True),
+        (PROOF | {"kind": "gpu_lost"}, True),
+        (PROOF | {"kind": "unreadable"}, False),
+        (PROOF | {"data": {"convicts": False}}, False),
+        (PROOF | {"data": {"convicts": "yes"}}, False),
+        (PROOF | {"data": None}, False),
+        ({}, False),
+    ],
+)
+def test_proof_is_what_the_diagnostic_calls_so(item: dict[str, Any], proof: bool) -> None:
+    assert hook.convicts(item) is proof
 
 
-def test_the_old_form_is_read_too() -> None:
-    content = json.dumps(
-        {"DCGM GPU Diagnostic": {"test_categories": [{"tests": [{"results": [
-            {"gpu_id": "5", "status": "FAIL", "warnings": [{"warning": "x", "error_id": 52, "error_severity": 2}]}]}]}]}}
-    ).encode()  # fmt: skip
-    assert list(hook.proofs(content)) == [(5, 52, "x")]
+@pytest.mark.parametrize(
+    ("given", "engine"),
+    [
+        ("", ("127.0.0.1:5555", "")),
+        ("gpu1:5555", ("gpu1:5555", "")),
+        ("unix:///run/dcgm.sock", ("", "/run/dcgm.sock")),
+        ("/run/dcgm.sock", ("", "/run/dcgm.sock")),
+    ],
+)
+def test_an_engine_is_reached_by_tcp_or_by_a_unix_socket(given: str, engine: tuple[str, str]) -> None:
+    assert hook.engine_of({"SENTINEL_DCGM_HOST": given}) == engine
+
+
+def test_the_sites_rules_are_the_agents_unless_they_are_named(tmp_path: Path) -> None:
+    environment = {"SENTINEL_RUN_DIR": str(tmp_path)}
+    assert hook.rules_of(environment) == ""
+    (tmp_path / "rules_dir").write_text("/shared/our rules\n")
+    assert hook.rules_of(environment) == "/shared/our rules"
+    assert hook.rules_of(environment | {"SENTINEL_RULES": "/etc/ours"}) == "/etc/ours"
 
 
 def test_a_job_file_for_values_that_need_escaping(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from core_records import AT, ended, evidence, incident, later
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel import incidents
-from sentinel.model import Evidence, Incident, IncidentState, Kind, Source
+from sentinel.correlate import incidents
+from sentinel.model.records import Evidence, Incident, IncidentState, Kind, Source
 
 WINDOW = timedelta(seconds=120)
 
@@ -187,3 +187,14 @@ def test_same_evidence_never_opens_two() -> None:
     two = incidents.new(ended(), job=101, attempt=0, now=later(5.0))
     assert one.id == two.id and one.evidence == (ended(),)
     assert incidents.new(ended(job=9), job=9, attempt=0, now=AT).id != one.id
+
+
+def test_what_a_job_left_behind_is_not_part_of_an_idle_nodes_failed_test() -> None:
+    """A bundle of the ended attempt may come after the node, idle by then, has failed its test: the job is not involved."""
+    tested = evidence(Kind.DIAG_FAILED, node="n2", at_s=2.0, data={"idle": True})
+    of_test = incident(tested, id="test", job=None, attempt=None, nodes=("n2",), opened_s=2.0)
+    of_job = incident(evidence(Kind.XID, node="n2"), id="job", job=101, attempt=0, nodes=("n2",))
+    bundle = evidence(Kind.BUNDLE, node="n2", job=101, attempt=0, at_s=1.5)
+    found = incidents.find([of_job, of_test], bundle, {"job": ("n1", "n2")}, WINDOW)
+    assert found is not None and found.id == "job"
+    assert incidents.find([of_test], bundle, {}, WINDOW) is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.intent import NOTHING, Intent, intent_of
+from sentinel.model.intent import NOTHING, Intent, intent_of
 
 
 def asked(**what: object) -> str:

@@ -12,7 +12,7 @@ import pytest
 from lab import hooks, sentinel_config, slurm
 from lab.__main__ import parser
 from lab.faults import ALL
-from lab.layout import HERE, LabError
+from lab.layout import HERE, ROOT, LabError
 from lab.receiver import Receiver
 from lab.submit import Request, command, comment
 
@@ -70,7 +70,8 @@ def test_hooks_are_the_projects_own_and_nothing_without_sentinel(make_lab):
     lab = make_lab()
     hooks.install(lab)
     prolog = (lab.etc / "prolog.d" / "10-sentinel").read_text()
-    assert "/prolog/10-sentinel" in prolog
+    assert f"hook={lab.lib}/prolog/10-sentinel" in prolog
+    assert (lab.lib / "prolog" / "10-sentinel").read_bytes() == (ROOT / "prolog" / "10-sentinel").read_bytes()
     assert f'{lab.dir}/nodes/"$SLURMD_NODENAME"/run' in prolog
     bare = make_lab(dir=str(lab.dir.with_name("bare")), sentinel=False)
     hooks.install(bare)

@@ -10,10 +10,12 @@ from core_records import AT, ended, evidence, fleet, incident, job, plan, step, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel import pipeline
 from sentinel.classify import EMPTY, History, PastFailure
-from sentinel.intent import Intent
-from sentinel.model import (
+from sentinel.config.settings import Limits, Mode, Modes, Settings
+from sentinel.engine import decision
+from sentinel.model.intent import Intent
+from sentinel.model.records import (
+    NODE_STEPS,
     USER_SOURCES,
     Cause,
     Evidence,
@@ -29,8 +31,7 @@ from sentinel.model import (
     Verdict,
     Where,
 )
-from sentinel.policy import NODE_STEPS, Situation
-from sentinel.settings import Limits, Mode, Modes, Settings
+from sentinel.policy import Situation
 
 ACT = Settings(
     modes=Modes(default=Mode("act", "act")),
@@ -52,7 +53,7 @@ def situation() -> Situation:
 
 def test_trusted_evidence_drains() -> None:
     """Without this the property below would hold for a core that never drains."""
-    made = pipeline.decide(incident(BUS, nodes=("n1",)), situation(), history=EMPTY, rules=RULES, settings=ACT, now=AT)
+    made = decision.decide(incident(BUS, nodes=("n1",)), situation(), history=EMPTY, rules=RULES, settings=ACT, now=AT)
     assert made.verdict.drain == ("n1",) and made.plan.steps[0].kind is StepKind.DRAIN
 
 
@@ -131,7 +132,7 @@ histories = st.just(EMPTY) | st.builds(
 @given(st.lists(user_evidence, min_size=1, max_size=8), st.lists(harmless, max_size=3), histories)
 def test_user_evidence_never_drains(items: list[Evidence], more: list[Evidence], history: History) -> None:
     happened = incident(*items, *more, nodes=("n1",))
-    made = pipeline.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
+    made = decision.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
     assert made.verdict.drain == ()
     assert not [s for s in made.plan.steps if s.kind in NODE_STEPS]
 
@@ -139,9 +140,9 @@ def test_user_evidence_never_drains(items: list[Evidence], more: list[Evidence],
 @settings(max_examples=300, deadline=None)
 @given(st.lists(user_evidence, min_size=1, max_size=8), histories)
 def test_user_evidence_never_widens_a_drain(items: list[Evidence], history: History) -> None:
-    """Beside an honest Xid of one node, a program's output may convict no other node."""
+    """BlockingCalls an honest Xid of one node, a program's output may convict no other node."""
     happened = incident(BUS, *items, nodes=("n1",))
-    made = pipeline.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
+    made = decision.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
     assert {s.node for s in made.plan.steps if s.kind in NODE_STEPS} <= {"n1"}
 
 
@@ -171,7 +172,7 @@ NOTHING = verdict(Cause.UNKNOWN, scope=Scope.UNKNOWN, restart=Restart.NONE)
     ],
 )
 def test_matters(items: list[Evidence], judged: Verdict, expected: bool) -> None:
-    assert pipeline.matters(incident(*items), judged, RULES) is expected
+    assert decision.matters(incident(*items), judged, RULES) is expected
 
 
 # --- extend ------------------------------------------------------------------------------------------------------------
@@ -186,17 +187,17 @@ def kinds(made: Plan) -> list[tuple[StepKind, object]]:
 )
 def test_nothing_was_begun_so_the_newer_plan_stands(before: Plan | None) -> None:
     after = plan(DRAIN2, REQUEUE, RELEASE)
-    assert pipeline.extend(before, after) is after
+    assert decision.extend(before, after) == after
 
 
 @pytest.mark.parametrize("after", [plan(refusal="drain-budget"), plan(DRAIN2, observe_only=True)])
 def test_what_was_begun_is_finished(after: Plan) -> None:
     before = plan(DRAIN1, REQUEUE, RELEASE)
-    assert pipeline.extend(before, after) is before
+    assert decision.extend(before, after) == before
 
 
 def test_newly_convicted_node_goes_before_the_jobs_steps() -> None:
-    made = pipeline.extend(plan(DRAIN1, REQUEUE, RELEASE), plan(DRAIN2, HOLD))
+    made = decision.extend(plan(DRAIN1, REQUEUE, RELEASE), plan(DRAIN2, HOLD))
     assert kinds(made) == [
         (StepKind.DRAIN, "n1"),
         (StepKind.DRAIN, "n2"),
@@ -206,13 +207,13 @@ def test_newly_convicted_node_goes_before_the_jobs_steps() -> None:
 
 
 def test_job_steps_join_a_plan_that_had_none() -> None:
-    made = pipeline.extend(plan(DRAIN1), plan(DRAIN1, REQUEUE, RELEASE))
+    made = decision.extend(plan(DRAIN1), plan(DRAIN1, REQUEUE, RELEASE))
     assert kinds(made) == [(StepKind.DRAIN, "n1"), (StepKind.REQUEUE_HOLD, 101), (StepKind.RELEASE, 101)]
 
 
 def test_extending_by_the_same_plan_changes_nothing() -> None:
     before = plan(DRAIN1, REQUEUE, RELEASE)
-    assert pipeline.extend(before, dataclasses.replace(before, at=AT)) == before
+    assert decision.extend(before, dataclasses.replace(before, at=AT)) == before
 
 
 steps = st.lists(st.sampled_from([DRAIN1, DRAIN2, HOLD, REQUEUE, RELEASE]), unique_by=lambda s: s.key("inc1"))
@@ -224,6 +225,6 @@ def test_no_step_is_lost_or_doubled_however_a_plan_grows(
 ) -> None:
     grown = plan(*first)
     for more in (second, third):
-        before, grown = grown, pipeline.extend(grown, plan(*more))
+        before, grown = grown, decision.extend(grown, plan(*more))
         assert set(before.steps) <= set(grown.steps)
         assert len(set(grown.steps)) == len(grown.steps)

@@ -1,12 +1,10 @@
-"""Recommendations for a running job, and the arithmetic of one recovery."""
+"""Recommendations for a running job."""
 
 from __future__ import annotations
 
 import pytest
 
 from sentinel.planning.advice import recommend
-from sentinel.planning.limits import PlanningError
-from sentinel.planning.recovery import restart_cost, waiting_for_checkpoint, waiting_for_nodes
 
 
 def test_a_job_that_saves_too_rarely_is_told_what_it_would_gain() -> None:
@@ -59,27 +57,3 @@ def test_measurements_that_do_not_fit_are_unknown_and_no_crash() -> None:
     assert piled.verdict == "unknown" and "pile up" in piled.reason
     lost = recommend(save_s=5, mtbf_s=60, restart_s=5, interval_s=1e6)
     assert lost.verdict == "save_more_often"
-
-
-def test_what_a_restart_costs() -> None:
-    near = restart_cost(40, 5, 30)
-    far = restart_cost(400, 5, 28.35)
-    assert near.total_s == 230 and far.total_s == pytest.approx(2028.35)
-    verdict = waiting_for_checkpoint(restart_cost(40, 5, 30, wait_s=600), far)
-    assert verdict.pays and verdict.gain_s == pytest.approx(1198.35)
-    assert verdict.longest_wait_s == pytest.approx(1798.35)
-    late = waiting_for_checkpoint(restart_cost(40, 5, 30, wait_s=2000), far)
-    assert not late.pays and "costs 202 s" in late.reason
-    assert restart_cost(0, 5, 10, validate_s=5).restore_s == 15
-    with pytest.raises(PlanningError):
-        restart_cost(-1, 5, 30)
-
-
-@pytest.mark.parametrize("wait", [60, 600, 3600])
-def test_waiting_for_nodes_agrees_with_counting_seconds(wait: int) -> None:
-    until, restart, speed = 3600, 120, 0.9
-    waiting = sum(1.0 for second in range(until) if second >= wait)
-    small = sum(speed for _ in range(until)) - restart
-    found = waiting_for_nodes(wait, speed, reduced_s=until, restart_s=restart)
-    assert found.gain_s == pytest.approx(waiting - small)
-    assert found.pays is (waiting > small)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli import chart
+from sentinel.cli.offline import chart
 from sentinel.errors import FileError, Unavailable, UserError
 
 

@@ -10,10 +10,10 @@ import pytest
 from core_records import AT, ended, evidence, fleet, incident, job, node, verdict
 
 from sentinel import policy
-from sentinel.intent import Intent
-from sentinel.model import Cause, Fleet, Incident, Kind, Plan, Restart, Scope, Source, StepKind, Verdict
+from sentinel.config.settings import Limits, Mode, Modes
+from sentinel.model.intent import Intent
+from sentinel.model.records import Cause, Fleet, Incident, Kind, Plan, Restart, Scope, Source, StepKind, Unread, Verdict
 from sentinel.policy import PastRestart, Situation
-from sentinel.settings import Limits, Mode, Modes
 
 ACT = Modes(default=Mode(drain="act", restart="act"))
 WIDE = Limits(drain_fraction=1.0)
@@ -55,6 +55,11 @@ def decide(
 
 def kinds(plan: Plan) -> list[StepKind]:
     return [step.kind for step in plan.steps]
+
+
+def waiting(plan: Plan) -> str:
+    """What the drain waits for."""
+    return next((wait.kind for wait in plan.waits if any(name.startswith("drain") for name in wait.what)), "")
 
 
 def drained(plan: Plan) -> list[str | None]:
@@ -178,14 +183,14 @@ def test_node_that_is_drained_already_is_left_as_it_is(reason: str) -> None:
 def test_budget_per_hour(minutes: tuple[int, ...], allowed: bool) -> None:
     drains = tuple(AT - timedelta(minutes=m) for m in minutes)
     plan = decide(verdict(drain=("n1",)), drains=drains, limits=Limits(drain_fraction=1.0, drain_per_hour=2))
-    assert plan.refusal == ("" if allowed else "drain-budget")
+    assert waiting(plan) == ("" if allowed else "drain-budget")
     assert allowed or "2 drains in the last hour; 2 are allowed" in plan.explanation
 
 
 @pytest.mark.parametrize(("there", "allowed"), [(("n9",), True), (("n9", "n10"), False)])
 def test_budget_in_nodes(there: tuple[str, ...], allowed: bool) -> None:
     plan = decide(verdict(drain=("n1",)), fleet=ours(*there), limits=Limits(drain_fraction=1.0, drain_count=2))
-    assert plan.refusal == ("" if allowed else "drain-budget")
+    assert waiting(plan) == ("" if allowed else "drain-budget")
 
 
 def test_budget_in_nodes_counts_only_ours() -> None:
@@ -200,7 +205,7 @@ def test_budget_in_nodes_counts_only_ours() -> None:
 )
 def test_share_of_a_partition(there: tuple[str, ...], asked: tuple[str, ...], allowed: bool) -> None:
     plan = decide(verdict(drain=asked), fleet=ours(*there), limits=Limits(drain_fraction=0.2))
-    assert plan.refusal == ("" if allowed else "drain-budget")
+    assert waiting(plan) == ("" if allowed else "drain-budget")
     assert allowed or "partition train" in plan.explanation
 
 
@@ -211,7 +216,7 @@ def test_share_of_a_small_partition_allows_the_first() -> None:
 def test_every_partition_of_the_node_counts() -> None:
     nodes = [node(f"n{i}") for i in range(2, 11)] + [node("n1", partitions=("train", "tiny"))]
     plan = decide(verdict(drain=("n1",)), fleet=fleet(nodes))
-    assert plan.refusal == "last-healthy" and "partition tiny" in plan.explanation
+    assert waiting(plan) == "last-healthy" and "partition tiny" in plan.explanation
 
 
 @pytest.mark.parametrize("state", ["down", "unknown"])
@@ -223,10 +228,8 @@ def test_last_usable_nodes_are_never_drained(state: str) -> None:
 
 @pytest.mark.parametrize(("keep", "refusal"), [(3, ""), (4, "last-healthy")])
 def test_so_many_healthy_nodes_stay(keep: int, refusal: str) -> None:
-    assert (
-        decide(verdict(drain=("n1",)), fleet=fleet(4), limits=Limits(drain_fraction=1.0, keep_healthy=keep)).refusal
-        == refusal
-    )
+    plan = decide(verdict(drain=("n1",)), fleet=fleet(4), limits=Limits(drain_fraction=1.0, keep_healthy=keep))
+    assert waiting(plan) == refusal
 
 
 # --- modes -------------------------------------------------------------------------------------------------------------
@@ -308,9 +311,48 @@ def test_what_the_user_excluded_counts_as_gone() -> None:
     assert next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"] == ""
 
 
-def test_convicted_node_is_not_spared() -> None:
+def test_a_drained_node_that_the_job_cannot_live_without_is_not_excluded_as_well() -> None:
+    """It gets no job while it is drained; excluded, the job could not even start when it is back."""
     plan = decide(verdict(drain=("n1",)), fleet=fleet(2), job=job(nodes=("n1", "n2")))
+    assert drained(plan) == ["n1"] and "it waits in the queue" in plan.explanation
+    assert next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"] == ""
+
+
+def test_a_bad_node_that_may_not_be_drained_is_excluded_and_the_restart_goes_on() -> None:
+    plan = decide(verdict(drain=("n1",)), limits=Limits(drain_count=0))
+    assert kinds(plan) == RESTART and waiting(plan) == "drain-budget" and plan.refusal == ""
     assert next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"] == "n1"
+
+
+def test_a_restart_that_could_only_get_the_bad_node_again_waits_for_another() -> None:
+    plan = decide(verdict(drain=("n1",)), fleet=fleet(2), limits=Limits(drain_count=0))
+    assert plan.steps == () and [wait.kind for wait in plan.waits] == ["drain-budget", "no-node"]
+
+
+def test_every_node_that_its_agent_calls_bad_is_excluded() -> None:
+    plan = decide(verdict(suspect=("n2",)), bad_nodes=frozenset({"n5", "n4"}))
+    assert plan.steps[4].data["nodes"] == "n4,n5,n2"
+
+
+def test_an_exclusion_of_ours_ends_when_the_node_is_proven_good_or_the_job_could_not_live_with_it() -> None:
+    asked = dataclasses.replace(job(), excluded=("n3", "n4", "n9"), node_count=2)
+    added = {"added_by_us": frozenset({"n3", "n4"}), "excluded_by_us": ("n3", "n4"), "job": asked}
+    assert decide(verdict(suspect=("n2",)), **added).steps[4].data["nodes"] == "n2,n3,n4"
+    assert decide(verdict(suspect=("n2",)), good_nodes=frozenset({"n3"}), **added).steps[4].data["nodes"] == "n2,n4"
+    assert decide(verdict(suspect=("n2",)), fleet=fleet(4), **added).steps[4].data["nodes"] == "n2,n3"
+
+
+def test_a_node_that_is_proven_good_again_is_not_drained() -> None:
+    plan = decide(verdict(drain=("n1",)), good_nodes=frozenset({"n1"}), job=None)
+    assert plan.steps == () and plan.waits == () and "Proven good again: n1." in plan.explanation
+
+
+def test_no_requeue_is_respected_unless_the_job_itself_asks_and_then_said() -> None:
+    fixed = dataclasses.replace(job(), requeue=False)
+    plan = decide(verdict(), job=fixed, intent=Intent(), opt_in=False)
+    assert plan.steps == () and "--no-requeue" in plan.explanation
+    plan = decide(verdict(), job=fixed)
+    assert kinds(plan) == RESTART and "made requeueable" in plan.explanation
 
 
 def test_site_may_restart_jobs_that_did_not_ask() -> None:
@@ -365,7 +407,7 @@ def past(step_before: int | None, cause: Cause = Cause.GPU_MEMORY_ECC, resumed: 
         ((past(250), past(250)), 251, False),
         ((past(250), past(250)), 249, True),  # going back is no gain
         ((past(100), past(200), past(250)), 300, False),
-        ((past(250), past(250)), None, True),  # not known whether it gained: no
+        ((past(250), past(250)), None, True),  # watched, and it printed no step
         ((past(None), past(None)), 250, False),
         ((past(250, Cause.NODE_FAILURE), past(250)), 250, False),  # another cause in between
         ((past(250), past(250, Cause.NODE_FAILURE)), 250, False),
@@ -394,6 +436,29 @@ def test_upper_bound_of_restarts_is_the_smaller_of_site_and_comment(most: int, r
     assert ("Restarted 3 times" in plan.explanation) is held
 
 
-def test_refused_drain_stops_the_restart_too() -> None:
-    plan = decide(verdict(drain=("n1",)), limits=Limits(drain_count=0))
-    assert plan.refusal == "drain-budget" and plan.steps == ()
+def unseen(step_before: int | None, resumed: int | None = None) -> PastRestart:
+    return dataclasses.replace(past(step_before, resumed=resumed), observed=False)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "how"),
+    [
+        ((past(250), past(250)), {"last_step": None, "observed": False}),
+        ((past(250), past(250)), {"last_step": 250, "observed": False}),  # the daemon was away: it may have got further
+        ((past(250), unseen(250)), {"last_step": 250}),
+        ((past(250, resumed=100), past(250, resumed=200)), {"last_step": 250}),  # it left a later checkpoint
+    ],
+)
+def test_not_known_whether_it_gained_never_counts_against_a_job(
+    restarts: tuple[PastRestart, ...], how: dict[str, Any]
+) -> None:
+    assert kinds(decide(verdict(suspect=("n2",)), restarts=restarts, **how)) == RESTART
+
+
+def test_a_node_whose_record_cannot_be_read_is_left_alone_and_may_be_one_of_ours() -> None:
+    unread = dataclasses.replace(fleet(10), unread=(Unread("node", "n11", "why"),))
+    plan = decide(verdict(drain=("n11",)), fleet=unread, job=None)
+    assert plan.steps == () and "record of n11 cannot be read" in plan.explanation
+    assert "does not know n12" in decide(verdict(drain=("n12",)), fleet=unread, job=None).explanation
+    refused = decide(verdict(drain=("n1",)), fleet=unread, job=None, limits=Limits(drain_fraction=1.0, drain_count=1))
+    assert refused.refusal == "drain-budget" and "1 more cannot be read" in refused.explanation

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.adapters.rules_files import load_rules, rules_folder
+from sentinel.config.rules import Drain, Role
+from sentinel.config.rules_files import load_rules, rules_folder
+from sentinel.config.rules_toml import parse_rules
 from sentinel.errors import FileError
-from sentinel.model import Cause
-from sentinel.rules import Drain, Role
-from sentinel.rules_toml import parse_rules
+from sentinel.model.records import Cause, Source
 
 GOOD = """
 [[rule]]
@@ -61,6 +61,70 @@ def test_what_is_wrong_is_named(change: tuple[str, str], key: str, line: int | N
     assert error.fix
 
 
+ANCHORED = """
+[[rule]]
+id = "boiler"
+pattern = 'boiler pressure \\d{1,4}'
+form = "kernel"
+anchor.kernel = 'boiler\\d: '
+weights = { node_os_or_host = 2.0 }
+drain = "yes"
+match = ["boiler7: boiler pressure 12 is odd"]
+reject = ["boiler pressure unknown"]
+"""
+
+
+BY_XID = "anchor.kernel = 'boiler\\d: '\nweights = { node_os_or_host = 2.0 }\ndrain = \"yes\""
+
+
+def test_an_anchor_says_how_a_message_begins() -> None:
+    rule = parse_rules([("a.toml", ANCHORED)]).rules[0]
+    assert (rule.convicts, rule.anchors) == (True, {Source.KERNEL: r"(?:boiler\d: )"})
+    several = "anchor.kernel = ['boiler\\d: ', 'kettle ']\nanchor.slurm = 'boiler'"
+    both = ANCHORED.replace("anchor.kernel = 'boiler\\d: '", several)
+    assert parse_rules([("a.toml", both)]).rules[0].anchors == {
+        Source.KERNEL: r"(?:boiler\d: )|(?:kettle )", Source.SLURM: "(?:boiler)",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "line", "words"),
+    [
+        (("anchor.kernel = 'boiler\\d: '\n", ""), "anchor", 2, "can drain a node"),
+        (("anchor.kernel", "anchor.slurm"), "anchor", 2, "can drain a node"),
+        (('drain = "yes"', 'kind = "xid"'), "", None, ""),
+        ((BY_XID, 'kind = "xid"'), "anchor", 2, "can drain"),
+        (("anchor.kernel", "anchor.journal"), "anchor", 2, "not anchors by log"),
+        (("anchor.kernel = 'boiler\\d: '", "anchor = 'boiler'"), "anchor", 6, "not anchors by log"),
+        (("'boiler\\d: '", "[]"), "anchor.kernel", 6, "empty"),
+        (("'boiler\\d: '", "7"), "anchor.kernel", 6, "missing"),
+        (("'boiler\\d: '", "'boiler.*'"), "anchor.kernel", 6, "unbounded"),
+        (("'boiler\\d: '", "'(?i)boiler'"), "anchor.kernel", 6, "named groups"),
+        (("'boiler\\d: '", "'(?P<pid>boiler)'"), "anchor.kernel", 6, "named groups"),
+        (("'boiler\\d: '", "'\\S{1,40}'"), "anchor.kernel", 6, "begins with a name"),
+        (("'boiler\\d: '", "'[^\\n]{0,80}boiler|\\w{1,16}\\['"), "anchor.kernel", 6, "begins with a name"),
+        (("'boiler\\d: '", "'kettle'"), "anchor.kernel", 6, "no example"),
+        (('"boiler7: boiler', '"Mar  4 05:06:07 n7 alice[1]: boiler7: boiler'), "anchor.kernel", 6, "no example"),
+        (('form = "kernel"\nanchor.kernel = \'boiler\\d: \'', 'form = "program"'), "", None, ""),
+        (('form = "kernel"\nanchor.kernel = \'boiler\\d: \'', 'form = "fabric"'), "anchor", 2, "kernel log"),
+        (('form = "kernel"\nanchor.kernel = \'boiler\\d: \'', 'form = "slurm"'), "anchor", 2, "slurm log"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_can_drain_is_anchored_a_sites_too(
+    change: tuple[str, str], key: str, line: int | None, words: str
+) -> None:
+    text = ANCHORED.replace(*change)
+    assert text != ANCHORED
+    if not words:
+        assert parse_rules([], site=[("site.toml", text)]).rules
+        return
+    with pytest.raises(FileError) as caught:
+        parse_rules([], site=[("site.toml", text)])
+    error = caught.value
+    assert words in error.message and error.fix
+    assert (error.key, error.line) == (key, line)
+
+
 def test_broken_toml_names_the_line() -> None:
     with pytest.raises(FileError) as caught:
         parse_rules([("a.toml", "[[rule]]\nid = \n")])
@@ -76,13 +140,10 @@ def test_a_second_rule_with_the_same_id_is_refused_but_a_site_may_override() -> 
 
 
 def test_a_site_overrides_one_xid() -> None:
-    site = '[[xid]]\nnumber = 94\nname = "contained, and this site drains for it"\ncause = "gpu_memory_ecc"\ndrain = "yes"\n'
-    shipped = load_rules().xids[94]
-    assert shipped.drain is Drain.NO
+    site = '[[xid]]\nnumber = 94\nname = "contained, and ours for this site"\ncause = "gpu_memory_ecc"\nweight = 5.0\n'
     folder = sorted(rules_folder().glob("*.toml"))
     rules = parse_rules([(str(path), path.read_text()) for path in folder], site=[("site.toml", site)])
-    assert rules.xids[94].drain is Drain.YES
-    assert rules.xids[95].drain is Drain.YES
+    assert (rules.xids[94].weight, rules.xids[95].name) == (5.0, load_rules().xids[95].name)
 
 
 def test_the_shipped_rules_hold_their_examples_and_every_number_is_there() -> None:
@@ -90,10 +151,10 @@ def test_the_shipped_rules_hold_their_examples_and_every_number_is_there() -> No
     assert sorted(rules.xids) == list(range(1, 173))
     assert {cause for cause in Cause if cause is not Cause.UNKNOWN} == set(rules.causes)
     assert len(rules.rules) > 150
-    single = {number for number, entry in rules.xids.items() if entry.drain is Drain.YES}
+    single = {number for number in rules.xids if rules.convictions.xid(number) is Drain.YES}
     assert single == {48, 64, 79, 95, 140, 143}
     for number in (13, 31, 43, 69, 45):
-        assert rules.xids[number].drain is Drain.NO
+        assert rules.convictions.xid(number) is Drain.NO
     assert rules.xids[45].role is Role.CONSEQUENCE
 
 

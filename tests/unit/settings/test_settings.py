@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.agent.settings import AgentSettings
+from sentinel.config.settings import Mode, Settings, described, load
 from sentinel.errors import FileError
-from sentinel.settings import Mode, Settings, described, load
 
 
 def write(folder: Path, text: str | bytes) -> Path:
@@ -66,12 +66,12 @@ webhooks = ["http://a", "http://b"]
         ("[limits]\nzebra = 1\n", 2, "limits.zebra", "unknown key", "known here: drain_count"),
         ("\n[limitz]\na = 1\n", 2, "limitz", "unknown key", "did you mean 'limits'?"),
         ("limits.drain_cuont = 1\n", 1, "limits.drain_cuont", "unknown key", "drain_count"),
-        ('[limits]\ndrain_count = "8"\n', 2, "limits.drain_count", "must be int", "correct"),
+        ('[limits]\ndrain_count = "8"\n', 2, "limits.drain_count", "must be int", "without quotes"),
         ("[limits]\ndrain_count = 8.0\n", 2, "limits.drain_count", "must be int", "correct"),
         ("[limits]\ndrain_count = true\n", 2, "limits.drain_count", "must be int", "correct"),
         ("[recovery]\nopt_in = 1\n", 2, "recovery.opt_in", "must be bool", "correct"),
         ("cluster = 3\n", 1, "cluster", "must be str", "correct"),
-        ('[slurm]\ndeadline_s = "1"\n', 2, "slurm.deadline_s", "must be float", "correct"),
+        ('[slurm]\ndeadline_s = "1"\n', 2, "slurm.deadline_s", "has no unit", "1s, 1min or 1h"),
         ("[limits]\ndrain_count = -1\n", 2, "limits.drain_count", "-1 is below 0 nodes", "at least 0"),
         ("[judgement]\nact_confidence = 1.5\n", 2, "judgement.act_confidence", "above 1.0", "at most 1.0"),
         ("[judgement]\nact_confidence = nan\n", 2, "judgement.act_confidence", "nan", "at least"),
@@ -79,7 +79,7 @@ webhooks = ["http://a", "http://b"]
         ('[daemon]\nstate = "/x"\n[slurm]\nreconcile_s = 0\n', 4, "slurm.reconcile_s", "below", "at least"),
         ("limits = 3\n", 1, "limits", "is a section", "[limits]"),
         ("[daemon]\noperators = 3\n", 2, "daemon.operators", "is a list", "operators = [...]"),
-        ('[daemon]\noperators = [1, "a"]\n', 2, "daemon.operators", "must be int", "correct"),
+        ("[daemon]\noperators = [1, 1.5]\n", 2, "daemon.operators", "must be int", "correct"),
         ('[modes.default]\ndrain = "yes"\n', 2, "modes.default.drain", "'yes'", '"observe" or "act"'),
         ('[modes.partitions."a b"]\ndrain = "on"\n', 2, "modes.partitions.a b.drain", "'on'", '"act"'),
         ("[modes]\npartitions = 1\n", 2, "modes.partitions", "is a table", "[modes.partitions.NAME]"),
@@ -133,3 +133,42 @@ def test_defaults_keep_their_own_bounds(kind: type[object], tmp_path: Path) -> N
     """What ``described`` prints can be written into a file and read back."""
     lines = [f"{key} = {json.dumps(default)}" for key, default, *_ in described(kind) if default is not None]
     assert load(write(tmp_path, "\n".join(lines)), kind) == kind()
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "name", "value"),
+    [
+        ('[recovery]\nconfirm_s = "10min"', "recovery", "confirm_s", 600.0),
+        ('[recovery]\nconfirm_s = "1h30min"', "recovery", "confirm_s", 5400.0),
+        ('[recovery]\nrestore_bytes_per_s = "2GB/s"', "recovery", "restore_bytes_per_s", 2e9),
+        ('[daemon]\nretention_days = "52w"', "daemon", "retention_days", 364.0),
+        ('[daemon]\nstore_bytes = "8GiB"', "daemon", "store_bytes", 8 << 30),
+        ('[diagnostics]\ndeadline_s = ["2min", 90, "2.5h"]', "diagnostics", "deadline_s", [120.0, 90.0, 9000.0]),
+    ],
+)  # fmt: skip
+def test_quantities_with_their_units(tmp_path: Path, text: str, section: str, name: str, value: object) -> None:
+    made = getattr(getattr(load(write(tmp_path, text), Settings), section), name)
+    assert made == value and type(made) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[recovery]\nconfirm_s = "10"', "has no unit"),
+        ('[recovery]\nconfirm_s = "10 parsecs"', "unknown unit"),
+        ('[recovery]\nconfirm_s = "0.1s"', "is below 1"),
+        ('[daemon]\nstore_bytes = "10min"', "unknown unit of bytes"),
+        ('[limits]\ndrain_count = "8"', "must be int"),
+        ('[limits]\ndrain_fraction = "10%"', "must be float"),
+        ('[daemon]\nstore_bytes = "4097.5 B"', "no whole number of bytes"),
+    ],
+)
+def test_quantities_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
+    error = refused(tmp_path, text)
+    assert words in error.message and error.line == 2
+
+
+def test_operators_by_uid_account_and_group(tmp_path: Path) -> None:
+    made = load(write(tmp_path, '[daemon]\noperators = [1001, "ada", "%hpc-ops"]'), Settings)
+    assert made.daemon.operators == [1001, "ada", "%hpc-ops"]
+    assert "must be" in refused(tmp_path, "[daemon]\noperators = [1.5]").message

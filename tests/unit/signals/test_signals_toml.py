@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.signals_files import load_signals
+from sentinel.config.signals_files import load_signals
+from sentinel.config.signals_toml import parse_signals
 from sentinel.errors import FileError
-from sentinel.model import Cause, Scope
-from sentinel.signals_toml import parse_signals
+from sentinel.model.records import Cause, Scope
 
 GOOD = """\
 # storage

@@ -56,6 +56,18 @@ def test_a_part_of_a_batch_may_be_acknowledged(tmp_path: Path) -> None:
     assert spool.pending == 2
 
 
+def test_up_to_which_number_the_daemon_has_everything(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    assert spool.acknowledged == 0
+    numbers = [spool.append(number) for number in range(5)]
+    assert spool.acknowledged == 0
+    items = spool.batch(3)
+    spool.acknowledge(items[-1].number)
+    assert spool.acknowledged == numbers[2]
+    drained(spool)
+    assert spool.acknowledged == numbers[-1] and Spool(tmp_path).acknowledged == numbers[-1]
+
+
 def test_what_was_not_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
     before = Spool(tmp_path, segment_bytes=64)
     for number in range(10):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from sentinel.model import Cause, Result, Source, StepKind
+from sentinel.model.records import Cause, Result, Source, StepKind
 from sentinel.telemetry import Telemetry
 
 
@@ -12,7 +12,7 @@ def test_every_series_is_there_at_zero() -> None:
     registry = CollectorRegistry()
     Telemetry(registry)
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
-    assert all(line.endswith(" 0.0") for line in lines if "_created" not in line)
+    assert all(line.endswith(" 0.0") for line in lines) and not any("_created" in line for line in lines)
     assert all(line.startswith("sentinel_") for line in lines)
     values = {line.split(" ")[0] for line in lines}
     assert {f'sentinel_evidence_total{{source="{source}"}}' for source in Source} <= values

@@ -1,0 +1,221 @@
+"""The command ``dcgmi``: diagnostics, and telemetry where there are no bindings. Every call has a deadline.
+
+A ``dcgmi`` that finds no host engine starts one inside itself and answers for that one, so the engine is looked for first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sentinel.errors import ProtocolError, Timeout, Unavailable
+
+_CONNECT_S = 2.0
+_LINE = re.compile(r"^GPU\s+(\d+)\s+(.*)$")
+_FIELD = re.compile(r"^\S.*?\s(\d{1,5})\s*$", re.M)  # long name, short name, number
+_OTHERS = re.compile(r"^\d+ (?!GPU)\S+ found\.", re.M)  # switches, adapters and CPUs come behind the GPUs
+_IDENTITY = re.compile(r"^\|\s*(\d*)\s*\|\s*(Status|Name|PCI Bus ID|Device UUID|Error|Return):\s*(.*?)\s*\|$")
+_COUNT = re.compile(r"^(\d+) GPUs? found", re.M)
+_NOT_ALL = "Use -a flag to show all GPUs"  # since 4.6, where some are not active
+_LAST_KNOWN = " (last known)"
+# Words of ``discovery -l -a`` (4.6) by GetGpuStatus; without one a GPU is listed as active.
+_STATUS = {"OK": 1, "UNSUPPORTED": 2, "INACCESSIBLE": 3, "LOST": 4, "FAKE": 5, "DISABLED": 6, "DETACHED": 7}
+
+
+class Dcgmi:
+    """Runs the command against a host engine that must be there.
+
+    Args:
+        command: name or path of ``dcgmi``.
+        host: TCP address of the engine; ``socket`` instead for a unix socket.
+    """
+
+    def __init__(self, command: str, *, host: str = "", socket: str = "") -> None:
+        self.command = command
+        self.host = host
+        self.socket = socket
+        self._known_fields: set[int] | None = None
+
+    @property
+    def where(self) -> str:
+        return f"unix://{self.socket}" if self.socket else self.host
+
+    def check(self) -> None:
+        """Raises Unavailable when no host engine listens."""
+        try:
+            if self.socket:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                    connection.settimeout(_CONNECT_S)
+                    connection.connect(self.socket)
+            else:
+                name, _, port = self.host.rpartition(":")
+                socket.create_connection((name or "127.0.0.1", int(port)), timeout=_CONNECT_S).close()
+        except (OSError, ValueError) as error:
+            raise Unavailable(
+                f"no DCGM host engine on {self.where}: {error}", fix="start nvidia-dcgm.service"
+            ) from error
+
+    def run(self, arguments: Sequence[str], deadline_s: float) -> tuple[int, bytes]:
+        """Exit status and output.
+
+        Raises:
+            Unavailable: no such command. Timeout: late; its processes were killed, not waited for.
+        """
+        command = [self.command, *arguments, "--host", self.where]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_us,  # noqa: PLW1509 - one call into a library that is loaded before
+            )
+        except OSError as error:
+            raise Unavailable(f"{self.command}: {error.strerror}", fix="install DCGM, or set dcgm.dcgmi") from error
+        assert process.stdout is not None
+        output, end_s = b"", time.monotonic() + deadline_s
+        descriptor = process.stdout.fileno()
+        os.set_blocking(descriptor, False)
+        while (left_s := end_s - time.monotonic()) > 0:
+            if select.select([descriptor], [], [], min(left_s, 0.5))[0]:
+                more = os.read(descriptor, 1 << 16)
+                output += more
+                if not more and (status := _status(process, end_s)) is not None:
+                    process.stdout.close()
+                    return status, output
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that stands in the driver is left behind
+            process.wait(timeout=0.5)
+        raise Timeout(f"dcgmi {arguments[0]} did not end within {deadline_s:g} s and was killed")
+
+    def diagnose(
+        self, level: int, gpus: Sequence[int] | None, *, parameters: str = "", deadline_s: float
+    ) -> tuple[int, bytes]:
+        """Exit status and output of a diagnostic by the host engine.
+
+        Raises:
+            Unavailable: the engine is not there before, or not any more after it: then ``dcgmi`` may have started one
+            inside itself, which tests and passes what it finds. Timeout: as ``run``.
+        """
+        self.check()
+        chosen = ["-i", ",".join(map(str, gpus))] if gpus is not None else []
+        more = ["-p", parameters] if parameters else []
+        made = self.run(["diag", "-r", str(level), "-j", *chosen, *more], deadline_s)
+        self.check()
+        return made
+
+    def stop_diagnostic(self, deadline_s: float) -> bool:
+        """Stop a diagnostic that goes on in the engine after its client is gone; True when it said so."""
+        environment = {**os.environ, "DCGMI_STOP_DIAG_HOSTNAME": self.where}
+        try:
+            done = subprocess.run(
+                [self.command, "diag"], env=environment, capture_output=True, timeout=deadline_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        except OSError as error:
+            raise Unavailable(f"{self.command}: {error.strerror}") from error
+        return done.returncode == 0
+
+    def gpus(self, deadline_s: float = 15.0) -> list[dict[str, Any]]:
+        """Id, status, uuid and pci of every GPU; before 4.6 ``dcgmi`` does not say which are lost.
+
+        Raises:
+            Unavailable: the list is not whole. The exit status alone says little: where an optional module (NvSwitch,
+            sysmon) is missing, all GPUs are listed and it is 223.
+        """
+        status, output = self.run(["discovery", "-l"], deadline_s)
+        text = output.decode("utf-8", "replace")
+        if _NOT_ALL in text:
+            status, output = self.run(["discovery", "-l", "-a"], deadline_s)
+            text = output.decode("utf-8", "replace")
+        found: list[dict[str, Any]] = []
+        for line in _OTHERS.split(text)[0].splitlines():
+            match = _IDENTITY.match(line)
+            if match is None:
+                continue
+            number, name, value = match.groups()
+            if number:
+                found.append({"id": int(number), "status": 1})
+            if found and name == "Status":
+                found[-1]["status"] = _STATUS.get(value.upper(), 0)
+            if found and name == "PCI Bus ID":
+                found[-1]["pci"] = value.removesuffix(_LAST_KNOWN)
+            if found and name == "Device UUID":
+                found[-1]["uuid"] = value
+            if found and name in ("Error", "Return"):  # no attributes, and why
+                found[-1]["status"] = _STATUS["LOST"] if value == "GPU is lost" else 0
+        count = _COUNT.search(text)
+        if count is None or int(count[1]) != len(found):
+            raise Unavailable(f"dcgmi discovery: exit status {status}: {text.strip()[:200]}")
+        return found
+
+    def sample(self, fields: Sequence[int], deadline_s: float = 15.0) -> dict[str, Any]:
+        """The newest value of each field by one round of ``dcgmi dmon``; the last Xid stands in for events."""
+        gpus = self.gpus(deadline_s)
+        known = self.known_fields(deadline_s)
+        wanted = [number for number in (230, *fields) if number in known]
+        status, output = self.run(["dmon", "-e", ",".join(map(str, wanted)), "-c", "1"], deadline_s)
+        if status != 0:
+            raise Unavailable(f"dcgmi dmon: exit status {status}: {output.decode('utf-8', 'replace').strip()[:200]}")
+        rows = {}
+        for line in output.decode("utf-8", "replace").splitlines():
+            match = _LINE.match(line)
+            if match:
+                values = match[2].split()
+                if len(values) != len(wanted):
+                    raise ProtocolError(f"dcgmi dmon: {len(values)} columns for {len(wanted)} fields")
+                rows[int(match[1])] = dict(zip(wanted, map(_value, values), strict=True))
+        for gpu in gpus:
+            gpu["fields"] = {str(number): value for number, value in rows.get(gpu["id"], {}).items() if number != 230}
+        return {"gpus": gpus, "last_xids": {gpu: row[230] for gpu, row in rows.items() if row.get(230) is not None}}
+
+    def known_fields(self, deadline_s: float = 15.0) -> set[int]:
+        """Numbers of the fields that this release has: one that it has not makes ``dmon`` refuse all of them."""
+        if self._known_fields is None:
+            status, output = self.run(["dmon", "-l"], deadline_s)
+            found = {int(number) for number in _FIELD.findall(output.decode("utf-8", "replace"))}
+            if status != 0 or not found:
+                raise ProtocolError(f"dcgmi dmon -l: exit status {status}, no fields in what it says")
+            self._known_fields = found
+        return self._known_fields
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_us() -> None:
+    """In the new process: when the probe is killed, its command goes too, although it has a session of its own."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _status(process: subprocess.Popen[bytes], end_s: float) -> int | None:
+    """Exit status of a process that closed its output and is about to end."""
+    try:
+        return process.wait(timeout=max(0.05, min(5.0, end_s - time.monotonic())))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _value(text: str) -> float | int | str | None:
+    if text == "N/A":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return text

@@ -1,0 +1,1 @@
+"""The host of one node: kernel log, journal, followed files, /sys and /proc, disks. Nothing is judged."""

@@ -1,0 +1,1 @@
+"""Receivers of notices. Each delivers once; what can be tried again raises ``Unavailable``, what cannot ``Refused``."""

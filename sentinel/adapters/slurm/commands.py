@@ -1,0 +1,183 @@
+"""Slurm through its own commands: squeue, sinfo and scontrol. Works with every release that Sentinel supports.
+
+Reading takes JSON (squeue and sinfo from 21.08 on, scontrol from 23.02 on; sinfo of newer releases merges nodes, so
+scontrol is asked there). The text form of scontrol is not read where users' words are in it: a job name may hold spaces,
+newlines and "JobState=FAILED".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from sentinel.adapters.slurm.parse import Record, fleet_of, job_of, node_of, record_of, records
+from sentinel.adapters.slurm.process import Answer, Asked, Commands, SlurmSaidNo, error_from, untold
+from sentinel.adapters.slurm.writer import Writer
+from sentinel.errors import ProtocolError, Unavailable
+from sentinel.model.records import Fleet, JobView, NodeView
+from sentinel.text import text_of
+
+SCONTROL_JSON = (23, 2)  # first release whose scontrol knows --json
+_RELEASE = re.compile(r"(\d+)\.(\d+)\S*")
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class CommandReader:
+    """``SlurmReader`` over Slurm's commands.
+
+    Args:
+        bin: folder of the commands (several separated by ``:``); None takes them from PATH.
+        environment: added to ours for the commands, e.g. ``{"SLURM_CONF": ...}``.
+        deadline_s: for one command.
+        now: aware UTC; the time that a snapshot carries is that of its first request.
+    """
+
+    def __init__(
+        self,
+        *,
+        bin: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        deadline_s: float = 10.0,
+        now: Callable[[], datetime] = _utc_now,
+        asked: Asked = untold,
+    ) -> None:
+        self._commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
+        self._now = now
+        self._client: tuple[int, int] | None = None
+
+    async def fleet(self) -> Fleet:
+        """Two commands, whatever the size."""
+        at = self._now()
+        return fleet_of(at, await self._nodes(), await self._jobs())
+
+    async def node(self, name: str) -> NodeView | None:
+        if not _NODE_NAME.match(name):
+            return None
+        return node_of(await self._nodes(name), name)
+
+    async def job(self, job: int) -> JobView | None:
+        return job_of(await self.job_record(job))
+
+    async def job_record(self, job: int) -> Record | None:
+        """The job as Slurm's JSON has it; None when slurmctld does not know it."""
+        return record_of(await self._jobs(job), job)
+
+    async def version(self) -> str:
+        said = text_of(await self._ask("scontrol", "show", "config"))
+        found = re.search(r"^SLURM_VERSION\s*=\s*(\S+)\s*$", said, re.MULTILINE)
+        if found is None:
+            raise Unavailable("scontrol show config names no SLURM_VERSION")
+        return found[1]
+
+    async def booted_at(self) -> datetime | None:
+        """When slurmctld was started; None if it does not say."""
+        said = text_of(await self._ask("scontrol", "show", "config"))
+        found = re.search(r"^BOOT_TIME\s*=\s*(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\s*$", said, re.MULTILINE)
+        return datetime.fromisoformat(f"{found[1]}+00:00") if found is not None else None  # asked with TZ=UTC
+
+    async def _nodes(self, name: str | None = None) -> list[Record]:
+        if await self._client_release() >= SCONTROL_JSON:
+            command = ["scontrol", "--json", "--all", "show", "nodes", *([name] if name else [])]
+        else:
+            command = ["sinfo", "--json", "--all", *([f"--nodes={name}"] if name else [])]
+        try:
+            return await self._records(command, "nodes")
+        except SlurmSaidNo as no:
+            if name and no.answer is Answer.NO_NODE:
+                return []
+            raise _unexpected(no) from no
+
+    async def _jobs(self, job: int | None = None) -> list[Record]:
+        if await self._client_release() >= SCONTROL_JSON:
+            command = ["scontrol", "--json", "--all", "show", "jobs", *([f"{job}"] if job is not None else [])]
+        else:  # squeue of these releases gives all jobs in JSON, whatever it is asked for
+            command = ["squeue", "--json", "--all", "--states=all"]
+        try:
+            return await self._records(command, "jobs")
+        except SlurmSaidNo as no:
+            if job is not None and no.answer is Answer.NO_JOB:
+                return []
+            raise _unexpected(no) from no
+
+    async def _records(self, command: list[str], key: str) -> list[Record]:
+        """With status 0 and an empty list sinfo of 22.05 answers when munge is away: only the words tell."""
+        output, said = await self._commands.run_both(*command)
+        try:
+            return records(output, key)
+        except ProtocolError as error:
+            complaint = error_from(said) if said else None
+            if isinstance(complaint, Unavailable | SlurmSaidNo):
+                raise complaint from error
+            raise Unavailable(f"{command[0]}: {error.message}") from error
+
+    async def _ask(self, program: str, *arguments: str) -> bytes:
+        try:
+            return await self._commands.run(program, *arguments)
+        except SlurmSaidNo as no:
+            raise _unexpected(no) from no
+
+    async def _client_release(self) -> tuple[int, int]:
+        """Release of the commands (no request): it decides who speaks JSON."""
+        if self._client is None:
+            said = text_of(await self._ask("scontrol", "--version"))
+            found = _RELEASE.search(said)
+            if found is None:
+                raise Unavailable(f"scontrol --version says {said!r:.80}")
+            self._client = (int(found[1]), int(found[2]))
+        return self._client
+
+
+class CommandVerbs:
+    """The single requests of the writer, each one scontrol."""
+
+    def __init__(self, reader: CommandReader, commands: Commands) -> None:
+        self._reader = reader
+        self._commands = commands
+        self.node = reader.node
+        self.job_record = reader.job_record
+
+    async def set_node(self, node: str, state: str, reason: str | None) -> None:
+        words = [f"Reason={reason}"] if reason is not None else []
+        await self._commands.run("scontrol", "update", f"NodeName={node}", f"State={state}", *words)
+
+    async def requeue_hold(self, job: str) -> None:
+        await self._commands.run("scontrol", "requeuehold", job)
+
+    async def hold(self, job: str) -> None:
+        await self._commands.run("scontrol", "uhold", job)  # its user may release it, too
+
+    async def release(self, job: str) -> None:
+        await self._commands.run("scontrol", "release", job)
+
+    async def set_job(self, job: str, fields: Mapping[str, str]) -> None:
+        pairs = [f"{key}={value}" for key, value in fields.items()]
+        await self._commands.run("scontrol", "update", f"JobId={job}", *pairs)
+
+    async def notify(self, job: str, text: str) -> None:
+        await self._commands.run("scontrol", "notify", job, text)
+
+
+class CommandWriter(Writer):
+    """``SlurmWriter`` over scontrol; same arguments as ``CommandReader``."""
+
+    def __init__(
+        self,
+        *,
+        bin: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        deadline_s: float = 10.0,
+        asked: Asked = untold,
+    ) -> None:
+        reader = CommandReader(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
+        commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
+        super().__init__(CommandVerbs(reader, commands))
+
+
+def _unexpected(no: SlurmSaidNo) -> Unavailable:
+    """A refusal of a question says nothing: the answer is not known."""
+    return Unavailable(f"Slurm did not answer the question: {no.message}")

@@ -1,0 +1,30 @@
+"""Chooses the access to Slurm once, at start: pyslurm if it imports and matches the release, else Slurm's commands."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from sentinel.adapters.slurm import pyslurm_reader
+from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
+from sentinel.adapters.slurm.process import Asked, untold
+from sentinel.config.settings import Slurm
+from sentinel.ports import SlurmReader, SlurmWriter
+
+
+def connect(settings: Slurm, asked: Asked = untold) -> tuple[SlurmReader, SlurmWriter, str]:
+    """Reader, writer, and in words which way was chosen and why. ``asked`` is told of each request."""
+    environment = {"SLURM_CONF": settings.conf} if settings.conf else {}
+    folder = settings.bin or None
+    version, why_not = "", "pyslurm is not installed"
+    if find_spec("pyslurm") is not None:  # not imported here: libslurm may end the process that loads it
+        version, why_not = pyslurm_reader.probe(environment, settings.deadline_s)
+    if version:
+        reader, writer, _ = pyslurm_reader.connect(
+            bin=folder, environment=environment, deadline_s=settings.deadline_s, asked=asked
+        )
+        return reader, writer, f"pyslurm {version}; job updates through scontrol"
+    return (
+        CommandReader(bin=folder, environment=environment, deadline_s=settings.deadline_s, asked=asked),
+        CommandWriter(bin=folder, environment=environment, deadline_s=settings.deadline_s, asked=asked),
+        f"Slurm's commands ({why_not})",
+    )

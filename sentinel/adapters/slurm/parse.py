@@ -1,0 +1,351 @@
+"""Slurm's JSON → ``NodeView`` and ``JobView``. Pure; parses by presence, because the shapes differ between releases.
+
+A number is a number, null, or ``{"set", "infinite", "number"}``; a state is "mixed", "MIXED+DRAIN", or a list; an exit
+code is a wait status or ``{"return_code", "signal"}``; node flags are a list of their own (22.05) or part of the state.
+Text of users (job names, comments, paths) comes out of JSON strings and is never split again, so it cannot forge a key;
+bytes in it that are no text are made plain in the views (``sentinel.text``), so it cannot spoil the answer either.
+
+A record that cannot be read is left out with its reason and stays *not known* (``Fleet.unread``): it hides no other one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sentinel.adapters.slurm.hostlist import expand
+from sentinel.adapters.slurm.pyslurm_child import UNREAD
+from sentinel.errors import ProtocolError, Unavailable
+from sentinel.model.records import Fleet, JobView, NodeView, Unread, utc
+from sentinel.text import json_with_bytes, plain
+
+T = TypeVar("T", NodeView, JobView)
+Record = Mapping[str, Any]
+
+BASE_NODE_STATES = ("down", "error", "future", "allocated", "mixed", "idle", "unknown")
+ENDED = frozenset(
+    {
+        "completed", "cancelled", "failed", "timeout", "node_fail", "preempted", "boot_fail", "deadline", "out_of_memory",
+        "revoked",
+    }
+)  # fmt: skip
+# Flags beside a base state, the one that tells most first: what a job is doing hides what it was.
+JOB_FLAGS_FIRST = ("completing", "stage_out", "stopped", "suspended", "special_exit", "configuring")
+WAITING = frozenset(
+    {"pending", "completing", "special_exit", "requeued", "requeue_hold", "requeue_fed", "resv_del_hold"}
+)
+NOT_VALUES = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF, 0xFFFE, 0xFFFF})
+LAST_TIME_S = 0xFFFFFFF0  # Slurm marks "no time" with values from here on, and adds to them
+
+_NODE_FLAGS = {
+    "drained": "drain",
+    "draining": "drain",
+    "no_respond": "not_responding",
+    "maint": "maintenance",
+    "powering_down": "power_down",
+    "powered_off": "powered_down",
+    "res": "reserved",
+}
+_GPU = re.compile(r"gpu(?::[^:(),]+)*?(?::([0-9]{1,12})([KMG]?))?(?:\([^)]*\))?\Z")
+_FACTORS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def records(text: bytes | str, key: str) -> list[Record]:
+    """The list under ``key`` ("jobs", "nodes") of an answer. What is no record in it is given as one without a name.
+
+    Raises:
+        ProtocolError: not JSON, cut off, or without that list.
+    """
+    try:
+        answer = json_with_bytes(text)
+    except ValueError as error:
+        raise ProtocolError(f"Slurm's answer is not JSON ({error!s:.200})") from error
+    found = answer.get(key) if isinstance(answer, dict) else None
+    if not isinstance(found, list):
+        raise ProtocolError(f"Slurm's answer has no list {key!r}")
+    errors = answer.get("errors")
+    if errors:  # sinfo of 22.05 ends with status 0 and an empty list when it is refused
+        raise ProtocolError(f"Slurm's answer carries errors: {errors!r:.200}")
+    return [item if isinstance(item, dict) else {"no record": item} for item in found]
+
+
+def fleet_of(at: datetime, nodes: Sequence[Record], jobs: Sequence[Record]) -> Fleet:
+    """One snapshot out of two answers; records that cannot be read are in its ``unread``.
+
+    Raises:
+        Unavailable: no node at all, or none that can be read: a cluster without nodes is one that hides them from us.
+    """
+    seen, strange = _read(nodes, node_view, "node", "name")
+    known, odd = _read(jobs, job_view, "job", "job_id")
+    if not seen:
+        why = f"Slurm's answer cannot be read: {strange[0].reason}" if strange else "Slurm shows no node at all"
+        raise Unavailable(why, fix="check PrivateData in slurm.conf and the rights of this account")
+    return Fleet(
+        at=at,
+        nodes={node.name: node for node in seen},
+        jobs={job.id: job for job in known},
+        unread=(*strange, *odd),
+    )
+
+
+def _read(found: Sequence[Record], view: Callable[[Record], T], what: str, key: str) -> tuple[list[T], list[Unread]]:
+    """What can be read of ``found``, and what cannot."""
+    seen, unread = [], []
+    for record in found:
+        try:
+            seen.append(view(record))
+        except ProtocolError as error:
+            unread.append(Unread(what, _name(record, key), error.message))
+    return seen, unread
+
+
+def _name(record: Record, key: str) -> str:
+    """The id of a job or the name of a node; empty when the record has none."""
+    value = record.get(key)
+    if key == "job_id":
+        job = whole(value)
+        return "" if job is None else f"{job}"
+    return plain(value) if isinstance(value, str) else ""
+
+
+def node_of(found: Sequence[Record], name: str) -> NodeView | None:
+    """The named node among records.
+
+    Raises:
+        Unavailable: its record cannot be read, or may be one that has no name.
+    """
+    record = _named(found, "name", name)
+    try:
+        return node_view(record) if record is not None else None
+    except ProtocolError as error:
+        raise Unavailable(f"Slurm's record of node {name} cannot be read: {error.message}") from error
+
+
+def record_of(found: Sequence[Record], job: int) -> Record | None:
+    """The record of a job among records.
+
+    Raises:
+        Unavailable: it may be one that has no id.
+    """
+    return _named(found, "job_id", f"{job}")
+
+
+def _named(found: Sequence[Record], key: str, name: str) -> Record | None:
+    names = [_name(record, key) for record in found]
+    if name in names:
+        return found[names.index(name)]
+    if "" in names:
+        raise Unavailable(f"Slurm's answer has a record without {key}: whether {name} is there is not known")
+    return None
+
+
+def job_of(record: Record | None) -> JobView | None:
+    """The job of a record; raises Unavailable when it cannot be read."""
+    try:
+        return job_view(record) if record is not None else None
+    except ProtocolError as error:
+        raise Unavailable(f"Slurm's answer cannot be read: {error.message}") from error
+
+
+def node_view(record: Record) -> NodeView:
+    """Raises ProtocolError for a record that has no name."""
+    _require_read(record)
+    name = record.get("name")
+    if not isinstance(name, str) or not name:
+        raise ProtocolError(f"node without a name: {record!r:.200}")
+    words = [*_words(record.get("state")), *_words(record.get("state_flags"))]
+    flags = {_NODE_FLAGS.get(word, word) for word in words if word not in BASE_NODE_STATES}
+    return NodeView(
+        name=plain(name),
+        state=next((word for word in words if word in BASE_NODE_STATES), "unknown"),
+        flags=frozenset(flags),
+        reason=text_of(record.get("reason")),
+        partitions=_names(record.get("partitions")),
+        address=text_of(record.get("address")),
+        port=whole(record.get("port")),
+        gpus=gpu_count(record["gres"]) if isinstance(record.get("gres"), str) else None,
+        topology=text_of(record.get("topology")),
+    )
+
+
+def job_view(record: Record) -> JobView:
+    """Raises ProtocolError for a record that has no id, or names nodes in a form that is none."""
+    _require_read(record)
+    job = whole(record.get("job_id"))
+    if job is None:
+        raise ProtocolError(f"job without an id: {record!r:.200}")
+    state = job_state(record.get("job_state"))
+    ended = state in ENDED
+    reason = text_of(record.get("state_reason"))
+    code, signal = exit_of(record.get("exit_code")) if ended else (None, None)
+    uid = whole(record.get("user_id"))
+    return JobView(
+        id=job,
+        state=state,
+        user=text_of(record.get("user_name")),
+        uid=uid,
+        name=text_of(record.get("name")),
+        partition=text_of(record.get("partition")),
+        nodes=_names(record.get("nodes")),
+        batch_host=text_of(record.get("batch_host")),
+        restarts=whole(record.get("restart_cnt")) or 0,
+        reason="" if reason == "None" else reason,
+        held=_held(state, reason, record.get("priority")),
+        hold_kept=state in {"running", "suspended"} and whole(record.get("priority")) == 0,
+        comment=text_of(record.get("comment")),
+        admin_comment=text_of(record.get("admin_comment")),
+        stdout=stdout_of(record),
+        excluded=_names(record.get("excluded_nodes")),
+        required=_names(record.get("required_nodes")),
+        node_count=whole(record.get("node_count")),
+        exit_code=code,
+        exit_signal=signal,
+        requeue=record["requeue"] if isinstance(record.get("requeue"), bool) else None,
+        submitted_at=time_of(record.get("submit_time")),
+        # Slurm keeps its forecast in the same fields: a waiting job has not started, a running one has not ended.
+        started_at=None if state in {"pending", "special_exit"} else time_of(record.get("start_time")),
+        ended_at=time_of(record.get("end_time")) if ended else None,
+        eligible_at=time_of(record.get("eligible_time")),
+        suspended_at=time_of(record.get("suspend_time")),
+    )
+
+
+def _require_read(record: Record) -> None:
+    if isinstance(why := record.get(UNREAD), str):
+        raise ProtocolError(why)
+
+
+def job_state(value: object) -> str:
+    """One word out of "RUNNING", "PENDING,COMPLETING" or ["RUNNING", "CONFIGURING"]."""
+    words = _words(value)
+    for flag in JOB_FLAGS_FIRST:
+        if flag in words:
+            # Its nodes are being prepared (Prolog): the job holds them, so it counts as running.
+            return "running" if flag == "configuring" else flag
+    return words[0] if words else "unknown"
+
+
+def array_spec(record: Record) -> str:
+    """How scontrol must be told this one job: the id of an array's last task is also the id of the whole array."""
+    array, task = whole(record.get("array_job_id")), whole(record.get("array_task_id"))
+    job = whole(record.get("job_id"))
+    return f"{array}_{task}" if array and task is not None else f"{job}"
+
+
+def het_leader(record: Record) -> int | None:
+    """Id of the leader when the job is a component of a heterogeneous one; requeue acts on the leader only."""
+    leader = whole(record.get("het_job_id"))
+    return leader if leader and leader != whole(record.get("job_id")) else None
+
+
+def whole(value: object) -> int | None:
+    """An integer in any of Slurm's shapes; None for "not set", infinite, or Slurm's own marks for these."""
+    if isinstance(value, dict):
+        if not value.get("set", True) or value.get("infinite", False):
+            return None
+        value = value.get("number")
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value in NOT_VALUES:
+        return None
+    return value
+
+
+def text_of(value: object) -> str:
+    return plain(_raw(value))
+
+
+def _raw(value: object) -> str:
+    """As Slurm keeps it: in a file's name a backslash of a user means something, one of an escape does not."""
+    return value if isinstance(value, str) and value not in {"(null)", "N/A"} else ""
+
+
+def time_of(value: object) -> datetime | None:
+    seconds = whole(value)
+    return utc(seconds) if seconds is not None and 0 < seconds < LAST_TIME_S else None
+
+
+def exit_of(value: object) -> tuple[int | None, int | None]:
+    """(exit code, signal); both None when not known. A number is a wait status as waitpid gives it."""
+    if isinstance(value, dict) and "return_code" in value:
+        signal = value.get("signal")
+        number = signal.get("signal_id", signal.get("id")) if isinstance(signal, dict) else signal
+        code, by = whole(value.get("return_code")), whole(number)
+        return (code or 0, by or 0) if code is not None or by is not None else (None, None)
+    status = whole(value)
+    if status is None:
+        return None, None
+    return (status >> 8) & 0xFF, status & 0x7F
+
+
+def gpu_count(gres: str) -> int:
+    """GPUs in ``gpu:8``, ``gpu:h100:8(S:0-1),nvme:1`` or ``gpu:a:4,gpu:b:4``; 0 when there are none."""
+    total = 0
+    for item in re.split(r",(?![^(]*\))", gres):
+        match = _GPU.match(item.strip().removeprefix("gres:").removeprefix("gres/"))
+        if match:
+            total += int(match[1]) * _FACTORS[match[2]] if match[1] else 1
+    return total
+
+
+def stdout_of(record: Record) -> str:
+    """Path of the job's log with its ``%`` patterns filled in; empty when not known (an interactive job has none)."""
+    expanded = _raw(record.get("stdout_expanded"))
+    pattern = expanded or _raw(record.get("standard_output"))
+    if not pattern:
+        if record.get("batch_flag") is not True:
+            return ""
+        pattern = "slurm-%A_%a.out" if whole(record.get("array_task_id")) is not None else "slurm-%j.out"
+    path = pattern if expanded else _fill(pattern, record)
+    folder = _raw(record.get("current_working_directory"))
+    return plain(path if path.startswith("/") or not folder else f"{folder.rstrip('/')}/{path}")
+
+
+def _fill(pattern: str, record: Record) -> str:
+    """Filename patterns of sbatch(1). A backslash anywhere switches them off."""
+    if "\\" in pattern:
+        return pattern.replace("\\", "")
+    job = whole(record.get("job_id"))
+    array = whole(record.get("array_job_id")) or job
+    task = whole(record.get("array_task_id"))
+    values = {
+        "A": f"{array}",
+        "a": f"{task if task is not None else 4294967294}",
+        "j": f"{job}",
+        "J": f"{job}",
+        "n": "0",
+        "N": _raw(record.get("batch_host")).split(".")[0],
+        "s": "batch",
+        "t": "0",
+        "u": _raw(record.get("user_name")),
+        "x": _raw(record.get("name")),
+        "%": "%",
+    }
+
+    def fill(match: re.Match[str]) -> str:
+        value = values.get(match[2])
+        if value is None:
+            return match[0]
+        return value.zfill(min(int(match[1][:4]), 10)) if match[1] and match[2] in "AaJjnst" else value
+
+    return re.sub(r"%([0-9]*)([A-Za-z%])", fill, pattern)
+
+
+def _held(state: str, reason: str, priority: object) -> bool:
+    """Slurm holds a job by priority 0; the reason says who did it."""
+    return state in WAITING and (whole(priority) == 0 or reason in {"JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"})
+
+
+def _words(value: object) -> list[str]:
+    items = value if isinstance(value, list) else re.split(r"[+,]", value) if isinstance(value, str) else []
+    return [plain(item).strip().rstrip("*~#!%$@^-").lower() for item in items if isinstance(item, str) and item.strip()]
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, list):
+        return tuple(plain(item) for item in value if isinstance(item, str))
+    return expand(plain(value)) if isinstance(value, str) else ()

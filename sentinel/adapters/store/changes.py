@@ -1,0 +1,228 @@
+"""Writes the changes of a decision in one transaction; one function for each kind of change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from sentinel.adapters.store import tables as t
+from sentinel.model import changes as c
+from sentinel.model.records import Evidence, Verdict
+from sentinel.text import plain
+from sentinel.wire import to_json
+
+_MOST_STEP = 2**31 - 1
+_SEEN_ON = 16  # nodes on which what decided was seen; a history needs no long lists
+
+
+def write(connection: sa.Connection, change: c.Change) -> None:
+    """Within the transaction of ``connection``."""
+    _WRITERS[type(change)](connection, change)
+
+
+def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
+    """An insert that can say what happens when the row is there; the two databases spell it alike."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+def upsert(connection: sa.Connection, table: sa.Table, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+    """Insert, or update the row with the same keys."""
+    rest = {name: value for name, value in values.items() if name not in keys}
+    connection.execute(
+        insert_into(connection, table).values(**values).on_conflict_do_update(index_elements=list(keys), set_=rest)
+    )
+
+
+def add_evidence(connection: sa.Connection, items: Sequence[Evidence]) -> set[str]:
+    """Adds what is new and returns its ids."""
+    rows: dict[str, Evidence] = {}
+    for item in items:
+        rows.setdefault(plain(item.id), item)
+    if not rows:
+        return set()
+    # By id, so that two senders of the same batch wait for each other and not in a ring. Many rows of one statement, not one
+    # statement of many rows: that would be compiled anew for every batch.
+    insert = insert_into(connection, t.evidence).on_conflict_do_nothing().returning(t.evidence.c.id)
+    return set(connection.execute(insert, [_evidence_row(rows[name]) for name in sorted(rows)]).scalars())
+
+
+def counted(number: int | None) -> int | None:
+    """A step as the column holds it; a job may print any number, and one beyond it is none."""
+    return number if number is not None and abs(number) <= _MOST_STEP else None
+
+
+def _evidence(connection: sa.Connection, change: c.EvidenceAdded) -> None:
+    add_evidence(connection, change.items)
+
+
+def _counters(connection: sa.Connection, change: c.CountersRead) -> None:
+    if not change.rows:
+        return
+    insert = insert_into(connection, t.counter)
+    insert = insert.on_conflict_do_update(
+        index_elements=["node", "unit", "name", "day"],
+        set_={"at": insert.excluded.at, "value": insert.excluded.value},
+        where=insert.excluded.at >= t.counter.c.at,
+    )
+    connection.execute(insert, [{**row, "day": f"{row['at']:%Y-%m-%d}"} for row in change.rows])
+
+
+def _incident(connection: sa.Connection, change: c.IncidentChanged) -> None:
+    incident = change.incident
+    values: dict[str, Any] = {
+        "id": incident.id,
+        "opened_at": incident.opened_at,
+        "updated_at": incident.updated_at,
+        "closed_at": incident.closed_at,
+        "state": incident.state,
+        "job": incident.job,
+        "attempt": incident.attempt,
+        "nodes": list(incident.nodes),
+        "outcome": incident.outcome,
+    }
+    if change.user is not None:
+        values["user"] = plain(change.user)[:64]
+    upsert(connection, t.incident, ["id"], values)
+    rows = [{"incident": incident.id, "evidence": item.id} for item in incident.evidence]
+    if rows:
+        connection.execute(insert_into(connection, t.incident_evidence).on_conflict_do_nothing(), rows)
+
+
+def _verdict(connection: sa.Connection, change: c.VerdictReached) -> None:
+    verdict = change.verdict
+    values = {"incident": change.incident, "at": change.at, "record": to_json(verdict)}
+    connection.execute(sa.insert(t.verdict).values(**values))
+    connection.execute(
+        sa.update(t.incident)
+        .where(t.incident.c.id == change.incident)
+        .values(
+            cause=verdict.cause,
+            scope=verdict.scope,
+            confidence=verdict.confidence,
+            culprit_nodes=list(verdict.culprits.nodes),
+            culprit_gpus=list(verdict.culprits.gpus),
+            culprit_ranks=list(verdict.culprits.ranks),
+            seen_on=_seen_on(verdict),
+            onset_step=counted(verdict.onset_step),
+            decided_at=sa.func.coalesce(t.incident.c.decided_at, change.at),
+        )
+    )
+
+
+def _plan(connection: sa.Connection, change: c.PlanMade) -> None:
+    plan = change.plan
+    values = {
+        "id": plan.id,
+        "incident": plan.incident,
+        "at": plan.at,
+        "finished": not plan.waits and not plan.to_do,
+        "record": to_json(plan),
+    }
+    upsert(connection, t.plan, ["id"], values)
+
+
+def _plan_finished(connection: sa.Connection, change: c.PlanFinished) -> None:
+    connection.execute(sa.update(t.plan).where(t.plan.c.id == change.plan).values(finished=True))
+
+
+def _step_intended(connection: sa.Connection, change: c.StepIntended) -> None:
+    plan, step = change.plan, change.step
+    values = {
+        "key": step.key(plan.incident),
+        "incident": plan.incident,
+        "plan": plan.id,
+        "kind": step.kind,
+        "node": step.node,
+        "job": step.job,
+        "attempt": step.attempt,
+        "intended_at": change.at,
+        "data": {},
+        "reason": "",
+        "record": to_json(step),
+    }
+    connection.execute(insert_into(connection, t.step).values(**values).on_conflict_do_nothing())
+
+
+def _step_ended(connection: sa.Connection, change: c.StepEnded) -> None:
+    outcome = change.outcome
+    connection.execute(
+        sa.update(t.step)
+        .where(t.step.c.key == outcome.step.key(change.incident))
+        .values(result=outcome.result, finished_at=outcome.at, reason=outcome.reason, data=to_json(outcome.data))
+    )
+
+
+def _notice(connection: sa.Connection, change: c.NoticeChanged) -> None:
+    notice = change.notice
+    values = {
+        "id": notice.id,
+        "receiver": change.receiver,
+        "incident": notice.incident,
+        "at": notice.at,
+        "delivered": change.delivered,
+        "record": to_json(notice),
+    }
+    upsert(connection, t.notice, ["id", "receiver"], values)
+
+
+def _attempt(connection: sa.Connection, change: c.AttemptSeen) -> None:
+    job = change.job
+    if job.started_at is None:
+        return
+    values = {
+        "job": job.id,
+        "attempt": job.restarts,
+        "started_at": job.started_at,
+        "user": plain(job.user)[:64],
+        "partition": plain(job.partition)[:64],
+        "name": plain(job.name)[:255],
+        "nodes": list(job.nodes),
+        "ended_at": job.ended_at if job.state not in ("running", "completing", "pending") else None,
+        "state": job.state[:24],
+        "first_step": counted(change.first_step),
+        "last_step": counted(change.last_step),
+        "step_time_s": change.step_time_s,
+    }
+    upsert(connection, t.attempt, ["job", "attempt", "started_at"], values)
+
+
+def _setting(connection: sa.Connection, change: c.SettingChanged) -> None:
+    upsert(connection, t.setting, ["name"], {"name": change.name, "value": change.value})
+
+
+def _seen_on(verdict: Verdict) -> list[str]:
+    """In order of weight."""
+    return list(dict.fromkeys(g.evidence.where.node for g in verdict.grounds if g.evidence.where.node))[:_SEEN_ON]
+
+
+def _evidence_row(item: Evidence) -> dict[str, Any]:
+    return {
+        "id": item.id,
+        "at": item.at,
+        "seen_at": item.seen_at,
+        "source": item.source,
+        "kind": item.kind,
+        "trust": item.trust,
+        "node": item.where.node,
+        "job": item.where.job,
+        "attempt": item.where.attempt,
+        "record": to_json(item),
+    }
+
+
+_WRITERS: Mapping[type[Any], Callable[[sa.Connection, Any], None]] = {
+    c.EvidenceAdded: _evidence,
+    c.CountersRead: _counters,
+    c.IncidentChanged: _incident,
+    c.VerdictReached: _verdict,
+    c.PlanMade: _plan,
+    c.PlanFinished: _plan_finished,
+    c.StepIntended: _step_intended,
+    c.StepEnded: _step_ended,
+    c.NoticeChanged: _notice,
+    c.AttemptSeen: _attempt,
+    c.SettingChanged: _setting,
+}

@@ -1,0 +1,190 @@
+"""Reads from the store what the engine needs to rebuild its state after a start."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from sentinel.adapters.store import tables as t
+from sentinel.model.records import (
+    Cause,
+    Evidence,
+    Incident,
+    IncidentState,
+    Notice,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+    StepKind,
+    Verdict,
+)
+from sentinel.model.stored import Stored, StoredStep
+
+T = TypeVar("T")
+
+
+class Readable(Protocol):
+    def __call__(self, kind: type[T], found: Iterable[object]) -> list[T]: ...
+
+
+_MOST_INCIDENTS = 5000  # newest of a month
+_MOST_EVIDENCE = 5000  # newest that no incident refers to
+_ENDED = timedelta(days=7)  # attempts that ended this long before are loaded: their jobs may run again
+_MANY = 500  # ids of one statement
+
+
+def load(
+    connection: sa.Connection, readable: Readable, *, month: datetime, lately: datetime, evidence_ids: int
+) -> Stored:
+    """Everything in one read transaction.
+
+    Args:
+        readable: records of a kind from their JSON; leaves out what cannot be read, and says so.
+        month: incidents since then are history for verdicts.
+        lately: evidence since then may not have been judged; incidents closed since then may still get news.
+        evidence_ids: how many of the newest.
+    """
+    plans = dict.fromkeys(connection.execute(_open_plans()).scalars())
+    rows = {row.id: row for row in connection.execute(_incidents(month)) if row.state in frozenset(IncidentState)}
+    wanted = {name for name, row in rows.items() if row.closed_at is None or row.closed_at >= lately} | set(plans)
+    rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, wanted - set(rows))}
+    made = newest_plans(connection, readable, wanted)
+    steps = _steps(connection)
+    restarted = {step.step.job for step in steps if step.step.kind is StepKind.RELEASE and step.step.job is not None}
+    attempts = [row._mapping for row in by_id(connection, t.attempt, t.attempt.c.job, restarted)]
+    of_steps = {step.incident for step in steps} - set(rows)
+    rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, of_steps)}
+    running = set(connection.execute(sa.select(t.attempt.c.job).where(t.attempt.c.ended_at.is_(None))).scalars())
+    of_running = {name for name, row in rows.items() if row.job in running}
+    told = frozenset(connection.execute(sa.select(t.notice.c.incident).distinct()).scalars())
+    return Stored(
+        incidents=_with_evidence(connection, readable, [rows[name] for name in sorted(wanted) if name in rows]),
+        verdicts=newest_verdicts(connection, readable, wanted | of_running),
+        plans=made,
+        open_plans=frozenset(plans.keys() & made.keys()),
+        steps=steps,
+        judged=tuple(dict(row._mapping) for row in rows.values() if row.cause in frozenset(Cause)),
+        attempts=tuple(dict(row) for row in attempts),
+        recent_attempts=tuple(dict(row._mapping) for row in connection.execute(_recent_attempts(lately))),
+        settings={row.name: row.value for row in connection.execute(sa.select(t.setting))},
+        told=told,
+        undelivered=_undelivered(connection, readable),
+        unclaimed=_unclaimed(connection, readable, lately),
+        evidence_ids=_evidence_ids(connection, evidence_ids),
+    )
+
+
+def _recent_attempts(lately: datetime) -> sa.Select[Any]:
+    over = t.attempt.c.ended_at
+    return sa.select(t.attempt).where(sa.or_(over.is_(None), over >= lately - _ENDED)).order_by(t.attempt.c.started_at)
+
+
+def _open_plans() -> sa.Select[Any]:
+    return sa.select(t.plan.c.incident).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
+
+
+def _incidents(since: datetime) -> sa.Select[Any]:
+    still_open = t.incident.c.state != IncidentState.CLOSED
+    query = sa.select(t.incident).where(sa.or_(t.incident.c.opened_at >= since, still_open))
+    return query.order_by(t.incident.c.opened_at.desc()).limit(_MOST_INCIDENTS)
+
+
+def by_id(connection: sa.Connection, table: sa.Table, column: Any, ids: Collection[Any]) -> list[Any]:
+    found: list[Any] = []
+    names = sorted(ids)
+    for start in range(0, len(names), _MANY):
+        found.extend(connection.execute(sa.select(table).where(column.in_(names[start : start + _MANY]))))
+    return found
+
+
+def _with_evidence(connection: sa.Connection, readable: Readable, rows: Sequence[Any]) -> tuple[Incident, ...]:
+    """The incidents of these rows. Evidence that several of them share is read and decoded once."""
+    of_incident: dict[str, list[str]] = {row.id: [] for row in rows}
+    for pair in by_id(connection, t.incident_evidence, t.incident_evidence.c.incident, of_incident.keys()):
+        of_incident[pair.incident].append(pair.evidence)
+    wanted = {name for names in of_incident.values() for name in names}
+    records = (row.record for row in by_id(connection, t.evidence, t.evidence.c.id, wanted))
+    known = {item.id: item for item in readable(Evidence, records)}
+    found = []
+    for row in rows:
+        items = [known[name] for name in of_incident[row.id] if name in known]
+        found.append(incident_from(row, sorted(items, key=lambda item: item.at)))
+    return tuple(found)
+
+
+def incident_from(row: Any, evidence: Sequence[Evidence]) -> Incident:
+    """The record of a row of the table ``incident``."""
+    return Incident(
+        id=row.id,
+        opened_at=row.opened_at,
+        updated_at=row.updated_at,
+        closed_at=row.closed_at,
+        state=IncidentState(row.state),
+        job=row.job,
+        attempt=row.attempt,
+        nodes=tuple(row.nodes),
+        evidence=tuple(evidence),
+        outcome=row.outcome,
+    )
+
+
+def newest_verdicts(connection: sa.Connection, readable: Readable, incidents: set[str]) -> dict[str, Verdict]:
+    rows = sorted(by_id(connection, t.verdict, t.verdict.c.incident, incidents), key=lambda row: row.id)
+    newest = {row.incident: row.record for row in rows}
+    return {name: found for name, record in newest.items() for found in readable(Verdict, [record])}
+
+
+def newest_plans(connection: sa.Connection, readable: Readable, incidents: set[str]) -> dict[str, Plan]:
+    rows = sorted(by_id(connection, t.plan, t.plan.c.incident, incidents), key=lambda row: row.at)
+    newest = {row.incident: row.record for row in rows}
+    return {name: found for name, record in newest.items() for found in readable(Plan, [record])}
+
+
+def _steps(connection: sa.Connection) -> tuple[StoredStep, ...]:
+    """All that retention has left."""
+    columns = (
+        t.step.c.incident, t.step.c.kind, t.step.c.node, t.step.c.job, t.step.c.attempt, t.step.c.intended_at,
+        t.step.c.result, t.step.c.finished_at, t.step.c.reason, t.step.c.data, t.step.c.record,
+    )  # fmt: skip
+    return tuple(steps_from(connection.execute(sa.select(*columns).order_by(t.step.c.intended_at))))
+
+
+def steps_from(rows: Iterable[Any]) -> list[StoredStep]:
+    """The records of rows of the table ``step``; those of a later release are left out."""
+    found = []
+    kinds, results = frozenset(StepKind), {None, *Result}
+    for row in rows:
+        if row.kind not in kinds or row.result not in results:
+            continue  # of a later release
+        record = row.record if isinstance(row.record, dict) else {}
+        data, tries = record.get("data") or {}, record.get("tries") or 0
+        step = Step(StepKind(row.kind), node=row.node, job=row.job, attempt=row.attempt, data=data, tries=tries)
+        outcome = Outcome(step, Result(row.result), row.finished_at, row.reason, row.data) if row.result else None
+        found.append(StoredStep(row.incident, step, row.intended_at, outcome))
+    return found
+
+
+def _undelivered(connection: sa.Connection, readable: Readable) -> tuple[tuple[Notice, str], ...]:
+    query = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.c.delivered.is_(False))
+    rows = connection.execute(query).all()
+    return tuple((notice, row.receiver) for row in rows for notice in readable(Notice, [row.record]))
+
+
+def _unclaimed(connection: sa.Connection, readable: Readable, since: datetime) -> tuple[Evidence, ...]:
+    claimed = sa.select(t.incident_evidence.c.evidence)
+    query = (
+        sa.select(t.evidence.c.record)
+        .where(t.evidence.c.seen_at >= since, t.evidence.c.id.not_in(claimed))
+        .order_by(t.evidence.c.at.desc())
+    )
+    records = [row.record for row in connection.execute(query.limit(_MOST_EVIDENCE))]
+    return tuple(readable(Evidence, reversed(records)))
+
+
+def _evidence_ids(connection: sa.Connection, most: int) -> tuple[str, ...]:
+    query = sa.select(t.evidence.c.id).order_by(t.evidence.c.at.desc()).limit(most)
+    return tuple(reversed(list(connection.execute(query).scalars())))

@@ -1,0 +1,494 @@
+"""The store over SQLAlchemy: SQLite in WAL mode by default, PostgreSQL by its URL.
+
+Evidence is append-only with stable ids; the ledger's rows are written before the effect and completed after it. Every
+method is one transaction. Errors of the database come out as ``Unavailable``: a store that cannot be written stops the
+acting, never the observing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+
+from sentinel.adapters.store import retention
+from sentinel.adapters.store import tables as t
+from sentinel.adapters.store.changes import add_evidence, insert_into, write
+from sentinel.adapters.store.loading import incident_from, load
+from sentinel.adapters.store.recording import read_recording
+from sentinel.errors import ProtocolError, Refused, Unavailable
+from sentinel.log import Log
+from sentinel.model import changes
+from sentinel.model.changes import Change
+from sentinel.model.recording import Recording
+from sentinel.model.records import (
+    Evidence,
+    Incident,
+    IncidentState,
+    JobView,
+    Notice,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+    StepKind,
+    Verdict,
+    Wait,
+)
+from sentinel.model.stored import Stored
+from sentinel.text import plain
+from sentinel.wire import record_from
+
+_FLOAT = "$float"
+_MOST_PLANS = 2000  # newest plans that one reading returns
+_SAID = 100  # complaints about records that cannot be read
+T = TypeVar("T")
+
+
+def sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'sentinel.db'}"
+
+
+def migrate(engine: sa.Engine) -> None:
+    """Bring the schema to this release's (Alembic, all steps in one go)."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    config.set_main_option("path_separator", "os")
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+class Store:
+    """What is decided is written with ``commit``, one decision a transaction; every other method is one transaction too."""
+
+    def __init__(self, url: str, *, busy_s: float = 10.0, log: Log | None = None, read_only: bool = False) -> None:
+        """``read_only``: for recordings; the schema is left as it is.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        self._log = log or Log()
+        self._said: set[str] = set()  # about records that cannot be read
+        arguments: dict[str, Any] = {}
+        if url.startswith("sqlite"):
+            arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
+        self.engine = sa.create_engine(url, json_serializer=_to_text, json_deserializer=_from_text, **arguments)
+        if self.engine.dialect.name == "sqlite":
+            sa.event.listen(self.engine, "connect", _sqlite_read_only if read_only else _sqlite_pragmas)
+            sa.event.listen(self.engine, "begin", _sqlite_begin)
+        self._reader = self.engine.execution_options(reads=True)
+        if not read_only:
+            with self._reported():
+                migrate(self.engine)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            own = isinstance(error, StatementError) and not isinstance(error, DBAPIError)  # never reached the database
+            if own or isinstance(error, (DataError, IntegrityError)):  # trying again cannot help
+                raise Refused(f"the store refuses it: {error!s:.300}") from error
+            raise Unavailable(
+                f"the store does not answer: {error!s:.300}", fix="check disk space and rights of the state folder"
+            ) from error
+
+    @contextlib.contextmanager
+    def _begin(self) -> Iterator[sa.Connection]:
+        with self._reported(), self.engine.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _read(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads: in SQLite it waits for no writer."""
+        with self._reported(), self._reader.begin() as connection:
+            yield connection
+
+    def commit(self, wanted: Sequence[Change]) -> None:
+        """All of them, in their order, or none: one transaction."""
+        if not wanted:
+            return
+        with self._begin() as connection:
+            for change in wanted:
+                write(connection, change)
+
+    def recording(
+        self, *, since: datetime, until: datetime, incident: str | None = None, node: str | None = None
+    ) -> Recording:
+        """The past as a recording; see ``sentinel.adapters.store.recording``."""
+        with self._read() as connection:
+            return read_recording(connection, self._readable, since=since, until=until, incident=incident, node=node)
+
+    def load(self, *, month: datetime, lately: datetime, evidence_ids: int) -> Stored:
+        """Everything that the engine's state is made of; see ``sentinel.adapters.store.loading``."""
+        with self._read() as connection:
+            return load(connection, self._readable, month=month, lately=lately, evidence_ids=evidence_ids)
+
+    def _readable(self, kind: type[T], found: Iterable[object]) -> list[T]:
+        """Records of ``kind``; one that cannot be read (a later release wrote it, or the disk lost it) is left out and said
+        once, and hides no other."""
+        made = []
+        for value in found:
+            try:
+                made.append(record_from(kind, value))
+            except ProtocolError as error:
+                why = f"{kind.__name__}: {error.message}"
+                if why not in self._said and len(self._said) < _SAID:
+                    self._said.add(why)
+                    self._log.warning("store-record-unreadable", reason=why, record=f"{value!r:.200}")
+        return made
+
+    # --- evidence -----------------------------------------------------------------------------------------------------
+
+    def append(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        """Keep what is new (by id) and return it, in order."""
+        if not evidence:
+            return []
+        with self._begin() as connection:
+            fresh = add_evidence(connection, evidence)
+        kept: dict[str, Evidence] = {}
+        for item in evidence:
+            kept.setdefault(plain(item.id), item)
+        return [item for name, item in kept.items() if name in fresh]
+
+    def evidence_since(self, since: datetime, *, job: int | None = None, node: str | None = None) -> list[Evidence]:
+        """Evidence from ``since`` on, oldest first, of one job and/or node if named."""
+        query = sa.select(t.evidence.c.record).where(t.evidence.c.at >= since).order_by(t.evidence.c.at)
+        if job is not None:
+            query = query.where(t.evidence.c.job == job)
+        if node is not None:
+            query = query.where(t.evidence.c.node == node)
+        with self._read() as connection:
+            return self._readable(Evidence, (row.record for row in connection.execute(query.limit(5000))))
+
+    # --- incidents ----------------------------------------------------------------------------------------------------
+
+    def save_incident(self, incident: Incident, *, user: str | None = None) -> None:
+        self.commit([changes.IncidentChanged(incident, user)])
+
+    def save_verdict(self, incident: str, verdict: Verdict, at: datetime) -> None:
+        self.commit([changes.VerdictReached(incident, verdict, at)])
+
+    def incident_ids(self, since: datetime | None = None, states: Sequence[IncidentState] = ()) -> list[str]:
+        query = sa.select(t.incident.c.id).order_by(t.incident.c.opened_at.desc())
+        if since is not None:
+            query = query.where(t.incident.c.opened_at >= since)
+        if states:
+            query = query.where(t.incident.c.state.in_(states))
+        with self._read() as connection:
+            return [row.id for row in connection.execute(query)]
+
+    def incident(self, incident: str) -> Incident | None:
+        with self._read() as connection:
+            row = connection.execute(sa.select(t.incident).where(t.incident.c.id == incident)).first()
+            if row is None:
+                return None
+            joined = (
+                sa.select(t.evidence.c.record)
+                .join(t.incident_evidence, t.incident_evidence.c.evidence == t.evidence.c.id)
+                .where(t.incident_evidence.c.incident == incident)
+                .order_by(t.evidence.c.at)
+            )
+            evidence = tuple(self._readable(Evidence, (item.record for item in connection.execute(joined))))
+        return incident_from(row, evidence)
+
+    def open_incidents(self) -> list[Incident]:
+        states = [state for state in IncidentState if state is not IncidentState.CLOSED]
+        found = [self.incident(name) for name in self.incident_ids(states=states)]
+        return [incident for incident in found if incident is not None]
+
+    def incident_rows(
+        self,
+        *,
+        since: datetime | None = None,
+        job: int | None = None,
+        ids: Sequence[str] | None = None,
+        limit: int = 200,
+    ) -> list[dict[str, Any]]:
+        """Incidents without their evidence, newest first, for listings."""
+        query = sa.select(t.incident).order_by(t.incident.c.opened_at.desc()).limit(limit)
+        if ids is not None:
+            query = query.where(t.incident.c.id.in_(ids))
+        if since is not None:
+            query = query.where(t.incident.c.opened_at >= since)
+        if job is not None:
+            query = query.where(t.incident.c.job == job)
+        with self._read() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    def last_verdict(self, incident: str) -> Verdict | None:
+        query = sa.select(t.verdict.c.record).where(t.verdict.c.incident == incident).order_by(t.verdict.c.id.desc())
+        with self._read() as connection:
+            found = self._readable(Verdict, (row.record for row in connection.execute(query.limit(1))))
+        return found[0] if found else None
+
+    # --- plans and the ledger -----------------------------------------------------------------------------------------
+
+    def save_plan(self, plan: Plan) -> None:
+        self.commit([changes.PlanMade(plan)])
+
+    def finish_plan(self, plan: Plan) -> None:
+        self.commit([changes.PlanFinished(plan.id)])
+
+    def plan_of(self, incident: str) -> Plan | None:
+        query = sa.select(t.plan.c.record).where(t.plan.c.incident == incident).order_by(t.plan.c.at.desc()).limit(1)
+        with self._read() as connection:
+            found = self._readable(Plan, (row.record for row in connection.execute(query)))
+        return found[0] if found else None
+
+    def waits_of(self, incidents: Sequence[str]) -> dict[str, tuple[Wait, ...]]:
+        """What the plans of these incidents wait for, by incident; those that wait for nothing are left out."""
+        query = sa.select(t.plan.c.record).where(t.plan.c.incident.in_(incidents)).order_by(t.plan.c.at)
+        with self._read() as connection:
+            plans = self._readable(Plan, (row.record for row in connection.execute(query)))
+        return {plan.incident: plan.waits for plan in plans if plan.waits}
+
+    def open_plans(self) -> list[Plan]:
+        query = sa.select(t.plan.c.record).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
+        with self._read() as connection:
+            return self._readable(Plan, (row.record for row in connection.execute(query)))
+
+    def plans_since(self, since: datetime) -> list[Plan]:
+        """Plans made since then, newest first."""
+        query = sa.select(t.plan.c.record).where(t.plan.c.at >= since).order_by(t.plan.c.at.desc()).limit(_MOST_PLANS)
+        with self._read() as connection:
+            return self._readable(Plan, (row.record for row in connection.execute(query)))
+
+    def steps_under_way(self) -> list[dict[str, Any]]:
+        """Ledger rows of unfinished plans that have no result yet, oldest first."""
+        unfinished = sa.select(t.plan.c.id).where(t.plan.c.finished.is_(False))
+        query = (
+            sa.select(t.step)
+            .where(t.step.c.plan.in_(unfinished), t.step.c.result.is_(None))
+            .order_by(t.step.c.intended_at)
+        )
+        with self._read() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    def intend(self, plan: Plan, step: Step, at: datetime) -> bool:
+        """Write the intent row. False when the step has ended already: do nothing then."""
+        with self._begin() as connection:
+            write(connection, changes.StepIntended(plan, step, at))
+            row = connection.execute(sa.select(t.step.c.result).where(t.step.c.key == step.key(plan.incident))).one()
+        return row.result not in (Result.DONE, Result.FAILED)
+
+    def record(self, plan: Plan, outcome: Outcome) -> None:
+        self.commit([changes.StepEnded(plan.incident, outcome)])
+
+    def outcome(self, incident: str, step: Step) -> Outcome | None:
+        with self._read() as connection:
+            row = connection.execute(sa.select(t.step).where(t.step.c.key == step.key(incident))).first()
+        if row is None or row.result is None:
+            return None
+        return Outcome(step, Result(row.result), row.finished_at, row.reason, row.data)
+
+    def steps_of(self, incident: str) -> list[dict[str, Any]]:
+        query = sa.select(t.step).where(t.step.c.incident == incident).order_by(t.step.c.intended_at)
+        with self._read() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    def steps_done(
+        self,
+        kinds: Sequence[StepKind],
+        *,
+        since: datetime | None = None,
+        job: int | None = None,
+        results: Sequence[Result] = (Result.DONE,),
+    ) -> list[dict[str, Any]]:
+        """Ledger rows of these kinds that were done (or ended with one of ``results``), oldest first."""
+        query = (
+            sa.select(t.step)
+            .where(t.step.c.kind.in_(kinds), t.step.c.result.in_(results))
+            .order_by(t.step.c.intended_at)
+        )
+        if since is not None:
+            query = query.where(t.step.c.intended_at >= since)
+        if job is not None:
+            query = query.where(t.step.c.job == job)
+        with self._read() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    # --- notices ------------------------------------------------------------------------------------------------------
+
+    def notice_sent(self, notice: str, receiver: str) -> bool:
+        query = sa.select(t.notice.c.delivered).where(t.notice.c.id == notice, t.notice.c.receiver == receiver)
+        with self._read() as connection:
+            row = connection.execute(query).first()
+        return bool(row and row.delivered)
+
+    def knows_notice(self, notice: str, receiver: str) -> bool:
+        """Whether this notice was composed for the receiver before, delivered or not."""
+        query = sa.select(t.notice.c.id).where(t.notice.c.id == notice, t.notice.c.receiver == receiver)
+        with self._read() as connection:
+            return connection.execute(query).first() is not None
+
+    def record_notice(self, notice: Notice, receiver: str, delivered: bool) -> None:
+        self.commit([changes.NoticeChanged(notice, receiver, delivered)])
+
+    def undelivered(self) -> list[tuple[Notice, str]]:
+        query = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.c.delivered.is_(False))
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        return [(notice, row.receiver) for row in rows for notice in self._readable(Notice, [row.record])]
+
+    # --- attempts -----------------------------------------------------------------------------------------------------
+
+    def save_attempt(
+        self, job: JobView, *, first_step: int | None, last_step: int | None, step_time_s: float | None
+    ) -> None:
+        """What one attempt of a job had and reached; called when that changes, seldom."""
+        self.commit([changes.AttemptSeen(job, first_step, last_step, step_time_s)])
+
+    def attempts(
+        self,
+        *,
+        job: int | None = None,
+        since: datetime | None = None,
+        ran_since: datetime | None = None,
+        user: str | None = None,
+        newest: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Attempts that started ``since`` then, or that still ran at ``ran_since`` or later, the oldest first.
+
+        ``newest``: of more than so many, the newest.
+        """
+        query = sa.select(t.attempt).order_by(t.attempt.c.started_at)
+        if newest is not None:
+            query = sa.select(t.attempt).order_by(t.attempt.c.started_at.desc()).limit(newest)
+        if user is not None:
+            query = query.where(t.attempt.c.user == user)
+        if ran_since is not None:
+            query = query.where(sa.or_(t.attempt.c.ended_at.is_(None), t.attempt.c.ended_at >= ran_since))
+        if job is not None:
+            query = query.where(t.attempt.c.job == job)
+        if since is not None:
+            query = query.where(t.attempt.c.started_at >= since)
+        with self._read() as connection:
+            rows = [dict(row._mapping) for row in connection.execute(query)]
+        return rows if newest is None else rows[::-1]
+
+    def rename_receiver(self, before: str, after: str) -> None:
+        """Give a receiver of notices another name. An earlier release kept the addresses of webhooks, which are secrets."""
+        with self._begin() as connection:
+            connection.execute(sa.update(t.notice).where(t.notice.c.receiver == before).values(receiver=after))
+
+    # --- counters that age ----------------------------------------------------------------------------------------------
+
+    def save_counters(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Values as (node, unit, name, at, value); of each day the last one is kept."""
+        self.commit([changes.CountersRead(tuple(rows))])
+
+    def counters(self, since: datetime, *, least: float | None = None) -> list[dict[str, Any]]:
+        """One row for each day, oldest first; with ``least`` only counters that changed, or reached that much."""
+        query = sa.select(t.counter).where(t.counter.c.at >= since).order_by(t.counter.c.at)
+        if least is not None:
+            key, value = (t.counter.c.node, t.counter.c.unit, t.counter.c.name), t.counter.c.value
+            told = sa.select(*key).where(t.counter.c.at >= since).group_by(*key)
+            told = told.having(sa.or_(sa.func.max(value) > sa.func.min(value), sa.func.max(value) >= least))
+            query = query.where(sa.tuple_(*key).in_(told))
+        with self._read() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    def counters_told(self, since: datetime, name: str) -> dict[str, datetime]:
+        """Since when, after ``since``, each node has told of its counters."""
+        first = sa.select(t.counter.c.node, sa.func.min(t.counter.c.at)).where(t.counter.c.at >= since)
+        query = first.where(t.counter.c.name.startswith(name, autoescape=True)).group_by(t.counter.c.node)
+        with self._read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query)}
+
+    # --- settings an operator changes, lease, retention ---------------------------------------------------------------
+
+    def get(self, name: str, default: Any = None) -> Any:
+        with self._read() as connection:
+            row = connection.execute(sa.select(t.setting.c.value).where(t.setting.c.name == name)).first()
+        return row.value if row else default
+
+    def put(self, name: str, value: Any) -> None:
+        self.commit([changes.SettingChanged(name, value)])
+
+    def take_lease(self, name: str, holder: str, now: datetime, for_s: float) -> str:
+        """Take or renew the lease; returns who holds it afterwards."""
+        until = now + timedelta(seconds=for_s)
+        with self._begin() as connection:
+            first = insert_into(connection, t.lease).values(name=name, holder=holder, until=until)
+            connection.execute(first.on_conflict_do_nothing())
+            row = connection.execute(sa.select(t.lease).where(t.lease.c.name == name).with_for_update()).one()
+            if row.holder != holder and row.until > now:
+                return str(row.holder)
+            connection.execute(sa.update(t.lease).where(t.lease.c.name == name).values(holder=holder, until=until))
+            return holder
+
+    def drop_lease(self, name: str) -> None:
+        with self._begin() as connection:
+            connection.execute(sa.delete(t.lease).where(t.lease.c.name == name))
+
+    def forget(self, before: datetime) -> int:
+        """Delete what is over since before then; returns how much evidence went. What is open stays."""
+        with self._begin() as connection:
+            return retention.forget(connection, before)
+
+    def forget_beyond(self, most_bytes: int, now: datetime, before: datetime) -> datetime:
+        """Forget, with a shorter and shorter memory until the rest takes at most ``most_bytes``; returns its beginning."""
+        while True:
+            self.forget(before)
+            with self._read() as connection:
+                size = retention.size_bytes(connection)
+            shorter = retention.shorter(now, before) if size > most_bytes else None
+            if shorter is None:
+                return before
+            before = shorter
+
+
+def _to_text(value: object) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError):  # seldom: a number that is none
+        return json.dumps(_spelled(value), allow_nan=False)
+
+
+def _spelled(value: Any) -> Any:
+    """A loss may be NaN, for which JSON (and PostgreSQL) has no word."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT: repr(value)}
+    if isinstance(value, Mapping):
+        return {key: _spelled(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_spelled(item) for item in value]
+    return value
+
+
+def _from_text(text: str | bytes) -> Any:
+    return json.loads(text, object_hook=lambda found: float(found[_FLOAT]) if found.keys() == {_FLOAT} else found)
+
+
+def _sqlite_begin(connection: sa.Connection) -> None:
+    """The write lock comes first, or two transactions both read, both write, and neither sees the other."""
+    reads = connection.get_execution_options().get("reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _sqlite_read_only(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where _sqlite_begin says
+
+
+def _sqlite_pragmas(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where _sqlite_begin says
+    cursor = connection.cursor()
+    # WAL: readers never wait for the writer. FULL: an intent row survives power loss before its effect happens.
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

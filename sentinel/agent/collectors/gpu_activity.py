@@ -1,0 +1,193 @@
+"""Compares the present activity of this node's GPUs with that while the job made steps, and measures how long they idle.
+
+Samples are kept on the node; the daemon gets a few numbers per GPU when it asks.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sentinel.detect.activity import STANDING, GpuActivity
+from sentinel.evidence.gpu_samples import (
+    DRAM_ACTIVE,
+    GPU_UTILISATION,
+    NVLINK_RX,
+    NVLINK_TX,
+    PCIE_RX,
+    PCIE_TX,
+    POWER_W,
+    TENSOR_ACTIVE,
+    Gpu,
+    Sample,
+)
+
+_KEPT = 300  # samples of one GPU, one a second
+_NOW_S = 4.0  # "now" is the mean over this long
+_GONE_S = 60.0
+_LEAST = 60  # samples from which a usual power is taken
+_USUAL_EVERY = 10  # samples after which the usual values are taken anew
+_LEAST_BYTES_PER_S = 1e8  # a link that usually carries less says nothing by its silence
+_GAP_S = 5.0  # no sample for so long: nothing is known of the time between
+_STRETCHES = 24
+_NEWEST = 6  # of these many are kept whatever their length
+_FORGOTTEN = timedelta(days=1)
+_STRETCH_S = 4.0  # a shorter stretch need not be remembered
+
+
+@dataclass(frozen=True, slots=True)
+class _Second:
+    at: datetime
+    utilisation: float | None
+    power_w: float | None
+    active: float | None  # of tensor cores and memory, the larger share
+    nvlink: float | None  # bytes a second
+    pcie: float | None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One GPU."""
+
+    index: int
+    kept: deque[_Second] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    since_usual: int = _USUAL_EVERY
+    usual_w: float | None = None
+    usual_nvlink: float | None = None
+    usual_pcie: float | None = None
+    still_since: datetime | None = None
+    known_until: datetime | None = None  # the newest sample that told whether it works
+    stood: list[tuple[datetime, float]] = field(default_factory=list)
+
+    def add(self, second: _Second) -> None:
+        self.kept.append(second)
+        self.since_usual += 1
+        if self.since_usual >= _USUAL_EVERY:
+            self.since_usual = 0
+            self.usual_w = _usual(item.power_w for item in self.kept)
+            self.usual_nvlink = _usual(item.nvlink for item in self.kept)
+            self.usual_pcie = _usual(item.pcie for item in self.kept)
+        word = self.activity([second]).word
+        if self.known_until is not None and (second.at - self.known_until).total_seconds() > _GAP_S:
+            self.still_since = None
+        if word == "unclear":
+            self.still_since = None
+            return
+        if word in STANDING:
+            self.still_since = self.still_since or second.at
+        elif self.still_since is not None:
+            length_s = (second.at - self.still_since).total_seconds()
+            if length_s >= _STRETCH_S:
+                self._remember(self.still_since, length_s)
+            self.still_since = None
+        self.known_until = second.at
+
+    def _remember(self, since: datetime, length_s: float) -> None:
+        """The newest stretches and the longest of the last day: one in every step must not push out those of pauses."""
+        self.stood = [item for item in self.stood if since - item[0] < _FORGOTTEN]
+        self.stood.append((since, length_s))
+        if len(self.stood) > _STRETCHES:
+            self.stood.remove(min(self.stood[:-_NEWEST], key=lambda item: item[1]))
+
+    def activity(self, late: list[_Second]) -> GpuActivity:
+        """Over these samples, without how long it stood."""
+        active = _mean(item.active for item in late)
+        links = [
+            share
+            for share in (
+                _share(_mean(item.nvlink for item in late), self.usual_nvlink),
+                _share(_mean(item.pcie for item in late), self.usual_pcie),
+            )
+            if share is not None
+        ]
+        # A quiet link alone is no proof: steps compute for a while without it.
+        return GpuActivity(
+            index=self.index,
+            utilisation=_mean(item.utilisation for item in late),
+            power_w=_mean(item.power_w for item in late),
+            usual_w=self.usual_w,
+            traffic=max([active, *links]) if active is not None else None,
+        )
+
+
+class GpuWork:
+    """Keeps the last minutes of each GPU. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[str, _Seen] = {}
+
+    def add(self, sample: Sample) -> None:
+        if not sample.full:
+            return
+        with self._lock:
+            for gpu in sample.gpus:
+                seen = self._seen.setdefault(gpu.key, _Seen(gpu.index))
+                seen.index = gpu.index
+                seen.add(_second(sample.at, gpu))
+
+    def now(self, now: datetime) -> list[Mapping[str, object]]:
+        """Each GPU over the last seconds, with what is usual for it and for how long it has stood, now and before."""
+        with self._lock:
+            seen = sorted(self._seen.values(), key=lambda item: item.index)
+            return [told for item in seen if (told := _told(item, now)) is not None]
+
+
+def _told(seen: _Seen, now: datetime) -> Mapping[str, object] | None:
+    late = [item for item in seen.kept if now - item.at <= timedelta(seconds=_NOW_S)]
+    if not late and seen.kept and now - seen.kept[-1].at > timedelta(seconds=_GONE_S):
+        return None  # a GPU that is not there any more
+    made = seen.activity(late)
+    still_s: float | None = None
+    if seen.known_until is not None and (now - seen.known_until).total_seconds() <= _GAP_S:
+        still_s = (now - seen.still_since).total_seconds() if seen.still_since is not None else 0.0
+    return {
+        "index": made.index,
+        "utilisation": made.utilisation,
+        "power_w": made.power_w,
+        "usual_w": made.usual_w,
+        "traffic": round(made.traffic, 4) if made.traffic is not None else None,
+        "still_s": round(still_s, 1) if still_s is not None else None,
+        "stood": [[round((now - began).total_seconds(), 1), round(length_s, 1)] for began, length_s in seen.stood],
+    }
+
+
+def _second(at: datetime, gpu: Gpu) -> _Second:
+    used = _number(gpu, GPU_UTILISATION)
+    activities = [value for value in (_number(gpu, TENSOR_ACTIVE), _number(gpu, DRAM_ACTIVE)) if value is not None]
+    return _Second(
+        at=at,
+        utilisation=used / 100.0 if used is not None else None,
+        power_w=_number(gpu, POWER_W),
+        active=max(activities) if len(activities) == 2 else None,  # one of them alone may rest while the other works
+        nvlink=_sum(_number(gpu, NVLINK_TX), _number(gpu, NVLINK_RX)),
+        pcie=_sum(_number(gpu, PCIE_TX), _number(gpu, PCIE_RX)),
+    )
+
+
+def _usual(values: Iterable[float | None]) -> float | None:
+    """The median of the upper half, since a job waits now and then (saves, evaluations on one rank), and when we ask."""
+    known = sorted(value for value in values if value is not None)
+    return statistics.median(known[len(known) // 2 :]) if len(known) >= _LEAST else None
+
+
+def _share(now: float | None, usual: float | None) -> float | None:
+    return now / usual if now is not None and usual is not None and usual >= _LEAST_BYTES_PER_S else None
+
+
+def _sum(sent: float | None, received: float | None) -> float | None:
+    return sent + received if sent is not None and received is not None else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _number(gpu: Gpu, number: int) -> float | None:
+    value = gpu.fields.get(number)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,206 @@
+"""Takes the GPU probe's samples, turns changes into evidence, and keeps the faults that hold now."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sentinel.agent.collectors.gpu_activity import GpuWork
+from sentinel.agent.process.children import Children, Ending, Program
+from sentinel.agent.process.state_files import restore, save
+from sentinel.agent.settings import AgentSettings
+from sentinel.config.convictions import Convictions
+from sentinel.errors import ProtocolError
+from sentinel.evidence.counters import Ageing
+from sentinel.evidence.dcgm import DcgmReader, Fact
+from sentinel.evidence.gpu_samples import Sample, sample_from
+from sentinel.log import Log
+from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
+
+log = Log()
+
+FRESH_S = 15.0  # older telemetry says nothing about now
+NAME = "dcgm"
+OPTIONAL = "traffic"  # the profiling module's fields, which many nodes do without
+
+
+class GpuWatch:
+    """Runs the GPU probe for ever and reads what it says."""
+
+    def __init__(
+        self,
+        node: str,
+        settings: AgentSettings,
+        children: Children,
+        program: Callable[..., Program],
+        keep: Callable[[Evidence], None],
+        convictions: Convictions,
+        boot: str = "",
+    ) -> None:
+        self.node = node
+        self.last: Sample | None = None
+        self.samples = 0
+        self.activity = GpuWork()
+        self.on_change: Callable[[], None] = lambda: None  # the verdict may be another one
+        self._settings = settings
+        self._children = children
+        self._program = program
+        self._keep = keep
+        self._state = Path(settings.state) / "dcgm.json"
+        promised = settings.gpus if settings.gpus >= 0 else None
+        kept = restore(self._state)
+        self._reader = DcgmReader(node, convictions, promised, kept if isinstance(kept, dict) else None, boot)
+        self._saved = self._reader.state
+        self._ageing = Ageing(node, Source.DCGM, period_s=settings.dcgm.counters_s)
+        self._lock = threading.Lock()
+        self._heard_s: float | None = None
+        self._reason = "no telemetry yet"
+        self._said = ""
+        self._missing: dict[str, str] = {}  # part → why
+
+    def start(self) -> None:
+        dcgm = self._settings.dcgm
+        if dcgm.off:
+            self._reason = "GPU telemetry is switched off"
+            return
+        arguments = {
+            "bindings": dcgm.bindings or self._settings.dcgm_bindings,
+            "host": dcgm.host,
+            "socket": dcgm.socket,
+            "dcgmi": dcgm.dcgmi,
+            "connect_s": dcgm.connect_s,
+            "interval_s": dcgm.interval_s,
+            "health_s": dcgm.health_s,
+            "profiling": dcgm.profiling,
+        }
+        self._children.start(
+            self._program(
+                NAME,
+                "sentinel.agent.probes.dcgm",
+                arguments,
+                silent_s=dcgm.silent_s,
+                restart=True,
+                on_message=self.heard,
+                on_end=self.ended,
+            )
+        )
+
+    def heard(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "sample":
+            try:
+                sample = sample_from(message, datetime.now(UTC))
+            except ProtocolError as error:
+                self._unreadable(str(error))
+                return
+            with self._lock:
+                news = not self._fresh()
+                found = [*self._reader.read(sample), *self._ageing.gpus(sample)]
+                self._heard_s = time.monotonic()
+                if sample.via == "dcgm":
+                    self._said = ""  # what is said of a worse source stays said
+                self.samples += 1
+                if sample.full:
+                    self._name_missing(message.get("missing"))
+                    self.last = sample
+                    self.activity.add(sample)
+            for evidence in found:
+                self._keep(evidence)
+            if found or self._reader.state != self._saved:
+                self._saved = self._reader.state
+                save(self._state, self._saved)  # behind the evidence: at least once
+                news = True
+            if news:
+                self.on_change()
+        elif kind == "alive":
+            return  # it is connecting, which may take a while
+        else:
+            self._unreadable(str(message.get("reason") or message.get("text") or message))
+
+    def ended(self, ending: Ending) -> None:
+        if ending.silent:
+            self._say(
+                Kind.PROBE_HUNG,
+                f"GPU telemetry was silent for {self._settings.dcgm.silent_s:g} s and was killed"
+                f" ({ending.where or 'state not known'})",
+                {"probe": NAME},
+            )
+            self._reason = "GPU telemetry hangs"
+        elif ending.status not in (0, None):
+            self._unreadable((ending.stderr.strip().splitlines() or [f"status {ending.status}"])[-1])
+
+    def facts(self) -> list[Fact]:
+        """What is wrong now; nothing when telemetry is too old to say."""
+        with self._lock:
+            return self._reader.facts() if self._fresh() else []
+
+    def placed(self, evidence: Evidence) -> Evidence:
+        """Evidence that names a GPU by its PCI address, with index and UUID where we know them."""
+        pci, sample = evidence.data.get("pci"), self.last
+        if not isinstance(pci, str) or sample is None or evidence.where.gpu is not None:
+            return evidence
+        for gpu in sample.gpus:
+            if gpu.pci and plain_pci(gpu.pci) == plain_pci(pci):
+                return replace(evidence, where=replace(evidence.where, gpu=gpu.index, gpu_uuid=gpu.uuid))
+        return evidence
+
+    def doing(self) -> dict[str, object]:
+        """For a look at a job's processes: what the GPUs do now, and whether there are any; None where it is not known."""
+        promised = self._settings.gpus
+        there = promised > 0 or self.last is not None or (promised < 0 and Path("/dev/nvidiactl").exists())
+        fresh = self.trouble() is None
+        return {"has_gpus": there, "gpus": (self.activity.now(datetime.now(UTC)) or None) if there and fresh else None}
+
+    def trouble(self) -> str | None:
+        """Why telemetry is not known; None when it is fresh."""
+        with self._lock:
+            return None if self._fresh() else self._reason
+
+    def _name_missing(self, missing: object) -> None:
+        """Parts of telemetry that the source does not give, each told once until it is there again."""
+        parts = {str(part): str(why) for part, why in missing.items()} if isinstance(missing, dict) else {}
+        for part in sorted(parts.keys() - self._missing.keys()):
+            if part == OPTIONAL:
+                log.info("gpu-telemetry-part-missing", part=part, reason=parts[part])
+            else:
+                self._say(
+                    Kind.UNREADABLE, f"GPU telemetry without {part}: {parts[part]}", {"source": "gpu", "part": part}
+                )
+        self._missing = parts
+
+    def _fresh(self) -> bool:
+        return self._heard_s is not None and time.monotonic() - self._heard_s <= FRESH_S
+
+    def _unreadable(self, reason: str) -> None:
+        self._reason = reason
+        if reason != self._said:  # the same trouble is said once
+            self._said = reason
+            self._say(Kind.UNREADABLE, f"GPU telemetry: {reason}", {"source": "gpu"})
+
+    def _say(self, kind: Kind, text: str, data: dict[str, str]) -> None:
+        now = datetime.now(UTC)
+        log.warning("gpu-telemetry", kind=kind, text=text)
+        self._keep(
+            Evidence(
+                id=stable_id("gpu-watch", self.node, kind, text, now.isoformat()),
+                at=now,
+                seen_at=now,
+                source=Source.AGENT,
+                kind=kind,
+                where=Where(node=self.node),
+                text=text,
+                data=dict(data),
+            )
+        )
+
+
+def plain_pci(address: str) -> str:
+    """A PCI address in one form: the kernel writes 0000:3b:00, NVML 00000000:3B:00.0."""
+    parts = address.lower().split(":")
+    domain = parts[-3].lstrip("0") if len(parts) > 2 else ""
+    return f"{domain or '0'}:{parts[-2] if len(parts) > 1 else ''}:{parts[-1].partition('.')[0]}"

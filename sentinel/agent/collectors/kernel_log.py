@@ -1,0 +1,205 @@
+"""Reads the kernel log in a thread and turns its lines into evidence."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sentinel.adapters.host.journal import Journal
+from sentinel.adapters.host.kmsg import KernelLog, Record, boot_id, last_words
+from sentinel.agent.process.state_files import bug, restore, save
+from sentinel.agent.settings import AgentSettings
+from sentinel.errors import Unavailable
+from sentinel.evidence.kernel import read_message
+from sentinel.evidence.logs.machine_logs import KernelLine, kernel_line
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.log import Log
+from sentinel.model.records import Evidence, Kind, Source, Where, stable_id, utc
+
+log = Log()
+
+_DIGITS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]*\d[0-9a-fA-F]*")
+
+
+class Flood:
+    """Passes the first lines of each kind in a window and counts the rest, so that the first of a new kind always passes."""
+
+    def __init__(self, lines: int, window_s: float) -> None:
+        self._lines = lines
+        self._window_s = window_s
+        self._kinds: dict[str, list[float]] = {}  # kind -> [window began, passed in it, suppressed in it]
+        self.suppressed = 0
+
+    def passes(self, text: str, now_s: float) -> bool:
+        kind = _DIGITS.sub("#", text[:160])
+        entry = self._kinds.get(kind)
+        if entry is None or now_s - entry[0] >= self._window_s:
+            if len(self._kinds) > 2000:
+                self._kinds = {name: kept for name, kept in self._kinds.items() if now_s - kept[0] < self._window_s}
+            self._kinds[kind] = [now_s, 1, 0]
+            return True
+        if entry[1] < self._lines:
+            entry[1] += 1
+            return True
+        entry[2] += 1
+        self.suppressed += 1
+        return False
+
+
+DEVICE = "/dev/kmsg"
+Reader = Callable[[Sequence[Record], datetime], list[Evidence]]
+BATCH = 500  # records looked at together
+
+
+class KernelWatch:
+    """Reads records, lets ``reader`` make evidence of them, and moves the cursor behind what was kept."""
+
+    def __init__(self, node: str, settings: AgentSettings, reader: Reader, keep: Callable[[Evidence], None]) -> None:
+        self.node = node
+        self.readable: bool | None = None
+        self.records = 0
+        self._settings = settings.kernel
+        self._cursors = Path(settings.state)
+        self._seen_words = Path(settings.state) / "pstore.json"
+        self._boot = boot_id()
+        self._reader = reader
+        self._keep = keep
+        self.flood = Flood(settings.kernel.lines_per_kind, settings.kernel.window_s)
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """The thread: until ``stop``. A log that cannot be read is said once, and tried again."""
+        pause_s = 1.0
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+                pause_s = 1.0
+            except Unavailable as error:
+                if self.readable is not False:
+                    self._unreadable(str(error))
+                self.readable = False
+                self._stopped.wait(pause_s)
+                pause_s = min(60.0, pause_s * 2)
+            except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
+                bug(log, "kernel watch")
+                self._stopped.wait(1.0)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _follow(self) -> None:
+        source, state = self._open()
+        try:
+            save(state, source.cursor)
+            self.readable = True
+            overruns = 0
+            while not self._stopped.is_set():
+                if self.turn(source):
+                    save(state, source.cursor)
+                if source.overruns != overruns:
+                    overruns = source.overruns
+                    self._unreadable(f"{source.path}: the kernel threw records away before they were read")
+                source.wait(1.0, self._settings.poll_s)
+        finally:
+            source.close()
+
+    def _open(self) -> tuple[KernelLog | Journal, Path]:
+        """The log and where its cursor is kept: journald's where the device may not be read."""
+        own, other = self._cursors / "kernel.json", self._cursors / "journal.json"
+        settings = self._settings
+        try:
+            return KernelLog(settings.path, restore(own), replay=settings.replay, boot=self._boot), own
+        except Unavailable as error:
+            if not settings.journalctl or settings.path != DEVICE:
+                raise
+            try:
+                journal = Journal(settings.journalctl, restore(other), replay=settings.replay, boot=self._boot)
+            except Unavailable as second:
+                raise Unavailable(f"{error.message}; {second.message}", fix=error.fix) from error
+            log.info("kernel-log-by-journald", reason=error)
+            return journal, other
+
+    def turn(self, source: KernelLog | Journal) -> int:
+        """Everything there is now; returns how many records that was."""
+        count = 0
+        records = source.read()
+        while batch := list(itertools.islice(records, BATCH)):
+            count += len(batch)
+            for evidence in self._reader(batch, datetime.now(UTC)):
+                if self.flood.passes(evidence.text, evidence.at.timestamp()):
+                    self._keep(evidence)
+        self.records += count
+        return count
+
+    def panics(self) -> None:
+        """What the kernel left when it died, once per file."""
+        seen = restore(self._seen_words)
+        seen = seen if isinstance(seen, dict) else {}
+        try:
+            words = last_words(self._settings.pstore, seen)
+        except Unavailable as error:
+            self._unreadable(str(error))
+            return
+        for name, changed_s, text in words:
+            seen[name] = changed_s
+            at = utc(changed_s)
+            lines = [kernel_line(line) for line in text.split("\n")[-400:]]
+            records = [Record(number, changed_s, 0, 0, line.text) for number, line in enumerate(lines) if line.own]
+            for evidence in self._reader(records, at):
+                self._keep(evidence)
+            self._keep(
+                Evidence(
+                    id=stable_id("pstore", self.node, name, changed_s),
+                    at=at,
+                    seen_at=datetime.now(UTC),
+                    source=Source.KERNEL,
+                    kind="kernel_panic",
+                    where=Where(node=self.node),
+                    text=f"the kernel died and left {name}: {text.strip()[-1500:]}",
+                    data={"file": name},
+                )
+            )
+        if words:
+            save(self._seen_words, seen)
+
+    def _unreadable(self, reason: str) -> None:
+        now = datetime.now(UTC)
+        log.warning("kernel-log-unreadable", reason=reason)
+        self._keep(
+            Evidence(
+                id=stable_id("kernel-unreadable", self.node, reason, now.isoformat()),
+                at=now,
+                seen_at=now,
+                source=Source.AGENT,
+                kind=Kind.UNREADABLE,
+                where=Where(node=self.node),
+                text=reason,
+                data={"source": "kernel"},
+            )
+        )
+
+
+def rules_reader(node: str, boot: str, signatures: Signatures) -> Reader:
+    """Evidence of kernel lines by the same rules as everywhere. One screen over all of a batch; few lines need a look."""
+
+    def read(records: Sequence[Record], now: datetime) -> list[Evidence]:
+        texts = [record.text.replace("\n", " ").encode("utf-8", "surrogateescape") for record in records]
+        ends = list(itertools.accumulate(len(text) + 1 for text in texts))
+        hits = {bisect.bisect_right(ends, max(place - 1, 0)) for _, place in signatures.screen.scan(b"\n".join(texts))}
+        found = []
+        for index in sorted(hits):
+            record = records[min(index, len(records) - 1)]
+            # Known by the kernel's own stamp, which is the same in every source; last words have none.
+            sequence = None if record.since_boot_s else record.sequence
+            line = KernelLine(record.text, node, sequence, record.since_boot_s, record.facility)
+            found.extend(
+                read_message(signatures, line, at=utc(record.at_s), now=now, where=Where(node=node), boot=boot)
+            )
+        return found
+
+    return read

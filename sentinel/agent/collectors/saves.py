@@ -1,0 +1,331 @@
+"""Watches the checkpoint saves of jobs on this node and reports new and faulty ones before they are needed.
+
+The daemon names the folders in its answer to a heartbeat; they are listed by structure, in a killable child that runs as
+the job's user. A finding counts once two listings in a row agree, since a checkpoint may be being written or deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sentinel.agent.collectors.jobs import JobOnNode
+from sentinel.agent.collectors.manifests import Finished, Manifests
+from sentinel.agent.process.children import Children, Ending, Program
+from sentinel.agent.settings import AgentSettings
+from sentinel.checkpoints.packed import pack
+from sentinel.checkpoints.records import Part
+from sentinel.checkpoints.space import Space, filling, no_room
+from sentinel.checkpoints.watch import CHECKPOINTS_SEEN, Save, Trouble, assess, rhythm, saves_of
+from sentinel.log import Log
+from sentinel.model.orders import OrderRefused, Watch, decoded
+from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id
+
+log = Log()
+
+MOST_WATCHED = 4096  # entries of one answer that are read; a node runs fewer jobs
+NEWEST = 4  # checkpoints of a root that are listed at each look
+KEPT = 50  # saves of a root that its rhythm is taken from
+LEAST_LOOKS = 5  # a job is told that its saves stopped after so many looks at the earliest
+KINDS: dict[str, str] = {"stopped": "saves_stopped", "shrunk": "saves_shrank", "full": "saves_no_room"}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the daemon asks of this node about one attempt. Whose folders they are the node's own record of the job says."""
+
+    job: int
+    attempt: int
+    first: bool  # whether this node speaks for the attempt: one of its nodes tells of new saves
+    since_s: float  # older checkpoints are an earlier attempt's
+    roots: tuple[tuple[str, str], ...]  # tier, path
+
+
+@dataclass(slots=True)
+class _Root:
+    saves: dict[int, Save] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+    before: set[str] = field(default_factory=set)  # findings of the last look
+    room: list[tuple[float, Space]] = field(default_factory=list)  # at each save
+    hung: int = 0  # looks in a row without an answer
+    sent: str = ""  # the listing that the daemon has
+
+
+def watched_from(answer: Mapping[str, Any]) -> tuple[list[Watched], list[str]]:
+    """What the answer to a heartbeat asks to watch, and why entries were refused."""
+    entries = answer.get("watch", [])
+    found: list[Watched] = []
+    refused: list[str] = []
+    for entry in entries[:MOST_WATCHED] if isinstance(entries, list) else [entries]:
+        try:
+            asked = decoded(Watch, entry)
+        except OrderRefused as error:
+            refused.append(error.message)
+            continue
+        roots = tuple((root.tier, root.path) for root in asked.roots)
+        found.append(Watched(asked.job, asked.attempt, asked.first, asked.since_s or 0.0, roots))
+    return found, refused
+
+
+def lister(
+    program: Callable[..., Program],
+    name: str,
+    node: str,
+    roots: Iterable[tuple[str, str]],
+    uid: int,
+    gid: int | None,
+    newest: int,
+    deadline_s: float,
+    on_message: Callable[[Mapping[str, Any]], None],
+    on_end: Callable[[Ending], None],
+) -> Program:
+    """The child that lists the ``newest`` checkpoints under each of ``roots`` (tier, path), as the job's user."""
+    return program(
+        name,
+        "sentinel.agent.probes.inventory",
+        {
+            "node": node,
+            "level": "structural",
+            "roots": [{"tier": tier, "path": path} for tier, path in roots],
+            "uid": uid,
+            "gid": gid,
+            "limit": newest,
+        },
+        silent_s=deadline_s,
+        total_s=deadline_s,
+        on_message=on_message,
+        on_end=on_end,
+    )
+
+
+class SavesWatch:
+    """Lists the folders now and then and tells what changed.
+
+    Args:
+        jobs: the jobs on this node, as its prolog saw them: whose user is root's own word.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        settings: AgentSettings,
+        children: Children,
+        program: Callable[..., Program],
+        keep: Callable[[Evidence], None],
+        jobs: Callable[[], Mapping[int, JobOnNode]],
+    ) -> None:
+        self._node = node
+        self._period_s = settings.jobs.saves_s
+        self._children = children
+        self._program = program
+        self._keep = keep
+        self._jobs = jobs
+        self.manifests = Manifests(node, settings.jobs, children, program, keep)
+        self.refused = 0
+        self._said: list[str] = []
+        self._asked: list[Watched] = []
+        self._told_to = ""  # which daemon has our listings
+        self._seen: dict[tuple[int, int, str], _Root] = {}
+
+    def heard(self, answer: Mapping[str, Any]) -> None:
+        """The daemon's answer to a heartbeat."""
+        self._asked, refused = watched_from(answer)
+        self.refused += len(refused)
+        if refused != self._said:  # at each heartbeat the same
+            self._said = refused
+            for reason in refused:
+                log.warning("watch-refused", reason=reason)
+        unwanted = answer.get("unread")
+        self.manifests.unwanted = frozenset(unwanted if isinstance(unwanted, list) else ())
+        instance = answer.get("instance")
+        if isinstance(instance, str) and instance != self._told_to:
+            self._told_to = instance
+            for seen in list(self._seen.values()):
+                seen.sent = ""  # a daemon that was started anew knows none of them: told again at the next look
+
+    def asked(self) -> list[Watched]:
+        """What the daemon last asked to watch."""
+        return list(self._asked)
+
+    def look(self) -> None:
+        """One look at all folders."""
+        asked = list(self._asked)
+        present = {(watched.job, watched.attempt) for watched in asked}
+        for key in [key for key in self._seen if key[:2] not in present]:
+            del self._seen[key]
+        for watched in asked:
+            job = self._jobs().get(watched.job)
+            if job is not None and job.attempt == watched.attempt and watched.roots:
+                self._list(watched, job)
+
+    def _list(self, watched: Watched, job: JobOnNode) -> None:
+        if job.uid is None:
+            log.warning("saves-unwatched", job=watched.job, reason="its user is not known")
+            return
+
+        answered: set[int] = set()
+
+        def said(message: Mapping[str, Any]) -> None:
+            index, listing = message.get("index"), message.get("listing")
+            if isinstance(index, int) and isinstance(listing, list) and 0 <= index < len(watched.roots):
+                answered.add(index)
+                parts = [Part.from_json(part) for part in listing]
+                self.listed(watched, watched.roots[index], parts, Space.from_json(message.get("space")))
+
+        def ended(ending: Ending) -> None:
+            if ending.silent or ending.status != 0:
+                reason = ending.where or (ending.stderr.strip().splitlines() or [""])[-1]
+                log.warning("saves-not-known", job=watched.job, silent=ending.silent, reason=reason)
+            if ending.silent:  # roots are listed in their order: it stands at the first without an answer
+                root = next((r for i, r in enumerate(watched.roots) if i not in answered), None)
+                if root is not None:
+                    self._hung(watched, root, ending.where)
+
+        self._children.start(
+            lister(
+                self._program,
+                f"saves:{watched.job}",
+                self._node,
+                watched.roots,
+                job.uid,
+                job.gid,
+                NEWEST,
+                self._period_s,
+                said,
+                ended,
+            )
+        )
+
+    def _hung(self, watched: Watched, root: tuple[str, str], where: str) -> None:
+        """A folder that does not answer, twice in a row: its file system hangs, and what lies there is not known."""
+        tier, path = root
+        seen = self._seen.setdefault((watched.job, watched.attempt, path), _Root())
+        seen.hung += 1
+        if seen.hung < 2:
+            return
+        stands = f" ({where})" if where else ""
+        # A file system that hangs stops the saves as well.
+        trouble = Trouble("stopped", f"was not listed within {self._period_s:g} s{stands}: its file system hangs")
+        self._told(watched, tier, path, "saves_stopped", f"hung/{path}", trouble, datetime.now(UTC))
+
+    def listed(
+        self, watched: Watched, root: tuple[str, str], parts: Sequence[Part], space: Space | None = None
+    ) -> None:
+        """What one look saw under one root: tell what is new, and what two looks in a row agree is wrong."""
+        tier, path = root
+        now = datetime.now(UTC)
+        seen = self._seen.setdefault((watched.job, watched.attempt, path), _Root())
+        seen.hung = 0
+        if tier == "local":
+            self._share(watched, path, parts, seen, now)
+        whole = {part.step for part in parts if part.valid is True or (part.marked and part.valid is not False)}
+        folders = {part.step: part.path for part in parts}
+        saves = [save for save in saves_of(parts) if save.began_s >= watched.since_s]
+        for save in saves:
+            if save.step not in seen.saves or save.step in folders:
+                seen.saves[save.step] = save
+            if save.step in whole and save.step not in seen.told:
+                seen.told.add(save.step)
+                if space is not None:
+                    seen.room = [*seen.room[-KEPT:], (save.ended_s, space)]
+                if watched.first:
+                    self._saved(watched, tier, folders[save.step], save, now)
+                if watched.first and tier == "global":
+                    self._read_once(watched, folders[save.step], save.step)
+        for step in sorted(seen.saves)[:-KEPT]:
+            del seen.saves[step]
+        found = self._wrong(seen, saves, space, now.timestamp())
+        for key in seen.before & set(found):
+            kind, trouble = found[key]
+            self._told(watched, tier, folders.get(trouble.step, path), kind, key, trouble, now)
+        seen.before = set(found)
+
+    def _read_once(self, watched: Watched, path: str, step: int) -> None:
+        job = self._jobs().get(watched.job)
+        if job is not None and job.uid is not None:
+            self.manifests.finished(Finished(watched.job, watched.attempt, job.uid, job.gid, path, step))
+
+    def _wrong(
+        self, seen: _Root, saves: Sequence[Save], space: Space | None, now_s: float
+    ) -> dict[str, tuple[str, Trouble]]:
+        """What is wrong now, by a name for it: the kind of evidence, and the words."""
+        history = [seen.saves[step] for step in sorted(seen.saves)]
+        usual = rhythm([save for save in history if save.valid is not False])
+        found: dict[str, tuple[str, Trouble]] = {}
+        for save in saves:
+            if save.valid is False:
+                full = no_room(save, usual, space)
+                kind = "saves_no_room" if full else Kind.CHECKPOINT_INVALID
+                trouble = Trouble("full" if full else "invalid", full or save.reason, save.step)
+                found[f"invalid/{save.step}/{save.ended_s}"] = (kind, trouble)
+        troubles = assess(history, now_s, running=True)
+        full_already = any(kind == "saves_no_room" for kind, _ in found.values())
+        soon = None if full_already else filling(seen.room, usual)
+        for trouble in [*troubles, *([soon] if soon else [])]:
+            early = trouble.kind == "stopped" and now_s - history[-1].ended_s < LEAST_LOOKS * self._period_s
+            if trouble.kind in KINDS and not early:
+                found[f"{trouble.kind}/{trouble.step}"] = (KINDS[trouble.kind], trouble)
+        return found
+
+    def _share(self, watched: Watched, path: str, parts: Sequence[Part], seen: _Root, now: datetime) -> None:
+        """Tell the daemon what this node holds when that has changed: only all nodes together know what is whole."""
+        settled = [part for part in parts if part.newest_mtime_s >= watched.since_s and part.step is not None]
+        looks = repr(sorted((part.step, part.valid, part.bytes) for part in settled))
+        if not settled or looks == seen.sent:
+            return
+        seen.sent = looks
+        steps = ", ".join(str(part.step) for part in settled)
+        identity = stable_id("seen", watched.job, watched.attempt, self._node, path, looks)
+        data: dict[str, Scalar] = {"listing": pack(settled), "on_node": self._node}
+        text = f"{self._node} holds of steps {steps}"
+        self._put(watched, identity, CHECKPOINTS_SEEN, path, text, data, now, self._node)
+
+    def _saved(self, watched: Watched, tier: str, path: str, save: Save, now: datetime) -> None:
+        text = f"step {save.step} was saved ({tier}): {path}"
+        data: dict[str, Scalar] = {"step": save.step, "tier": tier, "bytes": save.bytes}
+        if save.duration_s > 0:
+            data["time_s"] = round(save.duration_s, 3)
+        identity = stable_id("saved", watched.job, watched.attempt, path, save.step)
+        self._put(watched, identity, Kind.CHECKPOINT_SAVED, path, text, data, datetime.fromtimestamp(save.ended_s, UTC))
+
+    def _told(
+        self, watched: Watched, tier: str, path: str, kind: str, key: str, trouble: Trouble, now: datetime
+    ) -> None:
+        where = f" on {self._node}" if tier == "local" else ""
+        text = f"{path}{where}: {trouble.text}"
+        data: dict[str, Scalar] = {
+            "step": trouble.step, "tier": tier, "path": path, "reason": trouble.text[:300], "watched": True,
+            "on_node": self._node,
+        }  # fmt: skip
+        # Of one checkpoint of many nodes one message: every node that finds it says it by the same name.
+        own = self._node if tier == "local" and trouble.step is None else ""
+        identity = stable_id("saves", watched.job, watched.attempt, kind, trouble.step, own)
+        log.warning("saves", job=watched.job, finding=key, text=text)
+        self._put(watched, identity, kind, path, text, data, now)
+
+    def _put(
+        self,
+        watched: Watched,
+        identity: str,
+        kind: str,
+        path: str,
+        text: str,
+        data: Mapping[str, Scalar],
+        at: datetime,
+        node: str | None = None,
+    ) -> None:
+        where = Where(job=watched.job, attempt=watched.attempt, path=path, node=node)
+        self._keep(
+            Evidence(
+                id=identity,
+                at=at,
+                seen_at=datetime.now(UTC),
+                source=Source.CHECKPOINT,
+                kind=kind,
+                where=where,
+                text=text[:2000],
+                data=dict(data),
+            )
+        )

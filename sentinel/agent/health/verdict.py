@@ -1,0 +1,147 @@
+"""The node's dated verdict, which the hooks read: ``OK|BAD|UNKNOWN <unix seconds> <code> <sentence>``, and on a second line
+the host's uptime in seconds, by which a hook tells its age without starting a process.
+
+BAD only on positive proof that holds now: what ``rules/convictions.toml`` says convicts a node alone (an Xid, a GPU that is
+lost, an action that the driver asks for, memory that cannot be repaired, a fault that a diagnostic found). Nothing readable
+is UNKNOWN, and no hook refuses a node for that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.agent.process.state_files import restore, save, write_atomically
+from sentinel.config.convictions import Convictions, Drain
+from sentinel.evidence.dcgm import HOLDS, Fact
+from sentinel.model.records import Evidence, Kind, Source, Trust
+
+TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # what measures the GPUs
+DRAIN_MODES = frozenset({"act", "observe"})  # whether the prolog may refuse this node, and so have Slurm drain it
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    word: str  # OK, BAD, UNKNOWN
+    at_s: int
+    code: str
+    sentence: str
+
+    @property
+    def line(self) -> str:
+        sentence = "".join(letter if letter.isprintable() else "?" for letter in self.sentence)[:300]
+        return f"{self.word} {self.at_s} {self.code} {sentence}\n"
+
+
+class VerdictKeeper:
+    """Collects what convicts the node and writes the verdict.
+
+    Args:
+        boot: identity of this boot: a reboot ends what Xids said.
+        facts: hard faults that telemetry sees now.
+        convictions: what convicts a node alone, by the rules.
+        telemetry: None when GPU telemetry is fresh, else why it is not.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        state: Path,
+        boot: str,
+        facts: Callable[[], Sequence[Fact]],
+        telemetry: Callable[[], str | None],
+        convictions: Convictions,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = run_dir / "verdict"
+        self._mode_path = run_dir / "drain_mode"
+        self._mode = ""
+        if not self._mode_path.exists():
+            self.set_drain_mode("observe")  # until the daemon says that acting is switched on here
+        self._state = state / "convictions.json"
+        self._boot = boot
+        self._facts = facts
+        self._telemetry = telemetry
+        self._rules = convictions
+        self._clock = clock
+        kept = restore(self._state)
+        same_boot = isinstance(kept, dict) and kept.get("boot") == boot
+        self._convictions: dict[str, str] = dict(kept["convictions"]) if same_boot else {}
+        self._since_s: dict[str, float] = dict(kept.get("since_s") or {}) if same_boot else {}
+
+    def set_drain_mode(self, mode: str) -> None:
+        """The prolog refuses this node only in mode "act"; what it would have refused in "observe" it says and lets pass."""
+        if mode != self._mode and write_atomically(self._mode_path, f"{mode}\n"):
+            self._mode = mode
+
+    def consider(self, evidence: Evidence) -> None:
+        """Remember evidence that convicts until a diagnostic passes or the node was rebooted.
+
+        What telemetry goes on seeing is not remembered: it convicts while it holds (``facts``).
+        """
+        if evidence.source not in (Source.KERNEL, Source.DIAGNOSTIC, *TELEMETRY):
+            return
+        if evidence.trust is not Trust.SYSTEM:
+            return
+        convicts = self._rules.of(evidence) is Drain.YES
+        where = evidence.data.get("pci") or "a GPU"
+        if evidence.kind == Kind.XID and isinstance(action := evidence.data.get("action"), str):
+            if convicts:
+                self._convict(f"recovery_action/{where}", f"the driver asks for {action.replace('_', ' ')} of {where}")
+            elif action == "none":
+                self._take_back([f"recovery_action/{where}"])  # it was reset
+        elif not convicts:
+            return
+        elif evidence.kind == Kind.XID:
+            self._convict(f"xid_{evidence.data['xid']}", f"Xid {evidence.data['xid']} on {where}")
+        elif evidence.kind == Kind.DIAG_FAILED:
+            self._convict("diagnostic", evidence.text)
+        elif evidence.source in TELEMETRY and evidence.kind not in HOLDS:
+            self._convict(evidence.kind, evidence.text)
+
+    def diagnosed(self, result: Any) -> None:
+        """A diagnostic was run on order. That it passed on all GPUs takes back what was said before."""
+        if isinstance(result, dict) and result.get("result") == "pass" and result.get("gpus") is None:
+            self._take_back(list(self._convictions))
+
+    def released(self, at_s: float) -> None:
+        """An operator returned the node at that time: what Xids said before is answered for. What telemetry still sees
+        (a lost GPU) goes on convicting."""
+        self._take_back([code for code in self._convictions if self._since_s.get(code, 0.0) <= at_s])
+
+    def _take_back(self, codes: Sequence[str]) -> None:
+        known = [code for code in codes if code in self._convictions]
+        for code in known:
+            del self._convictions[code]
+            self._since_s.pop(code, None)
+        if known:
+            self._keep()
+
+    def _keep(self) -> None:
+        save(self._state, {"boot": self._boot, "convictions": self._convictions, "since_s": self._since_s})
+        self.write()
+
+    def now(self) -> NodeVerdict:
+        at_s = int(self._clock())
+        for fact in self._facts():
+            return NodeVerdict("BAD", at_s, fact.code, fact.sentence)
+        for code, sentence in self._convictions.items():
+            return NodeVerdict("BAD", at_s, code.partition("/")[0], sentence)
+        reason = self._telemetry()
+        if reason is not None:
+            return NodeVerdict("UNKNOWN", at_s, "telemetry", reason)
+        return NodeVerdict("OK", at_s, "ok", "nothing speaks against this node")
+
+    def write(self) -> None:
+        verdict = self.now()
+        uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+        write_atomically(self._path, f"{verdict.line}{uptime_s}\n")
+
+    def _convict(self, code: str, sentence: str) -> None:
+        if code not in self._convictions:
+            self._convictions[code] = sentence
+            self._since_s[code] = self._clock()
+            self._keep()

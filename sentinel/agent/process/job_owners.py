@@ -1,0 +1,105 @@
+"""Finds the owner of a job: in root's own record of this node's jobs, else by asking Slurm. Never trusts the daemon for it.
+
+The record is what slurmd's prolog told us as root, kept for a while after a job's end: its checkpoints are chosen and moved
+aside then. A node that never ran the job may be asked to list its shared folders, when the job's own nodes are gone: it asks
+slurmctld for the job's user (``probes.owner``), in numbers alone, since a job's name may imitate any other field.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.agent.collectors.jobs import JobOnNode
+from sentinel.agent.process.state_files import restore, save
+from sentinel.agent.settings import AgentSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """``gid`` None: the user's own group, as this node knows it."""
+
+    uid: int
+    gid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    uid: int
+    gid: int | None
+    attempt: int
+    ended_s: float | None  # Unix time; None while it is here
+
+
+class Owners:
+    """The record; safe from any thread. Jobs that are here are always in it, of ended ones the latest, for a while."""
+
+    def __init__(self, settings: AgentSettings, clock: Callable[[], float] = time.time) -> None:
+        self._path = Path(settings.state) / "owners.json"
+        self._most = settings.jobs.remembered
+        self._kept_s = settings.jobs.remembered_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._jobs: dict[int, _Kept] = {}
+        kept = restore(self._path)
+        for name, entry in kept.items() if isinstance(kept, dict) else ():
+            found = _kept_from(entry)
+            if name.isdigit() and found is not None:
+                self._jobs[int(name)] = found
+
+    def of(self, job: int) -> Owner | None:
+        """The user of a job that is here or lately was; None for any other."""
+        with self._lock:
+            kept = self._jobs.get(job)
+        if kept is None or (kept.ended_s is not None and self._clock() - kept.ended_s > self._kept_s):
+            return None
+        return Owner(kept.uid, kept.gid)
+
+    def came(self, job: JobOnNode) -> None:
+        """A prolog told of it. Who it belongs to is not known where Slurm does not say it, and then not kept."""
+        if job.uid is not None:
+            self._keep(job.job, _Kept(job.uid, job.gid, job.attempt, None))
+
+    def left(self, job: JobOnNode) -> None:
+        """Its epilog told of its end, or its job file is gone."""
+        with self._lock:
+            kept = self._jobs.get(job.job)
+        if kept is not None and kept.attempt > job.attempt:
+            return  # it is here again
+        if job.uid is not None:
+            kept = _Kept(job.uid, job.gid, job.attempt, None)
+        if kept is not None:
+            self._keep(job.job, replace(kept, ended_s=self._clock()))
+
+    def here(self, jobs: set[int]) -> None:
+        """Once, at the start: what is not among these ended while nobody looked, at the latest now."""
+        now_s = self._clock()
+        with self._lock:
+            for job, kept in self._jobs.items():
+                if kept.ended_s is None and job not in jobs:
+                    self._jobs[job] = replace(kept, ended_s=now_s)
+
+    def _keep(self, job: int, kept: _Kept) -> None:
+        now_s = self._clock()
+        with self._lock:
+            self._jobs[job] = kept
+            ended = sorted((e.ended_s, number) for number, e in self._jobs.items() if e.ended_s is not None)
+            surplus = max(0, len(self._jobs) - self._most)
+            for place, (ended_s, number) in enumerate(ended):
+                if place < surplus or now_s - ended_s > self._kept_s:
+                    del self._jobs[number]
+            written = {str(number): asdict(entry) for number, entry in self._jobs.items()}
+        save(self._path, written)
+
+
+def _kept_from(entry: Any) -> _Kept | None:
+    try:
+        kept = _Kept(**entry)
+    except TypeError:
+        return None
+    whole = type(kept.uid) is int and type(kept.attempt) is int and (kept.gid is None or type(kept.gid) is int)
+    return kept if whole and (kept.ended_s is None or isinstance(kept.ended_s, float)) else None

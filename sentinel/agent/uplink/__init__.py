@@ -1,0 +1,1 @@
+"""The connection to the daemon: evidence and heartbeats out, orders in."""

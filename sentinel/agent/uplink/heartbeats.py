@@ -1,0 +1,89 @@
+"""Sends periodic heartbeats to the daemon, in a thread and over a connection of their own: no evidence can hold them up."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from sentinel.adapters.client import DaemonClient
+from sentinel.agent.process.state_files import bug
+from sentinel.agent.uplink.retries import Retries
+from sentinel.detect.observed_silence import seconds_of
+from sentinel.errors import SentinelError
+from sentinel.log import Log
+from sentinel.protocol import HEARTBEAT
+from sentinel.wire import time_from
+
+log = Log()
+
+LEAST_BEAT_S = 0.2  # however soon the daemon wants the next heartbeat
+
+
+class Heartbeats:
+    """
+    Args:
+        body: makes the body of a heartbeat, without node and time.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        client: DaemonClient,
+        body: Callable[[], dict[str, Any]],
+        *,
+        heartbeat_s: float = 2.0,
+        backoff_s: float = 10.0,
+    ) -> None:
+        self.node = node
+        self.connected: bool | None = None
+        self.clock_offset_s: float | None = None  # the daemon's clock minus ours
+        self.on_answer: Callable[[dict[str, Any]], None] = lambda _: None  # the daemon's answer
+        self._client = client
+        self._body = body
+        self._heartbeat_s = heartbeat_s
+        self._next_s = heartbeat_s  # to the next heartbeat, where the daemon did not ask for an earlier one
+        self._retries = Retries(backoff_s)
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """The thread: until ``stop``."""
+        wait_s = random.random() * self._heartbeat_s  # noqa: S311 - spread, not secret
+        while not self._stopped.wait(wait_s):
+            began_s = time.monotonic()
+            try:
+                self.beat()
+                if self.connected is not True:
+                    log.info("daemon-reached", host=self._client.host, port=self._client.port)
+                self.connected = True
+                self._retries.succeeded()
+                wait_s = max(0.0, self._next_s - (time.monotonic() - began_s))
+            except SentinelError as error:
+                self.connected = False
+                if self._retries.failed(error):
+                    log.warning("daemon-not-reached", error=error)
+                wait_s = self._retries.pause_s()
+            except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
+                bug(log, "heartbeats")
+                wait_s = 1.0
+        self._client.close()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._client.interrupt()
+
+    def beat(self) -> None:
+        began_s = time.time()
+        # sent_s before what is measured for the body: it must not be younger than it says.
+        sent = {"node": self.node, "at": datetime.now(UTC).isoformat(), "sent_s": time.monotonic()}
+        body = {**sent, **self._body()}
+        answer = self._client.post(HEARTBEAT, body)
+        ended_s = time.time()
+        if "at" in answer:
+            self.clock_offset_s = time_from(answer["at"]).timestamp() - (began_s + ended_s) / 2
+        soon_s = seconds_of(answer.get("beat_s"))
+        self._next_s = self._heartbeat_s if soon_s is None else min(self._heartbeat_s, max(LEAST_BEAT_S, soon_s))
+        self.on_answer(answer)

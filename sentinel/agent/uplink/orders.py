@@ -1,0 +1,383 @@
+"""Fetches the daemon's orders by long poll, carries them out in children, and keeps results until acknowledged.
+
+An order received again (same id) is not repeated; its result is sent again. Results are on disk, so that a restarted agent
+still delivers them. The daemon is not trusted with root's rights: orders are validated by ``sentinel.model.orders``, and
+root's own record decides whose files are touched (``sentinel.agent.process.job_owners``).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.adapters.client import DaemonClient
+from sentinel.agent.process.children import Children, Ending, Program
+from sentinel.agent.process.job_owners import Owner, Owners
+from sentinel.agent.process.state_files import bug, restore, save
+from sentinel.agent.settings import Slurm
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.log import Log
+from sentinel.model.orders import (
+    AS_USER,
+    LEAST_DEADLINE_S,
+    AskJob,
+    Diagnose,
+    Order,
+    OrderRefused,
+    Request,
+    TaskStates,
+    read_order,
+)
+from sentinel.protocol import LONG_POLL_S, ORDER_RESULT, ORDERS, OrderKind
+
+log = Log()
+
+MOST_ID = 200  # characters of an order's id
+RESULT_BYTES = 3 << 20  # of one order's result; the daemon reads 4 MiB
+OUTPUT_BYTES = 16 << 20  # of a child that carries out an order: it may run as a user, who may make it say anything
+MOST_ANSWERS = 1024  # messages of such a child; one for each folder of a job's checkpoints
+MOST_WAITING = 128  # orders under way and results not taken yet; a daemon has a few of a node
+STOPPING = "the agent is stopping"
+OWNER = "sentinel.agent.probes.job_owner"
+REMEMBERED = 200  # acknowledged results kept, in case an order comes again
+PROGRAMS = {
+    OrderKind.INVENTORY: "sentinel.agent.probes.inventory",
+    OrderKind.QUARANTINE: "sentinel.agent.probes.quarantine",
+    OrderKind.TASK_STATES: "sentinel.agent.probes.tasks",
+    OrderKind.COLLECTED: "sentinel.agent.probes.collected",
+    OrderKind.ASK_JOB: "sentinel.agent.probes.ask_job",
+    OrderKind.DIAGNOSE: "sentinel.agent.probes.diagnose",
+}
+
+
+class Orders:
+    """Fetches orders, has them carried out, delivers their results.
+
+    Args:
+        folder: where results lie.
+        program: makes the child program of a module (command and environment).
+        client: makes a client; every thread has its own.
+        own: what a probe of that kind gets of this node's own settings; an order cannot change it.
+        owners: whose jobs ran here.
+        slurm: how slurmctld is asked for the user of a job that did not.
+        done: told of every result, e.g. a diagnostic that passed.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        folder: Path,
+        children: Children,
+        program: Callable[..., Program],
+        client: Callable[[], DaemonClient],
+        own: Callable[[OrderKind], Mapping[str, object]],
+        owners: Owners,
+        slurm: Slurm,
+        done: Callable[[Request, Any], None] = lambda *_: None,
+        *,
+        backoff_s: float = 10.0,
+    ) -> None:
+        self.node = node
+        self.carried_out = 0
+        self.refused = 0
+        self.given_up = 0  # results that were too long, or that the daemon does not take
+        self.busy: Callable[[], bool] = lambda: False  # whether a job is here, before which some orders yield
+        self._folder = folder
+        self._children = children
+        self._program = program
+        self._client = client
+        self._own = own
+        self._owners = owners
+        self._slurm = slurm
+        self._done = done
+        self._backoff_s = backoff_s
+        self._lock = threading.Condition()
+        self._results: dict[str, dict[str, Any]] = {}
+        self._unsent: list[str] = []
+        self._running: set[str] = set()
+        self._yielding: dict[str, Diagnose] = {}  # those that a job ends
+        self._stopped = threading.Event()
+        self._polling: DaemonClient | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(folder.glob("*.json"), key=lambda entry: entry.stat().st_mtime):
+            kept = restore(path)
+            if isinstance(kept, dict) and isinstance(kept.get("id"), str):
+                self._results[kept["id"]] = kept
+                if not kept.get("acknowledged"):
+                    self._unsent.append(kept["id"])
+
+    # ------------------------------------------------------------------------------------------------ fetching
+
+    def run(self) -> None:
+        """The thread that asks for orders."""
+        client = self._polling = self._client()
+        failures = 0
+        while not self._stopped.is_set():
+            try:
+                answer = client.post(ORDERS, {"node": self.node}, deadline_s=LONG_POLL_S + 10)
+                failures = 0
+                orders = answer.get("orders", [])
+                for order in orders if isinstance(orders, list) else []:
+                    self.take(order)
+                if orders:
+                    self._stopped.wait(0.2)  # it is given again until its result came
+            except SentinelError:  # what it was is said by the sender, whose daemon is the same
+                failures += 1
+                self._stopped.wait(min(self._backoff_s, 0.2 * 2 ** min(failures, 12)) * (0.5 + random.random()))  # noqa: S311
+            except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
+                bug(log, "orders")
+                self._stopped.wait(1.0)
+        client.close()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with self._lock:
+            self._lock.notify_all()
+        if self._polling is not None:
+            self._polling.interrupt()
+
+    def take(self, order: Any) -> None:
+        """Begin an order that is not known yet; send the result of one that is; refuse what is no order of ours."""
+        identity = order.get("id") if isinstance(order, dict) else None
+        if not isinstance(identity, str) or not 0 < len(identity) <= MOST_ID:
+            self.refused += 1
+            log.warning("order-unreadable", id=ascii(identity)[:MOST_ID])
+            return
+        with self._lock:
+            if identity in self._running:
+                return
+            if identity in self._results:
+                if identity not in self._unsent:
+                    self._unsent.append(identity)
+                    self._lock.notify_all()
+                return
+            if len(self._running) + len(self._unsent) >= MOST_WAITING:
+                self.refused += 1
+                return  # it is given again
+            self._running.add(identity)
+        try:
+            found = read_order(order, identity)
+        except OrderRefused as error:
+            self._refuse(identity, None, error.message)
+            return
+        request = found.request
+        if isinstance(request, Diagnose) and request.yields and self.busy():
+            self._finish(identity, request.kind, True, _yielded(request), "", request)
+            return
+        log.info("order-begun", id=identity, kind=request.kind)
+        if not isinstance(request, AS_USER):
+            self._begin(found, self._owners.of(request.job) if isinstance(request, TaskStates) else None)
+        elif (owner := self._owners.of(request.job)) is not None:
+            self._begin_as(found, owner)
+        elif isinstance(request, AskJob) or not self._slurm.squeue:
+            self._refuse(identity, request.kind, not_here(request.job))
+        else:
+            self._ask_slurm(found, request.job)
+
+    def _refuse(self, identity: str, kind: OrderKind | None, reason: str) -> None:
+        self.refused += 1
+        log.warning("order-refused", id=identity[:MOST_ID], kind=kind, reason=reason)
+        self._finish(identity, kind, False, None, reason)
+
+    def _begin_as(self, order: Order, owner: Owner) -> None:
+        if owner.uid == 0:
+            reason = f"job {_job_of(order)} is root's: nothing of a job is read or moved as root"
+            self._refuse(order.id, order.request.kind, reason)
+        else:
+            self._begin(order, owner)
+
+    def _ask_slurm(self, order: Order, job: int) -> None:
+        """The job never ran here, or long ago: whose it is slurmctld knows, within a deadline of its own."""
+        began_s = time.monotonic()
+        answers: list[dict[str, Any]] = []
+        deadline_s = min(self._slurm.deadline_s, order.deadline_s)
+
+        def ended(ending: Ending) -> None:
+            told = answers[-1] if answers else {}
+            found = told.get("owner")
+            left_s = order.deadline_s - (time.monotonic() - began_s)
+            if isinstance(found, dict):
+                owner = Owner(found["uid"], found["gid"])
+                self._begin_as(replace(order, deadline_s=max(left_s, LEAST_DEADLINE_S)), owner)
+                return
+            reason = f"no answer within {deadline_s:g} s" if ending.silent else str(told.get("error", ending.stderr))
+            words = f"{not_here(job)}, and whose it is Slurm does not tell: {reason.strip()[:300]}"
+            self._refuse(order.id, order.request.kind, words)
+
+        program = self._program(
+            f"owner:{order.id}",
+            OWNER,
+            {"job": job, "squeue": self._slurm.squeue, "conf": self._slurm.conf, "deadline_s": deadline_s},
+            silent_s=deadline_s + 1.0,
+            total_s=deadline_s + 1.0,
+            on_message=answers.append,
+            on_end=ended,
+        )
+        if not self._children.start(program):
+            self._finish(order.id, order.request.kind, False, None, STOPPING)
+
+    def _begin(self, order: Order, owner: Owner | None) -> None:
+        identity, request, deadline_s = order.id, order.request, order.deadline_s
+        kind, answers = request.kind, list[dict[str, Any]]()
+        if isinstance(request, Diagnose) and request.yields:
+            with self._lock:
+                self._yielding[identity] = request
+
+        def heard(message: dict[str, Any]) -> None:
+            del answers[MOST_ANSWERS - 1 :]  # the last one is kept in any case
+            answers.append(message)
+
+        def ended(ending: Ending) -> None:
+            answer = answers[-1] if answers else {}
+            if "listings" in (answers[0] if answers else {}):
+                self._finish(identity, kind, True, {"listings": _listings(answers)}, "", request)
+            elif ending.silent:
+                where = f" while it was in state {ending.where}" if ending.where else ""
+                self._finish(identity, kind, False, None, f"no answer within {deadline_s:g} s{where}: killed", request)
+            elif "error" in answer:
+                self._finish(identity, kind, False, None, str(answer["error"])[:2000], request)
+            elif "result" in answer:
+                self._finish(identity, kind, True, answer["result"], "", request)
+            else:
+                reason = ending.stderr.strip()[-500:]
+                self._finish(identity, kind, False, None, f"ended with status {ending.status}: {reason}", request)
+
+        own: dict[str, object] = {"node": self.node, **self._own(kind), "deadline_s": deadline_s, "order": identity}
+        if owner is not None:
+            own |= {"uid": owner.uid, "gid": owner.gid}
+        program = self._program(
+            f"order:{identity}",
+            PROGRAMS[kind],
+            {**request.arguments(), **own},  # what is the node's own comes last: no order can set it
+            silent_s=deadline_s,
+            total_s=deadline_s,
+            most_bytes=OUTPUT_BYTES,
+            on_message=heard,
+            on_end=ended,
+        )
+        if not self._children.start(program):
+            self._finish(identity, kind, False, None, STOPPING, request)
+
+    def give_way(self) -> bool:
+        """A job came: end what it goes before. True when there was something, which may go on outside of us."""
+        with self._lock:
+            ended = dict(self._yielding)
+            self._yielding.clear()
+        for identity, request in ended.items():
+            self._children.stop(f"order:{identity}")
+            self._finish(identity, request.kind, True, _yielded(request), "", request)
+        return bool(ended)
+
+    def _finish(
+        self,
+        identity: str,
+        kind: OrderKind | None,
+        ok: bool,
+        result: Any,
+        error: str,
+        request: Request | None = None,
+    ) -> None:
+        kept: dict[str, Any] = {"id": identity, "kind": kind, "ok": ok, "result": result, "error": error}
+        kept["acknowledged"] = False
+        if (size := len(json.dumps(kept))) > RESULT_BYTES:
+            kept |= self._without_result(identity, f"the answer has {size} bytes, more than {RESULT_BYTES}")
+            ok, error = False, kept["error"]
+        log.info("order-ended", id=identity, kind=kind, ok=ok, error=error)
+        save(self._path(identity), kept)
+        with self._lock:
+            self._running.discard(identity)
+            self._yielding.pop(identity, None)
+            self._results[identity] = kept
+            self._unsent.append(identity)
+            self.carried_out += 1
+            self._lock.notify_all()
+        if ok and request is not None:
+            self._done(request, result)
+
+    # ------------------------------------------------------------------------------------------------ delivering
+
+    def deliver(self) -> None:
+        """The thread that sends results, until each is acknowledged."""
+        client, failures = self._client(), 0
+        while not self._stopped.is_set():
+            with self._lock:
+                while not self._unsent and not self._stopped.is_set():
+                    self._lock.wait()
+                identity = self._unsent[0] if self._unsent else None
+            if identity is None:
+                continue
+            try:
+                self.send(client, identity)
+                failures = 0
+            except SentinelError:  # the daemon is away; what it was is said by the sender, whose daemon is the same
+                failures += 1
+                self._stopped.wait(min(self._backoff_s, 0.2 * 2 ** min(failures, 12)) * (0.5 + random.random()))  # noqa: S311
+            except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
+                bug(log, "results")
+                self._stopped.wait(1.0)
+        client.close()
+
+    def send(self, client: DaemonClient, identity: str) -> None:
+        kept = self._results[identity]
+        try:
+            client.post(ORDER_RESULT, self._body(kept))
+        except SentinelError as error:
+            if not error.signed or isinstance(error, Unavailable):
+                raise
+            kept |= self._without_result(identity, f"the daemon does not take the answer: {error.message}")
+            try:
+                client.post(ORDER_RESULT, self._body(kept))
+            except SentinelError as again:
+                if not again.signed or isinstance(again, Unavailable):
+                    raise  # else it takes nothing of this order: those behind it go on
+        kept["acknowledged"] = True
+        save(self._path(identity), kept)
+        with self._lock:
+            if identity in self._unsent:
+                self._unsent.remove(identity)
+            old = [name for name, result in self._results.items() if result.get("acknowledged")]
+            for name in old[: max(0, len(old) - REMEMBERED)]:
+                del self._results[name]
+                self._path(name).unlink(missing_ok=True)
+
+    def _body(self, kept: dict[str, Any]) -> dict[str, Any]:
+        return {"node": self.node, "id": kept["id"], **{key: kept[key] for key in ("ok", "result", "error")}}
+
+    def _without_result(self, identity: str, reason: str) -> dict[str, Any]:
+        """What replaces a result that cannot be sent."""
+        self.given_up += 1
+        log.warning("result-given-up", id=identity, reason=reason)
+        return {"ok": False, "result": None, "error": reason[:2000]}
+
+    def _path(self, identity: str) -> Path:
+        safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in identity)[:120]
+        return self._folder / f"{safe}.json"
+
+
+def not_here(job: int) -> str:
+    return f"job {job} does not run and did not lately run on this node"
+
+
+def _job_of(order: Order) -> object:
+    return getattr(order.request, "job", None)
+
+
+def _yielded(request: Diagnose) -> dict[str, Any]:
+    reason = "a job goes before it"
+    gpus = list(request.gpus) if request.gpus is not None else None
+    return {"result": "inconclusive", "reason": reason, "level": request.level, "gpus": gpus}
+
+
+def _listings(answers: list[dict[str, Any]]) -> list[Any]:
+    """The listing of every root that answered, and of each other root that it did not."""
+    listings = list(answers[0]["listings"])
+    for answer in answers[1:]:
+        if isinstance(answer.get("index"), int) and 0 <= answer["index"] < len(listings):
+            listings[answer["index"]] = answer.get("listing", [])
+    return listings

@@ -1,0 +1,34 @@
+"""Pauses between attempts to reach the daemon: they grow, are bounded, and differ from node to node."""
+
+from __future__ import annotations
+
+import random
+
+FIRST_S = 0.2  # the first pause; it doubles
+
+
+class Retries:
+    """Counts failures in a row.
+
+    Args:
+        longest_s: about the longest pause.
+    """
+
+    def __init__(self, longest_s: float) -> None:
+        self.failures = 0
+        self._longest_s = longest_s
+        self._said = ""
+
+    def succeeded(self) -> None:
+        self.failures, self._said = 0, ""
+
+    def failed(self, error: Exception) -> bool:
+        """Count a failure. True when it is another one than the last, and worth a line in the log."""
+        self.failures += 1
+        new = str(error) != self._said
+        self._said = str(error)
+        return new
+
+    def pause_s(self) -> float:
+        grown: float = FIRST_S * 2.0 ** min(self.failures, 12)
+        return min(self._longest_s, grown) * (0.5 + random.random())  # noqa: S311 - spread, not secret

@@ -1,0 +1,240 @@
+"""Says of one incident what its job's owner needs to know, and what operators need to know. Pure; user text is made plain.
+
+Nothing is announced before it is so: a job *is being restarted* until it was seen to gain steps, then it *runs again*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sentinel.alerts.text import listed, plain
+from sentinel.model.records import (
+    OPTIONAL_STEPS,
+    Cause,
+    Incident,
+    JobView,
+    Outcome,
+    Plan,
+    Restart,
+    Result,
+    Scalar,
+    Scope,
+    StepKind,
+    Verdict,
+)
+
+_SURE = 0.95  # from here on a percentage tells nobody anything
+_GROUNDS = 3  # lines of evidence for operators
+
+
+class Stage(StrEnum):
+    """How far an incident has come, as people are told."""
+
+    RESTARTING = "restarting"  # requeued or released, and not yet seen to gain steps
+    RUNNING = "running again"
+    HELD = "held"  # a person must change something first
+    FAILED = "failed"  # what was to be done could not be done
+    WAITING = "waiting"  # what is wanted is not allowed now
+    HANDLED = "handled"  # nothing to restart: a node was drained, or nothing is to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What is known of an incident when people are told. What is None is not known and is not said."""
+
+    incident: Incident
+    verdict: Verdict
+    plan: Plan | None = None
+    outcomes: Sequence[Outcome] = ()
+    job: JobView | None = None
+    last_step: int | None = None  # that the failed attempt reached
+    step_time_s: float | None = None
+    gpus: int | None = None  # of the job
+    nodes_now: tuple[str, ...] = ()  # on which the job runs again
+    cluster: str = ""
+
+
+def stage_of(story: Story) -> Stage:
+    plan, outcomes = story.plan, story.outcomes
+    if plan is None or (not plan.steps and not plan.refusal and not plan.waits):
+        return Stage.HANDLED
+    if plan.refusal or plan.observe_only:
+        return Stage.WAITING
+    if any((o.step.kind is StepKind.HOLD and _is_done(o)) or o.data.get("held") for o in outcomes):
+        return Stage.HELD
+    if any(o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS for o in outcomes):
+        return Stage.FAILED
+    if any(o.step.kind is StepKind.CONFIRM and _is_done(o) for o in outcomes):
+        return Stage.RUNNING
+    kinds = {step.kind for step in plan.steps}
+    return Stage.RESTARTING if kinds & {StepKind.RELEASE, StepKind.REQUEUE_HOLD} else Stage.HANDLED
+
+
+def for_owner(story: Story) -> str:
+    """For the person whose job it is: what is with the job, what it lost, what broke, what to do. One paragraph."""
+    job = story.job
+    number = story.incident.job
+    if number is None:
+        return ""
+    name = f" ({plain(job.name, 60)})" if job is not None and job.name else ""
+    sentences = [f"Job {number}{name} {_how_it_is(story)}.", *_lost(story), f"{_what_broke(story)}.", _to_do(story)]
+    return " ".join([*sentences, f"More: sentinel why {number}"])
+
+
+def for_operators(story: Story) -> str:
+    """For those who run the cluster: where, what, what was seen, what was done, what to do. Some lines."""
+    verdict, job = story.verdict, story.job
+    where = [f"cluster {plain(story.cluster, 60)}"] if story.cluster else []
+    where += [f"partition {plain(job.partition, 60)}"] if job is not None and job.partition else []
+    where += [f"job {story.incident.job}"] if story.incident.job is not None else []
+    lines = [f"{severity_of(story).upper()}: {_what_broke(story)}{_how_sure(verdict)}."]
+    if where:
+        lines.append(f"Where: {', '.join(where)}.")
+    lines += _parts(story)
+    lines += [f"Seen: {text}" for text in _seen(verdict)]
+    lines.append(f"State: {stage_of(story)}{_why_so(story)}.")
+    if verdict.advice:
+        lines.append(f"Advice: {plain(verdict.advice)}")
+    return "\n".join([*lines, f"More: sentinel why {story.incident.id}"])
+
+
+def severity_of(story: Story) -> str:
+    """critical: a person is needed now; warning: a machine was taken out or is suspect; info: nothing to do."""
+    stage, verdict = stage_of(story), story.verdict
+    if stage is Stage.FAILED or verdict.scope is Scope.CLUSTER:
+        return "critical"
+    if stage is Stage.WAITING and story.plan is not None and not story.plan.observe_only:
+        return "critical"
+    return "warning" if verdict.drain or verdict.suspect or verdict.drain_recommended else "info"
+
+
+# --- the job -------------------------------------------------------------------------------------------------------------
+
+
+def _how_it_is(story: Story) -> str:
+    stage, step = stage_of(story), _chosen(story).get("step")
+    begin = f" from step {step}" if step is not None else ""
+    if stage is Stage.RUNNING:
+        nodes = f" on {listed(story.nodes_now)}" if story.nodes_now else ""
+        return f"runs again{begin}{nodes}"
+    return {
+        Stage.RESTARTING: f"is being restarted{begin}",
+        Stage.HELD: "is held and keeps its id",
+        Stage.FAILED: f"could not be restarted{_why_so(story)}",
+        Stage.WAITING: f"is not restarted now{_why_so(story)}",
+        Stage.HANDLED: "goes on" if story.verdict.restart is Restart.NONE else "has failed",
+    }[stage]
+
+
+def _lost(story: Story) -> list[str]:
+    """Steps that are made again, and what they cost, of what is known."""
+    resumed = _chosen(story).get("step")
+    if (
+        story.last_step is None
+        or not isinstance(resumed, int)
+        or stage_of(story) not in (Stage.RUNNING, Stage.RESTARTING)
+    ):
+        return []
+    steps = max(0, story.last_step - resumed)
+    if not steps:
+        return ["No step is lost."]
+    parts = []
+    if story.step_time_s is not None:
+        seconds = steps * story.step_time_s
+        parts.append(f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min")
+        if story.gpus:
+            parts.append(f"{seconds * story.gpus / 3600:.1f} GPU-hours")
+    cost = f" ({', '.join(parts)})" if parts else ""
+    return [f"{steps} {'step is' if steps == 1 else 'steps are'} made again{cost}."]
+
+
+def _to_do(story: Story) -> str:
+    stage = stage_of(story)
+    if stage is Stage.HELD:
+        advice = f"{plain(story.verdict.advice)} " if story.verdict.advice else ""
+        return f"To do: {advice}Then: scontrol release {story.incident.job}."
+    if stage in (Stage.RUNNING, Stage.RESTARTING):
+        return "Nothing to do."
+    return f"To do: {plain(story.verdict.advice)}" if story.verdict.advice else "The operators are told."
+
+
+def _why_so(story: Story) -> str:
+    """Why it failed or waits, behind a colon; empty where there is nothing to say."""
+    failed = [o for o in story.outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS]
+    if failed:
+        return f": {plain(failed[0].reason).rstrip('.')}" if failed[0].reason else ""
+    if story.plan is not None and stage_of(story) is Stage.WAITING:
+        waits = dict.fromkeys(plain(wait.explanation).rstrip(".") for wait in story.plan.waits)
+        why = "; ".join(waits) or plain(story.plan.explanation).rstrip(".")
+        return f": {why}" if why else ""
+    return ""
+
+
+# --- what broke ----------------------------------------------------------------------------------------------------------
+
+WORDS: Mapping[Cause, str] = {
+    Cause.USER_CODE: "the program failed by itself",
+    Cause.USER_CONFIG: "the job's settings are wrong",
+    Cause.SOFTWARE_ENV: "the job's software environment is broken",
+    Cause.APP_OOM_GPU: "the program needs more GPU memory than there is",
+    Cause.APP_OOM_HOST: "the program needs more memory than the node has",
+    Cause.DATALOADER: "loading the data failed",
+    Cause.NUMERICAL_NAN: "the numbers went bad (NaN or infinity)",
+    Cause.COLLECTIVE_MISMATCH: "the ranks called different collectives",
+    Cause.NCCL_HANG_UNKNOWN: "the job hung, and it is not known why",
+    Cause.NETWORK_BOOTSTRAP: "the ranks could not reach each other at the start",
+    Cause.NETWORK_FABRIC: "the network between nodes failed",
+    Cause.GPU_MEMORY_ECC: "GPU memory failed (ECC)",
+    Cause.GPU_FALLEN_OFF_BUS: "a GPU fell off the bus",
+    Cause.GPU_NVLINK: "NVLink failed",
+    Cause.GPU_GSP_OR_DRIVER: "the GPU's driver or firmware failed",
+    Cause.GPU_THERMAL_POWER: "a GPU is too hot or has too little power",
+    Cause.PCIE: "PCIe failed",
+    Cause.NODE_OS_OR_HOST: "a node's operating system or host failed",
+    Cause.NODE_FAILURE: "a node is gone",
+    Cause.FILESYSTEM_STORAGE: "a file system or its storage failed",
+    Cause.DISK_FULL: "a disk is full",
+    Cause.CHECKPOINT_CORRUPT: "a checkpoint is damaged",
+    Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT: "Slurm ended the job (time limit, preemption or cancellation)",
+    Cause.UNKNOWN: "what broke is not known",
+}
+
+
+def _what_broke(story: Story) -> str:
+    culprits = story.verdict.culprits
+    where = listed(culprits.gpus) or listed(culprits.nodes)
+    place = f" ({'GPU' if culprits.gpus else 'node'} {where})" if where else ""
+    words = WORDS[story.verdict.cause]
+    return f"{words[0].upper()}{words[1:]}{place}"
+
+
+def _how_sure(verdict: Verdict) -> str:
+    return "" if verdict.confidence >= _SURE else f"; {verdict.confidence:.0%} sure"
+
+
+def _parts(story: Story) -> list[str]:
+    """GPUs at fault by what is written on them: who pulls one needs that, not its index."""
+    evidence = [ground.evidence for ground in story.verdict.grounds] + list(story.incident.evidence)
+    uuids = list(dict.fromkeys(item.where.gpu_uuid for item in evidence if item.where.gpu_uuid))
+    serials = list(dict.fromkeys(str(item.data["serial"]) for item in evidence if item.data.get("serial")))
+    if not story.verdict.culprits.gpus:
+        return []
+    lines = [f"Serial number: {listed(serials)}."] if serials else []
+    return lines + ([f"UUID: {listed(uuids)}."] if uuids else [])
+
+
+def _seen(verdict: Verdict) -> list[str]:
+    """The strongest evidence, no line twice."""
+    texts = dict.fromkeys(plain(ground.evidence.text or ground.evidence.kind, 160) for ground in verdict.grounds)
+    return list(texts)[:_GROUNDS]
+
+
+def _chosen(story: Story) -> Mapping[str, Scalar]:
+    found = (o.data for o in story.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and _is_done(o))
+    return next((data for data in found if data.get("path")), {})
+
+
+def _is_done(outcome: Outcome) -> bool:
+    return outcome.result is Result.DONE

@@ -1,0 +1,49 @@
+"""Writes the notices that Slurm cannot be read, and that it can be read again. They belong to no incident. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sentinel.alerts.text import plain
+from sentinel.model.records import Notice, stable_id
+
+
+def blind(since: datetime, why: str, fix: str, now: datetime) -> Notice:
+    """The notice that Slurm cannot be read. Its id depends on ``since`` only, so that a repeat can be dropped."""
+    lines = [
+        f"What: Slurm has given Sentinel no answer that it can read since {_time(since)} ({_span(since, now)}).",
+        "Meanwhile nothing is judged, drained or restarted. What nodes report is kept and judged when Slurm answers.",
+        f"Why: {plain(why)}",
+        f"Check: scontrol ping; systemctl status slurmctld munge; sentinel doctor.{f' {plain(fix)}.' if fix else ''}",
+        "More: sentinel status",
+    ]
+    return _notice("blind", since, now, "Sentinel is blind: Slurm cannot be read", lines, why)
+
+
+def sees_again(since: datetime, now: datetime) -> Notice:
+    """The notice that Slurm can be read again after ``blind``."""
+    lines = [
+        f"What: Slurm answers again. Sentinel was blind from {_time(since)} to {_time(now)} ({_span(since, now)}).",
+        "What happened meanwhile is judged now: sentinel incidents",
+    ]
+    return _notice("sees_again", since, now, "Sentinel sees again: Slurm can be read", lines, "")
+
+
+def _notice(event: str, since: datetime, now: datetime, title: str, lines: list[str], why: str) -> Notice:
+    return Notice(
+        id=stable_id("notice", event, since.isoformat())[:16],
+        incident="",
+        at=now,
+        title=title,
+        body="\n".join(lines),
+        data={"event": event, "since": since.isoformat(), "reason": plain(why)},
+    )
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _span(since: datetime, now: datetime) -> str:
+    seconds = max(0.0, (now - since).total_seconds())
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,27 @@
+"""Facts about a job's checkpoints that follow from the parts of all its nodes together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sentinel.checkpoints.records import Part
+from sentinel.model.intent import Intent
+
+
+def world_size_of(parts: Sequence[Part], nodes: int) -> int | None:
+    """Number of ranks of the job, inferred from its checkpoints; None if not known.
+
+    A missing node is assumed to hold as many ranks as the others. Too large a number only sends the job back to a shared
+    checkpoint; too small a number would miss a lost rank.
+    """
+    per_node = max((len(part.owners) for part in parts if part.tier == "local"), default=0)
+    written = max((part.world_size or 0 for part in parts if part.tier == "global"), default=0)
+    return max(per_node * nodes, written) or None
+
+
+def root_of(part: Part, intent: Intent) -> str:
+    """The root as written in the job's comment: parts of several hosts under one %N pattern belong together."""
+    for root in (*intent.local_roots, *intent.global_roots):
+        if root.replace("%N", part.host).rstrip("/") == part.root.rstrip("/"):
+            return root
+    return part.root

@@ -1,0 +1,209 @@
+"""OCDBT, the key-value store that tensorstore keeps Orbax's arrays in: which bytes of which files it refers to.
+
+A manifest names the root of a B-tree; nodes and values lie in data files. Manifest and nodes carry their length and a
+CRC-32C, and are compressed with zstd as a rule: without the zstandard library they cannot be read. Source of the layout:
+tensorstore's documentation of the format.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, visible
+
+_MANIFEST = 0x0CDB3A2A
+_NODE = 0x0CDB20DE
+_MOST_BYTES = 64 << 20  # of one manifest or node when decompressed
+_MOST_NODES = 20_000
+_HEADER = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of one data file that the store refers to."""
+
+    file: str
+    offset: int
+    length: int
+
+
+class _Body:
+    """The fields of a manifest or node, in their order."""
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self.data = data
+        self.at = 0
+        self.what = what
+
+    def take(self, count: int) -> bytes:
+        if count < 0 or self.at + count > len(self.data):
+            raise Broken(f"{self.what}: ends in the middle of a field")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def number(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+            if shift > 63:
+                raise Broken(f"{self.what}: a damaged number")
+
+    def numbers(self, count: int) -> list[int]:
+        if count > len(self.data) - self.at:
+            raise Broken(f"{self.what}: more fields than bytes")
+        return [self.number() for _ in range(count)]
+
+    def files(self, base: str) -> list[tuple[str, str]]:
+        """The table of data files: (base path, path), each below ``base``."""
+        count = self.number()
+        prefixes = [0, *self.numbers(count - 1)] if count else []
+        suffixes = self.numbers(count)
+        bases = self.numbers(count)
+        found: list[tuple[str, str]] = []
+        before = b""
+        for prefix, suffix, own in zip(prefixes, suffixes, bases, strict=True):
+            before = before[:prefix] + self.take(suffix)
+            path = before.decode("utf-8", "surrogateescape")
+            if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+                raise Broken(f"{self.what}: refers to a file outside")
+            found.append((base + before[:own].decode("utf-8", "surrogateescape"), base + path))
+        return found
+
+    def file(self, table: list[tuple[str, str]], index: int) -> tuple[str, str]:
+        if index >= len(table):
+            raise Broken(f"{self.what}: refers to a file that it does not name")
+        return table[index]
+
+
+def spans(tree: Tree, manifest: str = "manifest.ocdbt") -> Iterator[Span]:
+    """Every stretch that the newest version of the store in that folder refers to; each node is checked on the way."""
+    with opened(tree.path(manifest), manifest) as handle:
+        body = _Body(_unpacked(handle.read(0, handle.size), _MANIFEST, visible(manifest)), visible(manifest))
+    body.take(16)  # of the store
+    if body.number() != 0:
+        raise NotKnown(f"{body.what}: a store with numbered manifests, which Orbax does not write")
+    body.numbers(2)
+    body.take(1)
+    if body.number() == 1:
+        body.take(4)  # the level of compression
+    table = body.files("")
+    count = body.number()
+    if not count:
+        raise Broken(f"{body.what}: a store without a version: nothing was committed")
+    body.numbers(count)  # generations
+    heights = list(body.take(count))
+    places = [body.numbers(count) for _ in range(3)]
+    base, file = body.file(table, places[0][-1])
+    pending = [(Span(file, places[1][-1], places[2][-1]), base, heights[-1])]
+    looked = 0
+    while pending:
+        span, base, height = pending.pop()
+        looked += 1
+        if looked > _MOST_NODES:
+            raise NotKnown(f"{body.what}: more than {_MOST_NODES} nodes")
+        yield span
+        for below, inner, deeper in _node(tree, span, base, height):
+            if deeper < 0:
+                yield below
+            else:
+                pending.append((below, inner, deeper))
+
+
+def _node(tree: Tree, span: Span, base: str, height: int) -> Iterator[tuple[Span, str, int]]:
+    """(stretch, base path, height of the node there; -1 for a value) of all that one node refers to."""
+    what = visible(span.file)
+    check_span(tree, span)
+    with opened(tree.path(span.file), span.file) as handle:
+        body = _Body(_unpacked(handle.read(span.offset, span.length), _NODE, what), what)
+    if body.take(1)[0] != height:
+        raise Broken(f"{what}: a node of another height than its parent says")
+    table = body.files(base)
+    count = body.number()
+    body.numbers(count - 1)
+    suffixes = body.numbers(count)
+    if height:
+        body.numbers(count)
+        body.take(sum(suffixes))
+        files, offsets, lengths = (body.numbers(count) for _ in range(3))
+        for file, offset, length in zip(files, offsets, lengths, strict=True):
+            inner, path = body.file(table, file)
+            yield Span(path, offset, length), inner, height - 1
+        return
+    body.take(sum(suffixes))
+    lengths = body.numbers(count)
+    outside = [length for length, kind in zip(lengths, body.take(count), strict=True) if kind == 1]
+    files, offsets = body.numbers(len(outside)), body.numbers(len(outside))
+    for file, offset, length in zip(files, offsets, outside, strict=True):
+        yield Span(body.file(table, file)[1], offset, length), base, -1
+
+
+def check_span(tree: Tree, span: Span) -> None:
+    """`Broken` where the file is not there or too short."""
+    entry = tree.files.get(span.file)
+    if entry is None:
+        raise Broken(f"{visible(span.file)} is referred to, but not there")
+    if span.offset + span.length > entry.size:
+        raise Broken(
+            f"{visible(span.file)}: {entry.size} bytes, {span.offset + span.length} are referred to (truncated)"
+        )
+
+
+def _unpacked(data: bytes, magic: int, what: str) -> bytes:
+    """The body of a manifest or node, after its length and its checksum."""
+    if len(data) < 18 or _HEADER.unpack_from(data)[0] != magic:
+        raise Broken(f"{what}: does not start as it should" + (" (zeros)" if not data[:18].strip(b"\0") else ""))
+    if int.from_bytes(data[4:12], "little") != len(data):
+        raise Broken(f"{what}: {len(data)} bytes, it says {int.from_bytes(data[4:12], 'little')} of itself")
+    if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        raise Broken(f"{what}: CRC-32C differs")
+    body = _Body(data[:-4], what)
+    body.take(12)
+    body.number()  # version of the format
+    method = body.number()
+    if method == 0:
+        return data[body.at : -4]
+    if method != 1:
+        raise NotKnown(f"{what}: compressed by a method that this reader does not know")
+    return inflate(data[body.at : -4], _MOST_BYTES, what)
+
+
+def inflate(data: bytes, most: int, what: str) -> bytes:
+    """What a frame of zstd holds. `NotKnown` without the library, or for more than ``most`` bytes."""
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError:
+        raise NotKnown(f"{what}: compressed; with the zstandard library (pip install zstandard) it is read") from None
+    try:
+        size = zstandard.get_frame_parameters(data).content_size
+        if most < size < zstandard.CONTENTSIZE_UNKNOWN:
+            raise NotKnown(f"{what}: {size} bytes when decompressed, more than this reader takes")
+        return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=most))
+    except zstandard.ZstdError as error:
+        raise Broken(f"{what}: damaged zstd data ({error!s:.80})") from None
+
+
+def _table() -> tuple[int, ...]:
+    values = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)  # noqa: PLW2901
+        values.append(value)
+    return tuple(values)
+
+
+_CRC32C = _table()
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), byte by byte: manifests and nodes are small."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF

@@ -1,0 +1,156 @@
+"""Orbax: a step in one folder, one folder inside per item (``default``, ``state``, ``params``), or the item itself.
+
+A save goes to ``<step>.orbax-checkpoint-tmp...`` and gets its name when it is committed; where renaming is not atomic, and
+in newer versions everywhere, ``commit_success.txt`` is written last. Arrays lie in OCDBT (merged from one store per process)
+or in zarr. Neither records a checksum of the values.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.formats import one_save
+from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, no_owners, refuse_links, unfinished
+from sentinel.checkpoints.formats.jax import ocdbt, zarr
+from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.steps import number_of, step_of
+
+NAME = "orbax"
+ROOT = "_CHECKPOINT_METADATA"
+ITEM = "_METADATA"
+COMMITTED = "commit_success.txt"
+_TEMPORARY = ".orbax-checkpoint-tmp"
+STORE = "manifest.ocdbt"
+_PROCESS = re.compile(r"(.*/)?ocdbt\.process_(\d+)/manifest\.ocdbt")
+_ARRAY_METADATA = re.compile(r"(.*/)?array_metadatas/process_\d+")
+_MARKERS = (ROOT, ITEM, COMMITTED, STORE)
+_JSON_BYTES = 64 << 20
+
+owners_by_name = no_owners
+
+
+def recognise(tree: Tree) -> bool:
+    if tree.single:
+        return False
+    last = {name.rpartition("/")[2] for name in tree.files if name.count("/") <= 1}
+    return (
+        bool(last & {ROOT, ITEM, STORE}) or _TEMPORARY in tree.root.name or any(_TEMPORARY in f for f in tree.folders)
+    )
+
+
+def check(tree: Tree, ask: Ask) -> Finding:
+    refuse_links(tree)
+    temporary = next((f for f in [tree.root.name, *sorted(tree.folders)] if _TEMPORARY in f), None)
+    if temporary is not None:
+        raise unfinished(tree, ask, f"{visible(temporary)}: Orbax had not committed it")
+    _as_beside(tree, ask)
+    _json(tree, ask)
+    items = sorted({_item_of(name) for name in tree.files if _item_of(name) is not None}, key=str)
+    if not items:
+        raise unfinished(tree, ask, "no item in it: the save did not finish")
+    finding = Finding(step=step_of(tree.root.name))
+    if finding.step is None:
+        finding.step = number_of(tree.root.name)
+    for item in items:
+        assert item is not None
+        inner = tree.below(item) if item else Tree(tree.root, dict(tree.files), folders=set(tree.folders))
+        _check_item(inner, ask, item or tree.root.name)
+    written = [name for name in tree.files if not name.rpartition("/")[2].startswith(".sentinel")]
+    data = [name for name in written if name.rpartition("/")[2] not in (ROOT, COMMITTED)]
+    for marker in (COMMITTED, ROOT):
+        if marker in tree.files:
+            newer_than(tree, data, marker)
+    one_save.refuse_older(tree, data, COMMITTED if COMMITTED in tree.files else None)
+    finding.unsummed = sorted(data)
+    finding.unread = "arrays of Orbax"
+    return finding
+
+
+def _as_beside(tree: Tree, ask: Ask) -> None:
+    """Descriptions, stores and end markers that the save beside it has, in the step and in each of its items."""
+    for folder in neighbours(tree.root, 1):
+        try:
+            inside = [""] + [
+                f"{entry.name}/" for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink()
+            ]
+            theirs = [f"{item}{name}" for item in inside for name in _MARKERS if (folder / item / name).exists()]
+        except OSError:
+            return
+        lacking = sorted(set(theirs) - set(tree.files))
+        if lacking:
+            raise unfinished(tree, ask, f"{visible(lacking[0])} is missing, which {visible(folder.name)} has")
+
+
+def _item_of(name: str) -> str | None:
+    """The folder of the item that a file belongs to, as its description or its store tells; "" for the step itself."""
+    folder, _, last = name.rpartition("/")
+    if last in (ITEM, STORE) and folder.count("/") == 0 and not folder.startswith("ocdbt.process_"):
+        return folder
+    return None
+
+
+def _json(tree: Tree, ask: Ask) -> None:
+    for name in sorted(tree.files):
+        last = name.rpartition("/")[2]
+        if last in (ROOT, ITEM, "_sharding") or _ARRAY_METADATA.fullmatch(name) or (last == "metadata" and "/" in name):
+            try:
+                told = json_files.read(tree, name, _JSON_BYTES)
+            except ValueError:
+                raise Broken(f"{visible(name)} is not JSON (cut short or damaged)") from None
+            begun = name == ROOT and isinstance(told, dict) and told.get("init_timestamp_nsecs")
+            if begun and isinstance(told, dict) and not told.get("commit_timestamp_nsecs"):
+                raise unfinished(tree, ask, f"{ROOT} states no commit: the save did not finish")
+        elif last == COMMITTED and not tree.files[name].size:
+            raise unfinished(tree, ask, f"{visible(name)} is empty")
+
+
+def _check_item(tree: Tree, ask: Ask, shown: str) -> None:
+    what = visible(shown)
+    described = ITEM in tree.files
+    told = json_files.read(tree, ITEM, _JSON_BYTES) if described else {}
+    uses_store = isinstance(told, dict) and told.get("use_ocdbt") is True
+    if STORE in tree.files:
+        for span in ocdbt.spans(tree):
+            ocdbt.check_span(tree, span)
+        _processes(tree, ask)
+        return
+    if uses_store:
+        raise unfinished(tree, ask, f"{what}: {STORE} is missing: the processes' stores were not merged")
+    folders = zarr.arrays(tree)
+    if described and not folders and isinstance(told, dict) and told.get("tree_metadata"):
+        raise unfinished(tree, ask, f"{what}: no array in it: half deleted or half written")
+    wanted = _array_names(told)
+    missing = sorted(wanted - set(folders))
+    if missing:
+        raise unfinished(tree, ask, f"{what}: the array {visible(missing[0])} is missing")
+    for folder in folders:
+        zarr.check(
+            tree, folder, all_stored=isinstance(told, dict) and bool(told.get("store_array_data_equal_to_fill_value"))
+        )
+
+
+def _array_names(told: object) -> set[str]:
+    """The folders of the arrays that the item's description names."""
+    table = told.get("tree_metadata") if isinstance(told, dict) else None
+    found: set[str] = set()
+    for entry in table.values() if isinstance(table, dict) else ():
+        keys, value = (
+            (entry.get("key_metadata"), entry.get("value_metadata")) if isinstance(entry, dict) else (None, None)
+        )
+        kind = value.get("value_type") if isinstance(value, dict) else None
+        if (isinstance(keys, list) and isinstance(kind, str) and "Array" in kind) or kind in ("np.ndarray", "scalar"):
+            found.add(".".join(str(key.get("key")) for key in keys or () if isinstance(key, dict)))
+    return found
+
+
+def _processes(tree: Tree, ask: Ask) -> None:
+    """Each process wrote a store of its own: their numbers have no hole."""
+    numbers = {int(m.group(2)) for name in tree.files if (m := _PROCESS.fullmatch(name))}
+    numbers |= {int(m.group(1)) for folder in tree.folders if (m := re.fullmatch(r"ocdbt\.process_(\d+)", folder))}
+    holes = set(range(max(numbers, default=-1) + 1)) - numbers
+    if holes and not ask.part:
+        raise unfinished(tree, ask, f"ocdbt.process_{min(holes)} is missing")
+    for number in sorted(numbers):
+        if f"ocdbt.process_{number}/{STORE}" not in tree.files:
+            raise NotKnown(f"ocdbt.process_{number} has no {STORE}: half deleted or half written?")

@@ -1,0 +1,130 @@
+"""Do the files of a set come from one save? What their times, and the saves beside them, can show.
+
+A checksum proves a file, not that it belongs to the files beside it. Three things give a set away that was put together
+from two saves: a file is older than the end of the save before; a file that changes in every step is, byte for byte,
+that of another save while the files beside it are not; one process wrote all of them, and between two of them lies a
+pause in which nothing was written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.formats.base import SKEW_S, neighbours
+from sentinel.checkpoints.parsing import zips
+from sentinel.checkpoints.steps import number_of, step_of
+
+_NEIGHBOURS = 2
+_TELLING_BYTES = 32  # of a record: smaller ones (a step, a scale) may well stay the same
+_SAMPLES = 16  # places at which files without checksums are compared
+_SAMPLE_BYTES = 4096
+# The pause of one process between two files of one save: the time to write them at this rate, and a hang of the storage.
+_SLOW_BYTES_PER_S = 20e6
+_HANG_S = 120.0
+
+
+def refuse_mixed(tree: Tree, must_change: Sequence[str], others: Sequence[str] = ()) -> None:
+    """`NotKnown` where the files were shown to come from two saves.
+
+    ``must_change``: files of which each is another in every save. ``others``: files that were saved with them.
+    """
+    names = [name for name in (*must_change, *others) if name in tree.files]
+    if len(names) < 2:
+        return
+    for folder in neighbours(tree.root, _NEIGHBOURS):
+        _older_than_the_save_before(tree, names, folder)
+        alike = {name: identical(tree, name, folder) for name in names}
+        same = [name for name in must_change if alike.get(name)]
+        if same and False in alike.values():
+            raise NotKnown(
+                f"{visible(same[0])} is byte for byte that of {visible(folder.name)}, other files are not: two saves mixed"
+            )
+
+
+def refuse_pause(tree: Tree, names: Iterable[str]) -> None:
+    """`NotKnown` where one process wrote these files and paused for longer than a save can."""
+    entries = sorted(
+        ((tree.files[name], name) for name in names if name in tree.files), key=lambda pair: pair[0].mtime_s
+    )
+    for (before, old), (after, new) in pairwise(entries):
+        pause_s = after.mtime_s - before.mtime_s
+        if pause_s > _HANG_S + after.size / _SLOW_BYTES_PER_S:
+            raise NotKnown(
+                f"{visible(old)} was written {pause_s:.0f} s before {visible(new)}: from an earlier save, or copied since"
+            )
+
+
+def refuse_older(tree: Tree, names: Sequence[str], marker: str | None = None) -> None:
+    """`NotKnown` where some of these files are older than the end of the save before, and some are newer.
+
+    ``marker``: the file that ends a save; without one the newest of these files does.
+    """
+    for folder in neighbours(tree.root, _NEIGHBOURS):
+        _older_than_the_save_before(tree, names, folder, marker)
+
+
+def _older_than_the_save_before(tree: Tree, names: Sequence[str], folder: Path, marker: str | None = None) -> None:
+    mine, theirs = _order(tree.root.name), _order(folder.name)
+    if mine is None or theirs is None or theirs > mine:
+        return
+    ends = names if marker is None else [marker]
+    times = [status.st_mtime for name in ends if (status := _status(folder / name)) is not None]
+    if len(times) < len(ends) or not times:
+        return
+    ended_s = max(times)
+    old = [name for name in names if tree.files[name].mtime_s <= ended_s]
+    new = [name for name in names if tree.files[name].mtime_s > ended_s + SKEW_S]
+    if old and new:
+        raise NotKnown(
+            f"{visible(old[0])} is older than the end of {visible(folder.name)}, {visible(new[0])} is newer: two saves mixed"
+        )
+
+
+def _order(name: str) -> int | None:
+    step = step_of(name)
+    return number_of(name) if step is None else step
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def identical(tree: Tree, name: str, folder: Path) -> bool | None:
+    """Whether the file holds the numbers of the same file in that folder; None where that says nothing."""
+    try:
+        with opened(folder / name, name) as other, opened(tree.path(name), name) as mine:
+            sums = _sums(mine)
+            if sums is not None:
+                return sums == _sums(other) if sums else None
+            return mine.size == other.size and _same_bytes(mine, other)
+    except (NotKnown, Broken):
+        return None  # not there or not readable: nothing to compare with
+
+
+def _sums(handle: Handle) -> list[tuple[str, int, int]] | None:
+    """The recorded checksums of the tensors of an archive; None where it is none, or they were not recorded."""
+    if handle.size < 22 or not zips.looks_like_zip(handle.read(0, 4)):
+        return None
+    archive = zips.parse(handle.read, handle.size, handle.name)
+    if not archive.has_checksums:
+        return None
+    records = archive.records.values()
+    return [
+        (r.name.partition("/")[2], r.size, r.crc) for r in records if "/data/" in r.name and r.size >= _TELLING_BYTES
+    ]
+
+
+def _same_bytes(mine: Handle, other: Handle) -> bool:
+    places = {mine.size * index // _SAMPLES for index in range(_SAMPLES)} | {max(0, mine.size - _SAMPLE_BYTES)}
+    for place in sorted(places):
+        length = min(_SAMPLE_BYTES, mine.size - place)
+        if mine.read(place, length) != other.read(place, length):
+            return False
+    return True

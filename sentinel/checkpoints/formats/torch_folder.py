@@ -1,0 +1,137 @@
+"""A folder of torch files and safetensors that no particular format claims: trainers write them by hand, one file per rank
+or one per part of the state (``checkpoint_<rank>.pt`` of torch's experimental checkpointer, Composer's
+``ep0-ba10-rank3.pt``, ``model.pt`` beside ``optimizer.pt``, a folder of Ray Train).
+
+There is no end marker. What can be shown: every file is whole, ranks have no hole, all that state a step state the same,
+nothing is missing that the save beside it has, and the files are of one save.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.formats import hf_inside, one_save, safetensors_set, torch_file
+from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
+from sentinel.checkpoints.parsing import json_files, zips
+from sentinel.checkpoints.reading import Work
+from sentinel.checkpoints.steps import step_of
+
+NAME = "torch_folder"
+_SUFFIXES = (*torch_file.SUFFIXES, ".tar")  # torch.save under the name of an archive is common
+_RANK = re.compile(r"(?P<stem>(?:.*[-_.])?(?:checkpoint|rank|shard|worker|part|r)[-_]?)(?P<rank>\d+)(?P<rest>[^0-9]*)")
+_WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
+
+
+def recognise(tree: Tree) -> bool:
+    if tree.single:
+        return False
+    names = [name for name in tree.files if name.endswith((*_SUFFIXES, ".safetensors")) and name.count("/") <= 1]
+    # Files of several steps are several checkpoints in one folder.
+    return bool(names) and len({step for name in names if (step := step_of(name.rpartition("/")[2])) is not None}) <= 1
+
+
+def owners_by_name(tree: Tree) -> frozenset[int]:
+    return frozenset(rank for ranks in _ranks(tree).values() for rank in ranks)
+
+
+def check(tree: Tree, ask: Ask) -> Finding:
+    refuse_links(tree)
+    works: list[Work] = []
+    finding = Finding(marked=False)
+    files = _torch_files(tree, ask, finding, works)
+    for folder in sorted({name.rpartition("/")[0] for name in tree.files if name.endswith(".safetensors")}):
+        inner = tree.below(folder) if folder else tree
+        more, names = safetensors_set.check_models(inner, ask)
+        works += more
+        finding.unsummed += [f"{folder}/{name}" if folder else name for name in names]
+    if not files and not finding.unsummed:
+        raise NotKnown(f"no known checkpoint format among its {len(tree.files)} files")
+    json_files.check_read_at_resume(tree)
+    _no_holes(tree, ask)
+    _same_step(files, finding)
+    _as_beside(tree)
+    changing = [name for name, file in files.items() if _has_optimizer(file)]
+    one_save.refuse_mixed(tree, changing, [*files, *finding.unsummed])
+    if ask.fresh(tree):
+        raise NotKnown(f"it has no end marker, and files changed less than {ask.fresh_s:.0f} s ago: being written?")
+    finding.works = works
+    finding.owners = owners_by_name(tree)
+    finding.note = (
+        "every file is whole; there is no end marker that says that these are all" if ask.level == "structural" else ""
+    )
+    return finding
+
+
+def check_loose(tree: Tree, ask: Ask, finding: Finding) -> None:
+    """Torch files of any names beside what else a checkpoint holds: whole, their ranks without a hole, of one step."""
+    works: list[Work] = []
+    files = _torch_files(tree, ask, finding, works)
+    finding.works = [*finding.works, *works]
+    _no_holes(tree, ask)
+    _same_step(files, finding)
+
+
+def _no_holes(tree: Tree, ask: Ask) -> None:
+    for stem, ranks in _ranks(tree).items():
+        holes = set(range(min(ranks[0], 1), ranks[-1] + 1)) - set(ranks)
+        if holes and ranks[0] <= 1 and not ask.part:
+            raise unfinished(tree, ask, f"{visible(stem.replace('*', str(min(holes))))} is missing")
+
+
+def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> dict[str, torch_file.TorchFile]:
+    files: dict[str, torch_file.TorchFile] = {}
+    for name in sorted(tree.files):
+        if not name.endswith((*_SUFFIXES, ".pkl")) or not _is_torch(tree, name):
+            continue
+        try:
+            file = files[name] = torch_file.check_file(tree, name, ask)
+        except Foreign:
+            continue
+        works += file.works
+        (finding.covered.add if file.summed else finding.unsummed.append)(name)
+    return files
+
+
+def _is_torch(tree: Tree, name: str) -> bool:
+    """By its first bytes, or by its name where it lost them."""
+    with opened(tree.path(name), name) as handle:
+        head = handle.read(0, min(16, handle.size))
+    if zips.looks_like_zip(head) or head[:4] == b"\x80\x02\x8a\x0a":
+        return True
+    return name.endswith((".pt", ".pth", ".ckpt")) and (not head.strip(b"\0") or head[:1] == b"\x80")
+
+
+def _ranks(tree: Tree) -> dict[str, list[int]]:
+    """Sets of files that differ in the number of a rank only; a set of one is none."""
+    found: dict[str, list[int]] = {}
+    for name in tree.files:
+        match = _RANK.fullmatch(name)
+        if match and name.endswith(_SUFFIXES):
+            found.setdefault(match["stem"] + "*" + match["rest"], []).append(int(match["rank"]))
+    return {stem: sorted(ranks) for stem, ranks in found.items() if len(ranks) > 1}
+
+
+def _same_step(files: dict[str, torch_file.TorchFile], finding: Finding) -> None:
+    stated = {name: steps[0] for name, file in files.items() if len(steps := sorted(set(file.steps()))) == 1}
+    if len(set(stated.values())) > 1:
+        low, high = min(stated, key=lambda name: stated[name]), max(stated, key=lambda name: stated[name])
+        raise Broken(
+            f"{visible(low)} is of step {stated[low]}, {visible(high)} of step {stated[high]}: two saves mixed"
+        )
+    if finding.step is None:
+        finding.step = next(iter(stated.values()), None)
+
+
+def _has_optimizer(file: torch_file.TorchFile) -> bool:
+    value = file.value
+    return isinstance(value, dict) and ("param_groups" in value or any(key in value for key in _WHOLE_STATE_KEYS))
+
+
+def _as_beside(tree: Tree) -> None:
+    """One that lacks what the save beside it has is doubtful."""
+    name, theirs = hf_inside.beside(tree)
+    mine = {file for file in tree.files if "/" not in file}
+    lacking = sorted(file for file in theirs - mine if file.endswith((*_SUFFIXES, ".safetensors")))
+    if lacking and theirs & mine:
+        raise NotKnown(f"{visible(lacking[0])} is missing, which {visible(name)} has: half deleted or half written?")

@@ -1,0 +1,198 @@
+"""Manifests made while a job runs: each finished save is read once, soon after it was written, and what was read is kept.
+
+One file per checkpoint in a folder of its own (by default in the user's cache), never in the checkpoint's: size, times,
+inode and CRC-32 of each block of every file, and whether all numbers were finite. While a file looks the same it is proven
+without being read again; one that looks different is read, and invalid where its bytes are others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sentinel.checkpoints.files import Broken, Entry, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.formats.base import Ask, Finding
+from sentinel.checkpoints.manifest import BLOCK_BYTES
+from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.reading import Work, span_crc
+from sentinel.checkpoints.records import Level, level_at_least, parse_level
+
+KEPT = 500  # manifests in one folder; the oldest go first
+_LIMIT_BYTES = 32 << 20
+_VERSION = 1
+
+Pace = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FileThen:
+    """One file as it was when its manifest was made."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    crc32: tuple[str, ...]
+
+    def looks_like(self, entry: Entry) -> bool:
+        return (self.mtime_ns, self.ctime_ns, self.inode) == (entry.mtime_ns, entry.ctime_ns, entry.inode)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one reading found. ``level``: what it proved; ``finding``: what was wrong with the numbers, if anything was."""
+
+    path: str
+    level: Level
+    finding: str
+    made_s: float
+    bytes: int
+    seconds: float
+    files: dict[str, FileThen]
+
+
+def default_folder() -> Path:
+    """``$XDG_CACHE_HOME/sentinel/manifests``, or the same below ``~/.cache``: homes are usually shared by all nodes."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "sentinel" / "manifests"
+
+
+def place_of(folder: Path, path: Path) -> Path:
+    return folder / f"{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:40]}.json"
+
+
+def paced(
+    bytes_per_s: float, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+) -> Pace:
+    """A function that is told of bytes read and waits so long that they come at no more than that rate."""
+    began = clock()
+    done = 0
+
+    def wait(count: int) -> None:
+        nonlocal done
+        done += count
+        ahead_s = done / bytes_per_s - (clock() - began)
+        if ahead_s > 0:
+            sleep(ahead_s)
+
+    return wait
+
+
+def sums_of(tree: Tree, pace: Pace) -> dict[str, FileThen]:
+    """All files, read at that pace. `NotKnown` where one changes meanwhile."""
+    found: dict[str, FileThen] = {}
+    buffer = bytearray(1 << 20)
+    for name, entry in sorted(tree.files.items()):
+        with opened(tree.path(name), name) as handle:
+            if handle.size != entry.size:
+                raise NotKnown(f"{visible(name)} changed while it was read (being written)")
+            sums = [_block(handle, offset, buffer, pace) for offset in range(0, handle.size, BLOCK_BYTES)]
+        found[name] = FileThen(entry.size, entry.mtime_ns, entry.ctime_ns, entry.inode, tuple(sums))
+    return found
+
+
+def _block(handle: Handle, offset: int, buffer: bytearray, pace: Pace) -> str:
+    crc, end = 0, min(offset + BLOCK_BYTES, handle.size)
+    view = memoryview(buffer)
+    while offset < end:
+        piece = view[: min(len(buffer), end - offset)]
+        handle.into(piece, offset)
+        crc = zlib.crc32(piece, crc)
+        offset += len(piece)
+        pace(len(piece))
+    return f"{crc:08x}"
+
+
+def keep(folder: Path, kept: Kept) -> Path:
+    """Write it, and forget the oldest beyond `KEPT`. OSError where the folder cannot be written to."""
+    place = place_of(folder, Path(kept.path))
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = place.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", errors="surrogateescape") as file:
+            json.dump({"version": _VERSION, **asdict(kept)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(place)
+    finally:
+        temporary.unlink(missing_ok=True)
+    others = sorted(folder.glob("*.json"), key=lambda other: other.stat().st_mtime)
+    for old in others[:-KEPT]:
+        old.unlink(missing_ok=True)
+    return place
+
+
+def find(folder: Path, tree: Tree) -> Kept | None:
+    """The manifest of what lies there; None where there is none that can be read."""
+    place = place_of(folder, tree.root)
+    try:
+        with opened(place) as handle:
+            data = json_files.parse(handle.read(0, min(handle.size, _LIMIT_BYTES)), place.name)
+        assert isinstance(data, dict)
+        if data["version"] != _VERSION or data["path"] != str(tree.root.absolute()):
+            return None
+        files = {
+            str(name): FileThen(
+                int(e["size"]), int(e["mtime_ns"]), int(e["ctime_ns"]), int(e["inode"]), tuple(e["crc32"])
+            )
+            for name, e in data["files"].items()
+        }
+        return Kept(
+            data["path"], parse_level(data["level"]), str(data["finding"]), float(data["made_s"]), int(data["bytes"]),
+            float(data["seconds"]), files,
+        )  # fmt: skip
+    except (NotKnown, ValueError, KeyError, TypeError, AttributeError, AssertionError):
+        return None
+
+
+def apply(kept: Kept, tree: Tree, ask: Ask, finding: Finding) -> None:
+    """Hold what lies there against the manifest: what looks as it did is proven, the rest is read."""
+    if ask.level == "structural":
+        return
+    changed: list[str] = []
+    for name, then in kept.files.items():
+        entry = tree.files.get(name)
+        if entry is None:
+            if ask.part:
+                continue
+            raise Broken(f"{visible(name)} was there when its manifest was made, and is not now", "checksum")
+        if entry.size != then.size:
+            raise Broken(f"{visible(name)}: changed after its manifest was made ({then.size} bytes then)", "checksum")
+        if not then.looks_like(entry):
+            changed.append(name)
+    if ask.level == "content" and kept.finding:
+        raise Broken(f"{kept.finding} (read when it was saved)", "content")
+    new = set(tree.files) - set(kept.files)
+    if new & (finding.covered | set(finding.unsummed)) or not level_at_least(kept.level, ask.level):
+        finding.unsummed = [name for name in finding.unsummed if name not in kept.files]
+        finding.works = [*_works(tree, kept, changed), *finding.works]
+        return
+    finding.works = _works(tree, kept, changed)
+    finding.unsummed = []
+    finding.note = "read when it was saved, and " + (
+        "nothing has changed since" if not changed else f"{len(changed)} files that look different hold the same bytes"
+    )
+
+
+def _works(tree: Tree, kept: Kept, changed: list[str]) -> list[Work]:
+    works: list[Work] = []
+    for name in changed:
+        size = tree.files[name].size
+        for index, crc in enumerate(kept.files[name].crc32):
+            works.append(_work(tree, name, index * BLOCK_BYTES, min(BLOCK_BYTES, size - index * BLOCK_BYTES), crc))
+    return works
+
+
+def _work(tree: Tree, name: str, offset: int, size: int, crc: str) -> Work:
+    def run(buffer: bytearray) -> None:
+        with opened(tree.path(name), name) as handle:
+            if f"{span_crc(handle, offset, size, buffer):08x}" != crc:
+                raise Broken(f"{visible(name)}: changed after its manifest was made", "checksum")
+
+    return Work(size, run)

@@ -1,0 +1,133 @@
+"""Opens folders of ours beside a checkpoint root, where others may write as well, and works below their descriptors.
+
+What lies in ``.quarantine`` and ``.incoming`` is believed: moves are taken back as the journal says, files that are there
+are not copied again. Therefore both must be ours and writable by nobody else; and since somebody with rights in the parent
+folder could put another one in their place, everything is done relative to the descriptors that were checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sentinel.checkpoints.files import visible
+from sentinel.errors import Denied, Refused
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_own(fd: int, shown: Path) -> None:
+    """
+    Raises:
+        Refused: the open file or folder is another user's, or others may write to it.
+    """
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid():
+        raise Refused(
+            f"{visible(str(shown))} belongs to uid {status.st_uid}, not to us (uid {os.geteuid()}): what it says is not "
+            "believed",
+            fix=f"run this as uid {status.st_uid}, or let the checkpoints lie in a folder of their own",
+        )
+    if status.st_mode & _OTHERS_WRITE:
+        raise Refused(
+            f"{visible(str(shown))} can be written by others: what it says is not believed",
+            fix=f"look at what is in it, then chmod go-w {visible(str(shown))}",
+        )
+    if stat.S_ISREG(status.st_mode) and status.st_nlink != 1:
+        raise Refused(f"{visible(str(shown))} has another name elsewhere: what it says is not believed")
+
+
+@contextlib.contextmanager
+def opened_folder(path: Path) -> Iterator[int]:
+    """A descriptor of a folder that a person named; links to it are followed.
+
+    Raises:
+        Denied: it cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Denied(f"{visible(str(path))} cannot be opened as a folder: {error.strerror}") from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def below(fd: int, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """A descriptor of the folder at ``parts`` below an open one, through no link.
+
+    Raises:
+        OSError: it is not there (and not made), or something on the way is a link or no folder.
+    """
+    at = os.dup(fd)
+    try:
+        for name in parts:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=at)
+            inner = os.open(name, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = inner
+        yield at
+    finally:
+        os.close(at)
+
+
+@contextlib.contextmanager
+def own_store(parent: Path, names: Sequence[str], *, make: bool) -> Iterator[int]:
+    """A descriptor of our folder at ``names`` below ``parent``, each of them checked.
+
+    Raises:
+        FileNotFoundError: there is none, and none was to be made.
+        Denied: it cannot be made or opened. Refused: it is not ours alone.
+    """
+    shown = parent
+    with opened_folder(parent) as top:
+        at = os.dup(top)
+        try:
+            for name in names:
+                shown /= name
+                try:
+                    if make:
+                        with contextlib.suppress(FileExistsError):
+                            os.mkdir(name, 0o700, dir_fd=at)
+                    inner = os.open(name, _FOLDER, dir_fd=at)
+                except FileNotFoundError:
+                    raise
+                except NotADirectoryError as error:  # also for a link
+                    raise Refused(f"{visible(str(shown))} is a link or no folder", fix="Move it away.") from error
+                except OSError as error:
+                    raise Denied(
+                        f"{visible(str(shown))} cannot be made: {error.strerror}",
+                        fix=f"Give yourself the right to write in {visible(str(parent))}, or make the folder.",
+                    ) from error
+                os.close(at)
+                at = inner
+                check_own(at, shown)
+            yield at
+        finally:
+            os.close(at)
+
+
+def exists(fd: int, name: str) -> bool:
+    """Whether there is an entry of this name, a link too, in an open folder."""
+    try:
+        os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def exists_below(fd: int, inside: Path) -> bool:
+    """The same of a path below an open folder, through no link."""
+    try:
+        with below(fd, inside.parts[:-1]) as parent:
+            return exists(parent, inside.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return False

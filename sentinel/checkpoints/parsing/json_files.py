@@ -1,0 +1,61 @@
+"""JSON of unknown origin, read in bounded memory and time."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small, visible
+
+# A table takes 230 bytes and a list 60 beside what is in them: with these weights the objects stay below 100 MB.
+_TABLE_WEIGHT = 3
+_MOST_WEIGHT = 1_200_000  # a header of 109,000 tensors
+SMALL_BYTES = 4 << 20
+
+Pairs = list[tuple[str, object]]
+
+
+def parse(data: bytes, what: str, pairs: Callable[[Pairs], object] | None = None) -> object:
+    """The value. ValueError where it is no JSON; `NotKnown` where it holds more than is taken into memory."""
+    weight = _TABLE_WEIGHT * data.count(b"{") + data.count(b"[") + data.count(b",")
+    if weight > _MOST_WEIGHT:
+        raise NotKnown(f"{visible(what)}: JSON of {weight} values and more, more than this reader takes")
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=pairs)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read(tree: Tree, name: str, limit_bytes: int) -> object:
+    """The value of a file. ValueError where it is no JSON; `NotKnown` where it is too large."""
+    return parse(read_small(tree.path(name), limit_bytes, name), name)
+
+
+# What transformers, peft and NeMo write beside the weights and read when a model is loaded from the folder again.
+_READ_AT_RESUME = re.compile(
+    r"((adapter_|generation_|tokenizer_|preprocessor_|processor_|video_preprocessor_|image_processor_)?config"
+    r"|tokenizer|special_tokens_map|added_tokens|vocab|chat_template|modules|config_sentence_transformers)\.json"
+    r"|context/(.*/)?[^/]+\.json"
+)
+
+
+def check_read_at_resume(tree: Tree) -> None:
+    """`Broken` where a JSON file that a framework reads at resume is empty, cut short or damaged."""
+    for name in sorted(tree.files):
+        if _READ_AT_RESUME.fullmatch(name) and not looks_whole(tree, name):
+            raise Broken(f"{visible(name)} is not JSON (cut short or damaged)")
+
+
+def looks_whole(tree: Tree, name: str) -> bool:
+    """Whether a file that should hold one JSON value does. Of a large one the two ends are looked at."""
+    entry = tree.files[name]
+    if entry.size <= SMALL_BYTES:
+        try:
+            read(tree, name, SMALL_BYTES)
+        except ValueError:
+            return False
+        return True
+    with opened(tree.path(name), name) as handle:
+        first, last = handle.read(0, 64), handle.read(handle.size - 64, 64)
+    return first.lstrip()[:1] in (b"{", b"[") and last.rstrip()[-1:] in (b"}", b"]")

@@ -1,0 +1,3 @@
+"""Who holds a collective up: states of all ranks per process group, mismatches, order, wait graph. Dumps or answers of a
+running job in, a finding with ranks and grounds out. Pure.
+"""

@@ -1,0 +1,272 @@
+"""Who waits for whom, and where the chain ends. Pure.
+
+A rank waits for another when it has called something in a group that the other, a member, has not called. What a rank
+without a dump has called is not known: waiting for it is possible, not certain. The culprits are those that are waited
+for and wait for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sentinel.classify.hang.group_state import GroupView, Picture
+from sentinel.classify.hang.order import Front, fronts, global_ranks, offenders
+from sentinel.model.collectives import Call, Channel
+
+_MAX_EDGES = 2_000_000
+
+
+@dataclass(slots=True)
+class Wait:
+    """One group (or one pair of ranks) in which somebody waits."""
+
+    group: GroupView
+    waiting: dict[int, int]  # rank -> the sequence number that it waits in
+    absent: dict[int, int]  # rank -> the first sequence number that it has not called
+    unseen: frozenset[int] = frozenset()  # members without a dump, or whose state is not known
+    call: Call | None = None  # of a send or receive; a collective's is looked up
+    operation: str = ""
+    device: bool = False  # the absent have made the call, and their devices are elsewhere
+
+    def edges(self) -> Iterable[tuple[int, int]]:
+        for rank, sequence in self.waiting.items():
+            for other, first in self.absent.items():
+                if first <= sequence and other != rank:
+                    yield rank, other
+
+
+@dataclass(slots=True)
+class Waits:
+    waits: list[Wait] = field(default_factory=list)
+    blocked: set[int] = field(default_factory=set)  # waits for certain
+    waited: set[int] = field(default_factory=set)
+    unsure: dict[int, list[frozenset[int]]] = field(
+        default_factory=dict
+    )  # may wait for one of these, or for whom not known
+    # rank -> calls that are pending although every member has made them
+    running: dict[int, list[tuple[GroupView, int]]] = field(default_factory=dict)
+    met: set[int] = field(default_factory=set)  # in a call that the devices of all members have reached
+    meeting: set[int] = field(default_factory=set)  # has a send or receive pending that has its counterpart
+    open: bool = False  # somebody has a call that is not completed
+
+    def graph(self, limit: int = _MAX_EDGES) -> dict[int, set[int]]:
+        found: dict[int, set[int]] = {}
+        count = 0
+        for wait in self.waits:
+            for rank, other in wait.edges():
+                found.setdefault(rank, set()).add(other)
+                count += 1
+                if count >= limit:
+                    return found
+        return found
+
+
+def find_waits(picture: Picture) -> Waits:
+    result = Waits()
+    for group in picture.groups:
+        _collective_waits(group, result, frozenset() if group.closed else picture.without_dump)
+        _peer_waits(picture, group, result)
+    _device_waits(picture, result)
+    return result
+
+
+def _device_waits(picture: Picture, result: Waits) -> None:
+    """Everybody has made the call, but somebody's device is still at an earlier one: the others wait for that rank."""
+    front = fronts(picture)
+    at: dict[Front, set[int]] = {}
+    for rank, place in front.items():
+        at.setdefault(place, set()).add(rank)
+    for place, present in at.items():
+        group = picture.groups[place.group]
+        behind = {}
+        if place.peer is None:
+            for other in group.traces.keys() - present:
+                newest, done = group.enqueued.get(other), group.completed.get(other)
+                pending = newest is not None and newest >= place.sequence and (done is None or done < place.sequence)
+                if pending and other in front and front[other] != place:
+                    behind[other] = place.sequence
+        elif place.peer not in result.unsure.get(next(iter(present)), ()) and place.peer in front:
+            facing = front[place.peer]
+            if facing.group != place.group or facing.peer not in present:
+                behind[place.peer] = place.sequence
+        if place.peer is None and not behind and _all_there(picture, group, present):
+            result.met |= present
+        if behind:
+            result.waits.append(Wait(group, dict.fromkeys(present, place.sequence), behind, device=True))
+            result.blocked |= present
+            result.waited |= behind.keys()
+
+
+def _all_there(picture: Picture, group: GroupView, present: set[int]) -> bool:
+    if group.closed:
+        return present >= group.members
+    local = any(trace.local_name for trace in group.traces.values())
+    return not local and not picture.without_dump and len(present) > 1 and present >= group.traces.keys()
+
+
+def _collective_waits(group: GroupView, result: Waits, possible: frozenset[int]) -> None:
+    active = {rank: newest for rank in group.traces if (newest := group.outstanding(rank)) is not None}
+    if not active:
+        return
+    result.open = True
+    known = {rank: newest for rank, newest in group.enqueued.items() if newest is not None}
+    unseen = group.members.difference(known) | possible
+    lowest, highest = min(known.values()), max(active.values())
+    waiting = {rank: newest for rank, newest in active.items() if newest > lowest}
+    absent = {rank: newest + 1 if newest >= 0 else 0 for rank, newest in known.items() if newest < highest}
+    for rank, newest in active.items():
+        if rank in waiting:
+            result.blocked.add(rank)
+        elif unseen or not group.closed:
+            result.unsure.setdefault(rank, []).append(unseen)
+        else:
+            result.running.setdefault(rank, []).append((group, newest))
+    if waiting:
+        result.waited |= absent.keys()
+    if waiting or unseen:
+        result.waits.append(Wait(group, waiting or active, absent, unseen))
+
+
+def _peer_waits(picture: Picture, group: GroupView, result: Waits) -> None:
+    for rank, trace in group.traces.items():
+        if trace.open_batches:
+            result.open = True
+            result.unsure.setdefault(rank, []).append(frozenset())
+        for mine in ("sends", "receives"):
+            channels: dict[int, Channel] = dict(getattr(trace, mine))
+            peers = global_ranks(group, rank, channels)
+            for number, channel in channels.items():
+                if not channel.open:
+                    continue
+                result.open = True
+                peer = peers.get(number)
+                if peer is None or (peer not in group.traces and peer not in picture.traces):
+                    result.unsure.setdefault(rank, []).append(frozenset() if peer is None else frozenset((peer,)))
+                    if peer is not None:
+                        result.waits.append(_peer_wait(group, rank, None, channel, unseen=frozenset((peer,))))
+                elif _owes(picture, group, rank, peer, channel, "receives" if mine == "sends" else "sends"):
+                    result.blocked.add(rank)
+                    result.waited.add(peer)
+                    result.waits.append(_peer_wait(group, rank, peer, channel))
+                else:
+                    result.meeting.add(rank)
+
+
+def _peer_wait(
+    group: GroupView, rank: int, peer: int | None, channel: Channel, unseen: frozenset[int] = frozenset()
+) -> Wait:
+    call = channel.oldest_open
+    sequence = call.sequence if call else 0
+    absent = {} if peer is None else {peer: sequence}
+    return Wait(group, {rank: sequence}, absent, unseen, call=call, operation=channel.operation)
+
+
+def _owes(picture: Picture, group: GroupView, rank: int, peer: int, channel: Channel, other_side: str) -> bool:
+    """Has the peer made fewer calls on this channel than the rank?"""
+    trace = group.traces.get(peer)
+    other: Channel | None = None
+    if trace is not None:
+        channels: dict[int, Channel] = dict(getattr(trace, other_side))
+        for number, candidate in channels.items():
+            if global_ranks(group, peer, (number,)).get(number) == rank:
+                other = candidate
+    if picture.traces[rank].wrapped or picture.traces[peer].wrapped:
+        # The start is lost on one side: compare what is pending. Completed calls have met their counterpart.
+        return channel.open > (other.open if other else 0)
+    return channel.total > (other.total if other else 0)
+
+
+def final(picture: Picture, waits: Waits) -> tuple[frozenset[int], str]:
+    """Culprits and on what grounds: ``idle``, ``unseen``, ``cycle``, ``order``,
+    ``inside`` or ``rest``.
+
+    ``inside``: whoever is waited for sits in a call that all its members have made, so the fault is in that call.
+    ``order``: ranks wait for one another because these left out a call that others make first.
+    ``rest``: memberships are not known, and these alone have nothing pending (or nobody is named).
+    """
+    idle = waits.waited - waits.blocked
+    free = frozenset(rank for rank in idle if rank not in waits.unsure)
+    quiet = free.difference(waits.running, waits.meeting)
+    if quiet:
+        return quiet, "idle"
+    if waits.met:
+        return frozenset(waits.met), "inside"
+    if free:
+        return free, "inside"
+    if idle:
+        unseen = _silent(picture, [targets for rank in idle for targets in waits.unsure[rank]])
+        if unseen:
+            return min(unseen, key=lambda targets: (len(targets), sorted(targets))), "unseen"
+        return frozenset(idle), "inside"
+    if waits.waited:
+        ranks = _last_component(waits.graph())
+        odd = offenders(picture, ranks)
+        return (odd, "order") if odd else (_most_waited(waits, ranks), "cycle")
+    sets = _silent(picture, [wait.unseen for wait in waits.waits])
+    if sets:
+        common = frozenset.intersection(*sets)
+        return common or min(sets, key=lambda targets: (len(targets), sorted(targets))), "unseen"
+    return _without_calls(picture, waits), "rest"
+
+
+def _silent(picture: Picture, targets: list[frozenset[int]]) -> list[frozenset[int]]:
+    """Ranks without any dump are likelier culprits than those of which one group is not known."""
+    silent = [found for each in targets if (found := each & picture.without_dump)]
+    return silent or [each for each in targets if each]
+
+
+def _most_waited(waits: Waits, ranks: frozenset[int]) -> frozenset[int]:
+    """Of ranks that wait for one another, the one for which clearly most wait; all of them where there is none."""
+    counts = dict.fromkeys(ranks, 0)
+    for others in waits.graph().values():
+        for other in others & counts.keys():
+            counts[other] += 1
+    first, *rest = sorted(ranks, key=lambda rank: -counts[rank])
+    return frozenset((first,)) if rest and counts[first] >= 2 * counts[rest[0]] else ranks
+
+
+def _without_calls(picture: Picture, waits: Waits) -> frozenset[int]:
+    if all(group.closed for group in picture.groups):
+        return frozenset()
+    pending = waits.blocked | waits.unsure.keys() | waits.running.keys()
+    rest = frozenset(picture.traces) - pending
+    return rest if len(rest) < len(pending) else frozenset()
+
+
+def _last_component(graph: dict[int, set[int]]) -> frozenset[int]:
+    """The strongly connected components that wait for nobody outside themselves (Tarjan, without recursion)."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    component: dict[int, int] = {}
+    path: list[int] = []
+    for start in sorted(graph):
+        if start in order:
+            continue
+        work = [(start, iter(sorted(graph.get(start, ()))))]
+        order[start] = low[start] = len(order)
+        path.append(start)
+        while work:
+            rank, rest = work[-1]
+            for other in rest:
+                if other not in order:
+                    order[other] = low[other] = len(order)
+                    path.append(other)
+                    work.append((other, iter(sorted(graph.get(other, ())))))
+                    break
+                if other not in component:
+                    low[rank] = min(low[rank], order[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[rank])
+                if low[rank] == order[rank]:
+                    while True:
+                        member = path.pop()
+                        component[member] = order[rank]
+                        if member == rank:
+                            break
+    leaving = {
+        component[rank] for rank, others in graph.items() for other in others if component[other] != component[rank]
+    }
+    return frozenset(rank for rank, number in component.items() if number not in leaving)

@@ -1,0 +1,67 @@
+"""Verdicts without a cause: nothing failed, nothing was recognised, or several causes are as likely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sentinel.classify.recurrence import onset
+from sentinel.classify.weights import Weighed, grounds
+from sentinel.config.rules import Rules
+from sentinel.model.records import Alternative, Cause, Evidence, Incident, Kind, Restart, Scope, UnknownKind, Verdict
+
+UNREAD = "unread_error"  # kind of a line that looks like an error and that no rule knows
+FINISHED = "finished"  # kind of a line that says that the training came to its end
+STEPS_AFTER = 8  # so many step lines after an error show that the job survived it
+_QUIET = frozenset({Kind.STEP, Kind.CHECKPOINT_SAVED, UNREAD, FINISHED, "pause", "resumed", "straggler"})
+_ADVICE = {
+    UnknownKind.NO_FAILURE: "No failure is shown: steps go on, or the end is clean.",
+    UnknownKind.NOTHING_RECOGNISED: "No rule knows what is written here: read the lines that look like errors.",
+    UnknownKind.UNDECIDED: "The evidence does not decide between these causes: retry once, keep the logs and dumps.",
+}
+
+
+def unanswered(
+    incident: Incident, weighed: Sequence[Weighed], ranked: Sequence[tuple[Cause, float]], rules: Rules
+) -> Verdict:
+    """*unknown*, and in which of three ways."""
+    best = ranked[0][0] if ranked else None
+    shown = best is not None and any(item.of(best) > 0 and not item.reading.survived for item in weighed)
+    if best is not None and shown:
+        spoke_for, against = grounds(weighed, best)
+        return Verdict(
+            cause=Cause.UNKNOWN,
+            scope=Scope.UNKNOWN,
+            confidence=0.0,
+            restart=Restart.RESUME,
+            onset_step=onset(incident),
+            alternatives=tuple(Alternative(cause, round(share, 3)) for cause, share in ranked[:3]),
+            grounds=spoke_for,
+            against=against,
+            would_change=(rules.causes[best].confirm,),
+            advice=_ADVICE[UnknownKind.UNDECIDED],
+            unknown_kind=UnknownKind.UNDECIDED,
+        )
+    survived = {item.reading.evidence.id for item in weighed if item.reading.survived}
+    read = [item for item in incident.evidence if item.id not in survived]
+    kind = UnknownKind.NO_FAILURE if _went_well(read) else UnknownKind.NOTHING_RECOGNISED
+    return Verdict(
+        cause=Cause.UNKNOWN,
+        scope=Scope.UNKNOWN,
+        confidence=0.0,
+        restart=Restart.NONE if kind is UnknownKind.NO_FAILURE else Restart.RESUME,
+        onset_step=onset(incident),
+        advice=_ADVICE[kind],
+        unknown_kind=kind,
+    )
+
+
+def _went_well(evidence: Sequence[Evidence]) -> bool:
+    """Steps go on behind all that looks like an error, or the log says that it is done; and nothing else was reported."""
+    if any(item.kind not in _QUIET for item in evidence):
+        return False
+    lines = [item.line or 0 for item in evidence if item.kind == UNREAD]
+    last = max(lines, default=-1)
+    if any((item.line or 0) > last for item in evidence if item.kind == FINISHED):
+        return True
+    steps = sum((item.line or 0) > last for item in evidence if item.kind == Kind.STEP)
+    return steps >= (STEPS_AFTER if lines else 1)

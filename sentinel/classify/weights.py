@@ -1,0 +1,218 @@
+"""Readings -> odds: first cause before consequence, each line counted once, everything open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from math import exp
+
+from sentinel.classify.readings import Reading
+from sentinel.config.rules import Drain, Role, Rules
+from sentinel.model.records import Cause, Ground, Kind
+
+LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
+LATER_HARD = 0.9  # the first line that convicts a machine may be written late
+LATE = 0.95  # the same for a line that is always written after what it reports did its harm
+SHADOW = 0.08  # weight of a consequence while its cause is known
+SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
+RIVALS = (2.5, 1.9, 1.5)  # how much likelier what is often mistaken for the leading cause is than the rest
+CLOCKS_S = 30.0  # by which the times of two sources may differ
+LEADS = 1.2  # strength from which a cause counts as known
+
+
+C = Cause
+# Causes that are mistaken for each other: what speaks for one of them speaks against the other families.
+FAMILIES = (
+    frozenset(
+        {C.USER_CODE, C.USER_CONFIG, C.SOFTWARE_ENV, C.APP_OOM_GPU, C.APP_OOM_HOST, C.DATALOADER, C.NUMERICAL_NAN}
+        | {C.COLLECTIVE_MISMATCH, C.CHECKPOINT_CORRUPT}
+    ),
+    frozenset(
+        {C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR_DRIVER, C.GPU_THERMAL_POWER, C.PCIE}
+        | {C.NODE_OS_OR_HOST, C.NODE_FAILURE}
+    ),
+    frozenset({C.NETWORK_BOOTSTRAP, C.NETWORK_FABRIC, C.NCCL_HANG_UNKNOWN}),
+    frozenset({C.FILESYSTEM_STORAGE, C.DISK_FULL}),
+    frozenset({C.SCHEDULER_PREEMPT_OR_TIMELIMIT}),
+)
+_LEADING = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
+DECIDED = 0.5  # share from which a cause leads whatever its siblings' are
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    reading: Reading
+    factor: float
+
+    def of(self, cause: Cause) -> float:
+        return self.reading.weights.get(cause, 0.0) * self.factor
+
+
+def order(readings: Iterable[Reading]) -> list[Reading]:
+    """In order of time; lines of one file that carry no time of their own stay in their order."""
+    indexed = list(enumerate(readings))
+    indexed.sort(key=lambda pair: (pair[1].evidence.at, pair[1].evidence.line or 0, pair[0]))
+    return [reading for _, reading in indexed]
+
+
+def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
+    """Each reading with the share of its weight that counts."""
+    xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
+    roles = {id(r): _role(r, xids, rules) for r in readings}
+    causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
+    for reading in readings:
+        if roles[id(reading)] is Role.SYMPTOM:
+            follows = bool(causes) and _follows(reading, causes[0]) and _points_to(reading) is not _points_to(causes[0])
+            roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
+    causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
+    first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
+    echoes = _echoes(readings)
+    seen: set[str] = set()
+    lines: list[object] = []  # causes in order of time, by the line that said them
+    hard_line: object = None  # the first line that convicts a machine
+    weighed = []
+    for reading in readings:
+        if reading.key in seen:
+            weighed.append(Weighed(reading, 0.0))
+            continue
+        seen.add(reading.key)
+        role = roles[id(reading)]
+        factor = 1.0
+        if role is Role.CONSEQUENCE and first is not None and (causes or not _before(reading, first)):
+            factor = SHADOW
+        elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
+            factor = 0.4
+        elif role in {Role.CAUSE, Role.FALLBACK} and reading.strength >= LEADS:
+            place = (reading.evidence.where.path, reading.evidence.line, reading.evidence.at)
+            if place not in lines:
+                lines.append(place)
+            rank = min(lines.index(place), len(LATER) - 1)
+            hard, gone = reading.drain is not Drain.NO, Cause.NODE_FAILURE in reading.weights
+            factor = max(LATER[rank], LATER_HARD if hard and (gone or hard_line in {None, place}) else 0.0)
+            factor = max(factor, LATE if reading.late else 0.0)
+            hard_line = place if hard and hard_line is None else hard_line
+        weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
+    return weighed
+
+
+def _echoes(readings: Sequence[Reading]) -> set[int]:
+    """Readings of a line of which a stronger rule already said the same."""
+    by_line: dict[tuple[object, ...], list[Reading]] = {}
+    for reading in readings:
+        if reading.evidence.line is not None:
+            by_line.setdefault((reading.evidence.where.path, reading.evidence.line), []).append(reading)
+    echoes: set[int] = set()
+    for group in by_line.values():
+        group.sort(key=lambda reading: -reading.strength)
+        said: set[Cause] = set()
+        for reading in group:
+            causes = {cause for cause, weight in reading.weights.items() if weight > 0}
+            if causes & said:
+                echoes.add(id(reading))
+            said |= causes
+    return echoes
+
+
+def _follows(one: Reading, other: Reading) -> bool:
+    """Whether ``one`` can be what became of ``other``; sources that do not share a clock may tell it the other way round."""
+    if one.evidence.where.path == other.evidence.where.path and one.evidence.source is other.evidence.source:
+        return not _before(one, other)
+    return (other.evidence.at - one.evidence.at).total_seconds() <= CLOCKS_S
+
+
+def _points_to(reading: Reading) -> Cause | None:
+    """The cause that a reading speaks for most."""
+    return max(reading.weights, key=lambda cause: (reading.weights[cause], cause), default=None)
+
+
+def _before(one: Reading, other: Reading) -> bool:
+    return (one.evidence.at, one.evidence.line or 0) < (other.evidence.at, other.evidence.line or 0)
+
+
+def _role(reading: Reading, xids: Set[object], rules: Rules) -> Role:
+    """A sympathetic Xid is a consequence while the one it follows is there."""
+    if reading.evidence.kind == Kind.XID:
+        number = reading.evidence.data.get("xid")
+        entry = rules.xids.get(number) if isinstance(number, int) else None
+        if entry is not None and xids & set(entry.follows):
+            return Role.CONSEQUENCE
+    return reading.role
+
+
+def odds(weighed: Sequence[Weighed], rules: Rules) -> dict[Cause, float]:
+    """Natural-log odds of every cause, priors included."""
+    totals = {cause: entry.prior for cause, entry in rules.causes.items()}
+    for item in weighed:
+        for cause in item.reading.weights:
+            if cause in totals:
+                totals[cause] += item.of(cause)
+    return totals
+
+
+def shares(totals: dict[Cause, float], temperature: float) -> list[tuple[Cause, float]]:
+    """Probabilities, likeliest first."""
+    if not totals:
+        return []
+    top = max(totals.values())
+    raw = {cause: exp((value - top) / temperature) for cause, value in totals.items()}
+    whole = sum(raw.values())
+    return sorted(((cause, value / whole) for cause, value in raw.items()), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _supported(ranked: Sequence[tuple[Cause, float]], weighed: Sequence[Weighed], family: Set[Cause]) -> list[Cause]:
+    return [cause for cause, _ in ranked if cause in family and any(item.of(cause) > 0 for item in weighed)]
+
+
+def siblings(ranked: Sequence[tuple[Cause, float]], weighed: Sequence[Weighed]) -> tuple[float, float]:
+    """Share of the leading cause together with the siblings that something speaks for, and what speaks for any of them.
+
+    A program's own error of a kind that no rule knows is one of the application's causes, so there all siblings count.
+    """
+    family = next(family for family in FAMILIES if ranked[0][0] in family)
+    supported = _supported(ranked, weighed, family)
+    own = any(item.reading.role in _LEADING and item.of(cause) > 0 for item in weighed for cause in supported)
+    counted = family if family is FAMILIES[0] and own else supported
+    share = sum(share for cause, share in ranked if cause in counted)
+    return share, sum(max((item.of(cause) for cause in supported), default=0.0) for item in weighed)
+
+
+def with_siblings(ranked: list[tuple[Cause, float]], weighed: Sequence[Weighed]) -> list[tuple[Cause, float]]:
+    """Where no cause is decided, the likeliest one of the likeliest family leads."""
+    if not ranked or ranked[0][1] >= DECIDED:
+        return ranked
+    share = dict(ranked)
+    sums = [sum(share[cause] for cause in _supported(ranked, weighed, family)) for family in FAMILIES]
+    supported = _supported(ranked, weighed, FAMILIES[sums.index(max(sums))])
+    if not supported:
+        return ranked
+    return [(supported[0], share[supported[0]]), *(pair for pair in ranked if pair[0] is not supported[0])]
+
+
+def with_rivals(ranked: list[tuple[Cause, float]], rules: Rules) -> list[tuple[Cause, float]]:
+    """What is often mistaken for the likeliest cause ranks before what nothing speaks for; the likeliest keeps its share."""
+    entry = rules.causes.get(ranked[0][0]) if ranked else None
+    if entry is None or len(ranked) < 2:
+        return ranked
+    (leader, share), rest = ranked[0], ranked[1:]
+    raised = {cause: p * RIVALS[entry.rivals.index(cause)] if cause in entry.rivals else p for cause, p in rest}
+    scale = (1 - share) / (sum(raised.values()) or 1.0)
+    others = sorted(
+        ((cause, min(p * scale, share)) for cause, p in raised.items()), key=lambda pair: (-pair[1], pair[0])
+    )
+    return [(leader, share), *others]
+
+
+def grounds(weighed: Sequence[Weighed], cause: Cause) -> tuple[tuple[Ground, ...], tuple[Ground, ...]]:
+    """What spoke for the cause and what spoke against it, strongest first."""
+    spoke_for: list[Ground] = []
+    against: list[Ground] = []
+    for item in weighed:
+        weight = item.of(cause)
+        rival = max((item.of(other) for other in item.reading.weights if other is not cause), default=0.0)
+        if weight >= 0.05:
+            spoke_for.append(Ground(item.reading.evidence, round(weight, 2), item.reading.note))
+        elif weight <= -0.05 or rival >= 0.3:
+            against.append(Ground(item.reading.evidence, round(min(weight, -rival), 2), item.reading.note))
+    spoke_for.sort(key=lambda g: -g.weight)
+    against.sort(key=lambda g: g.weight)
+    return tuple(spoke_for[:12]), tuple(against[:12])

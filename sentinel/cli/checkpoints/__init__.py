@@ -1,0 +1,1 @@
+"""``sentinel checkpoints``: find, validate, choose, move aside, copy."""

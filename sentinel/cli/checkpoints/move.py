@@ -1,0 +1,330 @@
+"""``sentinel checkpoints quarantine | manifest | drain | replicate``."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from sentinel.checkpoints import copying
+from sentinel.checkpoints import manifest as manifests
+from sentinel.checkpoints import quarantine as aside
+from sentinel.checkpoints.files import visible
+from sentinel.checkpoints.inventory import find
+from sentinel.checkpoints.steps import step_of
+from sentinel.cli.checkpoints.deadline import bounded
+from sentinel.cli.checkpoints.nodes import expand_nodes
+from sentinel.cli.checkpoints.progress_bar import bar
+from sentinel.errors import UserError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_rate(text: str | None) -> float | None:
+    """``200M``, ``1.5GB/s``, ``800 MiB/s`` in bytes per second."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?(?:/s)?\s*", text.lower())
+    rate = float(match.group(1)) * _UNITS[match.group(2) or ""] if match else 0.0
+    if rate <= 0:
+        raise UserError(f"{visible(text)} is no rate", fix="Write it like 200MB/s or 1.5GiB/s.")
+    return rate
+
+
+_DEADLINE = click.option(
+    "--deadline",
+    "deadline_s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Give up after so long: a frozen file system must not hold you. Run again, it goes on where it stopped.",
+)
+
+
+@click.command()
+@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--undo", is_flag=True, help="Move them (or all) back.")
+@click.option("--list", "listed", is_flag=True, help="Show what is set aside.")
+@click.option("--newer-than", type=int, metavar="STEP", help="All checkpoints of a later step.")
+@click.option(
+    "--point-to", type=int, metavar="STEP", help="Also make Megatron's or DeepSpeed's tracker name this step."
+)
+@click.option("--reason", default="", help="Kept in the journal.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@_DEADLINE
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per move.")
+def quarantine(
+    root: Path,
+    paths: tuple[Path, ...],
+    undo: bool,
+    listed: bool,
+    newer_than: int | None,
+    point_to: int | None,
+    reason: str,
+    yes: bool,
+    deadline_s: float | None,
+    as_json: bool,
+) -> None:
+    """Move checkpoints of the folder ROOT aside, so that no framework finds them; nothing is deleted.
+
+    They go to ROOT/../.quarantine/, by rename; --undo brings them back.
+
+    \b
+    sentinel checkpoints quarantine /lustre/run7 /lustre/run7/step-1300
+    sentinel checkpoints quarantine /lustre/run7 --newer-than 1200 --point-to 1200
+    sentinel checkpoints quarantine /lustre/run7 --undo
+    """
+    if listed:
+        moves = _moves(deadline_s, f"reading the journal of {root}", lambda: aside.read_journal(root))
+    elif undo:
+        moves = _moves(deadline_s, f"moving back into {root}", lambda: aside.undo(root, list(paths) or None))
+    else:
+        newer = bounded(deadline_s, f"listing {root}", lambda: [str(path) for path in _newer(root, newer_than)])
+        chosen = list(paths) + [Path(text) for text in newer]
+        if not chosen and point_to is None:
+            raise UserError("nothing to move", fix="Name checkpoints, or --newer-than STEP.")
+        for path in chosen:
+            click.echo(f"{visible(str(path))} -> {visible(str(aside.store_of(root)))}/", err=True)
+        if chosen and not yes and sys.stdin.isatty():
+            click.confirm("Move these aside?", abort=True, err=True)
+        work = partial(aside.quarantine, root, chosen, reason=reason)
+        moves = _moves(deadline_s, f"moving out of {root}", work) if chosen else []
+        if point_to is not None:
+            bounded(deadline_s, f"pointing {root} to step {point_to}", lambda: _point(root, point_to))
+    for move in moves:
+        if as_json:
+            click.echo(json.dumps({"source": move.source, "target": move.target, "reason": move.reason}))
+        else:
+            arrow = "<-" if undo else "->"
+            click.echo(f"{visible(move.source)} {arrow} {visible(move.target)}")
+
+
+def _moves(deadline_s: float | None, what: str, work: Callable[[], list[aside.Move]]) -> list[aside.Move]:
+    told = bounded(deadline_s, what, lambda: [[m.source, m.target, m.reason, m.time_s] for m in work()])
+    return [aside.Move(*entry) for entry in told]
+
+
+def _newer(root: Path, step: int | None) -> list[Path]:
+    if step is None:
+        return []
+    found: list[Path] = []
+    for spot in find(root).spots:
+        own = spot.step if spot.step is not None else step_of(spot.path.name)
+        if own is not None and own > step:
+            found += aside.paths_of(spot.path, spot.step)
+    return found
+
+
+def _point(root: Path, step: int) -> None:
+    done = False
+    for format in ("megatron", "deepspeed"):
+        tracker = {"megatron": "latest_checkpointed_iteration.txt", "deepspeed": "latest"}[format]
+        if (root / tracker).exists():
+            pointed = aside.point_to(root, format, step)
+            click.echo(f"{visible(pointed.tracker)}: {visible(pointed.before)} -> {pointed.after}", err=True)
+            done = True
+    if not done:
+        raise UserError(
+            f"{visible(str(root))} has no tracker", fix="Leave --point-to out: its framework goes by the folders."
+        )
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@_DEADLINE
+def manifest(paths: tuple[Path, ...], deadline_s: float | None) -> None:
+    """Record checksums beside checkpoints that have none (safetensors, metadata), so that they can be proven later.
+
+    Run it right after the save: it proves that the bytes are those of that moment.
+
+    \b
+    sentinel checkpoints manifest /lustre/run7/checkpoint-500
+    """
+    for path in paths:
+        written = bounded(deadline_s, f"reading {path}", partial(_manifest, path))
+        click.echo(visible(written))
+
+
+def _manifest(path: Path) -> str:
+    return str(manifests.write(path))
+
+
+_RATE = click.option("--rate", metavar="RATE", help="At most so fast, like 200MB/s.")
+_INTERVAL = click.option("--interval", "interval_s", type=float, metavar="SECONDS", help="Time between checkpoints.")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option(
+    "--to", "target", required=True, type=click.Path(path_type=Path), help="The run's folder on the shared tier."
+)
+@_RATE
+@_INTERVAL
+@_DEADLINE
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
+def drain(
+    paths: tuple[Path, ...],
+    target: Path,
+    rate: str | None,
+    interval_s: float | None,
+    deadline_s: float | None,
+    as_json: bool,
+) -> None:
+    """Copy this node's local checkpoints to the shared tier: bounded rate, resumable, verified, never overwriting.
+
+    When shards lie on several nodes, run it on each: the one that completes the checkpoint puts it in its place.
+
+    \b
+    sentinel checkpoints drain /nvme/run7/step-1200 --to /lustre/run7 --rate 500MB/s --interval 600
+    """
+    _copy_all(paths, target, rate=rate, interval_s=interval_s, deadline_s=deadline_s, as_json=as_json, whole=True)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option("--to", "target", required=True, metavar="DIR", help="The peer's folder; %P or {peer} is its name.")
+@click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes, to choose a peer among.")
+@click.option("--domain", multiple=True, metavar="NODES=NAME", help="Nodes that fail together (switch, rack).")
+@click.option("--host", help="The name of this host (default: its own).")
+@click.option("--slurm", "by_slurm", is_flag=True, help="DIR is on the peer's own disk: send it there by srun.")
+@click.option("--srun", "extra", multiple=True, metavar="OPTION", help="An option for srun, like --srun=--jobid=4711.")
+@_RATE
+@_INTERVAL
+@_DEADLINE
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
+def replicate(
+    paths: tuple[Path, ...],
+    target: str,
+    nodes: tuple[str, ...],
+    domain: tuple[str, ...],
+    host: str | None,
+    by_slurm: bool,
+    extra: tuple[str, ...],
+    rate: str | None,
+    interval_s: float | None,
+    deadline_s: float | None,
+    as_json: bool,
+) -> None:
+    """Copy this node's shards to a peer outside its failure domain, so that any single node can be lost.
+
+    \b
+    sentinel checkpoints replicate /nvme/run7/step-1200 --to /peers/%P/run7 \\
+        --nodes node[1-8] --domain node[1-4]=rack1 --domain node[5-8]=rack2
+    sentinel checkpoints replicate /nvme/run7/step-1200 --slurm --to /nvme/run7 --nodes node[1-8]
+
+    Without --slurm DIR must be a folder that is mounted here. With it, a step of the job (run this on its nodes, or name
+    it with --srun=--jobid=ID) writes DIR on the peer's own disk, with your rights; sentinel must be installed there too.
+    """
+    peer = ""
+    if "%P" in target or "{peer}" in target or by_slurm:
+        me = host or socket.gethostname().partition(".")[0]
+        peer = peer_of(me, expand_nodes(nodes), domain)
+        click.echo(f"peer of {visible(me)}: {visible(peer)}", err=True)
+        target = target.replace("%P", peer).replace("{peer}", peer)
+    _copy_all(
+        paths,
+        Path(target),
+        rate=rate,
+        interval_s=interval_s,
+        deadline_s=deadline_s,
+        as_json=as_json,
+        whole=False,
+        through=partial(_through_slurm, peer, extra) if by_slurm else None,
+    )
+
+
+def _through_slurm(
+    peer: str,
+    extra: tuple[str, ...],
+    path: Path,
+    target: Path,
+    *,
+    pace: copying.Pace,
+    progress: Callable[[int], None],
+) -> copying.Copied:
+    from sentinel.cli.checkpoints.slurm import send_to
+
+    return send_to(path, peer, str(target), extra=extra, pace=pace, progress=progress)
+
+
+@click.command(hidden=True)
+@click.argument("root", type=click.Path(path_type=Path))
+def receive(root: Path) -> None:
+    """The other side of `replicate --slurm`: puts what comes on standard input under ROOT."""
+    from sentinel.checkpoints.transfer import receive as take
+
+    take(root, sys.stdin.buffer, sys.stdout.buffer)
+
+
+def peer_of(me: str, hosts: list[str], domain: tuple[str, ...]) -> str:
+    """The peer of this host. `UserError` where there is none outside its failure domain."""
+    domains: dict[str, str] = {}
+    for text in domain:
+        names, equals, label = text.rpartition("=")
+        if not equals or not label:
+            raise UserError(f"{visible(text)} names no domain", fix="Write it like node[1-4]=rack1.")
+        domains |= dict.fromkeys(expand_nodes([names]), label)
+    if me not in hosts:
+        raise UserError(f"{visible(me)} is not among the nodes", fix="Name it with --host, or add it to --nodes.")
+    peers = copying.choose_peers(hosts, domains)
+    if me not in peers.of:
+        raise UserError(
+            f"{visible(me)} has no peer outside its failure domain", fix="Use smaller domains or more nodes."
+        )
+    return peers.of[me]
+
+
+def _copy_all(
+    paths: tuple[Path, ...],
+    target: Path,
+    *,
+    rate: str | None,
+    interval_s: float | None,
+    deadline_s: float | None,
+    as_json: bool,
+    whole: bool,
+    through: Callable[..., copying.Copied] | None = None,
+) -> None:
+    pace = copying.Pace(parse_rate(rate))
+    for path in [path.absolute() for path in paths]:
+        # Bounded, the copying is done in a child, whose progress nobody sees; so is looking at the size beforehand.
+        with bar("copying", [path], not as_json and deadline_s is None) as advance:
+            if through is not None:
+                work = partial(through, path, target, pace=pace, progress=advance)
+            else:
+                place = Path(path.name)
+                work = partial(copying.copy, path, target, place, pace=pace, progress=advance, in_place=not whole)
+            copied = _copied(deadline_s, path, work)
+        line = copied.to_json()
+        if interval_s is not None:
+            line["overlap_fraction"] = round(copying.overlap_fraction(copied.seconds, interval_s), 4)
+        if as_json:
+            click.echo(json.dumps(line))
+        else:
+            click.echo(_line(copied))
+        if interval_s is not None and copied.seconds > copying.OVERLAP_WARNING * interval_s:
+            share = copied.seconds / interval_s
+            click.echo(
+                f"warning: copying took {share:.0%} of the {interval_s:g} s between checkpoints"
+                f" (warned at {copying.OVERLAP_WARNING:.0%})",
+                err=True,
+            )
+
+
+def _copied(deadline_s: float | None, path: Path, work: Callable[[], copying.Copied]) -> copying.Copied:
+    return copying.Copied(**bounded(deadline_s, f"copying {path}", lambda: work().to_json()))
+
+
+def _line(copied: copying.Copied) -> str:
+    state = "complete" if copied.complete else f"waiting for other nodes: {visible(copied.waiting_for)}"
+    speed = f", {copied.bytes / copied.seconds / 1e6:.0f} MB/s" if copied.seconds > 0 and copied.bytes else ""
+    return (
+        f"{visible(copied.target)}: {copied.files} files, {copied.bytes} bytes copied,"
+        f" {copied.already} there already{speed}; {state}"
+    )

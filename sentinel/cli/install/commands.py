@@ -1,0 +1,286 @@
+"""``sentinel install`` and ``sentinel uninstall``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sentinel.cli.install import host
+from sentinel.cli.install.files import EVENTS, Choice, controller_files, node_files
+from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, names_hook, planned
+from sentinel.cli.operator.output import echo, say, shown
+from sentinel.errors import UserError
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PORT = 9478
+_ACCOUNT = "sentinel"
+_CONFS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+
+
+def _role_options(command: F) -> F:
+    below = "Below this folder, for an image; no command is run."
+    folder = click.Path(path_type=Path)
+    for option in (
+        click.option("--root", type=folder, default=Path("/"), help=below),
+        click.option("--slurm-conf", type=folder, help="Slurm's configuration.  [default: where Slurm has it]"),
+        click.option("--yes", is_flag=True, help="Do it without a question."),
+        click.option("--dry-run", is_flag=True, help="Only say what would be written and run."),
+        click.option("--node", "node", is_flag=True, help="A compute node: agent and hooks."),
+        click.option("--controller", is_flag=True, help="The controller: the daemon and its hook."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_role_options
+@click.option(
+    "--daemon", "daemon_url", help="Address of the daemon.  [default: the controller of slurm.conf, port 9478]"
+)
+@click.option("--daemon-uid", type=int, help="As whom the daemon runs.  [default: its account's uid on this host]")
+@click.option("--account", help="Account of the daemon.  [default: sentinel; SlurmUser where there is no slurmdbd]")
+@click.option("--resume", default="", help="Folder on the shared file system for resume points.")
+@click.option("--write-slurm-conf", is_flag=True, help="Also change slurm.conf; a copy is kept beside it.")
+@click.option("--refresh", is_flag=True, help="Only replace the hooks that are installed here by this release's.")
+def install(
+    controller: bool,
+    node: bool,
+    dry_run: bool,
+    yes: bool,
+    slurm_conf: Path | None,
+    root: Path,
+    daemon_url: str | None,
+    daemon_uid: int | None,
+    account: str | None,
+    resume: str,
+    write_slurm_conf: bool,
+    refresh: bool,
+) -> None:
+    """Install Sentinel's units, hooks and settings on this host, or upgrade them. Settings that are there are kept.
+
+    Install the nodes first, then the controller; change slurm.conf last, since it names hooks that must be there. Every
+    file is replaced in one go, so Slurm works at every moment.
+
+    \b
+    Examples:
+      sentinel install --node --dry-run
+      sentinel install --node --daemon http://head:9478 --resume /shared/sentinel
+      sentinel install --controller --resume /shared/sentinel
+    """
+    conf_path = _slurm_conf(slurm_conf, root)
+    text = _text(conf_path)
+    if refresh:
+        _refresh(text, root, dry_run=dry_run, yes=yes)
+        return
+    _require_role(controller, node)
+    conf = planned(text)
+    choice = _choice(conf, text, controller, node, daemon_url, daemon_uid, account, resume)
+    files = [*(controller_files(choice) if controller else ()), *(node_files(choice) if node else ())]
+    actions = host.Actions(writes=host.writes(files, root))
+    if node:
+        actions.links = [
+            (host.below(root, link), target)
+            for link, target in conf.links.items()
+            if not host.below(root, link).is_symlink()
+        ]
+    if root == Path("/"):
+        _commands(actions, choice, conf, controller=controller, node=node)
+    if controller and write_slurm_conf and conf_path is not None and conf.changed != text:
+        actions.writes.append(host.Write(Path(f"{conf_path}.before-sentinel"), text, 0o644, "new"))
+        actions.writes.append(host.Write(conf_path, conf.changed, 0o644, "changed"))
+    _show(actions)
+    if controller:
+        _show_slurm_conf(conf_path, text, conf, written=write_slurm_conf)
+    for note in [*conf.notes, *actions.notes, *_notes(choice, controller)]:
+        say(f"Note: {note}")
+    _do(actions, dry_run=dry_run, yes=yes, question="Install this?")
+
+
+@click.command()
+@_role_options
+def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf: Path | None, root: Path) -> None:
+    """Remove Sentinel's units and hooks from this host. Settings and history stay.
+
+    A hook that slurm.conf still names is replaced by one that does nothing, so Slurm goes on working: take those lines out,
+    run "scontrol reconfigure", then uninstall again.
+
+    \b
+    Examples:
+      sentinel uninstall --node --dry-run
+      sentinel uninstall --controller --yes
+    """
+    _require_role(controller, node)
+    text = _text(_slurm_conf(slurm_conf, root))
+    choice = _only_paths(text)
+    files = [*(controller_files(choice) if controller else ()), *(node_files(choice) if node else ())]
+    named = [file.path for file in files if names_hook(text, file.path)]
+    actions = host.removals(files, root, named)
+    units = _units(controller, node)
+    if root == Path("/") and host.has_systemd():
+        there = [unit for unit in units if (Path("/etc/systemd/system") / f"{unit}.service").exists()]
+        actions.before = [["systemctl", "disable", "--now", *there]] if there else []
+        actions.after = [["systemctl", "daemon-reload"]]
+    _show(actions)
+    for path in named:
+        say(f"Note: slurm.conf still names {path}: it does nothing from now on. Take that line out and run this again.")
+    _do(actions, dry_run=dry_run, yes=yes, question="Remove this?")
+
+
+def _refresh(text: str, root: Path, *, dry_run: bool, yes: bool) -> None:
+    """What a package does on upgrade: hooks are the same for every choice, units and settings are not."""
+    choice = _only_paths(text)
+    files = [file for file in (*controller_files(choice), *node_files(choice)) if file.mode & 0o111]
+    there = [file for file in files if host.below(root, file.path).exists()]
+    actions = host.Actions(writes=host.writes(there, root))
+    _show(actions)
+    _do(actions, dry_run=dry_run, yes=yes, question="Replace them?")
+
+
+def _only_paths(text: str) -> Choice:
+    """A choice that says where the files lie, for those whose text does not matter."""
+    return Choice(
+        program=("sentinel",),
+        python=sys.executable,
+        account=_ACCOUNT,
+        slurm_user="slurm",
+        daemon_url="",
+        prolog_folder=hook_folder(text, "Prolog", "prolog.d"),
+        epilog_folder=hook_folder(text, "Epilog", "epilog.d"),
+    )
+
+
+def _require_role(controller: bool, node: bool) -> None:
+    if not controller and not node:
+        raise UserError("which host is this?", fix="name --controller, --node, or both")
+
+
+def _slurm_conf(asked: Path | None, root: Path) -> Path | None:
+    """The slurm.conf of this host, if it has one."""
+    if asked is not None:
+        if not asked.is_file():
+            raise UserError(f"{asked} is no file", fix="name Slurm's configuration with --slurm-conf")
+        return asked
+    places = [os.environ.get("SLURM_CONF", ""), *_CONFS] if root == Path("/") else list(_CONFS)
+    return next((path for place in places if place and (path := host.below(root, place)).is_file()), None)
+
+
+def _text(path: Path | None) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path is not None else ""
+
+
+def _choice(
+    conf: SlurmConf,
+    text: str,
+    controller: bool,
+    node: bool,
+    daemon_url: str | None,
+    daemon_uid: int | None,
+    account: str | None,
+    resume: str,
+) -> Choice:
+    slurm_user = conf.get("SlurmUser").partition("(")[0] or "root"
+    account = account or (_ACCOUNT if conf.get("AccountingStorageType").endswith("slurmdbd") else slurm_user)
+    head = conf.get("SlurmctldHost") or conf.get("ControlMachine")
+    where = head.partition("(")[0] or (socket.gethostname() if controller else "")
+    if not daemon_url and not where:
+        raise UserError("where does the daemon run?", fix=f"name it: --daemon http://HOST:{_PORT}")
+    if resume and not resume.startswith("/"):
+        raise UserError(f"--resume {resume!r} is not absolute", fix="write the path from /")
+    return Choice(
+        program=_program(),
+        python=sys.executable,
+        account=account,
+        slurm_user=slurm_user,
+        daemon_url=daemon_url or f"http://{where}:{_PORT}",
+        daemon_uid=daemon_uid if daemon_uid is not None else host.uid_of(account),
+        slurm_uid=host.uid_of(slurm_user),
+        resume=resume,
+        prolog_folder=hook_folder(text, "Prolog", "prolog.d"),
+        epilog_folder=hook_folder(text, "Epilog", "epilog.d"),
+        both=controller and node,
+    )
+
+
+def _program() -> tuple[str, ...]:
+    """How this Sentinel is started, with absolute paths: a unit has no PATH of an environment."""
+    called = Path(sys.argv[0])
+    if called.name == "sentinel" and called.is_file():
+        return (str(called.absolute()),)
+    return (sys.executable, "-m", "sentinel")
+
+
+def _units(controller: bool, node: bool) -> list[str]:
+    return [*(["sentinel-daemon"] if controller else []), *(["sentinel-agent"] if node else [])]
+
+
+def _commands(actions: host.Actions, choice: Choice, conf: SlurmConf, *, controller: bool, node: bool) -> None:
+    """Commands around the files: the account first, the units last."""
+    if controller and host.uid_of(choice.account) is None:
+        actions.before.append(
+            ["useradd", "--system", "--user-group", "--home-dir", "/var/lib/sentinel", "--no-create-home",
+             "--shell", "/usr/sbin/nologin", choice.account]
+        )  # fmt: skip
+    if controller:
+        actions.after.append(["install", "-d", "-m", "2770", "-o", choice.slurm_user, "-g", choice.account, EVENTS])
+    if controller and choice.resume and Path(choice.resume).parent.is_dir():
+        actions.after.append(["install", "-d", "-m", "755", "-o", choice.account, choice.resume])
+    if controller and choice.account not in (choice.slurm_user, "root"):
+        user = f"name={choice.account}"
+        actions.after.append(["sacctmgr", "-i", "create", "user", user, "account=root", "adminlevel=Administrator"])
+    if host.has_systemd():
+        units = _units(controller, node)
+        actions.after += [
+            ["systemctl", "daemon-reload"],
+            ["systemctl", "enable", *units],
+            ["systemctl", "restart", *units],
+        ]
+    else:
+        actions.notes.append(f"systemd does not run here: start {', '.join(_units(controller, node))} yourself")
+
+
+def _notes(choice: Choice, controller: bool) -> list[str]:
+    notes = []
+    if choice.daemon_uid is None and not controller:
+        notes.append(
+            f"the account {choice.account} is not known on this host: set trusted_uids in /etc/sentinel/agent.toml to its "
+            "uid on the controller, or the agent believes no answer of the daemon (--daemon-uid does it)"
+        )
+    if not choice.resume:
+        notes.append("no --resume folder: restarted jobs are told no checkpoint, and resume as their script does")
+    return notes
+
+
+def _show(actions: host.Actions) -> None:
+    for line in actions.lines():
+        echo(shown(line))
+
+
+def _show_slurm_conf(path: Path | None, text: str, conf: SlurmConf, *, written: bool) -> None:
+    if path is None:
+        echo("slurm.conf was not found here. It needs these lines:")
+        lines: Sequence[str] = conf.changed.splitlines()
+    else:
+        lines = host.difference(text, conf.changed, str(path))
+        if not lines:
+            echo(f"{path} has all that Sentinel needs.")
+            return
+        echo(f"{path} changes by:" if written else f"{path} needs these changes (--write-slurm-conf makes them):")
+    for line in lines:
+        echo(f"  {shown(line) if line else ''}")
+    echo("Then: scontrol reconfigure; sentinel doctor")
+
+
+def _do(actions: host.Actions, *, dry_run: bool, yes: bool, question: str) -> None:
+    if dry_run:
+        echo("Nothing was changed: --dry-run.")
+        return
+    if not yes:
+        click.confirm(question, abort=True)
+    actions.carry_out()
+    echo("Done.")

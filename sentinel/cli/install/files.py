@@ -1,0 +1,143 @@
+"""The files of a controller and of a node: where each goes, its text, its mode, and whether a site may change it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import sentinel
+from sentinel.errors import FileError
+
+UNITS = "/etc/systemd/system"
+SETTINGS = "/etc/sentinel"
+EVENTS = "/run/sentinel-events"
+# Where a host is both: the folder of the daemon is the daemon's, so the agent keeps its state elsewhere.
+AGENT_STATE_BESIDE_DAEMON = "/var/lib/sentinel-agent"
+REMOVED = "Sentinel was removed from this host"  # in a hook that does nothing any more
+_MARK = "# Written by `sentinel install`; it is replaced by the next one."
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: str
+    text: str
+    mode: int = 0o644
+    ours: bool = True  # replaced by every install and removed by uninstall; otherwise written once and then the site's
+    keep_if_named: bool = False  # slurm.conf may name it by itself: it must not go away before that line does
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is known of the host and what the operator chose."""
+
+    program: tuple[str, ...]  # how this Sentinel is started
+    python: str  # its interpreter, for hooks
+    account: str  # of the daemon
+    slurm_user: str
+    daemon_url: str
+    daemon_uid: int | None = None  # None: root, or not known yet
+    slurm_uid: int | None = None
+    resume: str = ""
+    slurm_etc: str = "/etc/slurm"
+    prolog_folder: str = "/etc/slurm/prolog.d"
+    epilog_folder: str = "/etc/slurm/epilog.d"
+    both: bool = False  # controller and node on one host
+
+
+def shipped(name: str) -> str:
+    """A file that came with this Sentinel: ``sentinel/_data`` when installed, the checkout otherwise."""
+    package = Path(sentinel.__file__).parent
+    for folder in (package / "_data", package.parent, package.parent / "deploy"):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    raise FileError(package / "_data" / name, "is not there", fix="install the package again")
+
+
+def controller_files(choice: Choice) -> list[File]:
+    hooks = f"{choice.slurm_etc}/sentinel"
+    return [
+        File(f"{UNITS}/sentinel-daemon.service", _unit("systemd/sentinel-daemon.service", choice)),
+        File("/etc/tmpfiles.d/sentinel.conf", _tmpfiles(choice)),
+        _hook(f"{hooks}/slurmctld-sentinel", "epilog/slurmctld-sentinel", named=True),
+        File(f"{SETTINGS}/sentinel.toml", _daemon_settings(choice), ours=False),
+        File(f"{SETTINGS}/hook.conf", _hook_settings(choice, controller=True), ours=False),
+    ]
+
+
+def node_files(choice: Choice) -> list[File]:
+    return [
+        File(f"{UNITS}/sentinel-agent.service", _unit("systemd/sentinel-agent.service", choice)),
+        _hook(f"{choice.prolog_folder}/10-sentinel", "prolog/10-sentinel"),
+        _hook(f"{choice.epilog_folder}/10-sentinel", "epilog/10-sentinel"),
+        _hook(f"{choice.slurm_etc}/sentinel/task-sentinel", "prolog/task-sentinel", named=True),
+        File(f"{SETTINGS}/agent.toml", _agent_settings(choice), ours=False),
+        File(f"{SETTINGS}/hook.conf", _hook_settings(choice, controller=choice.both), ours=False),
+    ]
+
+
+def _hook(path: str, name: str, *, named: bool = False) -> File:
+    return File(path, shipped(name), mode=0o755, keep_if_named=named)
+
+
+def nothing_hook(file: File) -> str:
+    """What stands in a hook's place while slurm.conf still names it: a script that does nothing."""
+    return f"#!/bin/sh\n# {REMOVED}. Take {file.path} out of slurm.conf.\nexit 0\n"
+
+
+def _unit(name: str, choice: Choice) -> str:
+    text = shipped(name).replace("/usr/bin/env sentinel", shlex.join(choice.program))
+    text = text.replace("User=sentinel\nGroup=sentinel\n", f"User={choice.account}\nGroup={choice.account}\n")
+    if choice.resume:
+        text = text.replace("ReadWritePaths=-/shared/sentinel/resume", f"ReadWritePaths=-{choice.resume}")
+    if choice.both:
+        text = text.replace("StateDirectory=sentinel/agent", f"StateDirectory={Path(AGENT_STATE_BESIDE_DAEMON).name}")
+    return f"{_MARK}\n{text}"
+
+
+def _tmpfiles(choice: Choice) -> str:
+    return (
+        f"{_MARK}\n# The controller's hook leaves its news here: SlurmUser's, readable for the daemon, closed to others.\n"
+        f"d {EVENTS} 2770 {choice.slurm_user} {choice.account} -\n"
+    )
+
+
+def _daemon_settings(choice: Choice) -> str:
+    trusted = [choice.slurm_uid] if choice.slurm_uid not in (None, 0) and choice.account != choice.slurm_user else []
+    return f"""\
+# Settings of the daemon. `sentinel config show` lists every key with unit, default and reason;
+# `sentinel config check` reads this file strictly.
+
+[daemon]
+url = "{choice.daemon_url}"
+resume = "{choice.resume}"   # a folder on the shared file system: restarted jobs read their resume point there
+events = "{EVENTS}"
+trusted_uids = {trusted}   # SlurmUser's, whose hook tells that a job ended
+operators = []   # who may drain, release, pause: ["ada", "%hpc-ops"]
+
+# Sentinel begins by observing: it judges, plans and tells, and changes nothing. Acting is switched on by partition:
+#[modes.partitions.gpu]
+#drain = "act"
+#restart = "act"
+"""
+
+
+def _agent_settings(choice: Choice) -> str:
+    trusted = [choice.daemon_uid] if choice.daemon_uid else []
+    beside = f'state = "{AGENT_STATE_BESIDE_DAEMON}"\n' if choice.both else ""
+    return f"""\
+# Settings of this node's agent. `sentinel config show --agent` lists every key with unit, default and reason;
+# `sentinel config check --agent --config /etc/sentinel/agent.toml` reads this file strictly.
+
+url = "{choice.daemon_url}"
+trusted_uids = {trusted}   # as whom the daemon runs: an answer of anybody else is not believed
+resume = "{choice.resume}"   # the same folder as the daemon's
+{beside}"""
+
+
+def _hook_settings(choice: Choice, *, controller: bool) -> str:
+    events = f"SENTINEL_EVENTS={EVENTS}\n" if controller else ""
+    return (
+        "# Settings of the hooks: NAME=value lines, read and never run.\n"
+        f"SENTINEL_PYTHON={choice.python}\nSENTINEL_URL={choice.daemon_url}\n{events}"
+    )

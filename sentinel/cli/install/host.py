@@ -1,0 +1,155 @@
+"""Carries an installation out on this host: files by rename, accounts, units. Each step is shown before it is done."""
+
+from __future__ import annotations
+
+import difflib
+import grp
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sentinel.cli.install.files import File, nothing_hook
+from sentinel.errors import FileError, Unavailable
+
+COMMAND_S = 60.0  # deadline of systemctl, useradd, sacctmgr: a slurmdbd that does not answer must not hold up the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    path: Path
+    text: str
+    mode: int
+    state: str  # "new", "changed", "same", "yours"
+
+
+@dataclass
+class Actions:
+    """What is done, in this order: account, files, links, commands."""
+
+    writes: list[Write] = field(default_factory=list)
+    links: list[tuple[Path, str]] = field(default_factory=list)
+    removals: list[Path] = field(default_factory=list)
+    before: list[list[str]] = field(default_factory=list)  # commands that come before the files
+    after: list[list[str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """What will be done, a line each."""
+        said = [f"run     {' '.join(command)}" for command in self.before]
+        said += [f"{_VERBS[write.state]:7} {write.path}" for write in self.writes]
+        said += [f"link    {link} -> {target}" for link, target in self.links]
+        said += [f"remove  {path}" for path in self.removals]
+        return said + [f"run     {' '.join(command)}" for command in self.after]
+
+    def carry_out(self) -> None:
+        for command in self.before:
+            run(command)
+        for write in self.writes:
+            if write.state in ("new", "changed"):
+                write_file(write.path, write.text, write.mode)
+        for link, target in self.links:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.symlink_to(target)
+        for path in self.removals:
+            path.unlink(missing_ok=True)
+        for command in self.after:
+            run(command)
+
+
+_VERBS = {"new": "write", "changed": "change", "same": "same", "yours": "keep"}
+
+
+def writes(files: Sequence[File], root: Path) -> list[Write]:
+    """What becomes of each file below ``root``; a file that is the site's is kept as it is."""
+    found = []
+    for file in {file.path: file for file in files}.values():
+        path = below(root, file.path)
+        if not path.exists():
+            state = "new"
+        elif not file.ours:
+            state = "yours"
+        else:
+            same = path.read_text(encoding="utf-8", errors="replace") == file.text
+            state = "same" if same and path.stat().st_mode & 0o777 == file.mode else "changed"
+        found.append(Write(path, file.text, file.mode, state))
+    return found
+
+
+def removals(files: Sequence[File], root: Path, named: Sequence[str]) -> Actions:
+    """Files of ours go; a hook that slurm.conf names is replaced by one that does nothing."""
+    actions = Actions()
+    for file in files:
+        path = below(root, file.path)
+        if not file.ours or not path.exists():
+            continue
+        if file.keep_if_named and file.path in named:
+            actions.writes.append(Write(path, nothing_hook(file), file.mode, "changed"))
+        else:
+            actions.removals.append(path)
+    return actions
+
+
+def below(root: Path, path: str) -> Path:
+    return root / path.lstrip("/")
+
+
+def difference(before: str, after: str, name: str) -> list[str]:
+    return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} (new)", lineterm="", n=1))
+
+
+def write_file(path: Path, text: str, mode: int) -> None:
+    """Replace the file by rename: whoever reads or runs it has the old one or the new one, whole."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).rename(path)
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror}", fix="run it as root") from error
+
+
+def run(command: Sequence[str]) -> None:
+    """
+    Raises:
+        Unavailable: the command failed, or did not end in time.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{' '.join(command)}: {error}") from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise Unavailable(
+            f"{' '.join(command)} ended with {done.returncode}: {said[-1] if said else 'it said nothing'}",
+            fix="correct that and run the same again: what is done already stays done",
+        )
+
+
+def uid_of(account: str) -> int | None:
+    try:
+        return pwd.getpwnam(account).pw_uid
+    except KeyError:
+        return None
+
+
+def has_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def has_systemd() -> bool:
+    """Whether systemd runs this host (not a chroot, not a container without it)."""
+    return Path("/run/systemd/system").is_dir() and shutil.which("systemctl") is not None

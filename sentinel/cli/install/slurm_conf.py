@@ -1,0 +1,123 @@
+"""What slurm.conf needs for Sentinel, as a changed copy of the site's own text. Pure; nothing is written here.
+
+What the site has stays: its own prolog goes on running beside ours, flags and parameters are added to those that are set,
+and a hook of which Slurm takes only one is left to the site, with a note that says what to call from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+ETC = "/etc/slurm"
+_LINE = re.compile(r"^[ \t]*([A-Za-z]+)[ \t]*=[ \t]*(.*?)[ \t]*(#.*)?$")
+_LEAST_JOB_AGE_S = 300
+# Set where the site has not: (key, value, why).
+_DEFAULTS = (
+    ("PrologEpilogTimeout", "120", "a stuck file system must not hold a node for ever"),
+    ("BatchStartTimeout", "60", "a prolog longer than this would make a batch job look lost"),
+    ("MinJobAge", "600", "how long a finished job can still be requeued"),
+    ("JobFileAppend", "1", "a restarted job goes on writing to the log it has"),
+)
+_ADDED = (
+    ("PrologFlags", "Alloc", "a bad node is found before the job's first step"),
+    ("SchedulerParameters", "nohold_on_prolog_fail", "a job whose prolog failed is not held for it"),
+)
+
+
+@dataclass
+class SlurmConf:
+    """A slurm.conf: its lines as they are, and what Sentinel changes."""
+
+    text: str
+    notes: list[str] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)  # to be made: link -> the site's own script
+    _lines: list[str] = field(init=False)
+    _new: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._lines = self.text.splitlines()
+
+    def get(self, key: str) -> str:
+        """The value that counts: the last one; empty if it is not set."""
+        found = ""
+        for _, value in self._of(key):
+            found = value
+        return found.strip('"')
+
+    def set(self, key: str, value: str, why: str) -> None:
+        numbers = [number for number, _ in self._of(key)]
+        if not numbers:
+            self._new += [f"# {why}", f"{key}={value}"]
+        elif self.get(key) != value:
+            self._lines[numbers[-1]] = f"{key}={value}"
+
+    def _of(self, key: str) -> Iterator[tuple[int, str]]:
+        for number, line in enumerate(self._lines):
+            match = _LINE.match(line)
+            if match and match[1].lower() == key.lower():
+                yield number, match[2]
+
+    @property
+    def changed(self) -> str:
+        """The text with Sentinel's changes."""
+        lines = [*self._lines, *(["", "# Sentinel", *self._new] if self._new else [])]
+        return "\n".join(lines) + "\n"
+
+
+def planned(text: str, *, etc: str = ETC) -> SlurmConf:
+    """The changes of a slurm.conf whose text this is."""
+    conf = SlurmConf(text)
+    _folder(conf, "Prolog", "prolog.d", etc, "refuses a node only on positive proof against it")
+    _folder(conf, "Epilog", "epilog.d", etc, "tells the node's agent that a job has left; always exits 0")
+    _single(conf, "TaskProlog", f"{etc}/sentinel/task-sentinel", "hands a restarted job its resume point")
+    _single(conf, "EpilogSlurmctld", f"{etc}/sentinel/slurmctld-sentinel", "tells the daemon at once that a job ended")
+    for key, word, why in _ADDED:
+        words = [part for part in conf.get(key).split(",") if part]
+        if word.lower() not in [part.lower() for part in words]:
+            conf.set(key, ",".join([*words, word]), why)
+    for key, value, why in _DEFAULTS:
+        if not conf.get(key):
+            conf.set(key, value, why)
+    age = conf.get("MinJobAge")
+    if age.isdecimal() and int(age) < _LEAST_JOB_AGE_S:
+        conf.set("MinJobAge", "600", "")
+    if conf.get("JobFileAppend") == "0":
+        conf.set("JobFileAppend", "1", "")
+    if conf.get("JobRequeue") == "0":
+        conf.notes.append("JobRequeue=0: only jobs submitted with --requeue can be restarted")
+    return conf
+
+
+def hook_folder(text: str, key: str, usual: str, *, etc: str = ETC) -> str:
+    """The folder whose scripts Slurm runs for ``key`` (Prolog or Epilog): the site's, or the one that Sentinel brings."""
+    value = SlurmConf(text).get(key)
+    return str(PurePosixPath(value).parent) if value.endswith("/*") else f"{etc}/{usual}"
+
+
+def names_hook(text: str, path: str) -> bool:
+    """Whether this slurm.conf names the hook at ``path`` by itself, so that it must not go away."""
+    conf = SlurmConf(text)
+    return path in (conf.get("TaskProlog"), conf.get("EpilogSlurmctld"), conf.get("Prolog"), conf.get("Epilog"))
+
+
+def _folder(conf: SlurmConf, key: str, usual: str, etc: str, why: str) -> None:
+    """A hook of which Slurm runs all scripts of a folder."""
+    value = conf.get(key)
+    if value.endswith("/*"):
+        return  # ours is put into that folder
+    if value:
+        conf.links[f"{etc}/{usual}/50-site"] = value
+        conf.notes.append(f"{key}: your {value} goes on running, as {etc}/{usual}/50-site")
+    conf.set(key, f"{etc}/{usual}/*", why)
+
+
+def _single(conf: SlurmConf, key: str, path: str, why: str) -> None:
+    """A hook of which Slurm runs one."""
+    value = conf.get(key)
+    if value and value != path:
+        conf.notes.append(f"{key}={value} is yours and stays. Call {path} from it, with the same environment: it {why}")
+        return
+    conf.set(key, path, why)

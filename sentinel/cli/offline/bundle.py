@@ -1,0 +1,64 @@
+"""``sentinel bundle``: a part of the past as one file, for a replay elsewhere, a bug report or a vendor's ticket."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from sentinel.cli.operator.daemon_client import config_option
+from sentinel.errors import UserError
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  sentinel bundle 3f2a91c0de
+  sentinel bundle gpu017 --since 30d --anonymise
+  sentinel bundle --since 7d --out week.bundle
+"""
+)
+@click.argument("what", required=False)
+@click.option("--since", default="30d", show_default=True, help="How far back; an incident is taken whole.")
+@click.option("--out", type=click.Path(path_type=Path), help="File to write.  [default: sentinel-WHAT-DATE.bundle]")
+@click.option("--anonymise", is_flag=True, help="Replace names of nodes, users, jobs, folders and addresses.")
+@click.option("--store", "source", default=None, help="Store to read.  [default: that of the settings file]")
+@config_option
+def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, source: str | None, config: Path) -> None:
+    """Export evidence, verdicts, plans and outcomes of an incident, of a node, or of a time.
+
+    WHAT is the id of an incident, or a node. The store is read as a file or over its URL, so run it as the account of the
+    daemon. The file can be read by its owner only; give it to `sentinel replay`.
+    """
+    from sentinel.cli.offline.recordings import recording_of, seconds_of, store_of
+    from sentinel.config.settings import Settings, load
+    from sentinel.replay.anonymise import Pseudonyms
+    from sentinel.replay.bundle import lines_of, write_bundle
+
+    where = source or store_of(load(config, Settings))
+    since_s = seconds_of(since)
+    recording = None
+    if what is not None:
+        try:
+            recording = recording_of(where, since_s=since_s, incident=what)
+        except UserError as error:
+            if "no incident" not in error.message:
+                raise
+    if recording is None:
+        recording = recording_of(where, since_s=since_s, node=what)
+    made = out or Path(f"sentinel-{what or 'all'}-{datetime.now(UTC):%Y%m%d-%H%M%S}.bundle")
+    lines = lines_of(recording)
+    names = Pseudonyms(recording) if anonymise else None
+    count = write_bundle(made, lines if names is None else map(names.line, lines), anonymised=anonymise)
+    click.echo(
+        f"{made}: {len(recording.incidents)} incidents, {len(recording.evidence)} items of evidence, {count} records, "
+        f"{made.stat().st_size} bytes"
+    )
+    if names is not None:
+        click.echo(
+            f"{len(names)} names replaced. Not replaced: names that only people recognise; {names.kept} lines were written "
+            "by users' programs and are in it with their text."
+        )
+    if recording.unreadable:
+        click.echo(f"{recording.unreadable} records could not be read and are not in it", err=True)

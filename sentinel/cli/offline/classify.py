@@ -1,0 +1,157 @@
+"""``sentinel classify``: judge a log, or a folder holding one failure's evidence, offline."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sentinel.evidence.logs.reader import Signatures
+    from sentinel.model.records import Incident, Verdict
+
+
+MOST_UNREAD = 8  # lines that are shown where none was recognised
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per path.")
+@click.option(
+    "--source",
+    type=click.Choice(["auto", "job", "kernel", "slurm", "dcgm"]),
+    default="auto",
+    show_default=True,
+    help="Who wrote the files. Only kernel, slurm and dcgm output can name a node to drain.",
+)
+@click.option("--node", default=None, help="Node that the files come from, where their lines do not say it.")
+@click.option(
+    "--rules", "rules_path", type=click.Path(path_type=Path), default=None, help="Site rules: file or folder."
+)
+def classify(paths: tuple[Path, ...], as_json: bool, source: str, node: str | None, rules_path: Path | None) -> None:
+    """Judge a log, or a folder holding one failure's logs and outputs.
+
+    \b
+    Examples:
+      sentinel classify slurm-4711.out
+      sentinel classify --json failure-folder/ | jq .cause
+      sentinel classify --source kernel --node gpu017 dmesg.txt
+      journalctl -k -o short-iso | sentinel classify --source kernel -
+
+    A folder is one failure. Exit status: 0 judged (also when the cause is unknown), 3 a path could not be read.
+    """
+    from sentinel.adapters.hyperscan import best_screen
+    from sentinel.cli.offline.parallel_logs import on_all_cores, together
+    from sentinel.cli.offline.unread_lines import with_unread
+    from sentinel.config.rules_files import load_rules
+    from sentinel.evidence.logs.reader import Signatures
+
+    signatures = Signatures(with_unread(load_rules(site=rules_path)), best_screen)
+    now = datetime.now(UTC)
+    failed = False
+    judge = partial(judge_path, signatures=signatures, now=now, source=source, node=node)
+    for answer in on_all_cores(judge, paths) if together(paths) else map(judge, paths):
+        failed = failed or "error" in answer
+        click.echo(json.dumps(answer, ensure_ascii=False) if as_json else _text(answer))
+    if failed:
+        raise SystemExit(3)
+
+
+def judge_path(
+    path: Path, signatures: Signatures, now: datetime, *, source: str = "auto", node: str | None = None
+) -> dict[str, Any]:
+    """The JSON answer for one path; what cannot be read is answered as unknown, with ``error``."""
+    from sentinel.classify import classify as judge
+    from sentinel.cli.offline.classify_input import read_path
+    from sentinel.model.records import Incident
+
+    evidence, problems = read_path(path, signatures, now, source=source, node=node)
+    nodes = tuple(dict.fromkeys(e.where.node for e in evidence if e.where.node))
+    incident = Incident("offline", now, now, nodes=nodes, evidence=tuple(evidence))
+    answer = answer_of(str(path), judge(incident, rules=signatures.rules, now=now), incident)
+    if problems:
+        answer["error" if not evidence else "unreadable"] = "; ".join(problems[:8])
+    return answer
+
+
+def answer_of(path: str, verdict: Verdict, incident: Incident) -> dict[str, Any]:
+    """DESIGN.md's public form; fields may be added, not renamed."""
+    from sentinel.model.records import Cause
+    from sentinel.wire import to_json
+
+    xids = sorted({int(e.data["xid"] or 0) for e in incident.evidence if isinstance(e.data.get("xid"), int)})
+    return {
+        "path": path,
+        "cause": verdict.cause.value,
+        "scope": verdict.scope.value,
+        "confidence": verdict.confidence,
+        "drain": list(verdict.drain),
+        "drain_recommended": verdict.drain_recommended,
+        "suspect": list(verdict.suspect),
+        "restart": verdict.restart.value,
+        "culprits": to_json(verdict.culprits),
+        "onset_step": verdict.onset_step,
+        "xids": xids,
+        "evidence": [_ground(g) for g in verdict.grounds],
+        "against": [_ground(g) for g in verdict.against],
+        "alternatives": [{"cause": a.cause.value, "confidence": a.confidence} for a in verdict.alternatives],
+        "would_change": list(verdict.would_change),
+        "advice": verdict.advice,
+        "recommendation": verdict.recommendation.value,
+        "unknown_kind": verdict.unknown_kind.value if verdict.unknown_kind is not None else None,
+        "unread": _unread(incident) if verdict.cause is Cause.UNKNOWN else [],
+    }
+
+
+def _unread(incident: Incident) -> list[dict[str, Any]]:
+    """The first and the last lines that look like errors and that no rule knows."""
+    from sentinel.classify.unanswered import UNREAD
+
+    lines = [item for item in incident.evidence if item.kind == UNREAD]
+    shown = lines if len(lines) <= MOST_UNREAD else [*lines[: MOST_UNREAD // 2], *lines[-MOST_UNREAD // 2 :]]
+    return [{"line": item.line, "text": item.text, "file": item.where.path} for item in shown]
+
+
+def _ground(ground: Any) -> dict[str, Any]:
+    evidence = ground.evidence
+    return {
+        "line": evidence.line,
+        "kind": evidence.kind,
+        "text": evidence.text,
+        "rule": evidence.rule,
+        "trust": evidence.trust.value,
+        "weight": ground.weight,
+        "note": ground.note,
+        "file": evidence.where.path,
+    }
+
+
+def _text(answer: dict[str, Any]) -> str:
+    """For people: the verdict, its grounds and what would change it."""
+    if answer["unknown_kind"]:
+        lines = [f"{answer['path']}: unknown: {answer['unknown_kind'].replace('_', ' ')}"]
+    else:
+        confidence = f"confidence {answer['confidence']:.2f}"
+        lines = [f"{answer['path']}: {answer['cause']} ({answer['scope']}), {confidence}"]
+    if answer.get("error"):
+        lines.append(f"  cannot be judged: {answer['error']}")
+        return "\n".join(lines)
+    if answer["drain"]:
+        lines.append(f"  drain: {', '.join(answer['drain'])}")
+    elif answer["recommendation"] == "drain":
+        lines.append("  drain: the node these lines come from, once its own kernel log or a diagnostic agrees")
+    if answer["suspect"]:
+        lines.append(f"  suspect: {', '.join(answer['suspect'])}")
+    lines.append(f"  restart: {answer['restart']}; {answer['advice']}")
+    lines.extend(f"  + {g['weight']:5.2f}  line {g['line'] or '-'}: {g['text'][:120]}" for g in answer["evidence"][:6])
+    lines.extend(f"  - {-g['weight']:5.2f}  line {g['line'] or '-'}: {g['text'][:120]}" for g in answer["against"][:3])
+    lines.extend(f"  ?        line {u['line'] or '-'}: {u['text'][:120]}" for u in answer["unread"])
+    if answer["alternatives"]:
+        others = ", ".join(f"{a['cause']} {a['confidence']:.2f}" for a in answer["alternatives"])
+        lines.append(f"  else: {others}")
+    lines.extend(f"  would change it: {sentence}" for sentence in answer["would_change"])
+    return "\n".join(lines)

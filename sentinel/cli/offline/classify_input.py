@@ -1,0 +1,161 @@
+"""What ``sentinel classify`` reads: files, pipes and folders, in constant memory, into evidence."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.cli.offline.parallel_logs import Log, may_be_parted, read_log, read_parts
+from sentinel.errors import UserError
+from sentinel.evidence.logs.error_file import read_error_file
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
+
+if TYPE_CHECKING:
+    from sentinel.classify.hang.analyse import HangFinding
+    from sentinel.model.collectives import RankTrace, Unreadable
+
+FILES_IN_FOLDER = 4096  # of one failure; more is not one failure's folder
+
+# Names that a machine gives its own logs. Content never makes a file trusted: a program can print anything.
+_KERNEL_NAME = re.compile(r"(?i)^(?:dmesg|kern(?:el)?[._-]?log|kmsg|messages|syslog|journal(?:ctl)?)\b")
+_SLURM_NAME = re.compile(r"(?i)^slurm(?:ctld|d|dbd)\b")
+_DCGM_NAME = re.compile(r"(?i)^(?:dcgm|nv-hostengine|fabricmanager)")
+ERROR_FILE_BYTES = 1 << 20  # of one worker's error file
+EPOCH = datetime(1970, 1, 2, tzinfo=UTC)
+DUMP_BYTES = 1 << 28  # of one flight-recorder dump
+
+
+def read_path(
+    path: Path, signatures: Signatures, now: datetime, *, source: str = "auto", node: str | None = None
+) -> tuple[list[Evidence], list[str]]:
+    """Evidence of one path, and what could not be read. A folder is one failure; its dumps are analysed together."""
+    evidence: list[Evidence] = []
+    problems: list[str] = []
+    traces: list[RankTrace] = []
+    torn: list[Unreadable] = []
+    for file in _files(path, problems):
+        try:
+            if path.is_dir() and _dump(file, traces, torn):
+                continue
+            if source == "auto" and (written := _error_file(file, signatures, node, now)):
+                evidence.extend(written)
+                continue
+            evidence.extend(_read(file, signatures, now, source, node))
+        except OSError as error:
+            problems.append(f"{file}: {error.strerror or error}")
+        except UserError as error:
+            problems.append(error.message)
+    if traces:
+        from sentinel.classify.hang.analyse import analyse
+
+        evidence.append(_hang(analyse(traces, torn), path, now))
+    return evidence, problems
+
+
+def _dump(file: Path, traces: list[RankTrace], torn: list[Unreadable]) -> bool:
+    """Whether the file is a flight-recorder dump, readable or not."""
+    from sentinel.evidence.nccl.flight_recorder import named_as_dump, read_dump
+    from sentinel.model.collectives import RankTrace, Unreadable
+
+    if not named_as_dump(file.name) or file.stat().st_size > DUMP_BYTES:
+        return False
+    found = read_dump(file.read_bytes(), str(file))
+    if isinstance(found, RankTrace):
+        traces.append(found)
+    elif isinstance(found, Unreadable):
+        torn.append(found)
+    return found is not None
+
+
+def _error_file(file: Path, signatures: Signatures, node: str | None, now: datetime) -> list[Evidence]:
+    """What torchelastic's error file of one worker says; nothing where the file is none."""
+    if not file.name.endswith(".json") or not file.is_file() or file.stat().st_size > ERROR_FILE_BYTES:
+        return []
+    content = file.read_bytes()
+    if not content.lstrip().startswith(b'{"message"'):
+        return []
+    found = read_error_file(content, Where(node=node, path=str(file)), signatures, EPOCH, now)
+    return [] if any(item.kind == Kind.UNREADABLE for item in found) else found  # then it is a log of JSON lines
+
+
+def _hang(finding: HangFinding, path: Path, now: datetime) -> Evidence:
+    """What the dumps of all ranks show, as one evidence."""
+    return Evidence(
+        id=stable_id("flight-recorder", path, finding.kind, finding.culprit_ranks, finding.sequence),
+        at=now,
+        seen_at=now,
+        source=Source.FLIGHT_RECORDER,
+        kind="hang",
+        where=Where(rank=finding.culprit_ranks[0] if finding.culprit_ranks else None, path=str(path)),
+        text=finding.explanation,
+        data={
+            "kind": finding.kind,
+            "collective": finding.collective,
+            "sequence": finding.sequence,
+            "confidence": finding.confidence,
+            "ranks": ",".join(map(str, finding.culprit_ranks[:64])),
+        },
+    )
+
+
+def _files(path: Path, problems: list[str]) -> Iterator[Path]:
+    """The files of a path in a stable order, without following links out of it."""
+    if str(path) == "-":
+        yield path
+        return
+    if not path.exists():
+        problems.append(f"{path}: no such file or folder")
+        return
+    if not path.is_dir():
+        yield path
+        return
+    count = 0
+    for folder, names, files in os.walk(path):
+        names.sort()
+        for name in sorted(files):
+            file = Path(folder) / name
+            if not file.is_symlink() and file.is_file():
+                count += 1
+                if count > FILES_IN_FOLDER:
+                    problems.append(f"{path}: more than {FILES_IN_FOLDER} files; the rest was not read")
+                    return
+                yield file
+    if not count:
+        problems.append(f"{path}: a folder without a readable file")
+
+
+def _source(file: Path, told: str) -> Source:
+    named = {"job": Source.JOB_LOG, "kernel": Source.KERNEL, "slurm": Source.SLURM, "dcgm": Source.DCGM}
+    if told in named:
+        return named[told]
+    for pattern, source in ((_KERNEL_NAME, Source.KERNEL), (_SLURM_NAME, Source.SLURM), (_DCGM_NAME, Source.DCGM)):
+        if pattern.search(file.name):
+            return source
+    return Source.JOB_LOG
+
+
+def _read(file: Path, signatures: Signatures, now: datetime, told: str, node: str | None) -> list[Evidence]:
+    """Evidence of one file in constant memory; of step lines only the last few. A large file is read by all cores."""
+    log = Log(file, _source(file, told), node)
+    found = read_parts(log, signatures, now) if may_be_parted(file) else read_log(log, signatures, now)
+    return _in_order(found, now)
+
+
+def _in_order(items: list[Evidence], now: datetime) -> list[Evidence]:
+    """Times that do not contradict the order of the lines; a line without a time has that of the line before it."""
+    items.sort(key=lambda item: item.line or 0)
+    stamped = [item.at for item in items if item.at != now]
+    if not stamped:
+        return items
+    current = stamped[0]
+    timed = []
+    for item in items:
+        current = max(current, item.at) if item.at != now else current
+        timed.append(replace(item, at=current))
+    return timed

@@ -1,0 +1,93 @@
+"""``sentinel config``: check a settings file; show every setting with its unit, default and reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.operator.daemon_client import config_option
+from sentinel.cli.operator.output import json_option, print_json
+
+
+@click.group()
+def config() -> None:
+    """Check the settings and show them with their reasons."""
+
+
+@config.command()
+@config_option
+@click.option("--agent", is_flag=True, help="The file is an agent's.")
+def check(config: Path, agent: bool) -> None:
+    """Read the file strictly, and the signals it names; errors name file, line, key and the fix.
+
+    \b
+    Examples:
+      sentinel config check
+      sentinel config check --config ./sentinel.toml
+    """
+    from sentinel.config.settings import load
+
+    settings = load(config, _kind(agent))
+    more = "" if agent else _signals(settings)
+    click.echo(f"{config}: good{more}")
+
+
+def _signals(settings: Any) -> str:
+    """What Prometheus would be asked, in words; raises where it could not."""
+    from sentinel.adapters.prometheus import Prometheus
+    from sentinel.config.signals_files import load_signals
+
+    known = load_signals(Path(settings.prometheus.rules) if settings.prometheus.rules else None)
+    if settings.prometheus.url:
+        Prometheus(settings.prometheus)  # makes its certificates ready and connects to nothing
+    if not settings.prometheus.url and not settings.prometheus.rules:
+        return ""
+    nobody = "" if settings.prometheus.url else ", and no Prometheus to ask: [prometheus] url"
+    return f"; {len(known.signals)} signals{nobody}"
+
+
+@config.command()
+@click.option("--agent", is_flag=True, help="The agent's settings instead of the daemon's.")
+@json_option
+def show(agent: bool, as_json: bool) -> None:
+    """Every setting with its default, unit and the reason for the default, as a file that can be written as it is."""
+    from sentinel.config.settings import described
+
+    rows = described(_kind(agent))
+    if as_json:
+        print_json(
+            {"key": key, "default": default, "unit": unit, "reason": reason} for key, default, unit, reason in rows
+        )
+        return
+    click.echo(_as_file(rows, shutil.get_terminal_size().columns))
+
+
+def _as_file(rows: Sequence[tuple[str, object, str, str]], width: int) -> str:
+    """A settings file that holds every default: above each key its unit and reason."""
+    lines: list[str] = []
+    last = ""
+    for key, default, unit, reason in sorted(rows, key=lambda row: "." in row[0]):  # what has no section stands first
+        section, _, name = key.rpartition(".")
+        if section != last:
+            lines.extend(["", f"[{section}]"])
+            last = section
+        words = f"{unit}: {reason}" if unit else reason
+        lines.extend(textwrap.wrap(words, max(width, 40), initial_indent="# ", subsequent_indent="# "))
+        lines.append(f"# {name} is not set" if default is None else f"{name} = {json.dumps(default)}")
+    return "\n".join(lines)
+
+
+def _kind(agent: bool) -> type[Any]:
+    if agent:
+        from sentinel.agent.settings import AgentSettings
+
+        return AgentSettings
+    from sentinel.config.settings import Settings
+
+    return Settings

@@ -1,0 +1,221 @@
+"""``sentinel hang PATH...``: flight-recorder dumps -> which rank, which collective, why."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from sentinel.classify.hang.analyse import HangFinding, analyse, some
+from sentinel.classify.hang.group_state import newest_of_each
+from sentinel.cli.offline.hang_input import Found, read_all
+from sentinel.errors import UserError
+from sentinel.model.collectives import Call, GroupTrace, RankTrace, Unreadable
+
+MAX_FILES = 20_000
+_BAR = 64  # files from which a bar is shown, on a terminal only
+MAX_DEPTH = 6  # folders below the given one
+_ROWS = 40
+_LISTED = 50
+
+
+@dataclass(slots=True)
+class _Read:
+    traces: list[RankTrace] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
+    ignored: int = 0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  sentinel hang /shared/run7/attempt-2/flight
+  sentinel hang --json nccl_trace_rank_*
+"""
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on one line.")
+@click.option("--world-size", type=click.IntRange(1, 1 << 17), help="Ranks in the job, where the dumps do not tell.")
+def hang(paths: tuple[Path, ...], as_json: bool, world_size: int | None) -> None:
+    """Say which rank holds the others up, in which collective, and why.
+
+    PATH is a flight-recorder dump or a folder of them (pickled or JSON, any version, any names; other files are left
+    alone). Dumps are data here: nothing in them is run. Ranks without a dump count as evidence.
+    """
+    read = _read_all(paths)
+    if not read.traces:
+        reasons = "; ".join(f"{_visible(item.source)}: {item.reason}" for item in read.unreadable[:3])
+        raise UserError(
+            f"no flight-recorder dump could be read in {', '.join(_visible(str(path)) for path in paths[:3])}"
+            + (f" ({reasons})" if reasons else ""),
+            fix="Give the folder that TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE names: one file per rank, "
+            "its name ending in the rank.",
+        )
+    if all(trace.rank is None for trace in read.traces):
+        raise UserError(
+            f"{len(read.traces)} dumps were read, but neither their names nor their content tell a rank",
+            fix="Name the files so that they end in the rank, as in nccl_trace_rank_3.",
+        )
+    finding = analyse(read.traces, read.unreadable, world_size=world_size)
+    if as_json:
+        click.echo(json.dumps(_as_json(finding, read)))
+    else:
+        _print(finding, read)
+
+
+def _read_all(paths: tuple[Path, ...]) -> _Read:
+    files: list[Path] = []
+    for path in paths:
+        if not os.path.lexists(path):
+            raise UserError(f"{_visible(str(path))} does not exist", fix="Give a dump or a folder of dumps.")
+        for count, file in enumerate(_files(path)):
+            if count >= MAX_FILES:
+                raise UserError(
+                    f"more than {MAX_FILES} files below {_visible(str(path))}",
+                    fix="Give the folder of one attempt's dumps.",
+                )
+            files.append(file)
+    read = _Read()
+    bar = click.progressbar(length=len(files), label="dumps", file=sys.stderr, hidden=len(files) < _BAR)
+    with bar:
+
+        def told(file: Path, found: Found) -> None:
+            _keep(file, found, read)
+            bar.update(1)
+
+        read_all(files, told)
+    # Children answer in any order; what is said of the same files is always the same.
+    read.traces.sort(key=lambda trace: trace.source)
+    read.unreadable.sort(key=lambda item: item.source)
+    return read
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    base = len(path.parts)
+    for folder, folders, names in os.walk(path):
+        here = Path(folder)
+        folders[:] = sorted(folders) if len(here.parts) - base < MAX_DEPTH else []
+        for name in sorted(names):
+            yield here / name
+
+
+def _keep(file: Path, found: Found, read: _Read) -> None:
+    if isinstance(found, RankTrace):
+        read.traces.append(found)
+        if found.rank is None:
+            reason = "neither the name nor the content tells the rank"
+            read.unreadable.append(Unreadable(str(file), None, reason))
+    elif isinstance(found, Unreadable):
+        read.unreadable.append(found)
+    else:
+        read.ignored += 1
+
+
+def _visible(text: str) -> str:
+    """Text from outside without control characters, and of bounded length."""
+    return "".join(char if char.isprintable() else "?" for char in text[:400])
+
+
+def _as_json(finding: HangFinding, read: _Read) -> dict[str, object]:
+    ranks = newest_of_each(read.traces)
+    return {
+        "culprit_ranks": list(finding.culprit_ranks),
+        "kind": finding.kind,
+        "collective": finding.collective,
+        "sequence": finding.sequence,
+        "waiting": {str(rank): list(others) for rank, others in finding.waiting.items()},
+        "explanation": finding.explanation,
+        "confidence": finding.confidence,
+        "basis": finding.basis,
+        "group": finding.group,
+        "group_ranks": list(finding.group_ranks),
+        "without_dump": list(finding.without_dump),
+        "versions": sorted({trace.version for trace in read.traces}),
+        "ranks_read": len(ranks),
+        "files_read": len(read.traces),
+        "files_ignored": read.ignored,
+        "unreadable": [{"path": item.source, "reason": item.reason} for item in read.unreadable[:_LISTED]],
+        "call_sites": {
+            str(rank): list(call.frames)
+            for rank in _shown(finding, ranks, 5)
+            if (call := _last_call(ranks[rank], finding)) is not None and call.frames
+        },
+    }
+
+
+def _shown(finding: HangFinding, ranks: dict[int, RankTrace], count: int) -> list[int]:
+    """Culprits first, then who waits, then the rest; at most so many of each."""
+    first = [rank for rank in finding.culprit_ranks if rank in ranks][:count]
+    rest = [rank for rank in finding.waiting if rank in ranks and rank not in first][:count]
+    more = [rank for rank in sorted(ranks) if rank not in first and rank not in rest]
+    return [*first, *rest, *more[: max(0, count - len(rest))]]
+
+
+def _last_call(trace: RankTrace, finding: HangFinding) -> Call | None:
+    """What the rank called last; of a waiting rank, the call that it waits in."""
+    calls = [call for group in trace.groups for call in group.calls]
+    for group in trace.groups:
+        if group.name == finding.group_name:
+            waiting_in = [call for call in group.calls if call.sequence == finding.sequence]
+            if waiting_in:
+                return waiting_in[0]
+    return max(calls, key=lambda call: call.created_ns or 0, default=None)
+
+
+def _state(group: GroupTrace) -> str:
+    known = [
+        "?" if number is None else "-" if number < 0 else str(number) for number in (group.enqueued, group.completed)
+    ]
+    return "/".join(known)
+
+
+def _print(finding: HangFinding, read: _Read) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    ranks = newest_of_each(read.traces)
+    title = {"missing": "never called", "mismatch": "called something else", "stuck": "stuck", "none": "no hang found"}
+    named = some(finding.culprit_ranks) if finding.culprit_ranks else "no rank named"
+    console.print(f"[bold]{escape(named)}[/bold]: {title[finding.kind]}  (confidence {finding.confidence:.2f})")
+    console.print(escape(_visible_long(finding.explanation)))
+    table = Table(title="last called / last completed, per group", title_justify="left")
+    table.add_column("rank")
+    labels = _labels(ranks, finding)
+    for label in labels:
+        table.add_column(escape(_visible(label)))
+    for rank in _shown(finding, ranks, _ROWS // 2):
+        states = {group.name: _state(group) for group in ranks[rank].groups}
+        mark = f"[bold red]{rank}[/bold red]" if rank in finding.culprit_ranks else str(rank)
+        table.add_row(mark, *(states.get(label, "") for label in labels))
+    console.print(table)
+    for rank in _shown(finding, ranks, 2):
+        call = _last_call(ranks[rank], finding)
+        if call is not None and call.frames:
+            console.print(escape(f"rank {rank}, {_visible(call.operation)} number {call.sequence}, called from:"))
+            for frame in call.frames[:8]:
+                console.print(escape(f"    {_visible(frame)}"))
+    if finding.without_dump:
+        console.print(escape(f"without a dump: {some(finding.without_dump)}"))
+    for item in read.unreadable[:_LISTED]:
+        console.print(escape(f"not read: {_visible(item.source)}: {_visible(item.reason)}"))
+    console.print(f"{len(read.traces)} dumps of {len(ranks)} ranks read, {read.ignored} other files left alone")
+
+
+def _visible_long(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _labels(ranks: dict[int, RankTrace], finding: HangFinding) -> list[str]:
+    """The group in question first, then the others by name; a table has room for a few."""
+    names = {group.name for trace in ranks.values() for group in trace.groups if group.calls}
+    return sorted(names, key=lambda name: (name != finding.group_name, name))[:6]

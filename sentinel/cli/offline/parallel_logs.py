@@ -1,0 +1,138 @@
+"""Reads several logs, or one large log in parts, on all cores; the answer is that of reading them one after another."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sentinel.cli.offline.log_blocks import blocks, next_data
+from sentinel.cli.offline.progress_bar import byte_bar
+from sentinel.evidence.logs.reader import Limits, LogReader, Signatures
+from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
+
+KEEP_STEPS = 64  # last step lines kept for the verdict
+PART_BYTES = 32 << 20  # a fraction of a second's work
+LEAST_PARTED = 2 * PART_BYTES  # bytes of a file from which starting processes pays
+LEAST_TOGETHER = 8 << 20  # bytes of several files from which it pays
+LONGEST_LINE = 1 << 20  # bytes in which a part looks for the end of a line
+MOST_PROCESSES = 32  # more wait for the disk
+_PROGRESS = frozenset({"pause", "resumed", "timers"})
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A file, or the part of it from ``start`` to ``end``."""
+
+    file: Path
+    source: Source
+    node: str | None
+    start: int = 0
+    end: int | None = None
+
+
+def read_log(log: Log, signatures: Signatures, now: datetime) -> list[Evidence]:
+    """Evidence of one log, by line."""
+    return _read(log, signatures, now)[0]
+
+
+def may_be_parted(file: Path) -> bool:
+    return str(file) != "-" and file.is_file() and file.stat().st_size >= LEAST_PARTED
+
+
+def together(paths: Sequence[Path]) -> bool:
+    """Whether several paths are so long that they are worth processes of their own."""
+    files = [path for path in paths if path.is_file()]
+    return len(files) == len(paths) > 1 and sum(path.stat().st_size for path in files) >= LEAST_TOGETHER
+
+
+def read_parts(log: Log, signatures: Signatures, now: datetime) -> list[Evidence]:
+    """The same for a large file, in parts that end where lines end."""
+    parts = list(_parts(log))
+    found: list[Evidence] = []
+    steps: list[Evidence] = []
+    limits = Limits()
+    lines = 0
+    size = log.file.stat().st_size
+    with byte_bar(log.file.name, size) as advance:
+        results = on_all_cores(lambda part: _read(part, signatures, now), parts)
+        for part, (evidence, count) in zip(parts, results, strict=True):
+            moved = [_moved(item, lines) for item in evidence] if lines else evidence
+            steps = [*steps, *(item for item in moved if item.kind == Kind.STEP)][-KEEP_STEPS:]
+            found.extend(
+                item
+                for item in moved
+                if item.kind != Kind.STEP and limits.takes(item.trust, item.rule, item.where, item.data)
+            )
+            lines += count
+            advance((part.end or size) - part.start)
+    return found + steps
+
+
+def on_all_cores(function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    """Results in order. Where processes cannot be had, or one was killed, the rest is done here."""
+    cores = min(len(os.sched_getaffinity(0)), len(tasks), MOST_PROCESSES)
+    done = 0
+    if cores > 1 and _function is None:  # a worker starts no workers of its own
+        try:
+            fork = multiprocessing.get_context("fork")  # the compiled patterns are there without being sent
+            with ProcessPoolExecutor(cores, fork, _remember, (function,)) as pool:
+                for result in pool.map(_call, tasks):
+                    done += 1
+                    yield result
+        except (BrokenProcessPool, OSError):
+            pass
+    yield from map(function, tasks[done:])
+
+
+_function: Callable[[Any], Any] | None = None  # in a worker: what it is for
+
+
+def _remember(function: Callable[[Any], Any]) -> None:
+    global _function  # noqa: PLW0603
+    _function = function
+
+
+def _call(task: Any) -> Any:
+    assert _function is not None
+    return _function(task)
+
+
+def _read(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidence], int]:
+    """Evidence, and how many lines were read."""
+    where = Where(node=log.node, path=str(log.file))
+    reader = LogReader(signatures, source=log.source, where=where, own_times=True, last_steps=KEEP_STEPS)
+    found: list[Evidence] = []
+    for block in blocks(log.file, log.start, log.end):
+        found.extend(item for item in reader.feed(block, now) if item.kind not in _PROGRESS)
+    found.extend(item for item in reader.finish(now) if item.kind not in _PROGRESS)
+    return found, reader.lines_read
+
+
+def _moved(item: Evidence, lines: int) -> Evidence:
+    """Evidence of a part as evidence of the file."""
+    line = (item.line or 0) + lines
+    return replace(item, line=line, id=stable_id(item.id, line))
+
+
+def _parts(log: Log) -> Iterator[Log]:
+    size = log.file.stat().st_size
+    start, target = 0, PART_BYTES
+    with log.file.open("rb") as file:
+        while target < size - PART_BYTES // 2 and (data := next_data(file.fileno(), target)) is not None:
+            file.seek(data)
+            end = file.read(LONGEST_LINE).find(b"\n")
+            if end >= 0:
+                yield replace(log, start=start, end=data + end + 1)
+                start = data + end + 1
+            target = data + PART_BYTES
+    yield replace(log, start=start)

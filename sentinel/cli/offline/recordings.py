@@ -1,0 +1,87 @@
+"""Where ``sentinel replay`` and ``sentinel bundle`` find the past: a bundle, or a store that is only read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sentinel.config.settings import Settings
+from sentinel.errors import FileError, UserError
+from sentinel.model.recording import Recording
+
+
+def seconds_of(since: str) -> float:
+    """
+    Raises:
+        UserError: not a duration with its unit.
+    """
+    from sentinel.planning.limits import PlanningError
+    from sentinel.planning.quantities import duration
+
+    try:
+        return duration(since, "--since").value
+    except PlanningError as error:
+        raise UserError(str(error), fix=error.fix) from error
+
+
+def recording_of(source: str, *, since_s: float, incident: str | None = None, node: str | None = None) -> Recording:
+    """
+    Args:
+        source: a bundle, a SQLite file, the folder of one, or the URL of a database.
+        since_s: how far back, in seconds; a bundle is taken whole.
+
+    Raises:
+        UserError: there is no such source, or it is none.
+        Unavailable: the database does not answer.
+    """
+    path = Path(source)
+    if "://" not in source and not path.exists():
+        raise FileError(path, "is not there", fix="name a bundle, the folder of a store, or the URL of a database")
+    if "://" not in source and path.is_file() and _begins(path, 2) == b"\x1f\x8b":
+        from sentinel.replay.bundle import read_bundle
+
+        return read_bundle(path)
+    now = datetime.now(UTC)
+    return _of_store(_url(source, path), now - timedelta(seconds=since_s), now, incident, node)
+
+
+def _begins(path: Path, count: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(count)
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}", fix="run it as the account of the daemon") from error
+
+
+def store_of(settings: Settings) -> str:
+    """The store of the daemon with these settings, as a source."""
+    return settings.daemon.database or settings.daemon.state
+
+
+def _url(source: str, path: Path) -> str:
+    if "://" in source:
+        return source
+    file = path / "sentinel.db" if path.is_dir() else path
+    if not file.exists():
+        raise FileError(path, "holds no store", fix="name the folder that [daemon] state names, with sentinel.db in it")
+    if _begins(file, 15) != b"SQLite format 3":
+        raise FileError(
+            path, "is neither a bundle nor a store", fix="name a file that `sentinel bundle` wrote, or a store"
+        )
+    return f"sqlite:///file:{file}?mode=ro&uri=true"
+
+
+def _of_store(url: str, since: datetime, until: datetime, incident: str | None, node: str | None) -> Recording:
+    from sentinel.adapters.store.store import Store
+
+    store = Store(url, read_only=True)
+    try:
+        found = store.recording(since=since, until=until, incident=incident, node=node)
+    finally:
+        store.close()
+    if not found.incidents:
+        if incident is not None:
+            raise UserError(f"no incident {incident!r} in the store", fix="sentinel incidents lists them")
+        what = f"names node {node}" if node else "was opened in that time"
+        raise UserError(f"no incident in the store {what}", fix="give a longer --since")
+    return found

@@ -1,0 +1,91 @@
+"""``sentinel replay``: what today's rules and policy would have made of the past, against what was made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sentinel.cli.offline.progress_bar import count_bar
+from sentinel.cli.operator.daemon_client import CONFIG
+
+if TYPE_CHECKING:
+    from sentinel.config.settings import Settings
+    from sentinel.replay.compare import Comparison
+
+_BAR_FROM = 2000  # items of evidence: a second of work
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  sentinel replay /var/lib/sentinel --since 90d
+  sentinel replay incident.bundle --rules ./rules
+  sentinel replay postgresql://host/sentinel --policy ./sentinel.toml --json | tail -1
+"""
+)
+@click.argument("source")
+@click.option(
+    "--rules", "rules_path", type=click.Path(path_type=Path), help="Rules of the site instead of the settings'."
+)
+@click.option(
+    "--policy", type=click.Path(path_type=Path), envvar="SENTINEL_CONFIG",
+    help=f"Settings file with limits and modes.  [default: {CONFIG}, else built-in limits with every step allowed]",
+)  # fmt: skip
+@click.option("--since", default="90d", show_default=True, help="How far back in a store; a bundle is taken whole.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: each difference, then the counts.")
+def replay(source: str, rules_path: Path | None, policy: Path | None, since: str, as_json: bool) -> None:
+    """Judge the past again, with the rules and the policy of today, and show what would differ.
+
+    SOURCE is a bundle, the folder of a store, its SQLite file, or the URL of its database. It is only read; nothing is done
+    anywhere. Steps of plans end as the recorded ones did. Exit status: 0 all the same, 1 some differ, 2 a wrong argument.
+    """
+    from sentinel.cli.offline.recordings import recording_of, seconds_of
+    from sentinel.config.rules_files import load_rules
+    from sentinel.replay.compare import compare
+    from sentinel.replay.run import Replay
+
+    settings = _settings(policy)
+    recording = recording_of(source, since_s=seconds_of(since))
+    site = rules_path or (Path(settings.judgement.rules) if settings.judgement.rules else None)
+    run = Replay(recording, rules=load_rules(site=site), settings=settings)
+    with count_bar("evidence", len(recording.evidence), least=_BAR_FROM) as progress:
+        found = compare(recording, run.run(progress))
+    differing = [item for item in found if not item.same]
+    if as_json:
+        for item in differing:
+            click.echo(json.dumps(_as_json(item)))
+        counts = {"incidents": len(found), "same": len(found) - len(differing), "different": len(differing)}
+        click.echo(json.dumps({**counts, "unreadable": recording.unreadable}))
+    else:
+        for item in differing:
+            _print(item)
+        unreadable = f"; {recording.unreadable} records could not be read" if recording.unreadable else ""
+        click.echo(
+            f"{len(found)} incidents: {len(found) - len(differing)} the same, {len(differing)} differ{unreadable}"
+        )
+    if differing:
+        raise SystemExit(1)
+
+
+def _settings(policy: Path | None) -> Settings:
+    from sentinel.config.settings import Mode, Modes, Settings, load
+
+    if policy is not None or Path(CONFIG).exists():
+        return load(policy or Path(CONFIG), Settings)
+    return Settings(modes=Modes(default=Mode(drain="act", restart="act")))
+
+
+def _as_json(item: Comparison) -> dict[str, object]:
+    return {"incident": item.incident, "at": item.at, "was": item.was, "now": item.now, "reasons": list(item.reasons)}
+
+
+def _print(item: Comparison) -> None:
+    from sentinel.cli.operator.output import shown
+
+    cause = (item.was or item.now or {}).get("cause")
+    click.echo(f"{item.incident}  {item.at[:19]}Z  {shown(cause)}")
+    for reason in item.reasons:
+        click.echo(f"  {shown(reason)}")

@@ -1,0 +1,191 @@
+"""``sentinel rules``: list, test and explain the rules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sentinel.errors import FileError
+
+if TYPE_CHECKING:
+    from sentinel.config.rules import Rule, Rules
+
+_SITE = click.option(
+    "--rules", "site", type=click.Path(path_type=Path), default=None, help="Site rules: a file or a folder."
+)
+
+
+@click.group()
+def rules() -> None:
+    """List, test and explain the rules.
+
+    \b
+    Examples:
+      sentinel rules list --cause network_fabric
+      sentinel rules test --rules /etc/sentinel/rules.d
+      sentinel rules explain "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    """
+
+
+@rules.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per rule.")
+@click.option("--cause", default=None, help="Only rules that speak for this cause.")
+@click.option("--xid", "xids", is_flag=True, help="The Xid table instead.")
+@_SITE
+def list_rules(as_json: bool, cause: str | None, xids: bool, site: Path | None) -> None:
+    """All rules: what they recognise and what they speak for."""
+    from sentinel.config.rules_files import load_rules
+
+    loaded = load_rules(site=site)
+    rows = _xid_rows(loaded, cause) if xids else [_row(rule) for rule in loaded.rules if _speaks(rule, cause)]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    _table(rows)
+
+
+def _speaks(rule: Rule, cause: str | None) -> bool:
+    return cause is None or any(name.value == cause and weight > 0 for name, weight in rule.weights.items())
+
+
+def _row(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id,
+        "role": rule.role.value,
+        "form": rule.form.value,
+        "weights": {cause.value: weight for cause, weight in rule.weights.items()},
+        "scope": rule.scope.value if rule.scope else None,
+        "drain": rule.drain.value,
+        "source": rule.source,
+        "pattern": rule.pattern,
+        "anchors": {source.value: anchor for source, anchor in rule.anchors.items()},
+        "file": Path(rule.file).name,
+        "line": rule.line,
+    }
+
+
+def _xid_rows(loaded: Rules, cause: str | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"xid-{entry.number}",
+            "role": entry.role.value,
+            "form": "kernel",
+            "weights": {entry.cause.value: entry.weight} if entry.cause else {},
+            "scope": entry.scope.value,
+            "drain": loaded.convictions.xid(entry.number).value,
+            "pattern": entry.name,
+            "immediate": entry.immediate,
+            "investigate": entry.investigate,
+        }
+        for entry in loaded.xids.values()
+        if cause is None or (entry.cause is not None and entry.cause.value == cause)
+    ]
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("rule", "role", "drain", "speaks for", "recognises")
+    for row in rows:
+        weights = ", ".join(f"{cause} {weight:+.1f}" for cause, weight in row["weights"].items())
+        table.add_row(row["id"], row["role"], row["drain"], weights, escape(row["pattern"][:60]))
+    Console().print(table)
+
+
+@rules.command("test")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@_SITE
+def test_rules(as_json: bool, site: Path | None) -> None:
+    """Read every rule strictly, try its examples, and hold the fast screen against the plain one."""
+    from sentinel.adapters.hyperscan import best_screen
+    from sentinel.config.rules_files import load_rules
+    from sentinel.evidence.logs.prefilter import PlainScreen
+
+    loaded = load_rules(site=site, try_shipped=True)
+    patterns = [rule.pattern for rule in loaded.rules]
+    fast, plain = best_screen(patterns), PlainScreen(patterns)
+    examples = 0
+    for index, rule in enumerate(loaded.rules):
+        for line in rule.match:
+            examples += 1
+            for screen in (fast, plain):
+                if index not in {hit for hit, _ in screen.scan(line.encode() + b"\n")}:
+                    raise FileError(
+                        rule.file, f"the {screen.name} screen misses {line!r:.100}", line=rule.line, key=rule.id,
+                        fix="write the pattern with fewer special cases",
+                    )  # fmt: skip
+        examples += len(rule.reject)
+    result = {
+        "rules": len(loaded.rules),
+        "examples": examples,
+        "xids": len(loaded.xids),
+        "causes": len(loaded.causes),
+        "screen": fast.name,
+    }
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    click.echo(
+        f"{result['rules']} rules, {examples} examples, {result['xids']} Xids, {result['causes']} causes: all hold "
+        f"(screen: {fast.name})"
+    )
+
+
+@rules.command("explain")
+@click.argument("line", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per rule that knows the line.")
+@_SITE
+def explain(line: tuple[str, ...], as_json: bool, site: Path | None) -> None:
+    """Which rules know LINE, what they read from it, and what they speak for."""
+    from sentinel.classify.readings import read
+    from sentinel.config.rules_files import load_rules
+    from sentinel.evidence.logs.prefixes import visible
+    from sentinel.evidence.logs.reader import LogReader
+    from sentinel.evidence.logs.timers import TIMERS
+    from sentinel.wire import to_json
+
+    loaded = load_rules(site=site)
+    by_id = loaded.by_id()
+    now = datetime.now(UTC)
+    text = " ".join(line)
+    found = LogReader(loaded).feed(text.encode() + b"\n", now)
+    if not found:
+        begins = [rule.id for rule in loaded.rules if rule.kind == TIMERS and rule.compiled().search(text.encode())]
+        words = f"{begins[0]}: the lines behind it are read as one report of timers" if begins else ""
+        answer_of_none = {"rule": begins[0], "kind": TIMERS} if begins else {}
+        click.echo(json.dumps(answer_of_none) if as_json else words or f"no rule knows: {visible(text)}")
+        return
+    for evidence in found:
+        reading = read(evidence, loaded, by_id)
+        rule = by_id[evidence.rule or ""]
+        answer = {
+            "rule": rule.id,
+            "file": Path(rule.file).name,
+            "line": rule.line,
+            "kind": evidence.kind,
+            "role": reading.role.value if reading else rule.role.value,
+            "weights": to_json(reading.weights) if reading else {},
+            "drain": reading.drain.value if reading else "no",
+            "read": to_json({k: v for k, v in evidence.data.items() if v is not None}),
+            "where": {k: v for k, v in to_json(evidence.where).items() if v is not None},
+            "note": reading.note if reading else "",
+            "advice": reading.advice if reading else "",
+        }
+        if as_json:
+            click.echo(json.dumps(answer))
+            continue
+        click.echo(f"{rule.id} ({answer['file']}:{rule.line}), {answer['role']}, drain: {answer['drain']}")
+        for cause, weight in answer["weights"].items():
+            click.echo(f"  {weight:+.1f} {cause}")
+        for name, value in {**answer["where"], **answer["read"]}.items():
+            click.echo(f"  {name} = {visible(str(value))}")
+        if answer["note"]:
+            click.echo(f"  {answer['note']}")

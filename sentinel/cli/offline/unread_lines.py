@@ -1,0 +1,30 @@
+"""What ``sentinel classify`` looks for besides the rules: lines that look like errors, and the word that all is done.
+
+They speak for no cause. They say, where no cause is found, whether nothing failed or nothing was recognised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.classify.unanswered import FINISHED, UNREAD
+from sentinel.config.rules import Role, Rule, Rules
+
+_ERROR = (
+    r"(?i)\b(?:error|fatal|exception|fail(?:ed|ure|s)?|abort(?:ed|ing)?|panic|segfault|killed|traceback|critical|"
+    r"cannot|could not|unable to|timed out|unexpected(?:ly)?|refused|denied|corrupt(?:ed|ion)?)\b|[A-Za-z]Error\b|\bFATAL\b"
+)
+_DONE = (
+    r"(?i)\[after training is done\]|\btraining (?:is )?(?:completed?|finished|done)\b|\b(?:finished|completed) training\b|"
+    r"`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)|\bCOMPLETED\s{1,8}0:0|exiting program after \d{1,9} "
+    r"|\btrain_runtime\b"
+)
+
+
+def with_unread(rules: Rules) -> Rules:
+    """The rules, and these two after them: a line that any other rule knows is not unread."""
+    more = (
+        Rule("unread-error", _ERROR, UNREAD, role=Role.FALLBACK),
+        Rule("training-finished", _DONE, FINISHED, role=Role.PROGRESS),
+    )
+    return replace(rules, rules=(*rules.rules, *more))

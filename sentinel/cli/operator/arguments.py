@@ -1,0 +1,136 @@
+"""Arguments that several commands share: nodes, jobs, incidents, since when. A shell completes them by asking the daemon."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from sentinel.cli.operator.daemon_client import CONFIG, view
+from sentinel.errors import SentinelError, UserError
+from sentinel.model.vocabulary import Cause
+
+COMPLETION_S = 1.0  # deadline for names: a person who presses Tab does not wait longer
+if TYPE_CHECKING:
+    _Type = click.ParamType[Any]
+else:
+    _Type = click.ParamType  # not generic before click 8.4
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Named(_Type):
+    """Text that a shell completes with names that the daemon knows."""
+
+    def __init__(self, name: str, *lists: str) -> None:
+        self.name = name
+        self._lists = lists
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        config = Path(ctx.params.get("config") or os.environ.get("SENTINEL_CONFIG", CONFIG))
+        try:
+            known = view(config, "names", deadline_s=COMPLETION_S)
+        except SentinelError:
+            return []  # no daemon, no names: an error in the middle of a line helps nobody
+        names = [
+            *(["last"] if "incidents" in self._lists else []),
+            *(str(n) for key in self._lists for n in known[key]),
+        ]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class Job(Named):
+    """A job's id."""
+
+    def __init__(self) -> None:
+        super().__init__("job", "jobs")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if not value.isdecimal():
+            self.fail(f"{value!r} is no id of a job; squeue lists them", param, ctx)
+        return int(value)
+
+
+class CauseName(_Type):
+    """A cause; the daemon says which one was meant where there is none of that name."""
+
+    name = "cause"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(str(cause)) for cause in Cause if cause.startswith(incomplete)]
+
+
+NODES = Named("nodes", "nodes")
+JOB = Job()
+SUBJECT = Named("what", "incidents", "nodes", "jobs")
+INCIDENT = Named("incident", "incidents")
+
+
+def since_time(text: str, now: datetime) -> datetime:
+    """The moment that ``text`` means: a length of time before now (``7d``, ``90min``), or a date or time of this zone.
+
+    Raises:
+        UserError: neither of these.
+    """
+    from sentinel.planning.limits import PlanningError
+    from sentinel.planning.quantities import duration
+
+    try:
+        return now - timedelta(seconds=duration(text, "--since").value)
+    except (PlanningError, OverflowError):
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    else:
+        return (at if at.tzinfo is not None else at.astimezone()).astimezone(UTC)
+    try:
+        clock = time.fromisoformat(text)
+    except ValueError as error:
+        fix = "write how long ago (7d, 12h, 90min), a clock time (03:00), or a date (2026-03-01, 2026-03-01T03:00)"
+        raise UserError(f"--since {text!r:.60} is no time", fix=fix) from error
+    at = datetime.combine(now.astimezone().date(), clock).astimezone()
+    return (at if at <= now else at - timedelta(days=1)).astimezone(UTC)
+
+
+def since_option(command: F) -> F:
+    return click.option("--since", metavar="WHEN", help="From then on: 7d, 12h, 03:00, 2026-03-01.")(command)
+
+
+def filter_options(command: F) -> F:
+    """``--since --node --job --user --cause``, the same on every listing."""
+    for option in (
+        click.option(
+            "--cause", type=click.Choice([str(cause) for cause in Cause]), metavar="CAUSE", help="Of this cause."
+        ),
+        click.option("--user", help="Of this user's jobs."),
+        click.option("--job", type=JOB, help="Of this job."),
+        click.option("--node", "node", type=NODES, metavar="NODES", help="Of these nodes: n7 or n[1-3,7]."),
+        since_option,
+    ):
+        command = option(command)
+    return command
+
+
+def asked_filters(**given: Any) -> dict[str, Any]:
+    """The arguments of a view from the options of ``filter_options``; what was not given is left out."""
+    since = given.pop("since", None)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if since is not None:
+        chosen["since"] = since_time(since, datetime.now(UTC)).isoformat()
+    return chosen
+
+
+def filter_words(chosen: dict[str, Any]) -> str:
+    """The chosen filters in words, to stand after "incidents"."""
+    from sentinel.cli.operator.output import clock, shown
+
+    words = [f" of {name} {shown(value)}" for name, value in chosen.items() if name != "since"]
+    return "".join(words) + (f" since {clock(chosen['since'])}" if "since" in chosen else "")

@@ -1,0 +1,122 @@
+"""``sentinel drain``, ``release``, ``pause`` and ``resume``: the state is shown first, the effect named, then asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.operator.arguments import NODES
+from sentinel.cli.operator.daemon_client import ask, config_option, view
+from sentinel.cli.operator.output import counted, echo, folded, json_option, print_json, shown
+from sentinel.errors import Refused, SentinelError, UserError
+
+
+def _yes_option(command: Any) -> Any:
+    return click.option("--yes", is_flag=True, help="Answer the question; limits stay in force.")(command)
+
+
+def _change(config: Path, change: str, as_json: bool, done: str, **arguments: object) -> None:
+    from sentinel.protocol import CHANGE
+
+    result = ask(config, CHANGE, {"change": change, "arguments": arguments})
+    if as_json:
+        print_json([result])
+    else:
+        echo(done)
+
+
+def _state_of(row: Mapping[str, Any]) -> str:
+    job = f", runs job {row['job']}" if row["job"] is not None else ""
+    reason = f", reason: {shown(row['reason'])}" if row["reason"] else ""
+    return f"{row['node']} is {row['state']}{job}{reason}.{_bad(row)}"
+
+
+def _shown_first(config: Path, nodes: str, as_json: bool) -> list[dict[str, Any]]:
+    """The nodes that are meant, after their state was shown."""
+    rows: list[dict[str, Any]] = view(config, "nodes", node=nodes)["nodes"]
+    for row in rows:
+        echo(_state_of(row), err=as_json)
+    return rows
+
+
+def _each(rows: Sequence[Mapping[str, Any]], change: Callable[[str], None]) -> None:
+    """Change one node after the other. A node that is refused does not keep the others from their turn."""
+    refused: list[SentinelError] = []
+    for row in rows:
+        try:
+            change(row["node"])
+        except (Refused, UserError) as error:
+            if len(rows) == 1:
+                raise
+            refused.append(error)
+            echo(f"{shown(row['node'])}: {shown(error.message)}", err=True)
+    if refused:
+        raise Refused(f"{len(refused)} of {counted(len(rows), 'node')} refused", fix=refused[0].fix)
+
+
+def _bad(row: Mapping[str, Any]) -> str:
+    """What the node says against itself, if it does: whoever returns it should know that its prolog would refuse jobs."""
+    verdict = row.get("verdict") or {}
+    if verdict.get("word") != "BAD":
+        return ""
+    return f" Its own last verdict is BAD: {shown(verdict.get('sentence', ''))}. While that holds, its prolog refuses jobs."
+
+
+@click.command()
+@click.argument("nodes", type=NODES)
+@click.option("--reason", required=True, help="Why; it shows in sinfo -R.")
+@_yes_option
+@config_option
+@json_option
+def drain(nodes: str, reason: str, yes: bool, config: Path, as_json: bool) -> None:
+    """Drain NODES: they take no new work; the jobs on them go on.
+
+    \b
+    Examples:
+      sentinel drain n7 --reason "fan broken"
+      sentinel drain 'n[1-3]' --reason "switch repair" --yes
+    """
+    rows = _shown_first(config, nodes, as_json)
+    if not yes:
+        what = "It takes no new work until it is" if len(rows) == 1 else "They take no new work until they are"
+        click.confirm(f"Drain {_names(rows)}? {what} released", abort=True, err=as_json)
+    _each(rows, lambda node: _change(config, "drain", as_json, f"{node} is drained.", node=node, reason=reason))
+
+
+@click.command()
+@click.argument("nodes", type=NODES)
+@_yes_option
+@config_option
+@json_option
+def release(nodes: str, yes: bool, config: Path, as_json: bool) -> None:
+    """Return NODES, if Sentinel drained them. What others drained is left alone."""
+    rows = _shown_first(config, nodes, as_json)
+    if not yes:
+        bad = [row for row in rows if _bad(row)]
+        own = "its own verdict is BAD" if len(rows) == 1 else f"the own verdict of {_names(bad)} is BAD"
+        click.confirm(f"Return {_names(rows)} to work{f' although {own}' if bad else ''}?", abort=True, err=as_json)
+    _each(rows, lambda node: _change(config, "release", as_json, f"{node} is back.", node=node))
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = folded([row["node"] for row in rows])
+    return names if len(rows) == 1 else f"{names} ({len(rows)} nodes)"
+
+
+@click.command()
+@config_option
+@json_option
+def pause(config: Path, as_json: bool) -> None:
+    """Stop acting; go on observing and judging. Plans under way stop after their current step."""
+    _change(config, "pause", as_json, "Paused: Sentinel observes and does nothing. sentinel resume ends it.")
+
+
+@click.command()
+@config_option
+@json_option
+def resume(config: Path, as_json: bool) -> None:
+    """Act again; plans that were stopped are carried on."""
+    _change(config, "resume", as_json, "Active again.")

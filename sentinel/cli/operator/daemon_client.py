@@ -1,0 +1,67 @@
+"""How commands find the settings and ask the daemon."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sentinel.config.settings import Settings, load
+from sentinel.errors import Unavailable
+
+DEADLINE_S = 15.0  # of one answer: a listing of a large cluster takes seconds
+CONFIG = "/etc/sentinel/sentinel.toml"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def config_option(command: F) -> F:
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        envvar="SENTINEL_CONFIG",
+        default=CONFIG,
+        show_default=True,
+        show_envvar=True,
+        help="The settings file.",
+    )(command)
+
+
+def settings_of(config: Path) -> Settings:
+    """Settings for asking: a login node without the file needs only $SENTINEL_URL."""
+    url = os.environ.get("SENTINEL_URL")
+    if url and not config.exists():
+        from sentinel.config.settings import Daemon
+
+        return Settings(daemon=Daemon(url=url, munge_socket=os.environ.get("SENTINEL_MUNGE_SOCKET", "")))
+    return load(config, Settings)
+
+
+def ask(config: Path, path: str, body: Mapping[str, object], *, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+    """One signed request to the daemon."""
+    from sentinel.adapters.client import DaemonClient
+    from sentinel.adapters.munge import Munge
+
+    settings = settings_of(config)
+    client = DaemonClient(
+        settings.daemon.url,
+        Munge(settings.daemon.munge_socket),
+        trusted_uids=settings.daemon.trusted_uids,
+        deadline_s=deadline_s,
+    )
+    try:
+        return client.post(path, body)
+    except Unavailable as error:
+        if not error.fix:
+            error.fix = "is the daemon running? systemctl status sentinel-daemon; sentinel doctor"
+        raise
+    finally:
+        client.close()
+
+
+def view(config: Path, name: str, *, deadline_s: float = DEADLINE_S, **arguments: object) -> dict[str, Any]:
+    from sentinel.protocol import VIEW
+
+    return ask(config, VIEW, {"view": name, "arguments": arguments}, deadline_s=deadline_s)

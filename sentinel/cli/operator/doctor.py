@@ -1,0 +1,194 @@
+"""``sentinel doctor``: is everything in place? Each finding is good, bad or not known, with what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.install.files import REMOVED
+from sentinel.cli.operator.daemon_client import config_option, view
+from sentinel.cli.operator.doctor_daemon import BAD, GOOD, NOT_KNOWN, ORDER, Finding, findings_of
+from sentinel.cli.operator.output import json_option, print_json, say, shown
+from sentinel.config.settings import Settings, load
+from sentinel.errors import SentinelError
+
+_INDENT = len(NOT_KNOWN) + 2  # of what stands below an answer
+
+
+@click.command()
+@config_option
+@json_option
+def doctor(config: Path, as_json: bool) -> None:
+    """Check that everything is in place, and say what is not: this host, Slurm, the running daemon, its nodes.
+
+    What is bad stands first. Exit status 1 if anything is bad, for monitoring.
+
+    \b
+    Examples:
+      sentinel doctor
+      sentinel doctor --json | jq 'select(.answer != "good")'
+    """
+    findings = list(examine(config))
+    if as_json:
+        print_json({"what": f.what, "answer": f.answer, "seen": f.seen, "fix": f.fix} for f in findings)
+    else:
+        for finding in sorted(findings, key=lambda finding: ORDER.index(finding.answer)):
+            say(f"{finding.answer:{len(NOT_KNOWN)}}  {finding.what}: {shown(finding.seen)}", hanging=_INDENT)
+            if finding.fix:
+                say(f"do: {shown(finding.fix)}", " " * _INDENT)
+    if any(finding.answer == BAD for finding in findings):
+        raise SystemExit(1)
+
+
+def examine(config: Path) -> list[Finding]:
+    """All findings; one that cannot be had is *not known* and stops none of the others."""
+    try:
+        settings = load(config, Settings)
+    except SentinelError as error:
+        return [Finding("settings", BAD, error.message, error.fix)]
+    seen: dict[str, Any] = {}
+    try:
+        seen = view(config, "doctor")
+        told = findings_of(seen, settings)
+    except SentinelError as error:
+        told = [Finding("daemon", BAD, error.message, error.fix)]
+    return [
+        Finding("settings", GOOD, str(config)),
+        _munge(settings),
+        *_slurm(settings, seen),
+        *(() if "account" in seen else _folders(settings)),  # the daemon says it of itself
+        *(() if "partitions" in seen else _modes(settings)),
+        *told,
+    ]
+
+
+def _munge(settings: Settings) -> Finding:
+    from sentinel.adapters.munge import Munge
+
+    try:
+        munge = Munge(settings.daemon.munge_socket)
+        signed = munge.decode(munge.encode(b"doctor"))
+    except SentinelError as error:
+        return Finding("MUNGE", BAD, error.message, error.fix or "start munged; check its key and socket")
+    good = signed.payload == b"doctor" and signed.uid == os.getuid()
+    return Finding("MUNGE", GOOD if good else BAD, f"encodes and decodes as uid {signed.uid}")
+
+
+def _slurm(settings: Settings, seen: Mapping[str, Any]) -> list[Finding]:
+    from sentinel.adapters.slurm.conf import slurm_config
+    from sentinel.adapters.slurm.connect import connect
+
+    reader, _, description = connect(settings.slurm)
+    try:
+        release = asyncio.run(reader.version())
+        conf = asyncio.run(slurm_config(settings.slurm))
+    except SentinelError as error:
+        return [Finding("Slurm", NOT_KNOWN, error.message, error.fix or "is slurmctld running? scontrol ping")]
+    findings = [Finding("Slurm", GOOD, f"release {release}, read by {description}")]
+    account = str(seen.get("account") or pwd.getpwuid(os.getuid()).pw_name)
+    findings.append(_rights(settings, conf, account))
+    findings.extend(_hooks(conf))
+    return findings
+
+
+def _rights(settings: Settings, conf: Mapping[str, list[str]], account: str) -> Finding:
+    """Whether the daemon's account may drain and requeue."""
+    from sentinel.adapters.slurm.conf import admin_level
+
+    slurm_user = (conf.get("SlurmUser") or [""])[0].partition("(")[0]
+    if account in (slurm_user, "root"):
+        return Finding("rights", GOOD, f"{account}, as whom the daemon runs, may drain and requeue")
+    if not (conf.get("AccountingStorageType") or [""])[0].endswith("slurmdbd"):
+        seen = f"without slurmdbd only SlurmUser ({slurm_user}) may drain and requeue; the daemon runs as {account}"
+        return Finding("rights", BAD, seen, f"set User={slurm_user} in sentinel-daemon.service")
+    fix = f"sacctmgr create user name={account} account=root adminlevel=Administrator"
+    try:
+        level = asyncio.run(admin_level(settings.slurm, account))
+    except SentinelError as error:
+        return Finding("rights", NOT_KNOWN, f"the AdminLevel of {account}: {error.message}", fix)
+    if level == "Administrator":
+        return Finding("rights", GOOD, f"{account}, as whom the daemon runs, is Administrator in Slurm")
+    return Finding("rights", BAD, f"the AdminLevel of {account} is {level or 'not set'}", fix)
+
+
+def _hooks(conf: dict[str, list[str]]) -> list[Finding]:
+    def values(key: str) -> str:
+        return ",".join(filter(None, conf.get(key, [])))
+
+    found = []
+    for key, why in (
+        ("Prolog", "a bad node is caught before the job starts"),
+        ("Epilog", "evidence is kept when a job fails"),
+        ("TaskProlog", "the resume point reaches the job"),
+        ("EpilogSlurmctld", "the daemon hears at once that a job ended"),
+    ):
+        there = values(key)
+        fix = f"set {key} in slurm.conf: {why} (deploy/slurm/; sentinel install --controller shows the lines)"
+        found.append(_script(key, there) if there else Finding(key, BAD, "not set", fix))
+    flags = values("PrologFlags")
+    found.append(_contains("PrologFlags", flags, "Alloc", "the prolog then runs at allocation, before the first step"))
+    scheduler = values("SchedulerParameters")
+    found.append(
+        _contains("SchedulerParameters", scheduler, "nohold_on_prolog_fail", "else a failed prolog leaves the job held")
+    )
+    age = values("MinJobAge").split(" ")[0]
+    enough = age.isdigit() and int(age) >= 300
+    found.append(
+        Finding(
+            "MinJobAge",
+            GOOD if enough else BAD,
+            f"{age or 'not set'} s",
+            "" if enough else "at least 300: a failed job can be requeued only until it is purged",
+        )
+    )
+    return found
+
+
+def _script(key: str, value: str) -> Finding:
+    """The hook that slurm.conf names, where this host has it. One that does nothing is worse than none: it looks good."""
+    for name in value.split(","):
+        path = Path(name).parent / "10-sentinel" if name.endswith("/*") else Path(name)
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError):
+            continue  # on other hosts only, or not for our eyes
+        if REMOVED in text:
+            return Finding(key, BAD, f"{path} does nothing: Sentinel was removed here", "sentinel install")
+        if not os.access(path, os.X_OK):
+            return Finding(key, BAD, f"{path} cannot be run", f"chmod 755 {path}")
+    return Finding(key, GOOD, value)
+
+
+def _contains(key: str, value: str, wanted: str, why: str) -> Finding:
+    there = wanted.lower() in value.lower()
+    return Finding(key, GOOD if there else BAD, value or "not set", "" if there else f"add {wanted}: {why}")
+
+
+def _folders(settings: Settings) -> list[Finding]:
+    if not settings.daemon.resume:
+        fix = "set [daemon] resume to a folder on the shared file system"
+        return [Finding("resume folder", BAD, "not set: restarted jobs are told nothing", fix)]
+    folder = Path(settings.daemon.resume)
+    if not folder.is_dir():
+        return [Finding("resume folder", BAD, f"{folder} is no folder", f"mkdir -m 755 {folder}")]
+    writable = os.access(folder, os.W_OK)
+    fix = "" if writable else "give it to the daemon's account"
+    return [Finding("resume folder", GOOD if writable else BAD, str(folder), fix)]
+
+
+def _modes(settings: Settings) -> list[Finding]:
+    modes = {"default": settings.modes.default, **settings.modes.partitions}
+    acting = [
+        f"{name}: {what}"
+        for name, mode in modes.items()
+        for what in ("drain", "restart")
+        if getattr(mode, what) == "act"
+    ]
+    seen = "acts on " + ", ".join(acting) if acting else "observes only: plans are shown and nothing is done"
+    return [Finding("modes", GOOD, seen)]

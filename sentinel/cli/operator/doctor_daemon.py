@@ -1,0 +1,136 @@
+"""What ``sentinel doctor`` concludes from the running daemon's own answer: its settings, its partitions, its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sentinel.cli.operator.output import counted, folded
+from sentinel.cli.operator.status import unread_words
+from sentinel.config.settings import Settings
+from sentinel.wire import to_json
+
+Answer = Literal["good", "bad", "not known"]
+GOOD: Answer = "good"
+BAD: Answer = "bad"
+NOT_KNOWN: Answer = "not known"
+ORDER = (BAD, NOT_KNOWN, GOOD)  # as they are shown
+_MOST_SKEW_S = 1.0  # of clocks: evidence of several hosts is put in order by them
+_SHOWN = 5  # reasons that are named
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    what: str
+    answer: Answer
+    seen: str
+    fix: str = ""
+
+
+def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
+    """All findings from the answer of the view ``doctor``.
+
+    Args:
+        settings: as the file says them now.
+    """
+    found = [Finding("daemon", GOOD, _who(seen))]
+    if problem := seen["slurm_problem"]:
+        found.append(Finding("daemon and Slurm", BAD, problem, "scontrol ping; may its account ask slurmctld?"))
+    if unread := seen.get("unread"):
+        words = unread_words(unread, seen["unread_count"])
+        found.append(Finding("records", NOT_KNOWN, words, "scontrol show job or node shows it; it is not acted on"))
+    if "account" in seen:  # a daemon of an earlier release does not say these
+        found += [_settings(seen, settings), _resume(seen), _operators(seen)]
+    if "partitions" in seen:
+        found += _partitions(seen["partitions"])
+    return [*found, *_nodes(seen)]
+
+
+def _who(seen: Mapping[str, Any]) -> str:
+    who = f" as {seen['account']} (uid {seen['uid']}), store {seen['database']}" if "account" in seen else ""
+    return f"release {seen['version']}{who}"
+
+
+def _settings(seen: Mapping[str, Any], settings: Settings) -> Finding:
+    from sentinel.daemon.api.status import settings_digest
+
+    if seen["settings"] == settings_digest(settings):
+        return Finding("settings in force", GOOD, "those of the file")
+    what = "the modes differ from the file's" if to_json(settings.modes) != seen["modes"] else "not those of this file"
+    return Finding("settings in force", BAD, what, "systemctl restart sentinel-daemon, or name its file with --config")
+
+
+def _resume(seen: Mapping[str, Any]) -> Finding:
+    if not seen["resume"]:
+        fix = "set [daemon] resume to a folder on the shared file system"
+        return Finding("resume folder", BAD, "not set: restarted jobs are told no checkpoint", fix)
+    if not seen["resume_writable"]:
+        fix = f"install -d -o {seen['account']} {seen['resume']}"
+        return Finding("resume folder", BAD, f"the daemon cannot write {seen['resume']}", fix)
+    return Finding("resume folder", GOOD, str(seen["resume"]))
+
+
+def _operators(seen: Mapping[str, Any]) -> Finding:
+    if unknown := seen["operators_unknown"]:
+        return Finding("operators", BAD, f"nobody is called {', '.join(unknown)}", "correct [daemon] operators")
+    return Finding("operators", GOOD, "all are known")
+
+
+def _partitions(partitions: Mapping[str, Any]) -> list[Finding]:
+    found = []
+    missing = [name for name, entry in partitions.items() if entry["known"] is False]
+    if missing:
+        fix = "correct [modes.partitions]: what is meant for them holds nowhere"
+        found.append(Finding("partitions", BAD, f"Slurm has no partition {', '.join(missing)}", fix))
+    known = {name: entry for name, entry in partitions.items() if entry["known"] is not False}
+    words = [f"{name} {str(entry['mode']).upper()}" for name, entry in known.items()]
+    return [*found, Finding("modes", GOOD, ", ".join(words) or "not known: Slurm has not answered yet")]
+
+
+def _nodes(seen: Mapping[str, Any]) -> list[Finding]:
+    nodes: Mapping[str, Any] = seen["nodes"]
+    if not nodes:
+        why = "the daemon has no answer of Slurm yet"
+        return [Finding("agents", NOT_KNOWN, why), Finding("clocks", NOT_KNOWN, why)]
+    silent = [name for name, node in nodes.items() if node["agent"] != "heard"]
+    words = f"{len(nodes) - len(silent)} of {len(nodes)} heard" + (f"; not {folded(silent)}" if silent else "")
+    fix = "systemctl status sentinel-agent on them" if silent else ""
+    found = [Finding("agents", BAD if silent else GOOD, words, fix)]
+    return [*found, *_releases(nodes, str(seen["version"])), *_telemetry(nodes), _clocks(nodes)]
+
+
+def _releases(nodes: Mapping[str, Any], version: str) -> list[Finding]:
+    others = [name for name, node in nodes.items() if node.get("version") and node["version"] != version]
+    if not others:
+        return []
+    which = ", ".join(sorted({str(nodes[name]["version"]) for name in others})[:_SHOWN])
+    seen = f"the agents of {folded(others)} have release {which}; the daemon has {version}"
+    return [Finding("releases", BAD, seen, "upgrade the older ones")]
+
+
+def _telemetry(nodes: Mapping[str, Any]) -> list[Finding]:
+    """Nodes whose agent cannot read their GPUs, with what it says."""
+    blind: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        verdict = node.get("verdict")
+        if node["agent"] == "heard" and isinstance(verdict, Mapping) and verdict.get("word") == "UNKNOWN":
+            why = str(verdict.get("sentence") or verdict.get("code") or "it does not say why")
+            blind.setdefault(why, []).append(name)
+    if not blind:
+        told = any("verdict" in node for node in nodes.values())
+        return [Finding("GPUs", GOOD, "read on every node that is heard")] if told else []
+    words = "; ".join(f"{folded(names)}: {why}" for why, names in list(blind.items())[:_SHOWN])
+    return [Finding("GPUs", NOT_KNOWN, words, "is nvidia-dcgm running there?")]
+
+
+def _clocks(nodes: Mapping[str, Any]) -> Finding:
+    told = {name: node["clock_offset_s"] for name, node in nodes.items() if node["clock_offset_s"] is not None}
+    skewed = [name for name, offset_s in told.items() if abs(offset_s) > _MOST_SKEW_S]
+    untold = [name for name in nodes if name not in told]
+    if skewed:
+        seen = f"off by more than {_MOST_SKEW_S:g} s: {folded(skewed)}"
+        return Finding("clocks", BAD, seen, "check NTP or chrony on them")
+    if untold:
+        return Finding("clocks", NOT_KNOWN, f"not told by {folded(untold)}", "are their agents heard?")
+    return Finding("clocks", GOOD, f"within {_MOST_SKEW_S:g} s on {counted(len(told), 'node')}")

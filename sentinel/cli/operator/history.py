@@ -1,0 +1,122 @@
+"""``sentinel history``: past failures by cause, node, job, user and time; what comes again stands first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.operator.arguments import asked_filters, filter_options, filter_words
+from sentinel.cli.operator.daemon_client import config_option, view
+from sentinel.cli.operator.fleet import rate
+from sentinel.cli.operator.incident_table import incident_table
+from sentinel.cli.operator.output import (
+    ago,
+    counted,
+    drawable,
+    echo,
+    json_option,
+    paged,
+    print_json,
+    shown,
+    span,
+    table,
+)
+
+_SHOWN = 15  # rows of a table; --by shows all
+_BAR = 20
+_ORDER = ("cause", "node", "job", "user", "time")
+
+
+@click.command()
+@click.option("--days", type=float, default=30.0, show_default=True, help="How far back, unless --since says it.")
+@click.option("--by", type=click.Choice(_ORDER), help="Only this table, whole.")
+@filter_options
+@config_option
+@json_option
+@paged
+def history(days: float, by: str | None, config: Path, as_json: bool, **filters: Any) -> None:
+    """Past failures by cause, node, job, user and day; recurring ones first.
+
+    \b
+    Examples:
+      sentinel history
+      sentinel history --by node --days 90
+      sentinel history --node n17 --since 7d
+      sentinel history --cause numerical_nan --user ada --json
+    """
+    chosen = asked_filters(**filters)
+    seen = view(config, "history", **({} if "since" in chosen else {"days": days}), **chosen)
+    groups = {name: rows for name, rows in seen["by"].items() if by in (None, name)}
+    if as_json:
+        print_json({"by": name, **row} for name, rows in groups.items() for row in rows)
+        return
+    which = filter_words(chosen) + ("" if "since" in chosen else f" in the last {days:g} days")
+    count = len(seen["incidents"])
+    if not count:
+        echo(f"No incident{which}.")
+        return
+    echo(f"{counted(count, 'incident')}{which}")
+    for name in _ORDER:
+        if groups.get(name) and (by == name or name not in chosen):
+            _table(name, groups[name], whole=by == name)
+    if by is None:
+        incident_table("Latest", seen["incidents"][:_SHOWN])
+
+
+def _table(name: str, rows: list[dict[str, Any]], *, whole: bool) -> None:
+    most = max(row["failures"] for row in rows)
+    if name == "time":
+        shown_rows = rows if whole else rows[-_SHOWN:]
+        columns = ("day", "failures", "", "causes")
+        table("By day", columns, [_day(row, most) for row in shown_rows], whole=("day", ""), cut=("causes",))
+        return
+    left = len(rows) - _SHOWN
+    title = f"By {name}" + (f" (the first {_SHOWN}; --by {name} shows {left} more)" if left > 0 and not whole else "")
+    names: list[str] = [name, "failures", "", "last", "newest 3 within", "causes"]
+    if name == "node":
+        names.insert(3, "per month")
+    kept = rows if whole else rows[:_SHOWN]
+    table(
+        title,
+        names,
+        [_row(name, row, most) for row in kept],
+        wide=("last", "per month", "newest 3 within", ""),
+        whole=(name, "failures", "last", "per month", ""),
+        cut=("causes",),
+    )
+
+
+def _row(name: str, row: dict[str, Any], most: int) -> list[object]:
+    burst = row.get("burst_s")
+    cells = [
+        row["key"],
+        row["failures"],
+        bar(row["failures"], most),
+        ago(row.get("last_at")),
+        span(burst) if burst is not None else None,
+        _most(name, row),
+    ]
+    if name == "node":
+        score = row.get("score")
+        told = rate(score) if score and score["failures"] else None
+        cells.insert(3, f"{told or 'not known'} LEMON" if score and score["lemon"] else told)
+    return cells
+
+
+def _day(row: dict[str, Any], most: int) -> tuple[object, ...]:
+    return row["key"], row["failures"], bar(row["failures"], most), _most("time", row)
+
+
+def _most(name: str, row: dict[str, Any]) -> str:
+    """What else is remarkable of these failures."""
+    if name == "cause":
+        parts = [f"{row[what]} {what if row[what] != 1 else what[:-1]}" for what in ("nodes", "jobs") if row.get(what)]
+        return ", ".join(parts)
+    causes = row.get("causes") or {}
+    return ", ".join(f"{count} {shown(cause)}" if len(causes) > 1 else shown(cause) for cause, count in causes.items())
+
+
+def bar(value: int, most: int, width: int = _BAR) -> str:
+    return drawable("█", "#") * max(1, round(width * value / most))

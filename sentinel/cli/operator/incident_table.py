@@ -1,0 +1,42 @@
+"""The table of incidents that several commands show. Its columns have the names of the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sentinel.cli.operator.output import shown, styled_state, table, when
+
+COLUMNS = ("id", "opened", "state", "cause", "culprit nodes", "job", "scope", "confidence", "outcome")
+
+
+def incident_table(title: str, rows: Iterable[dict[str, Any]]) -> None:
+    table(
+        title,
+        COLUMNS,
+        map(_row, rows),
+        wide=("culprit nodes", "job", "outcome", "scope", "confidence"),
+        whole=("id", "opened", "state", "cause", "job", "scope", "confidence"),
+    )
+
+
+def state_words(row: dict[str, Any]) -> str:
+    """The incident's state, and what it waits for where it waits."""
+    kinds = ", ".join(dict.fromkeys(shown(wait["kind"]) for wait in row.get("waits") or ()))
+    return f"{shown(row['state'])}: {kinds}" if kinds else shown(row["state"])
+
+
+def _row(row: dict[str, Any]) -> tuple[object, ...]:
+    state = styled_state(row["state"])
+    state.append(state_words(row).removeprefix(shown(row["state"])))
+    return (
+        row["id"],
+        when(row["opened_at"]),
+        state,
+        row["cause"],
+        row["culprit_nodes"] or [],
+        row["job"],
+        row["scope"],
+        f"{row['confidence']:.0%}" if row["confidence"] is not None else None,
+        row["outcome"],
+    )

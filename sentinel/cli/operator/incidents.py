@@ -1,0 +1,205 @@
+"""``sentinel incidents`` and ``why``: what happened, and on what grounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.operator.arguments import INCIDENT, SUBJECT, asked_filters, filter_options, filter_words
+from sentinel.cli.operator.daemon_client import config_option, view
+from sentinel.cli.operator.fleet import describe, drained_by
+from sentinel.cli.operator.incident_table import incident_table, state_words
+from sentinel.cli.operator.jobs import story
+from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
+from sentinel.model.records import Kind, Source
+
+KEPT = 8  # nodes whose folder is named
+LEAST_SHOWN = 0.005  # an alternative less likely than this would be shown as 0 %
+_AT_FAULT = {
+    "application": "the job's own program, settings or environment; no machine is at fault",
+    "gpu": "the machine, not the job's code",
+    "link": "the machine, not the job's code",
+    "node": "the machine, not the job's code",
+    "cluster": "something that many nodes share; neither the job's code nor one machine",
+    "unknown": "not known",
+}
+
+
+@click.command()
+@click.argument("incident", required=False, type=INCIDENT)
+@filter_options
+@config_option
+@json_option
+@paged
+def incidents(incident: str | None, config: Path, as_json: bool, **filters: Any) -> None:
+    """What happened and what was decided; with an incident's id, the same as ``sentinel why``.
+
+    \b
+    Examples:
+      sentinel incidents
+      sentinel incidents --job 1234
+      sentinel incidents --node 'n[1-4]' --since 7d
+      sentinel incidents 0f3a9c
+    """
+    if incident is not None:
+        _explain(view(config, "why", what=incident), as_json)
+        return
+    chosen = asked_filters(**filters)
+    seen = view(config, "incidents", **chosen)
+    if as_json:
+        print_json(seen["incidents"])
+        return
+    if not seen["incidents"]:
+        echo(f"No incident{filter_words(chosen)}{'; sentinel incidents lists all of them' if chosen else ''}.")
+        return
+    incident_table("", seen["incidents"])
+
+
+@click.command()
+@click.argument("what", type=SUBJECT)
+@config_option
+@json_option
+@paged
+def why(what: str, config: Path, as_json: bool) -> None:
+    """Why: an incident, the last one, a node, or a job. On what grounds, what was done, what would have changed it.
+
+    \b
+    Examples:
+      sentinel why last             the newest incident
+      sentinel why n2               why that node is drained, and what it did before
+      sentinel why 8801             what happened to that job
+      sentinel why 0f3a9c           an incident; the beginning of its id is enough
+    """
+    _explain(view(config, "why", what=what), as_json)
+
+
+def _explain(seen: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json([seen])
+        return
+    _subject(seen)
+    if seen["incident"] is not None:
+        _incident(seen)
+    if seen.get("others"):
+        incident_table("Before" if seen["incident"] is not None else "Incidents", seen["others"])
+
+
+def _subject(seen: dict[str, Any]) -> None:
+    """What is known of the node or the job that was asked about, before the incident that explains it."""
+    asked = seen.get("asked") or {}
+    if node := seen.get("node"):
+        if seen["incident"] is None:
+            describe(node)
+            say("No incident names this node.")
+        else:
+            say(f"{shown(node['node'])} is {shown(node['state'])}{drained_by(node)}.")
+    elif asked.get("kind") == "node":
+        say(f"Slurm has no node {shown(asked['name'])} any more.")
+    if seen.get("attempts"):
+        story(seen["attempts"])
+        if seen["incident"] is None:
+            say("No incident names this job: nothing of it was judged a failure.")
+
+
+def _incident(seen: dict[str, Any]) -> None:
+    row, verdict, plan = seen["incident"], seen["verdict"], seen["plan"]
+    ended = f"; {shown(row['outcome'])}" if row["outcome"] else ""
+    say(f"Incident {shown(row['id'])}, {when(row['opened_at'])}: {state_words(row)}{ended}")
+    if row["job"] is not None:
+        say(f"Job {row['job']} attempt {shown(row['attempt'])} of {shown(row['user'])}")
+    if verdict is not None:
+        _verdict(verdict)
+    if plan is not None:
+        _plan(plan)
+    if seen["steps"]:
+        columns = ("began", "step", "target", "result", "reason")
+        steps = [
+            (_at(s["intended_at"]), s["kind"], s["node"] or s["job"], s["result"] or "not known", s["reason"])
+            for s in seen["steps"]
+        ]
+        table(f"Done ({_zone(seen['steps'][0]['intended_at'])})", columns, steps, whole=("began", "step", "result"))
+    _kept(seen["evidence"])
+
+
+def _at(time: Any) -> str:
+    """A time of the day to a hundredth of a second, in the zone of the terminal."""
+    from datetime import datetime
+
+    return f"{datetime.fromisoformat(time).astimezone():%H:%M:%S.%f}"[:11]
+
+
+def _zone(time: Any) -> str:
+    return clock(time).rpartition(" ")[2]
+
+
+def _kept(evidence: list[dict[str, Any]]) -> None:
+    """Where the nodes keep what explains the job's end: dumps, error files, ends of logs, kernel lines."""
+    kept = [item["where"] for item in evidence if item["kind"] == Kind.BUNDLE and item["source"] == Source.AGENT]
+    for where in kept[:KEPT]:
+        echo(f"Kept on {shown(where['node'])}: {shown(where['path'])}")
+    if len(kept) > KEPT:
+        echo(f"... and on {len(kept) - KEPT} more nodes (--json names them all)")
+
+
+def _verdict(verdict: dict[str, Any]) -> None:
+    say(f"Verdict: {shown(verdict['cause'])} ({shown(verdict['scope'])}), {verdict['confidence']:.0%} sure")
+    say(f"At fault: {_AT_FAULT.get(verdict['scope'], 'not known')}")
+    culprits = culprit_words(verdict["culprits"])
+    if culprits:
+        say(f"Culprits: {culprits}")
+    if verdict.get("onset_step") is not None:
+        say(f"Numbers went bad at step {verdict['onset_step']}: the restart begins before it")
+    if verdict["suspect"]:
+        say(f"Suspect, excluded and not drained: {shown(verdict['suspect'])}")
+    others = ", ".join(
+        f"{shown(a['cause'])} {a['confidence']:.0%}"
+        for a in verdict["alternatives"][:3]
+        if a["confidence"] >= LEAST_SHOWN
+    )
+    if others:
+        say(f"Else: {others}")
+    if verdict["advice"]:
+        say(f"Advice: {shown(verdict['advice'])}")
+    for title, key in (("What decided", "grounds"), ("What spoke against", "against")):
+        if grounds := verdict[key][:12]:
+            zone = _zone(grounds[0]["evidence"]["at"])
+            columns = ("at", "source", "where", "weight", "text")
+            table(
+                f"{title} ({zone})", columns, map(_ground, grounds), wide=("source",), whole=("at", "source", "weight")
+            )
+    for sentence in verdict["would_change"]:
+        say(f"Would change it: {shown(sentence)}")
+
+
+def culprit_words(culprits: Mapping[str, Any]) -> str:
+    """Nodes, GPUs and ranks at fault."""
+    ranks = shown([str(rank) for rank in culprits.get("ranks") or ()]).strip("[]")
+    named = [f"{kind} {shown(culprits[kind])}" for kind in ("nodes", "gpus") if culprits.get(kind)]
+    return "; ".join([*named, *([f"ranks {ranks}"] if culprits.get("ranks") else [])])
+
+
+def _ground(ground: dict[str, Any]) -> tuple[object, ...]:
+    item = ground["evidence"]
+    where = item["where"]
+    place = where["node"] or (f"rank {where['rank']}" if where["rank"] is not None else None)
+    if where["gpu"] is not None:
+        place = f"{place or ''}:{where['gpu']}"
+    text = shown(item["text"] or item["kind"])
+    note = f" ({shown(ground['note'])})" if ground["note"] else ""
+    return _at(item["at"]), item["source"], place, f"{ground['weight']:+.1f}", text[:200] + note
+
+
+def _plan(plan: dict[str, Any]) -> None:
+    if plan["refusal"]:
+        say(f"Refused ({shown(plan['refusal'])}): {shown(plan['explanation'])}")
+    elif plan["explanation"]:
+        say(f"Plan: {shown(plan['explanation'])}")
+    for wait in plan.get("waits", ()):
+        what = f"{shown(', '.join(wait['what']))} " if wait["what"] else ""
+        say(f"Waits ({shown(wait['kind'])}) since {when(wait['since'])}: {what}{shown(wait['explanation'])}")
+    if plan["observe_only"] and plan["steps"]:
+        would = ", ".join(f"{shown(s['kind'])} {shown(s['node'] or s['job'])}" for s in plan["steps"])
+        say(f"Would have done: {would}")

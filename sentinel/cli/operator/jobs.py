@@ -1,0 +1,244 @@
+"""``sentinel jobs`` and ``lost``: each job's attempts, steps gained, and what failures cost in GPU-hours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.operator.arguments import JOB, asked_filters, filter_options, filter_words
+from sentinel.cli.operator.daemon_client import config_option, view
+from sentinel.cli.operator.incident_table import incident_table
+from sentinel.cli.operator.output import (
+    clock,
+    counted,
+    echo,
+    json_option,
+    paged,
+    print_json,
+    say,
+    shown,
+    span,
+    styled_state,
+    table,
+    when,
+)
+from sentinel.errors import UserError
+
+_SHOWN = 30  # rows of `lost`; --all shows the rest
+LOST_COLUMNS = ("lost gpu h", "failures", "redone steps", "redone gpu h", "down gpu h", "not known", "causes")
+
+
+@click.command()
+@click.argument("number", type=JOB, required=False, metavar="[JOB]")
+@filter_options
+@config_option
+@json_option
+@paged
+def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> None:
+    """Jobs: attempts, steps gained, time lost. With a job's id, its story: the attempts side by side.
+
+    With --json, one object for each attempt.
+
+    \b
+    Examples:
+      sentinel jobs
+      sentinel jobs 1234
+      sentinel jobs --user ada --since 7d
+    """
+    if number is not None:
+        filters["job"] = number
+    chosen = asked_filters(**filters)
+    seen = view(config, "jobs", **chosen)
+    attempts = seen["attempts"]
+    if number is not None and not attempts:
+        raise UserError(
+            f"nothing is known of job {number}", fix="squeue and sacct may know it; sentinel jobs lists others"
+        )
+    if as_json:
+        print_json(attempts)
+        return
+    if number is not None:
+        story(attempts, seen.get("incidents", ()))
+    elif not attempts:
+        echo(f"No job{filter_words(chosen) or ' in the last 30 days'}.")
+    else:
+        _listing(attempts)
+
+
+def _listing(attempts: Iterable[dict[str, Any]]) -> None:
+    by_job: dict[int, list[dict[str, Any]]] = {}
+    for row in attempts:
+        by_job.setdefault(row["job"], []).append(row)
+    columns = (
+        "job",
+        "state",
+        "attempts",
+        "last step",
+        "lost gpu h",
+        "user",
+        "name",
+        "nodes",
+        "started",
+        "steps gained",
+    )
+    table(
+        "",
+        columns,
+        [_job_row(rows) for rows in by_job.values()],
+        wide=("attempts", "lost gpu h", "user", "name", "nodes", "started", "steps gained"),
+        whole=("job", "state", "attempts", "last step", "lost gpu h", "user", "started", "steps gained"),
+    )
+
+
+def _job_row(rows: list[dict[str, Any]]) -> tuple[object, ...]:
+    newest = rows[-1]
+    return (
+        newest["job"],
+        styled_state(newest["state"]),
+        len(rows),
+        newest["last_step"],
+        lost_words(rows),
+        newest["user"],
+        newest["name"],
+        newest["nodes"],
+        when(newest["started_at"]),
+        net_steps(rows),
+    )
+
+
+def net_steps(rows: list[dict[str, Any]]) -> int | None:
+    """Steps that the job has gained over all its attempts: those made twice count once."""
+    firsts = [row["first_step"] for row in rows if row["first_step"] is not None]
+    lasts = [row["last_step"] for row in rows if row["last_step"] is not None]
+    return max(lasts) - min(firsts) + 1 if firsts and lasts else None
+
+
+def lost_words(rows: list[dict[str, Any]]) -> str | None:
+    """GPU-hours that failures of these attempts cost; ``+ ?`` where a part is not known."""
+    failed = [row for row in rows if row.get("incident")]
+    known = [row["lost_gpu_h"] for row in failed if row["lost_gpu_h"] is not None]
+    if not failed:
+        return None
+    if not known:
+        return "not known"
+    return hours(sum(known)) + ("" if len(known) == len(failed) else " + ?")
+
+
+def hours(number: float) -> str:
+    """GPU-hours, short."""
+    return f"{number:.0f}" if number >= 99.5 else f"{number:.1f}" if number >= 0.95 else f"{number:.2g}"
+
+
+def story(attempts: list[dict[str, Any]], incidents: Iterable[dict[str, Any]] = ()) -> None:
+    """One job: who, what it gained and lost, its attempts side by side, its incidents."""
+    newest = attempts[-1]
+    say(f"Job {newest['job']} {shown(newest['name'])} of {shown(newest['user'])} in {shown(newest['partition'])}: "
+        f"{shown(newest['state'])}")  # fmt: skip
+    gained, lost = net_steps(attempts), lost_words(attempts)
+    words = [counted(len(attempts), "attempt"), f"{shown(gained)} steps gained"]
+    words += [f"{lost} GPU-hours lost"] if lost is not None else []
+    say("; ".join(words), "  ")
+    if newest.get("save_interval_s") or newest.get("interval_reason"):
+        should = newest.get("recommended_interval_s")
+        often = f"every {span(newest['save_interval_s'])}" if newest.get("save_interval_s") else "not known how often"
+        say(f"Saves {often}; should every {span(should)}. {shown(newest.get('interval_reason'))}", "  ")
+    if newest.get("read_back_bytes"):
+        say(f"Its saves were read once: {_read_once(newest)}", "  ")
+    columns = (
+        "attempt",
+        "state",
+        "started",
+        "ended",
+        "nodes",
+        "first step",
+        "last step",
+        "redone steps",
+        "down",
+        "cause",
+    )
+    table(
+        "Attempts",
+        columns,
+        [_attempt_row(row) for row in attempts],
+        wide=("ended", "nodes", "first step", "redone steps", "down", "cause"),
+        whole=("attempt", "state", "started", "ended", "first step", "last step", "redone steps", "down", "cause"),
+    )
+    rows = list(incidents)
+    if rows:
+        incident_table("Incidents", rows)
+
+
+def _read_once(row: dict[str, Any]) -> str:
+    """What the manifests of a running job's saves cost: bytes, seconds, share of its time."""
+    share = row.get("read_back_fraction")
+    part = "" if share is None else f", {share:.1%} of the time"
+    return f"{row['read_back_bytes'] / 1e9:.1f} GB in {row['read_back_s']:.0f} s{part}"
+
+
+def _attempt_row(row: dict[str, Any]) -> tuple[object, ...]:
+    down = row.get("down_s")
+    return (
+        row["attempt"],
+        styled_state(row["state"]),
+        clock(row["started_at"]),
+        clock(row["ended_at"]),
+        row["nodes"],
+        row["first_step"],
+        row["last_step"],
+        row.get("redone_steps"),
+        span(down) if down is not None else None,
+        row.get("cause"),
+    )
+
+
+@click.command()
+@click.option("--by", type=click.Choice(["job", "user", "node", "cause"]), default="job", show_default=True)
+@click.option("--all", "whole", is_flag=True, help=f"All rows, not the first {_SHOWN}.")
+@filter_options
+@config_option
+@json_option
+@paged
+def lost(by: str, whole: bool, config: Path, as_json: bool, **filters: Any) -> None:
+    """GPU-hours lost to failures, and to what: steps made twice, and time without steps. Without --since, of 30 days.
+
+    A node counts with all its GPUs. What is not known (no step printed, the job did not go on) adds nothing and is
+    counted beside.
+
+    \b
+    Examples:
+      sentinel lost --since 7d
+      sentinel lost --by cause --since 30d
+      sentinel lost --by job --user ada --json
+    """
+    chosen = asked_filters(**filters)
+    seen = view(config, "lost", by=by, **chosen)
+    if as_json:
+        print_json(seen["rows"])
+        return
+    words = filter_words(chosen) or f" since {clock(seen['since'])}"
+    if not seen["rows"]:
+        echo(f"No job failed{words}.")
+        return
+    unknown = f" + what is not known of {seen['not_known']}" if seen["not_known"] else ""
+    say(f"{hours(seen['lost_gpu_h'])} GPU-hours lost by {counted(seen['failures'], 'failure')}{words}{unknown}")
+    rows = seen["rows"] if whole else seen["rows"][:_SHOWN]
+    first = ("job", "name", "user") if by == "job" else (by,)
+    table(
+        "",
+        (*first, *LOST_COLUMNS),
+        [_lost_row(first, row) for row in rows],
+        wide=("name", "user", "redone steps", "redone gpu h", "down gpu h", "not known"),
+        whole=(*first, *LOST_COLUMNS[:-1]),
+        cut=("causes",),
+    )
+    if (more := len(seen["rows"]) - len(rows)) > 0:
+        echo(f"... and {more} more (--all shows them)")
+
+
+def _lost_row(first: tuple[str, ...], row: dict[str, Any]) -> tuple[object, ...]:
+    causes = ", ".join(f"{count} {cause}" for cause, count in row["causes"].items())
+    sums = (hours(row["lost_gpu_h"]), row["failures"], row["redone_steps"], hours(row["redone_gpu_h"]))
+    return (*(row[name] for name in first), *sums, hours(row["down_gpu_h"]), row["not_known"] or None, causes)

@@ -1,0 +1,279 @@
+"""How commands print: tables that fit the terminal, sentences, times, JSON. Cell texts are data, never markup.
+
+A pipe or a file gets every column and no broken line; a terminal gets what fits, and a narrow one a block for each row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+
+from sentinel.adapters.slurm.hostlist import fold
+
+BETWEEN = 2  # characters between two columns
+LEAST_CUT = 12  # a column that is cut keeps so many characters
+LEAST_WRAPPED = 14  # a column whose cells are broken is not made narrower than this
+LEAST_SENTENCE = 30  # a sentence is not broken before this many characters
+UNLIMITED = 100_000  # characters of a line that goes into a pipe or a file
+MOST_NAMES = 72  # characters of a folded list in a cell; the rest is counted
+DAY_S = 86400.0
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for machines.")(command)
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """As ``click.echo``, in the terminal's own encoding: where that is ASCII, click writes UTF-8 all the same."""
+    click.echo(text, file=sys.stderr if err else sys.stdout)
+
+
+def print_json(rows: Iterable[object]) -> None:
+    for row in rows:
+        echo(json.dumps(row, sort_keys=False))
+
+
+def line_width() -> int:
+    """Characters of a line: the terminal's; ``$COLUMNS`` where it is set; no limit in a pipe or a file."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return shutil.get_terminal_size().columns if on_terminal() else UNLIMITED
+
+
+def on_terminal() -> bool:
+    return _PAGED[-1] if _PAGED else sys.stdout.isatty()
+
+
+# --- tables --------------------------------------------------------------------------------------------------------------
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    wide: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    cut: Sequence[str] = (),
+) -> None:
+    """Print a table that fits the line; where even its narrow form does not fit, a block of lines for each row.
+
+    Args:
+        wide: columns that are left out where the line has no room for them, the last one first.
+        whole: columns whose cells are not broken.
+        cut: columns, at most one, whose cells are one line, cut where the line ends.
+    """
+    from rich.text import Text
+
+    cells = [[cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row] for row in rows]
+    natural = [max([len(name), *(row[n].cell_len for row in cells)]) for n, name in enumerate(columns)]
+
+    def least(n: int) -> int:
+        if columns[n] in cut:
+            return min(natural[n], LEAST_CUT)
+        return natural[n] if columns[n] in whole else min(natural[n], LEAST_WRAPPED)
+
+    room = line_width()
+    kept = list(range(len(columns)))
+    for name in reversed(wide):
+        if _sum(kept, least) > room:
+            kept.remove(columns.index(name))
+    if title:
+        echo()
+        echo(_styled(title, "bold"))
+    if _sum(kept, least) > room:
+        _blocks(columns, cells)
+        return
+    for n in (n for n in kept if columns[n] in cut):
+        others = _sum([k for k in kept if k != n], lambda k: natural[k] if columns[k] in whole else least(k))
+        for row in cells:
+            row[n].truncate(max(LEAST_CUT, room - others - BETWEEN), overflow="ellipsis")
+    _grid([columns[n] for n in kept], [[row[n] for n in kept] for row in cells], whole, room)
+
+
+def _sum(kept: Sequence[int], size: Callable[[int], int]) -> int:
+    return sum(size(n) for n in kept) + BETWEEN * (len(kept) - 1)
+
+
+def _grid(columns: Sequence[str], cells: Sequence[Sequence[Any]], whole: Sequence[str], room: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, BETWEEN, 0, 0), header_style="bold", collapse_padding=False)
+    for name in columns:
+        made.add_column(name, overflow="fold", no_wrap=name in whole)
+    for row in cells:
+        made.add_row(*row)
+    console = Console(highlight=False, width=room, force_terminal=on_terminal(), no_color=_no_colour())
+    with console.capture() as captured:
+        console.print(made)
+    for line in captured.get().splitlines():
+        echo(line.rstrip())
+
+
+def _blocks(columns: Sequence[str], cells: Sequence[Sequence[Any]]) -> None:
+    """Each row as its first cell and, indented, a line for each other cell that says something."""
+    names = max(len(name) for name in columns[1:])
+    for row in cells:
+        echo(f"{columns[0]} {row[0].plain}" if columns[0] else row[0].plain)
+        for name, cell in zip(columns[1:], row[1:], strict=True):
+            if cell.plain not in ("-", ""):
+                say(f"{name:{names}}  {cell.plain}", "  ", hanging=2)
+
+
+def _no_colour() -> bool:
+    return bool(os.environ.get("NO_COLOR"))
+
+
+def _styled(text: str, style: str) -> str:
+    harmless = shown(text)
+    plain = not on_terminal() or _no_colour() or os.environ.get("TERM") == "dumb"
+    return harmless if plain else click.style(harmless, **{style: True})
+
+
+def styled_state(state: object) -> Any:
+    """A node's or incident's state in its colour, and always in its word."""
+    from rich.text import Text
+
+    colours = {
+        "idle": "green", "allocated": "green", "mixed": "green", "heard": "green", "closed": "green",
+        "drained": "yellow", "draining": "yellow", "held": "yellow", "watching": "cyan", "open": "red",
+        "waiting": "yellow", "down": "red", "unreachable": "red", "silent": "yellow", "not responding": "red",
+    }  # fmt: skip
+    return Text(shown(state), style=colours.get(str(state), ""))
+
+
+# --- sentences and values ----------------------------------------------------------------------------------------------
+
+
+def say(text: str, indent: str = "", *, hanging: int = 4) -> None:
+    """A sentence, broken between words where the line ends; what follows is indented by ``hanging`` more."""
+    wrapped = textwrap.wrap(
+        text,
+        max(LEAST_SENTENCE, line_width()),
+        initial_indent=indent,
+        subsequent_indent=f"{indent}{' ' * hanging}",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    echo("\n".join(wrapped) or indent)
+
+
+def shown(value: object) -> str:
+    """A value for a person: ``-`` for not known; control characters made harmless."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    if isinstance(value, (list, tuple)):
+        return folded([str(item) for item in value]) or "-"
+    return "".join(ch if ch.isprintable() else "·" for ch in str(value))
+
+
+def folded(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Names as Slurm folds them; a list longer than ``most`` characters is cut, and says how many names it has."""
+    text = shown(fold(names)) if names else ""
+    if len(text) <= most:
+        return text
+    return f"{text[:most].rpartition(',')[0] or text[:most]},... ({len(names)} in all)"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def ago(value: object, now: datetime | None = None) -> str:
+    """Time since an ISO time, in words short enough for a table."""
+    if not isinstance(value, str):
+        return "-"
+    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(value)).total_seconds()
+    return f"{span(max(0.0, seconds))} ago"
+
+
+def span(seconds: object) -> str:
+    """A length of time in one unit; ``-`` for not known."""
+    if not isinstance(seconds, (int, float)):
+        return "-"
+    for size, unit in ((DAY_S, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def clock(value: object, now: datetime | None = None) -> str:
+    """An ISO time as the clock on the wall shows it, with its zone; with the date unless it is within a day."""
+    if not isinstance(value, str):
+        return "-"
+    at = datetime.fromisoformat(value).astimezone()
+    old = abs(((now or datetime.now(UTC)) - at).total_seconds()) >= DAY_S
+    return f"{at:%Y-%m-%d %H:%M %Z}" if old else f"{at:%H:%M:%S %Z}"
+
+
+def when(value: object, now: datetime | None = None) -> str:
+    """The clock's time and, beside it, how long ago that was."""
+    return f"{clock(value, now)} ({ago(value, now)})" if isinstance(value, str) else "-"
+
+
+def drawable(character: str, plain: str) -> str:
+    """``character`` where the output's encoding has it, else ``plain``."""
+    try:
+        character.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return plain
+    return character
+
+
+# --- pager -----------------------------------------------------------------------------------------------------------------
+
+_PAGED: list[bool] = []  # whether the output that is being collected is for a terminal
+
+
+@contextlib.contextmanager
+def collected(*, terminal: bool) -> Iterator[io.StringIO]:
+    """Collect what is printed within; it is made as for a terminal, or not."""
+    _PAGED.append(terminal)
+    buffer = _Buffer()
+    buffer.encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        with contextlib.redirect_stdout(buffer):
+            yield buffer
+    finally:
+        _PAGED.pop()
+
+
+class _Buffer(io.StringIO):
+    encoding = "utf-8"
+
+
+def paged(command: F) -> F:
+    """Show a command's output with ``$PAGER`` where it is longer than the terminal (``PAGER=cat`` shows it at once)."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> Any:
+        if options.get("as_json") or not sys.stdout.isatty():
+            return command(*arguments, **options)
+        with collected(terminal=True) as buffer:
+            result = command(*arguments, **options)
+        text = buffer.getvalue()
+        if text.count("\n") < shutil.get_terminal_size().lines:
+            sys.stdout.write(text)
+            return result
+        os.environ.setdefault("LESS", "-FRX")
+        click.echo_via_pager(text, color=not _no_colour())
+        return result
+
+    return run  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""``sentinel plan``: how often to save, how fast the storage, how many spares."""

@@ -1,0 +1,84 @@
+"""The rows of ``[[conviction]]``, read strictly: a key is honoured or refused with file, line and fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sentinel.config.convictions import CONDITIONS, RECOVERY_ACTIONS, Conviction, Drain, Key, Remedy
+from sentinel.config.rules_document import Document
+from sentinel.errors import FileError
+
+_SUBJECTS = ("xid", "dcgm", "dcgm_severity", "recovery_action", "condition")
+_KEYS = (*_SUBJECTS, "drain", "remedy", "source")
+_NUMBERS = {"xid": (1, 999), "dcgm": (0, 9999), "dcgm_severity": (0, 99)}
+_NAMES = {"recovery_action": frozenset(RECOVERY_ACTIONS), "condition": CONDITIONS}
+
+
+def read_convictions(document: Document, rows: dict[Key, Conviction], *, override: bool) -> None:
+    """Add the rows of one file.
+
+    Raises:
+        FileError: a row is refused, or two rows of the shipped files are about the same thing.
+    """
+    for index, table in enumerate(document.tables("conviction")):
+
+        def bad(key: str, message: str, fix: str, index: int = index) -> FileError:
+            return document.error("conviction", index, key, message, fix)
+
+        for key, row in _rows(table, bad):
+            if key in rows and not override:
+                raise bad(key[0], f"{key[1]} is listed twice", "one row for each")
+            rows[key] = row
+
+
+def _rows(table: Mapping[str, Any], bad: Callable[[str, str, str], FileError]) -> Iterator[tuple[Key, Conviction]]:
+    """Rows of one ``[[conviction]]``; ``bad`` makes the error for a key, what is wrong with it, and the fix.
+
+    Raises:
+        FileError: an unknown key, an unknown name, no source, or a drain for what is no fault.
+    """
+    for key in table:
+        if key not in _KEYS:
+            raise bad(key, "unknown key", f"use one of: {', '.join(_KEYS)}")
+    subjects = [key for key in _SUBJECTS if key in table]
+    if len(subjects) != 1:
+        raise bad(
+            subjects[1] if subjects else "drain", "a row is about one thing", f"give one of: {', '.join(_SUBJECTS)}"
+        )
+    (subject,) = subjects
+    drain = _word(Drain, table, "drain", bad)
+    source = table.get("source")
+    if not isinstance(source, str) or not source.strip():
+        raise bad("source", "missing", "say on whose word: a document, a measurement, a decision of this site")
+    is_diagnostic = subject in ("dcgm", "dcgm_severity")
+    if is_diagnostic != ("remedy" in table):
+        what = "missing" if is_diagnostic else f"has no meaning for {subject}"
+        raise bad("remedy", what, "rows about dcgm and dcgm_severity have one, no others")
+    remedy = _word(Remedy, table, "remedy", bad) if is_diagnostic else Remedy.UNCLEAR
+    if is_diagnostic and drain is not Drain.NO and not remedy.is_fault:
+        raise bad(
+            "drain", f"{remedy} is no fault of a GPU and convicts nobody", 'write drain = "no", or another remedy'
+        )
+    given = table[subject]
+    for item in given if isinstance(given, list) and given else [given]:
+        yield (subject, _subject(subject, item, bad)), Conviction(drain, source.strip(), remedy)
+
+
+def _subject(subject: str, item: object, bad: Callable[[str, str, str], FileError]) -> int | str:
+    if subject in _NUMBERS:
+        least, most = _NUMBERS[subject]
+        if isinstance(item, bool) or not isinstance(item, int) or not least <= item <= most:
+            raise bad(subject, f"not a number from {least} to {most}: {item!r:.40}", "a number, or a list of them")
+        return item
+    if not isinstance(item, str) or item not in _NAMES[subject]:
+        raise bad(subject, f"not known: {item!r:.40}", f"use one of: {', '.join(sorted(_NAMES[subject]))}")
+    return item
+
+
+def _word(kind: type[Any], table: Mapping[str, Any], key: str, bad: Callable[[str, str, str], FileError]) -> Any:
+    try:
+        return kind(table.get(key))
+    except ValueError:
+        words = ", ".join(item.value for item in kind)
+        raise bad(key, f"{table.get(key)!r:.40} is none of: {words}", "write one of these words in quotes") from None

@@ -1,0 +1,57 @@
+"""One file of rules as TOML that knows at which line each table and key stands, so that errors can name it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from sentinel.errors import FileError
+
+_TABLES = frozenset(["rule", "xid", "cause", "conviction", "judgement", "nvlink5"])
+
+
+class Document:
+    """One TOML text that knows at which line each table and key stands."""
+
+    def __init__(self, name: str, text: str, *, trying: bool = True) -> None:
+        self.name = name
+        self.trying = trying  # whether patterns are compiled and held to their examples
+        self.lines = text.splitlines()
+        try:
+            self.data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            at = re.search(r"line (\d+)", str(error))
+            raise FileError(
+                name, f"not TOML: {error}", line=int(at[1]) if at else None, fix="correct the syntax at this line"
+            ) from error
+        for key in self.data:
+            if key not in _TABLES:
+                raise FileError(
+                    name, "unknown table", line=self._find(0, key), key=key,
+                    fix="use [[rule]], [[xid]], [[cause]], [[conviction]], [judgement] or nvlink5",
+                )  # fmt: skip
+
+    def tables(self, kind: str) -> list[dict[str, Any]]:
+        value = self.data.get(kind, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise FileError(self.name, f"write [[{kind}]], not [{kind}]", key=kind, fix="use double brackets")
+        return value
+
+    def error(self, kind: str, index: int, key: str, message: str, fix: str = "") -> FileError:
+        starts = [i for i, line in enumerate(self.lines) if line.strip() == f"[[{kind}]]"]
+        start = starts[index] if index < len(starts) else 0
+        return FileError(self.name, message, line=self._find(start, key), key=key, fix=fix or "see rules/README.md")
+
+    def header(self, kind: str, index: int) -> int | None:
+        starts = [i for i, line in enumerate(self.lines) if line.strip() == f"[[{kind}]]"]
+        return starts[index] + 1 if index < len(starts) else None
+
+    def _find(self, start: int, key: str) -> int:
+        for i in range(start, len(self.lines)):
+            line = self.lines[i].strip()
+            if re.match(rf"\[*\"?{re.escape(key)}\"?\]*\s*(=|$)", line):
+                return i + 1
+            if i > start and line.startswith("[["):
+                break
+        return start + 1

@@ -1,0 +1,81 @@
+"""Where the rules lie: inside the installed package, in a checkout, and in a folder of the site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentinel.config.convictions import Conviction, Convictions, Key
+from sentinel.config.convictions_toml import read_convictions
+from sentinel.config.rules import Rules
+from sentinel.config.rules_document import Document
+from sentinel.config.rules_toml import parse_rules
+from sentinel.errors import FileError
+
+SITE_FOLDER = Path("/etc/sentinel/rules.d")
+
+
+def rules_folder() -> Path:
+    """The rules that came with this Sentinel: ``sentinel/_data/rules`` when installed, ``rules/`` in a checkout.
+
+    Raises:
+        FileError: neither is there.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "_data" / "rules", package.parent / "rules"):
+        if any(folder.glob("*.toml")):
+            return folder
+    raise FileError(package / "_data" / "rules", "no rules found", fix="install the package again")
+
+
+def load_rules(paths: Sequence[Path] | None = None, *, site: Path | None = None, try_shipped: bool = False) -> Rules:
+    """The shipped rules (or those in ``paths``: files or folders), then the site's, which override by id.
+
+    Patterns and examples of the site's are always tried. Those of the shipped rules were, by the tests of this version;
+    ``sentinel rules test`` tries them again.
+
+    Raises:
+        FileError: a file cannot be read, or its content is refused; names file, line and key.
+    """
+    shipped = _files(paths if paths is not None else [rules_folder()])
+    extra = [_read(path) for path in _site_files(site)]
+    try_first = try_shipped or paths is not None
+    return parse_rules([_read(path) for path in shipped], site=extra, try_first=try_first)
+
+
+def load_convictions(site: Path | None = None) -> Convictions:
+    """What convicts alone, by the same files: for hooks, which have no time for a thousand patterns.
+
+    Raises:
+        FileError: a file cannot be read, or one of its rows is refused; names file, line and key.
+    """
+    rows: dict[Key, Conviction] = {}
+    read_convictions(Document(*_read(rules_folder() / "convictions.toml")), rows, override=False)
+    for path in _site_files(site):
+        read_convictions(Document(*_read(path)), rows, override=True)
+    return Convictions(rows)
+
+
+def _site_files(site: Path | None) -> list[Path]:
+    if site is not None:
+        return _files([site])
+    return _files([SITE_FOLDER]) if SITE_FOLDER.is_dir() else []
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            files.extend(sorted(path.glob("*.toml")))
+        elif path.exists():
+            files.append(path)
+        else:
+            raise FileError(path, "no such file or folder", fix="give a rules file or a folder of them")
+    return files
+
+
+def _read(path: Path) -> tuple[str, str]:
+    try:
+        return str(path), path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(path, f"cannot be read: {error}", fix="check the file's rights and encoding") from error

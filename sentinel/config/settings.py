@@ -1,0 +1,332 @@
+"""Settings: one TOML file for the daemon, one for each agent, parsed strictly.
+
+Every setting is a field here, with its unit, default and reason; ``sentinel config show`` prints this table. An unknown
+key, a wrong type or an absurd value is an error that names file, line, key and the fix (``sentinel.config.settings_toml``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sentinel.config.settings_toml import described, load, section, setting
+
+__all__ = ["described", "load", "section", "setting"]  # with the records below: one place to import settings from
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    bin: str = setting("", "folder of Slurm's commands; empty: from PATH")
+    conf: str = setting("", "slurm.conf to use; empty: Slurm's own default")
+    deadline_s: float = setting(
+        10.0, "a healthy slurmctld answers in under a second; longer is *not known*", unit="s", least=0.1
+    )
+    reconcile_s: float = setting(
+        20.0, "events bring news; this catches what they missed, with three requests a period", unit="s", least=1.0
+    )
+    blind_s: float = setting(
+        60.0,
+        "people are told when Slurm cannot be read for this long; a slurmctld restarts in less",
+        unit="s",
+        least=1.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    listen: str = setting("0.0.0.0:9478", "address and port for agents, hooks and the command line")
+    url: str = setting("http://127.0.0.1:9478", "how agents, hooks and the command line reach the daemon")
+    state: str = setting("/var/lib/sentinel", "folder of the store")
+    database: str = setting("", "SQLAlchemy URL; empty: SQLite in the state folder")
+    resume: str = setting("", "folder on the shared file system that TaskProlog reads resume points from", unit="path")
+    munge_socket: str = setting("", "munged's socket; empty: munge's default")
+    events: str = setting(
+        "",
+        "folder in which the controller's hook leaves its news (SENTINEL_EVENTS), of SlurmUser, closed to others; empty: "
+        "only over HTTP, with a process for each job",
+        unit="path",
+    )
+    trusted_uids: list[int] = setting([], "uids besides root and our own that may speak for nodes")
+    operators: list[int | str] = setting(
+        [], 'who besides root and our own account may change state: uids, accounts ("ada"), groups ("%hpc-ops")'
+    )
+    node_addresses: str = setting(
+        "refuse",
+        "refuse or log a node's request that comes neither from its NodeAddr in Slurm nor from where its name resolves to; "
+        "log: agents reach the daemon over another network",
+        words=("refuse", "log"),
+    )
+    request_bytes: int = setting(4 << 20, "largest request that is read", unit="bytes", least=4096)
+    connections: int = setting(
+        16384,
+        "open at once, and never more than the process may have files less 512; an agent has four",
+        least=16,
+    )
+    waiting_connections: int = setting(
+        1024, "of these, that have not proved to come from a node or an operator and ask nothing", least=8
+    )
+    waiting_per_address: int = setting(
+        256, "of these, from one address: the longest waiting one is closed for a new one", least=4
+    )
+    header_s: float = setting(5.0, "from opening a connection to the end of its first header", unit="s", least=0.1)
+    body_s: float = setting(
+        15.0, "to read a request's body, and to hand over its answer: 4 MB at 300 kB/s", unit="s", least=0.1
+    )
+    idle_s: float = setting(
+        60.0, "a connection without a request is closed; agents send one every 2 s", unit="s", least=1
+    )
+    heartbeat_lost_s: float = setting(
+        6.0,
+        "three missed heartbeats of 2 s; then slurmd's port is asked, since silence is no proof",
+        unit="s",
+        least=0.5,
+    )
+    probe_s: float = setting(1.0, "deadline of one connection attempt to slurmd's port", unit="s", least=0.05)
+    probe_attempts: int = setting(
+        3, "refused or silent this often in a row before a node counts as unreachable", least=1
+    )
+    retention_days: float = setting(400.0, "a year of history and a month more", unit="days", least=1)
+    store_bytes: int = setting(
+        8 << 30,
+        "what the store may take; beyond it the oldest goes first, whatever its age",
+        unit="bytes",
+        least=1 << 20,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    rules: str = setting("", "folder of the site's own rules; the same id overrides a shipped one", unit="path")
+    settle_s: float = setting(
+        0.3, "evidence of one failure comes in a burst; a verdict waits this long for the rest of it", unit="s", least=0
+    )
+    log_settle_s: float = setting(
+        2.0, "after a job ended, its log's last lines need this long to arrive", unit="s", least=0
+    )
+    act_confidence: float = setting(
+        0.5,
+        "below it the verdict is shown and nothing is drained; confidence is as often right as it says",
+        least=0.0,
+        most=1.0,
+    )
+    stall_floor_s: float = setting(
+        12.0,
+        "no job is called hung before this silence, however quick its steps, unless one of its tasks is stopped",
+        unit="s",
+        least=0.5,
+    )
+    stall_steps: float = setting(3.0, "silence longer than this many of the job's own steps", unit="steps", least=1)
+    stall_confirm: float = setting(
+        1.1,
+        "a silence in which nobody sees that the job only waits must last this many times what is usual",
+        unit="times",
+        least=1,
+    )
+    stall_startup_s: float = setting(
+        600.0, "after its first steps a job may still compile and warm up, but not longer than this", unit="s", least=1
+    )
+    view_share: float = setting(
+        0.1,
+        "this share of the nodes falling silent or coming back within view_window_s has one cause, which is rarely theirs: "
+        "silence of jobs is not judged then",
+        least=0.01,
+        most=1.0,
+    )
+    view_nodes: int = setting(3, "and at least so many: in a small cluster one node is a large share", least=2)
+    view_window_s: float = setting(
+        30.0,
+        "agents fall silent within a heartbeat's patience of each other, and come back within their backoff",
+        unit="s",
+        least=1,
+    )
+    view_settle_s: float = setting(
+        10.0,
+        "agents try again every 5 s at the latest: after so long without such a change their backlog is taken in, and "
+        "silence is judged again",
+        unit="s",
+        least=0,
+    )
+    view_gap_s: float = setting(
+        5.0,
+        "the daemon looks four times a second: one look that is so late means that it stood still itself",
+        unit="s",
+        least=1,
+    )
+    bad_prints: int = setting(
+        5, "a skipped step is one or two; so many printed losses in a row that are no numbers stay so", least=2
+    )
+    bad_numbers_s: float = setting(
+        600.0, "of a job that prints seldom, fewer are enough when they are this long apart", unit="s", least=1
+    )
+    group_s: float = setting(
+        120.0, "evidence about one job or node within this time belongs to one failure", unit="s", least=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Blast radius (promise 4)."""
+
+    drain_count: int = setting(8, "nodes of ours drained at once", unit="nodes", least=0)
+    drain_fraction: float = setting(0.1, "share of a partition drained by us at once", least=0.0, most=1.0)
+    drain_per_hour: int = setting(6, "drains in an hour", unit="nodes", least=0)
+    keep_healthy: int = setting(1, "usable nodes that must remain in each partition", unit="nodes", least=0)
+    breaker_nodes: int = setting(
+        5,
+        "this many nodes failing within breaker_window_s is the cluster's fault, not theirs: freeze and call",
+        least=2,
+    )
+    breaker_window_s: float = setting(60.0, "window of the breaker", unit="s", least=1)
+    restarts_without_progress: int = setting(
+        2, "the same cause this often without steps gained holds the job", unit="restarts", least=1
+    )
+    restarts_per_job: int = setting(50, "an upper bound whatever the progress", unit="restarts", least=0)
+    restarts_per_hour: int = setting(
+        100,
+        "restarts of all jobs in an hour; a lost node ends a few, a storm of failures is a person's matter",
+        least=0,
+    )
+    restarts_fraction: float = setting(
+        1.0, "or this share of the jobs that Slurm knows as begun: all of them may fall with one file system", least=0.0
+    )
+    silent_restarts_per_hour: int = setting(
+        6,
+        "of these, restarts whose only ground is that a running job is silent: a wrong one destroys work, and a hundred "
+        "jobs rarely hang this often",
+        least=0,
+    )
+    silent_restarts_fraction: float = setting(
+        0.05, "or this share of the running jobs: of 500 jobs, 25 in an hour", least=0.0, most=1.0
+    )
+    hung_jobs: int = setting(
+        3,
+        "this many jobs called hung within hung_window_s share one cause, which a restart of each does not mend (a network, "
+        "a file system, or we are deaf): none is stopped for it, people are called",
+        least=2,
+    )
+    hung_fraction: float = setting(
+        0.02, "or this share of the running jobs, where that is more: of 1,000 jobs, 20", least=0.0, most=1.0
+    )
+    hung_window_s: float = setting(
+        120.0, "window of hung_jobs; how soon a hang is called differs by this much between jobs", unit="s", least=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What may be carried out: "observe" judges and plans only, "act" does it (promise 7)."""
+
+    drain: str = setting("observe", "drain and down", words=("observe", "act"))
+    restart: str = setting("observe", "requeue, hold, resume point, release", words=("observe", "act"))
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    default: Mode = section(Mode)
+    partitions: dict[str, Mode] = setting({}, "by partition; what is not named follows the default")
+
+    def of(self, partitions: Sequence[str]) -> Mode:
+        """The mode of a node in these partitions, or of a job: the first of them that has one."""
+        return next((self.partitions[name] for name in partitions if name in self.partitions), self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    opt_in: bool = setting(True, 'restart only jobs whose comment says so: {"sentinel": {"restart": true}}')
+    checkpoint_level: str = setting(
+        "checksum",
+        "structural, checksum or content: proof a checkpoint needs before a restart",
+        words=("structural", "checksum", "content"),
+    )
+    inventory_s: float = setting(20.0, "deadline for nodes to list and check a job's checkpoints", unit="s", least=1)
+    storage_s: float = setting(
+        600.0,
+        "a frozen file system is waited for this long; then the job resumes as its script does",
+        unit="s",
+        least=1,
+    )
+    quarantine_s: float = setting(
+        60.0, "moving checkpoints aside is tried this long; the restart goes on without it", unit="s", least=1
+    )
+    pending_s: float = setting(
+        90.0, "Slurm's KillWait of 30 s, epilogs and reserve until the job is pending", unit="s", least=1
+    )
+    confirm_s: float = setting(600.0, "the restarted job must run and gain a step within this time", unit="s", least=1)
+    local_survives: bool = setting(
+        True, "node-local checkpoint folders outlive the job (no private tmpfs, no epilog that wipes them)"
+    )
+    bad_numbers: str = setting(
+        "tell",
+        "a running job whose numbers stay bad: tell its people, hold it, or restart it before the onset; a program's words "
+        "are no proof, and ending a job that might go on costs more than a message: a job's comment may say otherwise",
+        words=("tell", "hold", "restart"),
+    )
+    step_time_s: float = setting(10.0, "assumed when a job printed none", unit="s", least=0.001)
+    restore_bytes_per_s: float = setting(
+        2e9, "reading a global checkpoint, for the cost of choosing it", unit="bytes/s", least=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Alerts:
+    webhooks: list[str] = setting([], "URLs that get one JSON POST per incident")
+    deadline_s: float = setting(5.0, "one delivery attempt", unit="s", least=0.1)
+    attempts: int = setting(5, "delivery attempts with growing pauses", least=1)
+    within_s: float = setting(
+        5.0,
+        "people are told when the job is released or held, at the latest this long after the decision",
+        unit="s",
+        least=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """Diagnostics that the daemon orders on idle nodes; only in partitions whose drain mode is "act"."""
+
+    suspect_level: int = setting(2, "for a node under suspicion, as soon as it is idle; 0: none", least=0, most=4)
+    idle_level: int = setting(0, "for idle nodes in rotation; 0: none, since it takes their power", least=0, most=4)
+    idle_period_s: float = setting(7 * 86400.0, "a node that passed is left alone for this long", unit="s", least=60)
+    idle_fraction: float = setting(
+        0.1, "share of the idle nodes under test at once: the others must be there for work", least=0.0, most=1.0
+    )
+    idle_per_hour: int = setting(60, "orders of the rotation in an hour, whatever the share", unit="nodes", least=0)
+    settled_s: float = setting(120.0, "a node without work for this long is idle, not between jobs", unit="s", least=0)
+    retry_s: float = setting(1800.0, "pause after one that gave no answer or no pass", unit="s", least=1)
+    look_s: float = setting(15.0, "how often turns are given out; a snapshot is no fresher", unit="s", least=1)
+    deadline_s: list[float] = setting(
+        [120.0, 900.0, 3000.0, 9000.0], "deadline of level 1, 2, 3, 4: the agent's own, and room to stop it", unit="s"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """Signals of what many nodes share, as PromQL (rules/signals/prometheus.toml)."""
+
+    url: str = setting("", "where Prometheus answers; empty: it is not asked")
+    rules: str = setting("", "the site's own signals and counters; the same id overrides a shipped one", unit="path")
+    deadline_s: float = setting(
+        2.0, "one query; a verdict waits for it, and what is slower is *not known*", unit="s", least=0.1
+    )
+    every_s: float = setting(60.0, "asked this often while nothing fails", unit="s", least=5)
+    answer_bytes: int = setting(4 << 20, "longest answer that is read", unit="bytes", least=4096)
+    authorization_file: str = setting("", "a token, or the whole Authorization header, in one line", unit="path")
+    ca_file: str = setting("", "authority that signed its certificate; empty: the system's", unit="path")
+    certificate_file: str = setting("", "our certificate, where it asks for one", unit="path")
+    key_file: str = setting("", "its key, where that is a file of its own", unit="path")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The daemon's file (``sentinel.toml``)."""
+
+    cluster: str = setting("", "name of the cluster; empty: Slurm's ClusterName")
+    slurm: Slurm = section(Slurm)
+    daemon: Daemon = section(Daemon)
+    judgement: Judgement = section(Judgement)
+    limits: Limits = section(Limits)
+    modes: Modes = section(Modes)
+    recovery: Recovery = section(Recovery)
+    alerts: Alerts = section(Alerts)
+    prometheus: Prometheus = section(Prometheus)
+    diagnostics: Diagnostics = section(Diagnostics)

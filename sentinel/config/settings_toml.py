@@ -1,0 +1,203 @@
+"""Settings from TOML, parsed strictly: fields with unit, default, reason and bounds; errors name file, line, key and fix.
+
+Nothing is read at import. What the keys are is in ``sentinel.config.settings`` and ``sentinel.agent.settings``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import tomllib
+import types
+import typing
+from dataclasses import field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sentinel.errors import FileError
+from sentinel.planning import quantities
+from sentinel.planning.limits import PlanningError
+
+T = TypeVar("T")
+
+
+def setting(
+    default: Any,
+    reason: str,
+    *,
+    unit: str = "",
+    least: float | None = None,
+    most: float | None = None,
+    words: tuple[str, ...] = (),
+) -> Any:
+    """A field of a settings record: default, the reason for it, its unit and its bounds, or the words it may be."""
+    metadata = {"reason": reason, "unit": unit, "least": least, "most": most, "words": words}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def section(kind: type[T]) -> T:
+    """A field that is a section of its own."""
+    made: T = field(default_factory=kind)
+    return made
+
+
+def load(path: Path, kind: type[T]) -> T:
+    """Settings of ``kind`` from a TOML file.
+
+    Raises:
+        FileError: unreadable, not TOML, an unknown key, a wrong type, or a value out of bounds.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}", fix="name an existing file with --config") from error
+    except UnicodeDecodeError as error:
+        raise FileError(path, f"is not UTF-8 at byte {error.start}", fix="save it as UTF-8") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        raise FileError(
+            path, f"is not TOML: {error}", line=int(line[1]) if line else None, fix="see https://toml.io"
+        ) from error
+    return Reader(path, text).record(kind, values, "")
+
+
+class Reader:
+    """Builds settings records from parsed TOML and knows where in the file a key stands."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.lines = text.splitlines()
+
+    def line_of(self, key: str) -> int | None:
+        """Line of a dotted key, however it is written: under its section's header, dotted, or inside an inline table."""
+        parts = key.split(".")
+        for size in range(len(parts) - 1, -1, -1):
+            start = self._header(parts[:size]) if size else 0
+            if start is None:
+                continue
+            for end in range(len(parts), size, -1):
+                wanted = re.compile(r"^\s*" + _spelled(parts[size:end]) + r"\s*=")
+                for number, line in enumerate(self.lines[start:], start + 1):
+                    if number > start + 1 and line.lstrip().startswith("["):
+                        break  # the next section
+                    if wanted.match(line):
+                        return number
+        header = self._header(parts)
+        return header + 1 if header is not None else None
+
+    def _header(self, parts: list[str]) -> int | None:
+        header = re.compile(r"^\s*\[+\s*" + _spelled(parts) + r"\s*\]+")
+        return next((n for n, line in enumerate(self.lines) if header.match(line)), None)
+
+    def fail(self, key: str, message: str, fix: str) -> FileError:
+        return FileError(self.path, message, line=self.line_of(key), key=key, fix=fix)
+
+    def record(self, kind: type[T], values: dict[str, Any], prefix: str) -> T:
+        known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        hints = typing.get_type_hints(kind)
+        made: dict[str, Any] = {}
+        for name, value in values.items():
+            key = f"{prefix}{name}"
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+                raise self.fail(key, "unknown key", hint)
+            made[name] = self.value(hints[name], value, key, known[name].metadata)
+        try:
+            return kind(**made)
+        except TypeError as error:
+            missing = [n for n, f in known.items() if n not in made and _required(f)]
+            raise self.fail(prefix.rstrip("."), f"missing: {', '.join(missing)}", "add the key") from error
+
+    def value(self, hint: Any, value: Any, key: str, metadata: typing.Mapping[str, Any]) -> Any:
+        origin = typing.get_origin(hint)
+        if dataclasses.is_dataclass(hint):
+            if not isinstance(value, dict):
+                raise self.fail(key, f"is a section, not {value!r}", f"write [{key}] on a line of its own")
+            return self.record(typing.cast(type[Any], hint), value, f"{key}.")
+        if origin is dict:
+            if not isinstance(value, dict):
+                raise self.fail(key, f"is a table, not {value!r}", f"write [{key}.NAME]")
+            inner = typing.get_args(hint)[1]
+            return {name: self.value(inner, item, f"{key}.{name}", {}) for name, item in value.items()}
+        if origin is list:
+            if not isinstance(value, list):
+                raise self.fail(key, f"is a list, not {value!r}", f"write {key.rpartition('.')[2]} = [...]")
+            inner = typing.get_args(hint)[0]
+            of_each = {"unit": metadata.get("unit")}
+            return [self.value(inner, item, key, of_each) for item in value]
+        if isinstance(hint, types.UnionType) or origin is typing.Union:
+            parts = [part for part in typing.get_args(hint) if part is not type(None)]
+            hint = next((part for part in parts if type(value) is part), parts[0])
+        return self._scalar(hint, value, key, metadata)
+
+    def _scalar(self, hint: Any, value: Any, key: str, metadata: typing.Mapping[str, Any]) -> Any:
+        if isinstance(value, str) and hint in (int, float):
+            value = self._quantity(hint, value, key, metadata.get("unit") or "")
+        if hint is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+            raise self.fail(key, f"must be {hint.__name__}, not {value!r}", "correct the value")
+        least, most = metadata.get("least"), metadata.get("most")
+        unit = metadata.get("unit") or ""
+        if least is not None and not value >= least:
+            raise self.fail(key, f"{value!r} is below {least} {unit}".rstrip(), f"at least {least}")
+        if most is not None and not value <= most:
+            raise self.fail(key, f"{value!r} is above {most} {unit}".rstrip(), f"at most {most}")
+        words = metadata.get("words") or ()
+        if words and value not in words:
+            raise self.fail(key, f"{value!r} is not known here", "write " + " or ".join(f'"{word}"' for word in words))
+        return value
+
+    def _quantity(self, hint: Any, text: str, key: str, unit: str) -> Any:
+        """A number that is written with its unit (``"10min"``, ``"8GiB"``), in the setting's own unit."""
+        reader = _QUANTITIES.get(unit or ("bytes" if key.endswith("_bytes") else ""))
+        if reader is None:
+            raise self.fail(key, f"must be {hint.__name__}, not {text!r}", "write the number without quotes")
+        read, factor = reader
+        try:
+            value = read(text) / factor
+        except PlanningError as error:
+            raise self.fail(key, error.message.removeprefix(": "), error.fix) from error
+        if hint is int:
+            if not value.is_integer():
+                raise self.fail(key, f"{text!r} is no whole number of {unit or 'bytes'}", "write a whole number")
+            return int(value)
+        return value
+
+
+# How a unit's quantities are read, and how many of the reader's own unit one of it is.
+_QUANTITIES: dict[str, tuple[typing.Callable[[str], float], float]] = {
+    "s": (lambda text: quantities.duration(text, "", zero=True).value, 1.0),
+    "days": (lambda text: quantities.duration(text, "", zero=True).value, quantities.DAY_S),
+    "bytes": (lambda text: quantities.size(text, "").value, 1.0),
+    "bytes/s": (lambda text: quantities.rate(text, "").value, 1.0),
+}
+
+
+def _spelled(parts: list[str]) -> str:
+    """A dotted key as a pattern; each part may be quoted."""
+    return r"\s*\.\s*".join(rf"[\"']?{re.escape(part)}[\"']?" for part in parts)
+
+
+def _required(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+def described(kind: type[Any], prefix: str = "") -> list[tuple[str, object, str, str]]:
+    """Every setting as (key, default, unit, reason), for documentation and ``sentinel config show``."""
+    rows: list[tuple[str, object, str, str]] = []
+    hints = typing.get_type_hints(kind)
+    for item in dataclasses.fields(kind):
+        key = f"{prefix}{item.name}"
+        if dataclasses.is_dataclass(hints[item.name]):
+            rows.extend(described(hints[item.name], f"{key}."))
+            continue
+        default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
+        rows.append((key, default, item.metadata.get("unit", ""), item.metadata.get("reason", "")))
+    return rows

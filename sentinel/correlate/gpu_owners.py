@@ -1,0 +1,52 @@
+"""Finds the job that owns a GPU on a node shared by several jobs, from the GPUs that Slurm gave to each in the prolog.
+
+Evidence about a GPU concerns the job that holds it. A job whose GPUs are not known may hold any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.records import Evidence, JobView
+
+_SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
+
+
+def held_gpus(jobs: object) -> dict[tuple[int, int], frozenset[int]]:
+    """GPU indices by job and attempt, from a node's list of running jobs; jobs without known GPUs are skipped."""
+    found = {}
+    for item in jobs if isinstance(jobs, list) else ():
+        if not isinstance(item, Mapping) or not isinstance(item.get("gpus"), str):
+            continue
+        job, attempt, gpus = item.get("job"), item.get("attempt"), item["gpus"].split(",")
+        if isinstance(job, int) and isinstance(attempt, int) and all(word.strip().isdigit() for word in gpus):
+            found[job, attempt] = frozenset(int(word) for word in gpus)
+    return found
+
+
+def job_of(item: Evidence, cluster: ClusterView) -> JobView | None:
+    """The running job that evidence of a node concerns: the holder of its GPU, else the largest job on the node."""
+    node, gpu = item.where.node, item.where.gpu
+    if node is None:
+        return None
+    jobs, held = cluster.jobs_on(node), cluster.node(node).gpus
+    if gpu is not None:
+        holders = [job for job in jobs if gpu in held.get((job.id, job.restarts), ())]
+        jobs = holders or [job for job in jobs if (job.id, job.restarts) not in held]
+    return max(jobs, key=lambda job: len(job.nodes), default=None)
+
+
+def of_another_job(job: int | None, item: Evidence, cluster: ClusterView) -> bool:
+    """Whether ``item`` concerns a GPU that a job other than ``job`` held when it happened."""
+    if job is None or item.where.job is not None or item.where.node is None or item.where.gpu is None:
+        return False
+    held: Mapping[tuple[int, int], Any] = cluster.node(item.where.node).gpus
+    holders = [
+        view for view in cluster.jobs_on(item.where.node) if item.where.gpu in held.get((view.id, view.restarts), ())
+    ]
+    return bool(holders) and all(
+        view.id != job and view.started_at is not None and view.started_at <= item.at + _SLACK for view in holders
+    )

@@ -1,0 +1,86 @@
+"""Excludes evidence from incidents that it does not belong to, although job or node are the same."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sentinel.correlate import incidents
+from sentinel.correlate.gpu_owners import of_another_job
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.records import (
+    NODE_STEPS,
+    USER_SOURCES,
+    Evidence,
+    Incident,
+    IncidentState,
+    Kind,
+    Plan,
+    Source,
+    Verdict,
+)
+
+_SNAPSHOT = timedelta(seconds=20)  # the newest Slurm snapshot may be this much older than our drain
+
+
+def is_unrelated(incident: Incident, plan: Plan | None, item: Evidence, cluster: ClusterView) -> bool:
+    """Whether ``item`` concerns something other than ``incident``."""
+    if of_another_job(incident.job, item, cluster):
+        return True
+    return is_tolerated_bad_numbers(incident, plan) or _of_the_next_job(incident, item, cluster)
+
+
+def is_late_news(
+    incident: Incident, plan: Plan | None, item: Evidence, cluster: ClusterView, window: timedelta
+) -> bool:
+    """Whether ``item`` is late evidence of a node that ``incident``, closed by now, has taken out of service.
+
+    A job cancelled by its user closes its incident at once, while evidence of the node still arrives. Evidence after the
+    node is back in service is new, and so is a failed diagnostic.
+    """
+    node = item.where.node
+    if (
+        plan is None
+        or plan.observe_only
+        or incident.state is not IncidentState.CLOSED
+        or incidents.is_failed_idle_test(item)
+    ):
+        return False
+    if not any(step.node == node and step.kind in NODE_STEPS for step in plan.steps):
+        return False
+    view = cluster.fleet.nodes.get(node) if cluster.fleet is not None and node is not None else None
+    seen_out = view is not None and view.drained
+    just = incident.closed_at is not None and item.seen_at - incident.closed_at <= _SNAPSHOT
+    return (seen_out or just) and abs(item.at - incident.updated_at) <= window
+
+
+def is_news_of_waiting(incident: Incident, verdict: Verdict | None, item: Evidence) -> bool:
+    """Whether ``item`` is more of what ``incident`` waits to act on: its node is convicted already, and not out yet."""
+    return (
+        verdict is not None
+        and incident.state is IncidentState.WAITING
+        and item.where.node in verdict.drain
+        and item.where.job in (None, incident.job)
+        and not incidents.is_failed_idle_test(item)
+    )
+
+
+def is_tolerated_bad_numbers(incident: Incident, plan: Plan | None) -> bool:
+    """Whether this is about bad numbers of a job that was left running: its later end is a separate failure."""
+    idle = plan is not None and (not plan.steps or plan.observe_only or bool(plan.refusal))
+    return idle and incident.job is not None and incidents.numbers_only(incident)
+
+
+def _of_the_next_job(incident: Incident, item: Evidence, cluster: ClusterView) -> bool:
+    """Whether ``item`` concerns another job that runs on the node by now, while ``incident`` waits or is held."""
+    at_rest = incident.state in (IncidentState.HELD, IncidentState.WAITING)
+    if not at_rest or incident.job is None or item.where.node is None:
+        return False
+    view = cluster.job_on(item.where.node) if item.where.job is None else None
+    return view is not None and view.id != incident.job
+
+
+def is_our_doing(plan: Plan | None, item: Evidence) -> bool:
+    """Whether ``item`` only shows how the job ended after Sentinel decided to end it: no reason for another verdict."""
+    if plan is None or all(step.job is None for step in plan.steps) or item.seen_at < plan.at:
+        return False
+    return item.source in USER_SOURCES or item.source is Source.PROCESS or item.kind == Kind.JOB_ENDED

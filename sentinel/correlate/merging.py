@@ -1,0 +1,120 @@
+"""Completes incidents with a fresh snapshot: finds their job, merges those of one failure, adds other affected jobs.
+
+Evidence comes from many sources, some of it before the daemon knows which job runs where: a GPU's error may arrive before
+the job on it is known, and a job's end before its node's fault.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Iterable, Sequence
+from datetime import datetime, timedelta
+
+from sentinel.correlate import incidents
+from sentinel.correlate.gpu_owners import job_of
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.intent import intent_of
+from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict, stable_id
+
+_SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
+_BUDGETS = frozenset(
+    {"drain-budget", "last-healthy"}
+)  # what a drain waits for while jobs are restarted around its node
+_ON_IT = frozenset({"running", "completing", "suspended"})
+
+
+def with_job(incident: Incident, cluster: ClusterView, fleet: Fleet) -> Incident:
+    """``incident`` with its job and attempt, as far as ``fleet`` shows them."""
+    if incident.job is None:
+        news = (item for item in incident.evidence if incidents.opens(item))
+        view = next((v for item in news if (v := job_of(item, cluster)) is not None), None) or _ended_by(
+            incident, fleet
+        )
+        return incident if view is None else dataclasses.replace(incident, job=view.id, attempt=view.restarts)
+    if incident.attempt is None and incident.job in fleet.jobs:
+        return dataclasses.replace(incident, attempt=fleet.jobs[incident.job].restarts)
+    return incident
+
+
+def _ended_by(incident: Incident, fleet: Fleet) -> JobView | None:
+    """The job that ran on the incident's nodes when it began, and has failed since; of several the largest."""
+    began = _began(incident)
+    ended = (
+        j for j in fleet.jobs.values() if j.state in incidents.FAILED_STATES and set(j.nodes) & set(incident.nodes)
+    )
+    return max((j for j in ended if _ran_at(j, began)), key=lambda job: len(job.nodes), default=None)
+
+
+def _began(incident: Incident) -> datetime:
+    return min((item.at for item in incident.evidence), default=incident.opened_at)
+
+
+def _ran_at(job: JobView, at: datetime) -> bool:
+    if job.started_at is None or at < job.started_at - _SLACK:
+        return False
+    return job.ended_at is None or at <= job.ended_at + _SLACK
+
+
+def same_failure(
+    incident: Incident,
+    others: Iterable[Incident],
+    planned: Container[str],
+    cluster: ClusterView,
+    fleet: Fleet,
+    window: timedelta,
+) -> list[Incident]:
+    """Those of ``others``, not judged yet, that are the same failure: same attempt, or on its nodes while it ran."""
+    if incident.job is None or incidents.is_advisory_incident(incident):
+        return []
+    job = fleet.jobs.get(incident.job)
+    nodes = set(cluster.nodes_of(incident.job, incident.attempt))
+    if job is not None and job.restarts == incident.attempt:
+        nodes |= set(job.nodes)
+    found = []
+    for other in others:
+        same_attempt = other.job == incident.job and other.attempt == incident.attempt
+        of_nodes = other.job is None and other.nodes and nodes.issuperset(other.nodes)
+        if not (same_attempt or (of_nodes and job is not None and _ran_at(job, _began(other)))):
+            continue
+        if other.id == incident.id or other.id in planned or incidents.is_advisory_incident(other):
+            continue
+        if other.state is IncidentState.OPEN and abs(other.opened_at - incident.opened_at) <= window:
+            found.append(other)
+    return found
+
+
+def taken_along(
+    incident: Incident,
+    verdict: Verdict,
+    plan: Plan,
+    fleet: Fleet,
+    known: Iterable[Incident],
+    *,
+    opt_in: bool,
+    now: datetime,
+) -> Sequence[Incident]:
+    """A new incident for each other job on the nodes that ``plan`` takes out, or would if a budget allowed it, with the
+    same grounds.
+
+    Each job has its own restart budget and its own notice. Jobs with an incident of their own, and jobs that did not opt in,
+    are skipped.
+    """
+    out = {step.node for step in plan.to_do if step.node is not None}
+    if any(wait.kind in _BUDGETS for wait in plan.waits):
+        out.update(verdict.drain)  # a job leaves a bad node also where the node may not be drained yet
+    if plan.observe_only or not out or verdict.restart is Restart.NONE:
+        return []
+    grounds = [e for e in incident.evidence if e.where.node in out and e.where.job is None and incidents.opens(e)]
+    if not grounds:
+        return []
+    busy = {(other.job, other.attempt) for other in known}
+    found = []
+    for job in sorted(fleet.jobs.values(), key=lambda job: job.id):
+        if job.id == incident.job or (job.id, job.restarts) in busy or job.state not in _ON_IT:
+            continue
+        if not out & set(job.nodes) or (opt_in and not intent_of(job.comment).restart):
+            continue
+        new = incidents.new(grounds[0], job=job.id, attempt=job.restarts, now=now)
+        new = dataclasses.replace(new, id=stable_id("taken along", incident.id, job.id)[:10])
+        found.append(incidents.attach(new, grounds, now))
+    return found

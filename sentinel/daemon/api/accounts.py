@@ -1,0 +1,42 @@
+"""Looks up accounts and groups of this host."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+from collections.abc import Iterable
+
+
+def name_of(uid: int) -> str:
+    """The account's name; for an unknown uid "uid N", which cannot be an account's name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def uids_of(named: Iterable[int | str]) -> tuple[set[int], list[str]]:
+    """The uids of accounts ("ada"), groups ("%hpc-ops", their members) and numbers; and the names that nobody has."""
+    found: set[int] = set()
+    unknown: list[str] = []
+    for item in named:
+        if isinstance(item, int):
+            found.add(item)
+            continue
+        try:
+            found.update(_members(item[1:]) if item.startswith("%") else {pwd.getpwnam(item).pw_uid})
+        except KeyError:
+            unknown.append(item)
+    return found, unknown
+
+
+def _members(group: str) -> set[int]:
+    """Uids of a group: those it lists, and those whose own group it is."""
+    entry = grp.getgrnam(group)
+    listed = set()
+    for name in entry.gr_mem:
+        try:
+            listed.add(pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            continue  # an account that was removed and is still listed
+    return listed | {account.pw_uid for account in pwd.getpwall() if account.pw_gid == entry.gr_gid}

@@ -1,0 +1,156 @@
+"""Bounds the server's connections: how many there are, how many may be silent, and for how long.
+
+Anybody who reaches the port can open connections. Those of nodes and operators who have proved who they are, and those
+with a request under way, are never closed to make room; of the others goes the one that has waited longest, of the address
+that has most of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class _State(Enum):
+    NEW = "no whole header yet"
+    BUSY = "a request under way"
+    IDLE = "between two requests"
+
+
+@dataclass(slots=True)
+class _Connection:
+    peer: str
+    close: Callable[[], None]
+    state: _State
+    since_s: float
+    trusted: bool = False
+
+
+class Connections:
+    """The table of open connections.
+
+    Args:
+        most: in all.
+        most_waiting: that wait for a request of somebody who is not known to be trusted, in all.
+        most_waiting_per_peer: the same from one address.
+        header_s: from the opening to the end of the first header.
+        idle_s: from the end of a request to the next one.
+        seconds: a monotonic clock.
+        full: called when a connection is refused because all others are trusted or busy.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int,
+        most_waiting: int,
+        most_waiting_per_peer: int,
+        header_s: float,
+        idle_s: float,
+        seconds: Callable[[], float],
+        full: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.closed = 0  # to make room
+        self.overdue = 0
+        self.refused = 0
+        self._most = most
+        self._most_waiting = most_waiting
+        self._most_waiting_per_peer = most_waiting_per_peer
+        self._header_s = header_s
+        self._idle_s = idle_s
+        self._seconds = seconds
+        self._full = full
+        self._all: dict[Hashable, _Connection] = {}
+        # Those that may be closed to make room, by their address; the longest waiting first.
+        self._waiting_of: dict[str, dict[Hashable, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def opened(self, key: Hashable, peer: str, close: Callable[[], None]) -> None:
+        """Take a new connection, closing another one (or this one) where there are too many."""
+        if len(self._all) >= self._most and not self._close_first(self._of_busiest_peer()):
+            self.refused += 1
+            close()
+            self._full()
+            return
+        self._all[key] = _Connection(peer, close, _State.NEW, self._seconds())
+        self._wait(key)
+        self._bound(peer)
+
+    def began(self, key: Hashable) -> None:
+        """A request's header arrived."""
+        self._turn(key, _State.BUSY)
+
+    def trust(self, key: Hashable) -> None:
+        """The sender of the request under way speaks for nodes or is an operator."""
+        if (found := self._all.get(key)) is not None:
+            found.trusted = True
+
+    def ended(self, key: Hashable) -> None:
+        """The request was answered."""
+        self._turn(key, _State.IDLE)
+        if (found := self._all.get(key)) is not None:
+            self._bound(found.peer)
+
+    def lost(self, key: Hashable) -> None:
+        found = self._all.pop(key, None)
+        if found is not None:
+            self._stop_waiting(key, found.peer)
+
+    def close_overdue(self) -> None:
+        """Close those that waited too long for a header. Called once a second or so."""
+        now_s = self._seconds()
+        for key, found in list(self._all.items()):
+            limit_s = self._header_s if found.state is _State.NEW else self._idle_s
+            if found.state is not _State.BUSY and now_s - found.since_s > limit_s:
+                self.overdue += 1
+                self._close(key)
+
+    def _turn(self, key: Hashable, state: _State) -> None:
+        found = self._all.get(key)
+        if found is None:
+            return  # closed meanwhile
+        found.state, found.since_s = state, self._seconds()
+        self._stop_waiting(key, found.peer)
+        if state is not _State.BUSY and not found.trusted:
+            self._wait(key)
+
+    def _wait(self, key: Hashable) -> None:
+        self._waiting_of.setdefault(self._all[key].peer, {})[key] = None
+
+    def _stop_waiting(self, key: Hashable, peer: str) -> None:
+        of_peer = self._waiting_of.get(peer)
+        if of_peer is not None:
+            of_peer.pop(key, None)
+            if not of_peer:
+                del self._waiting_of[peer]
+
+    def _bound(self, peer: str) -> None:
+        if len(self._waiting_of.get(peer, ())) > self._most_waiting_per_peer:
+            self._close_first(self._waiting_of[peer])
+        elif sum(map(len, self._waiting_of.values())) > self._most_waiting:
+            self._close_first(self._of_busiest_peer())
+
+    def _of_busiest_peer(self) -> dict[Hashable, None]:
+        """Waiting connections of the address that has most: a flood from few addresses closes its own."""
+        return max(self._waiting_of.values(), key=len, default={})
+
+    def _close_first(self, waiting: dict[Hashable, None]) -> bool:
+        key = next(iter(waiting), None)
+        if key is None:
+            return False
+        self.closed += 1
+        self._close(key)
+        return True
+
+    def _close(self, key: Hashable) -> None:
+        close = self._all[key].close
+        self.lost(key)
+        close()
+
+
+def open_files_limit(wanted: int, files: int, reserve: int) -> int:
+    """How many connections this process may have: each takes a descriptor, and ``reserve`` of them serve other ends."""
+    return max(1, min(wanted, files - reserve))

@@ -1,0 +1,93 @@
+"""Answers "why": finds the incident that a person means by its id, by a node, by a job or as the last one. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.histories import nodes_of
+from sentinel.errors import UserError
+from sentinel.model.records import OURS, NodeView, Wait
+from sentinel.wire import to_json
+
+LAST = "last"
+_OTHERS = 20  # further incidents of a node or a job that are listed
+_STEP_KEYS = ("kind", "node", "job", "attempt", "intended_at", "result", "finished_at", "reason", "data")
+
+Row = Mapping[str, Any]
+
+
+class Meant:
+    """What a person asked about: a kind (incident, node, job, last), its name, and the incidents that concern it."""
+
+    def __init__(self, kind: str, name: str, found: Sequence[Row]) -> None:
+        self.kind, self.name = kind, name
+        self.found = list(found)  # newest first, except that the one that explains most stands first
+
+
+def meant(what: str, rows: Sequence[Row], *, node: NodeView | None, has_job: bool) -> Meant:
+    """The incidents that ``what`` means, among those that the person may see.
+
+    Args:
+        rows: newest first.
+        node: the node of that name, if Slurm has one.
+        has_job: whether attempts of a job with that id are known.
+
+    Raises:
+        UserError: nothing is known by that name, or the beginning of an id fits several.
+    """
+    if what == LAST:
+        if not rows:
+            raise UserError("there is no incident yet", fix="sentinel status shows what is seen")
+        return Meant(LAST, rows[0]["id"], rows[:1])
+    if what.isdecimal():
+        of_job = [row for row in rows if row["job"] == int(what)]
+        if of_job or has_job:
+            return Meant("job", what, of_job)
+    of_node = [row for row in rows if what and what in (*nodes_of(row), *(row["nodes"] or ()))]
+    if node is not None or of_node:
+        return Meant("node", what, _blamed_first(what, of_node, node))
+    return Meant("incident", what, [by_id(what, rows)])
+
+
+def by_id(name: str, rows: Sequence[Row]) -> Row:
+    """The incident whose id begins with ``name``."""
+    found = [row for row in rows if name and row["id"].startswith(name)]
+    if len(found) != 1:
+        what = "is ambiguous" if found else "is not known"
+        raise UserError(f"incident {name!r:.80} {what}", fix="sentinel incidents lists them")
+    return found[0]
+
+
+def _blamed_first(name: str, rows: Sequence[Row], node: NodeView | None) -> list[Row]:
+    """The incident for which the node is drained, then those that blame it, then those that only saw it."""
+    reason = node.reason if node is not None and node.reason.startswith(OURS) else ""
+    drained_for = reason.removeprefix(OURS).partition(" ")[0]
+    return sorted(rows, key=lambda row: (not drained_for or row["id"] != drained_for, name not in nodes_of(row)))
+
+
+def explained(store: Store, row: Row) -> dict[str, Any]:
+    """All that is stored of one incident. Blocking."""
+    incident, verdict, plan = store.incident(row["id"]), store.last_verdict(row["id"]), store.plan_of(row["id"])
+    return {
+        "incident": shown_row(row, {row["id"]: plan.waits} if plan is not None else {}),
+        "verdict": to_json(verdict) if verdict else None,
+        "plan": to_json(plan) if plan else None,
+        "steps": [{name: to_json(step[name]) for name in _STEP_KEYS} for step in store.steps_of(row["id"])],
+        "evidence": to_json(incident.evidence) if incident else [],
+    }
+
+
+NOTHING: Mapping[str, Any] = {"incident": None, "verdict": None, "plan": None, "steps": [], "evidence": []}
+
+
+def others(asked: Meant) -> list[dict[str, Any]]:
+    return [shown_row(row) for row in asked.found[1 : _OTHERS + 1]]
+
+
+def shown_row(row: Row, waits: Mapping[str, Sequence[Wait]] | None = None) -> dict[str, Any]:
+    """An incident as listings show it; ``waits``: what each waits for, by incident."""
+    shown: dict[str, Any] = to_json({key: value for key, value in row.items() if key != "nodes"})
+    shown["waits"] = to_json((waits or {}).get(row["id"], ()))
+    return shown

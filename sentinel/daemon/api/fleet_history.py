@@ -1,0 +1,76 @@
+"""Reads the cluster's history from the store: work carried by each node, and exposure and failures for planning.
+
+``sentinel/planning/history.py`` documents the form that planning takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from sentinel.adapters.store.store import Store
+from sentinel.model.records import Fleet, StepKind
+from sentinel.wire import to_json
+
+# Scope whose failures are not counted: failures of programs do not depend on the fleet.
+_PROGRAMS = "application"
+_SHARED = "cluster"
+_GPUS_PER_NODE = 8  # assumed where Slurm's gres gives no count
+_MOST = 5000  # newest incidents of a month that are read
+
+
+def exposure(
+    store: Store, since: datetime, now: datetime, running: Collection[tuple[int, int]] | None
+) -> dict[str, float]:
+    """Seconds for which each node ran jobs since then.
+
+    Args:
+        running: (job, attempt) pairs that run now; None: not known. An attempt without an end that is not among them
+            ended unobserved; how long it worked is not known, so that it is left out.
+    """
+    busy: dict[str, float] = {}
+    for row in store.attempts(ran_since=since):
+        ended = row["ended_at"]
+        if ended is None and running is not None and (row["job"], row["attempt"]) not in running:
+            continue
+        seconds = ((ended or now) - max(row["started_at"], since)).total_seconds()
+        for node in row["nodes"]:
+            busy[node] = busy.get(node, 0.0) + max(0.0, seconds)
+    return busy
+
+
+def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datetime) -> dict[str, Any]:
+    """Exposure and failures since ``since``. ``gpu_s`` is 0 if nothing ran: there is then no history to plan from."""
+    gpus = {name: node.gpus for name, node in fleet.nodes.items()} if fleet is not None else {}
+    attempts = [row for row in store.attempts(since=since) if row["started_at"] <= now]
+    gpu_s = 0.0
+    for row in attempts:
+        seconds = max(0.0, ((row["ended_at"] or now) - row["started_at"]).total_seconds())
+        gpu_s += seconds * sum(gpus.get(name) or _GPUS_PER_NODE for name in row["nodes"])
+    start = min((row["started_at"] for row in attempts), default=since)
+    known = [count for count in gpus.values() if count]
+    return {
+        "start": to_json(start),
+        "end": to_json(now),
+        "gpu_s": gpu_s,
+        "gpus_per_node": max(set(known), key=known.count) if known else _GPUS_PER_NODE,
+        "failures": [_failure(store, row) for row in store.incident_rows(since=start, limit=5000) if _counts(row)],
+    }
+
+
+def _counts(row: dict[str, Any]) -> bool:
+    return row["job"] is not None and row["cause"] is not None and row["scope"] != _PROGRAMS
+
+
+def _failure(store: Store, row: dict[str, Any]) -> dict[str, Any]:
+    failure: dict[str, Any] = {"time": to_json(row["opened_at"]), "cause": row["cause"]}
+    steps = store.steps_of(row["id"])
+    drained = [s for s in steps if s["kind"] in (StepKind.DRAIN, StepKind.DOWN) and s["result"] == "done"]
+    failure["node_lost"] = bool(drained)
+    for step in steps:
+        if step["kind"] == StepKind.CHOOSE_CHECKPOINT and step["data"].get("tier") in ("local", "global"):
+            failure["repaired_by"] = step["data"]["tier"]
+        if step["kind"] == StepKind.CONFIRM and step["result"] == "done" and row["decided_at"] is not None:
+            failure["restart_s"] = max(0.0, (step["finished_at"] - row["decided_at"]).total_seconds())
+    return failure

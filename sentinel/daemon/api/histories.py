@@ -1,0 +1,153 @@
+"""Groups past failures by cause, node, job, user and day, the most frequent first. Read-only."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sentinel.adapters.slurm.hostlist import expand
+from sentinel.classify.history import BURST
+from sentinel.errors import ProtocolError, UserError
+from sentinel.model.records import Cause
+
+_MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation
+_CAUSES = 3  # causes named per group
+_LONGEST_NAME = 255  # characters of a node's or a user's name that the store keeps
+_LONGEST_LIST = 65536  # characters of a folded node list; Slurm's own lists of large clusters have thousands
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureFilter:
+    """A filter on failures; a field that is None matches all."""
+
+    nodes: frozenset[str] | None = None
+    job: int | None = None
+    user: str | None = None
+    cause: str | None = None
+
+    def has(self, row: Row) -> bool:
+        return (
+            (self.nodes is None or not self.nodes.isdisjoint(nodes_of(row)))
+            and (self.job is None or row["job"] == self.job)
+            and (self.user is None or row["user"] == self.user)
+            and (self.cause is None or (row["cause"] or Cause.UNKNOWN) == self.cause)
+        )
+
+
+def failure_filter(arguments: Mapping[str, Any]) -> FailureFilter:
+    """The filter from a request's arguments.
+
+    Raises:
+        UserError: a filter that cannot match anything.
+    """
+    texts: dict[str, str | None] = {}
+    for name in ("user", "cause"):
+        value = arguments.get(name)
+        if value is not None and (not isinstance(value, str) or not value or len(value) > _LONGEST_NAME):
+            raise UserError(f"{value!r:.40} is no {name}", fix=f"name one {name}")
+        texts[name] = value
+    if texts["cause"] is not None and texts["cause"] not in list(Cause):
+        near = difflib.get_close_matches(texts["cause"], list(Cause), 1)
+        fix = f"did you mean {str(near[0])!r}?" if near else f"known are {', '.join(Cause)}"
+        raise UserError(f"no cause {texts['cause']!r:.60}", fix=fix)
+    chosen = node_list(arguments)
+    nodes = frozenset(chosen) if chosen is not None else None
+    return FailureFilter(nodes=nodes, job=job_of(arguments), user=texts["user"], cause=texts["cause"])
+
+
+def node_list(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The nodes that a request names, in Slurm's short form (``n[1-3],m7``); None: it names none.
+
+    Raises:
+        UserError: not a list of nodes.
+    """
+    value = arguments.get("node")
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value or len(value) > _LONGEST_LIST:
+        raise UserError(f"{value!r:.40} is no node", fix="write a node or a list of them, as n7 or n[1-3,7]")
+    try:
+        names = tuple(dict.fromkeys(expand(value)))
+        if any(len(name) > _LONGEST_NAME for name in names):
+            raise ProtocolError(f"{value!r:.40} holds a name of more than {_LONGEST_NAME} characters")
+        return names
+    except ProtocolError as error:
+        raise UserError(error.message, fix="write a node or a list of them, as n7 or n[1-3,7]") from error
+
+
+def since_of(arguments: Mapping[str, Any]) -> datetime | None:
+    """The time from which a request wants incidents; None: it does not say.
+
+    Raises:
+        UserError: not a time with its zone.
+    """
+    value = arguments.get("since")
+    if value is None:
+        return None
+    try:
+        at = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        at = None
+    if at is None or at.utcoffset() is None:
+        raise UserError(f"{value!r:.40} is no time with a zone", fix="write it as 2026-03-01T03:00:00Z")
+    return at
+
+
+def job_of(arguments: Mapping[str, Any]) -> int | None:
+    job = arguments.get("job")
+    if job is not None and (not isinstance(job, int) or isinstance(job, bool) or not 0 <= job <= _MOST_JOB):
+        raise UserError(f"{job!r:.40} is no id of a job", fix="squeue and sacct list them")
+    return job
+
+
+def nodes_of(row: Row) -> list[str]:
+    """The nodes at fault; for a program's fault, the node that showed it if it was only one."""
+    seen = row["seen_on"] or []
+    return list(row["culprit_nodes"] or (seen if len(seen) == 1 else []))
+
+
+def groups(rows: Iterable[Row]) -> dict[str, list[dict[str, Any]]]:
+    """Failures by cause, node, job and user, the most frequent first; and by day, in order of time."""
+    rows = list(rows)
+    keys: dict[str, Callable[[Row], list[str]]] = {
+        "cause": lambda row: [row["cause"] or Cause.UNKNOWN],
+        "node": nodes_of,
+        "job": lambda row: [str(row["job"])] if row["job"] is not None else [],
+        "user": lambda row: [row["user"]] if row["user"] else [],
+        "time": lambda row: [f"{row['opened_at']:%Y-%m-%d}"],
+    }
+    made = {name: _group(rows, key) for name, key in keys.items()}
+    made["time"].sort(key=lambda group: group["key"])
+    return made
+
+
+def _group(rows: Iterable[Row], keys: Callable[[Row], list[str]]) -> list[dict[str, Any]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        for key in keys(row):
+            found.setdefault(key, []).append(row)
+    made = [_of(key, members) for key, members in found.items()]
+    made.sort(key=lambda group: group["key"])
+    made.sort(key=lambda group: (group["failures"], group["last_at"]), reverse=True)
+    return made
+
+
+def _of(key: str, rows: list[Row]) -> dict[str, Any]:
+    times: list[datetime] = sorted(row["opened_at"] for row in rows)
+    causes = Counter(str(row["cause"] or Cause.UNKNOWN) for row in rows)
+    return {
+        "key": key,
+        "failures": len(rows),
+        "first_at": times[0],
+        "last_at": times[-1],
+        "burst_s": (times[-1] - times[-BURST]).total_seconds() if len(times) >= BURST else None,
+        "causes": dict(causes.most_common(_CAUSES)),
+        "jobs": len({row["job"] for row in rows if row["job"] is not None}),
+        "nodes": len({name for row in rows for name in nodes_of(row)}),
+    }

@@ -1,0 +1,138 @@
+"""Reads jobs' attempts: steps gained, what failures cost, how often they save beside how often they should. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.fleet_history import fleet_history
+from sentinel.daemon.api.lost import Loss, losses
+from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.model.records import StepKind
+from sentinel.planning.advice import recommend
+from sentinel.planning.history import MtbfEstimate, history_from, job_mtbf
+from sentinel.ports import Clock
+from sentinel.wire import to_json
+
+_HISTORY_DAYS = 30.0  # of failures, for the recommended save interval
+
+Row = Mapping[str, Any]
+
+
+class JobAttempts:
+    def __init__(self, store: Store, live: ClusterView, clock: Clock) -> None:
+        self._store, self._live, self._clock = store, live, clock
+
+    def read(
+        self,
+        *,
+        job: int | None = None,
+        since: datetime | None = None,
+        user: str | None = None,
+        newest: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Attempts as the store has them, with what is newer in memory. Blocking.
+
+        Args:
+            since: only those that still ran then, or later.
+            newest: only so many, the newest ones.
+        """
+        rows = []
+        for row in self._store.attempts(job=job, ran_since=since, user=user, newest=newest):
+            seen = self._live.attempts.get((row["job"], row["attempt"]))
+            newer: dict[str, Any] = {}
+            if seen is not None:
+                newer = {"state": seen.view.state, "last_step": seen.last_step, "step_time_s": seen.step_time_s}
+                if seen.first_step is not None:
+                    newer["first_step"] = seen.first_step
+            rows.append({**row, **newer})
+        return rows
+
+    def losses(self, incidents: Iterable[Row], attempts: Sequence[Row]) -> list[Loss]:
+        """What failed attempts cost. Blocking."""
+        wanted = list(incidents)
+        first = min((row["opened_at"] for row in wanted), default=None)
+        confirmed = self._store.steps_done((StepKind.CONFIRM,), since=first) if wanted else []
+        recovered = {row["incident"]: row["finished_at"] for row in confirmed}
+        return losses(wanted, attempts, gpus=self.gpus, recovered=recovered)
+
+    def gpus(self, nodes: Sequence[str]) -> int | None:
+        """GPUs of these nodes together; a node that Slurm no longer has counts as most others. None: not known."""
+        fleet = self._live.fleet
+        known = [node.gpus for node in fleet.nodes.values() if node.gpus is not None] if fleet is not None else []
+        if fleet is None or not known or not nodes:
+            return None
+        usual = max(set(known), key=known.count)
+        counts = [fleet.nodes[name].gpus if name in fleet.nodes else usual for name in nodes]
+        return sum(usual if count is None else count for count in counts)
+
+    def shown(self, attempts: Iterable[Row], found: Iterable[Loss]) -> list[dict[str, Any]]:
+        """Attempts as listings show them. Blocking."""
+        mtbf = self._mtbf()
+        lost = {(loss.incident["job"], loss.incident["attempt"]): loss for loss in found}
+        rows = []
+        for row in attempts:
+            seen = self._live.attempts.get((row["job"], row["attempt"]))
+            cost = lost.get((row["job"], row["attempt"]))
+            saving = self._saving(seen, mtbf) if seen is not None and not seen.ended else {}
+            rows.append(to_json({**row, **self._gained(row), **(_cost(cost) if cost else {}), **saving}))
+        return rows
+
+    def _gained(self, row: Row) -> dict[str, Any]:
+        first, last = row["first_step"], row["last_step"]
+        gained = max(0, last - first + 1) if first is not None and last is not None else None
+        return {"gpus": self.gpus(row["nodes"]), "steps_gained": gained}
+
+    def _mtbf(self) -> Callable[[int], MtbfEstimate] | None:
+        """MTBF of a job as a function of its GPU count, from the cluster's history; None while there is none."""
+        now = self._clock.now()
+        document = fleet_history(self._store, self._live.fleet, now - timedelta(days=_HISTORY_DAYS), now)
+        if document["gpu_s"] <= 0:
+            return None
+        past = history_from(document)
+        return lambda gpus: job_mtbf(past, gpus)
+
+    def _saving(self, seen: AttemptSeen, mtbf: Callable[[int], MtbfEstimate] | None) -> dict[str, Any]:
+        """A running job's save interval and the recommended one."""
+        fleet = self._live.fleet
+        gpus = sum((fleet.nodes[name].gpus or 0) for name in seen.nodes if name in fleet.nodes) if fleet else 0
+        estimate = mtbf(gpus) if mtbf is not None and gpus > 0 else None
+        advice = recommend(
+            save_s=seen.save_s(),
+            mtbf_s=estimate.mtbf_s if estimate else None,
+            mtbf_low_s=estimate.mtbf_low_s if estimate else None,
+            mtbf_high_s=estimate.mtbf_high_s if estimate else None,
+            interval_s=seen.save_interval_s(),
+        )
+        return {
+            "save_interval_s": seen.save_interval_s(),
+            "save_s": seen.save_s(),
+            "read_back_bytes": seen.read_back_bytes,
+            "read_back_s": round(seen.read_back_s, 1),
+            "read_back_fraction": _read_back(seen, self._clock.now()),
+            "recommended_interval_s": advice.interval_s,
+            "interval_verdict": advice.verdict,
+            "interval_reason": advice.reason,
+            "overlap_fraction": advice.overlap.overlap_fraction if advice.overlap else None,
+            "lost_per_failure_s": advice.lost_per_failure_s,
+        }
+
+
+def _cost(loss: Loss) -> dict[str, Any]:
+    return {
+        "incident": loss.incident["id"],
+        "cause": loss.incident["cause"],
+        "redone_steps": loss.redone_steps,
+        "redone_s": loss.redone_s,
+        "down_s": loss.down_s,
+        "lost_gpu_h": round(loss.gpu_h, 4) if loss.known else None,
+    }
+
+
+def _read_back(seen: AttemptSeen, now: datetime) -> float | None:
+    """Share of the attempt's time in which its saves were being read for their manifests; None before it started."""
+    started = seen.view.started_at
+    ran_s = (now - started).total_seconds() if started is not None else 0.0
+    return round(seen.read_back_s / ran_s, 4) if ran_s > 0 else None

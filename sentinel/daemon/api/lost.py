@@ -1,0 +1,144 @@
+"""Computes what failures cost: steps made twice and time without steps, in GPU-hours. Pure; unknown is never zero.
+
+Of each failed attempt two things count. *Made twice*: the steps from the one that the next attempt began with to the last
+one that the failed attempt had reached, at its step time. *Down*: the time from the failure to the first step gained again,
+or to the start of the next attempt where no step was seen yet. Both are multiplied by the GPUs of the attempt's nodes: a
+node counts whole, also where a job held a part of it. Several incidents of one attempt count once, for the first of them.
+
+What is not known (no step printed, no GPUs in Slurm's record, the job did not go on) adds nothing and is counted as
+``not_known``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sentinel.daemon.api.histories import nodes_of
+from sentinel.model.records import Cause
+
+HOUR_S = 3600.0
+BY = ("job", "user", "node", "cause")
+NO_NODE = "no machine at fault"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What one failed attempt cost. A part that is None is not known."""
+
+    incident: Row
+    name: str  # of the job
+    gpus: int | None
+    redone_steps: int | None
+    redone_s: float | None
+    down_s: float | None
+
+    @property
+    def gpu_h(self) -> float:
+        """GPU-hours lost, of what is known."""
+        return self.of(self.redone_s) + self.of(self.down_s)
+
+    @property
+    def known(self) -> bool:
+        return None not in (self.gpus, self.redone_s, self.down_s)
+
+    def of(self, seconds: float | None) -> float:
+        return (self.gpus or 0) * (seconds or 0.0) / HOUR_S
+
+
+def losses(
+    incidents: Iterable[Row],
+    attempts: Iterable[Row],
+    *,
+    gpus: Callable[[Sequence[str]], int | None],
+    recovered: Mapping[str, datetime],
+) -> list[Loss]:
+    """One loss for each failed attempt, in the order of their incidents.
+
+    Args:
+        incidents: as the store lists them; those without a job or a verdict cost no job anything.
+        attempts: as the store lists them, all of each job.
+        gpus: GPUs of these nodes together; None: not known.
+        recovered: when the job of an incident gained steps again, by incident.
+    """
+    by_job: dict[int, list[Row]] = {}
+    for row in sorted(attempts, key=lambda row: (row["attempt"], row["started_at"])):
+        by_job.setdefault(row["job"], []).append(row)
+    found: list[Loss] = []
+    counted: set[tuple[int, int]] = set()
+    for incident in sorted(incidents, key=lambda row: row["opened_at"]):
+        job, attempt = incident["job"], incident["attempt"]
+        if job is None or attempt is None or incident["cause"] is None or (job, attempt) in counted:
+            continue
+        counted.add((job, attempt))
+        failed = next((row for row in reversed(by_job.get(job, [])) if row["attempt"] == attempt), None)
+        following = next((row for row in by_job.get(job, []) if row["attempt"] > attempt), None)
+        found.append(_loss(incident, failed, following, gpus, recovered.get(incident["id"])))
+    return found
+
+
+def _loss(
+    incident: Row,
+    failed: Row | None,
+    following: Row | None,
+    gpus: Callable[[Sequence[str]], int | None],
+    recovered_at: datetime | None,
+) -> Loss:
+    if failed is None:
+        return Loss(incident, "", None, None, None, None)
+    steps, redone_s = _redone(failed, following)
+    until = recovered_at or (following["started_at"] if following is not None else None)
+    down_s = max(0.0, (until - incident["opened_at"]).total_seconds()) if until is not None else None
+    return Loss(incident, failed["name"] or "", gpus(failed["nodes"]), steps, redone_s, down_s)
+
+
+def _redone(failed: Row, following: Row | None) -> tuple[int | None, float | None]:
+    """Steps that were made twice, and the time that they took the first time."""
+    if following is None or failed["last_step"] is None or following["first_step"] is None:
+        return None, None
+    steps = max(0, failed["last_step"] - following["first_step"] + 1)
+    if steps == 0:
+        return 0, 0.0
+    step_s = failed["step_time_s"] or following["step_time_s"]
+    return steps, steps * step_s if step_s else None
+
+
+def grouped(found: Sequence[Loss], by: str) -> list[dict[str, Any]]:
+    """Losses by ``by`` (one of ``BY``), the greatest first."""
+    keys: dict[str, Callable[[Loss], list[str]]] = {
+        "job": lambda loss: [str(loss.incident["job"])],
+        "user": lambda loss: [loss.incident["user"] or ""],
+        "node": lambda loss: nodes_of(loss.incident) or [NO_NODE],
+        "cause": lambda loss: [str(loss.incident["cause"] or Cause.UNKNOWN)],
+    }
+    members: dict[str, list[tuple[Loss, float]]] = {}
+    for loss in found:
+        names = keys[by](loss)
+        for name in names:
+            members.setdefault(name, []).append((loss, 1 / len(names)))
+    rows = [_sums(by, name, parts) for name, parts in members.items()]
+    rows.sort(key=lambda row: (-row["lost_gpu_h"], -row["failures"], row[by]))
+    return rows
+
+
+def _sums(by: str, name: str, parts: Sequence[tuple[Loss, float]]) -> dict[str, Any]:
+    causes = Counter(str(loss.incident["cause"]) for loss, _ in parts)
+    steps = [loss.redone_steps for loss, _ in parts if loss.redone_steps is not None]
+    row: dict[str, Any] = {by: name}
+    if by == "job":
+        row |= {"job": int(name), "name": parts[-1][0].name, "user": parts[-1][0].incident["user"]}
+    return row | {
+        "failures": len(parts),
+        "lost_gpu_h": round(sum(loss.gpu_h * share for loss, share in parts), 4),
+        "redone_gpu_h": round(sum(loss.of(loss.redone_s) * share for loss, share in parts), 4),
+        "down_gpu_h": round(sum(loss.of(loss.down_s) * share for loss, share in parts), 4),
+        "redone_steps": sum(steps) if steps else None,
+        "not_known": sum(not loss.known for loss, _ in parts),
+        "causes": dict(causes.most_common(3)),
+        "last_at": max(loss.incident["opened_at"] for loss, _ in parts),
+    }

@@ -1,0 +1,56 @@
+"""Bounds what requests and answers take in memory at once; who does not fit waits for the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class MemoryBudget:
+    """So many bytes at once, first come, first served. More than all of it is counted as all of it."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.taken_bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def taking(self, count_bytes: int) -> AsyncIterator[None]:
+        """Hold ``count_bytes`` while the block runs. Waits until they are free; the caller sets the deadline."""
+        count_bytes = min(count_bytes, self.most_bytes)
+        await self._take(count_bytes)
+        try:
+            yield
+        finally:
+            self._give_back(count_bytes)
+
+    async def _take(self, count_bytes: int) -> None:
+        if not self._waiting and self.taken_bytes + count_bytes <= self.most_bytes:
+            self.taken_bytes += count_bytes
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (count_bytes, turn)
+        self._waiting.append(entry)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give_back(count_bytes)  # it was its turn just now
+            elif entry in self._waiting:
+                self._waiting.remove(entry)
+                self._next()  # a smaller one behind it may fit
+            raise
+
+    def _give_back(self, count_bytes: int) -> None:
+        self.taken_bytes -= count_bytes
+        self._next()
+
+    def _next(self) -> None:
+        while self._waiting and self.taken_bytes + self._waiting[0][0] <= self.most_bytes:
+            count_bytes, turn = self._waiting.popleft()
+            if turn.done():
+                continue  # cancelled meanwhile
+            self.taken_bytes += count_bytes
+            turn.set_result(None)

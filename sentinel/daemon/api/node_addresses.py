@@ -1,0 +1,96 @@
+"""Knows which addresses each node may speak from: those that Slurm gives for it.
+
+A node's credential says that its sender is root or trusted on some host of the cluster, not on which. Therefore the address
+of the connection, or of the host that made the credential, has to be one of the node's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Callable, Collection
+from functools import lru_cache
+
+from sentinel.model.records import Fleet
+
+_RESOLVED_S = 300.0  # for how long a name's addresses are used; nodes keep theirs for months
+_UNRESOLVED_S = 30.0  # after this a name that could not be resolved is tried again
+_DEADLINE_S = 2.0  # of one look-up: a heartbeat waits for it
+
+Resolve = Callable[[str], frozenset[str]]
+
+
+def resolved(name: str) -> frozenset[str]:
+    """Addresses of a host name; empty if they are not known. May block."""
+    try:
+        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return frozenset()
+
+
+class NodeAddresses:
+    """
+    Args:
+        fleet: the newest snapshot of Slurm; None while there is none.
+        seconds: a monotonic clock.
+    """
+
+    def __init__(
+        self, fleet: Callable[[], Fleet | None], seconds: Callable[[], float], resolve: Resolve = resolved
+    ) -> None:
+        self._fleet = fleet
+        self._seconds = seconds
+        self._resolve = resolve
+        self._known: dict[str, tuple[float, frozenset[str]]] = {}  # name -> until when, its addresses
+
+    async def may_speak(self, node: str, addresses: Collection[str]) -> bool | None:
+        """Whether one of ``addresses`` is the node's; None if its addresses, or the sender's, are not known."""
+        fleet = self._fleet()
+        view = fleet.nodes.get(node) if fleet is not None else None
+        if view is None or not view.address or not addresses:
+            return None
+        own: frozenset[str] = frozenset()
+        for name in dict.fromkeys((view.address, view.name)):
+            own |= await self._of(name)
+            if any(_same(sender, mine) for sender in addresses for mine in own):
+                return True
+        return False if own else None
+
+    async def _of(self, name: str) -> frozenset[str]:
+        with contextlib.suppress(ValueError):
+            return frozenset({str(ipaddress.ip_address(name))})
+        until_s, known = self._known.get(name, (float("-inf"), frozenset()))
+        if self._seconds() < until_s:
+            return known
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                found = await asyncio.to_thread(self._resolve, name)
+        except TimeoutError:
+            found = frozenset()
+        self._known[name] = (self._seconds() + (_RESOLVED_S if found else _UNRESOLVED_S), found or known)
+        return found or known
+
+
+def _same(sender: str, own: str) -> bool:
+    """Whether a sender's address is this one, or is of this host as this one is."""
+    try:
+        sent, mine = ipaddress.ip_address(sender), ipaddress.ip_address(own)
+    except ValueError:
+        return False
+    if isinstance(sent, ipaddress.IPv6Address) and sent.ipv4_mapped is not None:
+        sent = sent.ipv4_mapped
+    return sent == mine or ((sent.is_loopback or mine.is_loopback) and of_this_host(str(sent)) and of_this_host(own))
+
+
+@lru_cache(maxsize=4096)
+def of_this_host(address: str) -> bool:
+    """Whether this host has the address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as one:
+        try:
+            one.bind((address, 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,170 @@
+"""Answers the requests of nodes and of the controller's hooks."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel import protocol
+from sentinel.daemon.api.node_addresses import NodeAddresses
+from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.ingest.heartbeats import heartbeat_of
+from sentinel.daemon.ingest.intake import Intake
+from sentinel.daemon.ingest.watched_folders import unread, watch_list
+from sentinel.daemon.runner import Runner
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.watch.events import ConnectionLost, NodeHeard, RequestDelayed, ResourceExhausted
+from sentinel.errors import Denied, ProtocolError
+from sentinel.log import Log
+from sentinel.model.records import Evidence, Source, Trust
+from sentinel.ports import Clock
+from sentinel.telemetry import Telemetry
+from sentinel.wire import MOST_NODE, evidence_from
+
+_DELAY_S = 0.1  # shorter waits of a request are no news: heartbeats come every 2 s
+# What only the daemon finds out by itself; no node states it.
+_DAEMONS_OWN = frozenset({Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})
+
+# Read from what users' programs wrote, which names other nodes as well.
+_USERS_WORDS = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request. ``addresses``: of its connection, and of the host that made its credential where it says that."""
+
+    uid: int
+    addresses: frozenset[str] = field(default=frozenset())
+
+
+class NodeRequests:
+    def __init__(
+        self,
+        *,
+        live: ClusterView,
+        runner: Runner,
+        orders: OrderBook,
+        telemetry: Telemetry,
+        clock: Clock,
+        log: Log,
+        addresses: NodeAddresses,
+        refuse_others: bool = True,
+        hard: Callable[[Evidence], bool] = lambda _: False,
+    ) -> None:
+        """``refuse_others``: whether a request from an address that is not the node's is refused, or only logged."""
+        self._addresses = addresses
+        self._refuse_others = refuse_others
+        self._elsewhere: set[str] = set()  # nodes for which that was logged
+        self._live = live
+        self._runner = runner
+        self._intake = Intake(runner.observe, hard)
+        self._instance = secrets.token_hex(4)  # nodes report their checkpoints again when this changes
+        self._orders = orders
+        self._telemetry = telemetry
+        self._clock = clock
+        self._log = log
+
+    async def _sender(self, caller: Caller, body: dict[str, Any]) -> str:
+        """The node that a request speaks for.
+
+        Raises:
+            Denied: it comes from an address that is not the node's.
+        """
+        node = body.get("node")
+        if not isinstance(node, str) or not node or len(node) > MOST_NODE or not node.isprintable():
+            raise ProtocolError("node must be the node's name")
+        if await self._addresses.may_speak(node, caller.addresses) is False:
+            fleet = self._live.fleet
+            own = fleet.nodes[node].address if fleet is not None and node in fleet.nodes else "another address"
+            words = f"a request for {node} from {', '.join(sorted(caller.addresses))}, while Slurm has it at {own}"
+            if self._refuse_others:
+                raise Denied(words, fix='correct NodeAddr in slurm.conf, or set [daemon] node_addresses = "log"')
+            if node not in self._elsewhere:
+                self._elsewhere.add(node)
+                self._log.warning("node-speaks-from-elsewhere", node=node, reason=words)
+        return node
+
+    def _own(self, node: str, item: Evidence) -> bool:
+        """Whether a node may state this. What users' programs print may name any node; it proves nothing about one."""
+        where = item.where
+        if item.source in _DAEMONS_OWN:
+            return False
+        if where.node not in (None, node) and item.trust is not Trust.USER and item.source not in _USERS_WORDS:
+            return False
+        nodes = self._live.nodes_of(where.job, where.attempt) if where.job is not None else ()
+        return not nodes or node in nodes
+
+    async def heartbeat(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+        node = await self._sender(caller, body)
+        now = self._clock.now()
+        self._runner.handle(heartbeat_of(node, body, now, self._runner.seconds()))
+        seen = self._live.node(node)
+        watched = watch_list(self._live, node, body.get("jobs"))
+        answer: dict[str, Any] = {"at": now}
+        if watched:
+            answer["watch"], answer["instance"] = watched, self._instance
+            answer["unread"] = unread(self._live, watched)
+        if seen.beat_s is not None:
+            answer["beat_s"] = seen.beat_s
+        if seen.released_at is not None:
+            answer["released_at"] = seen.released_at
+        view = self._live.fleet.nodes.get(node) if self._live.fleet is not None else None
+        if view is not None:
+            answer["drain_mode"] = self._runner.state.settings.modes.of(view.partitions).drain
+        return answer
+
+    async def evidence(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+        node, first, items = await self._sender(caller, body), body.get("first"), body.get("items")
+        if not isinstance(first, int) or not isinstance(items, list):
+            raise ProtocolError("first must be a number and items a list")
+        evidence: list[Evidence] = []
+        for item in items:
+            try:
+                stated = evidence_from(item)
+                if not self._own(node, stated):
+                    raise ProtocolError(f"{node} may not state {stated.kind} of {stated.source} about {stated.where}")
+                evidence.append(stated)
+            except ProtocolError as error:
+                # Acknowledged all the same: sending it again would not help, and would block later items.
+                self._log.warning("evidence-unparsable", node=node, reason=error.message)
+                self._telemetry.unreadable.inc()
+        self._runner.handle(NodeHeard(self._clock.now(), node, self._runner.seconds()))
+        await self._intake.take(evidence)
+        return {"acknowledged": first + len(items) - 1}
+
+    async def poll_orders(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+        node = await self._sender(caller, body)
+        self._runner.handle(NodeHeard(self._clock.now(), node, self._runner.seconds()))
+        finished = False
+        try:
+            orders = await self._orders.wait(node, protocol.LONG_POLL_S)
+            finished = True
+        finally:
+            if not finished:
+                self._runner.handle(ConnectionLost(self._clock.now(), node))
+        return {"orders": orders}
+
+    async def order_result(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+        node = await self._sender(caller, body)
+        self._orders.result(
+            node, str(body.get("id")), body.get("ok") is True, body.get("result"), str(body.get("error", ""))
+        )
+        return {}
+
+    async def event(self, _caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+        environment = body.get("environment")
+        job = str(environment.get("SLURM_JOB_ID", "")) if isinstance(environment, dict) else ""
+        # Slurm is asked after the hook got its answer, since a hook must not wait for Slurm.
+        self._runner.report(str(body.get("event")), {int(job)} if job.isdecimal() else ())
+        return {}
+
+    def delayed(self, for_s: float) -> None:
+        """A request waited for munged before its sender was known; short waits are no news."""
+        if for_s >= _DELAY_S:
+            self._runner.handle(RequestDelayed(self._clock.now(), for_s))
+
+    def exhausted(self, why: str) -> None:
+        """This host has no room for connections: what nodes say meanwhile is not known."""
+        self._runner.handle(ResourceExhausted(self._clock.now(), why))

@@ -1,0 +1,73 @@
+"""Lists what needs a pair of hands: nodes and GPUs at fault, with serial numbers, evidence and advice. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.scores import Scores
+from sentinel.model.records import OURS, Evidence, Fleet, NodeView, Verdict
+from sentinel.wire import to_json
+
+_TEXTS = 3  # lines of evidence that are quoted for a node
+
+
+def repairs(store: Store, fleet: Fleet, scores: Scores) -> list[dict[str, Any]]:
+    """Drained nodes first, then those that fail more than others or whose parts age. Blocking."""
+    rows = [_drained(store, node, scores) for node in fleet.nodes.values() if node.drained and _is_ours(node)]
+    named = {row["node"] for row in rows}
+    for suspect in scores.suspects(name for name in fleet.nodes if name not in named):
+        rows.append(_row(fleet.nodes[suspect["node"]], "suspect") | {"reasons": suspect["reasons"]})
+    return rows
+
+
+def _is_ours(node: NodeView) -> bool:
+    return node.reason.startswith(OURS)
+
+
+def _row(node: NodeView, why: str) -> dict[str, Any]:
+    return {
+        "node": node.name, "why": why, "state": node.state, "incident": None, "since": None, "cause": None,
+        "gpu": None, "gpu_uuid": None, "serial": None, "advice": "", "evidence": [], "reasons": [],
+    }  # fmt: skip
+
+
+def _drained(store: Store, node: NodeView, scores: Scores) -> dict[str, Any]:
+    row = _row(node, "drained") | {"reasons": scores.shown(node.name)["suspect_reasons"]}
+    name = node.reason.removeprefix(OURS).partition(" ")[0]
+    incident, verdict = store.incident(name), store.last_verdict(name)
+    if incident is None or verdict is None:
+        return row | {"reasons": [node.reason, *row["reasons"]]}
+    return row | {
+        "incident": incident.id,
+        "since": to_json(incident.opened_at),
+        "cause": str(verdict.cause),
+        "advice": verdict.advice,
+        "evidence": _texts(verdict, node.name),
+        **_part(verdict, incident.evidence, node.name),
+    }
+
+
+def _part(verdict: Verdict, evidence: Iterable[Evidence], node: str) -> dict[str, Any]:
+    """The GPU at fault: its index, and what is written on it where the evidence names that."""
+    indexes = [gpu.removeprefix(f"{node}:") for gpu in verdict.culprits.gpus if gpu.startswith(f"{node}:")]
+    if not indexes:
+        return {}
+    of_gpu = [item for item in evidence if item.where.node == node and str(item.where.gpu) in indexes]
+    uuids = {item.where.gpu_uuid: None for item in of_gpu if item.where.gpu_uuid}
+    serials = {str(serial): None for item in of_gpu if (serial := _serial(item.data))}
+    return {
+        "gpu": ",".join(indexes),
+        "gpu_uuid": ",".join(uuids) or None,
+        "serial": ",".join(serials) or None,
+    }
+
+
+def _serial(data: Mapping[str, object]) -> object:
+    return data.get("serial")
+
+
+def _texts(verdict: Verdict, node: str) -> list[str]:
+    grounds = [ground.evidence for ground in verdict.grounds if ground.evidence.where.node == node]
+    return list(dict.fromkeys(item.text or item.kind for item in grounds))[:_TEXTS]

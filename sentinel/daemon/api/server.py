@@ -1,0 +1,374 @@
+"""The daemon's HTTP server for nodes, hooks and people, who authenticate each request with a MUNGE credential.
+
+Without a valid credential only ``/metrics`` and ``/healthz`` answer. The credential is checked before the body is read.
+Sizes are bounded by kind of request, connections by ``sentinel.daemon.api.connections``; each stage has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import os
+import resource
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import http_exceptions, web
+from prometheus_client import exposition
+
+from sentinel import protocol
+from sentinel.config.settings import Daemon
+from sentinel.daemon.api.accounts import uids_of
+from sentinel.daemon.api.blocking_calls import BlockingCalls
+from sentinel.daemon.api.callers import MOST_CREDENTIAL, DenialLog, Turns, UsedCredentials
+from sentinel.daemon.api.commands import OperatorCommands
+from sentinel.daemon.api.connections import Connections, open_files_limit
+from sentinel.daemon.api.memory_budget import MemoryBudget
+from sentinel.daemon.api.node_requests import Caller, NodeRequests
+from sentinel.daemon.api.views import Views
+from sentinel.errors import Denied, ProtocolError, SentinelError, Unavailable, UserError
+from sentinel.log import Log
+from sentinel.ports import Credentials, Signed
+from sentinel.telemetry import Telemetry
+from sentinel.wire import to_text
+
+# Threads that talk to munged, which takes a tenth of a millisecond or more per credential and serves few clients at once.
+# The event loop must not wait for it: with thousands of nodes it would do nothing else.
+_SIGNERS = 4
+_DELAY_S = 0.1  # shorter waits of a request are no news: heartbeats come every 2 s
+_STATUS = {Denied: 403, Unavailable: 503, ProtocolError: 400, UserError: 422}
+# Largest body of each kind of request, in bytes; [daemon] request_bytes bounds all of them.
+_SIZES = {
+    protocol.HEARTBEAT: 256 << 10,  # a few hundred bytes for each job on the node
+    protocol.EVIDENCE: 4 << 20,  # an agent sends 512 KiB at once
+    protocol.ORDERS: 4 << 10,
+    protocol.ORDER_RESULT: 4 << 20,  # the checkpoints of a job
+    protocol.EVENT: 512 << 10,  # the environment of a job's epilog
+    protocol.VIEW: 16 << 10,
+    protocol.CHANGE: 16 << 10,
+}
+_SMALL_BYTES = 8 << 10  # bodies up to this size do not wait for memory: there are no more of them than connections
+_MEMORY_BYTES = 32 << 20  # of bodies that are handled at once, and again of answers; parsed they take ten times as much
+_VIEWS = 2  # views made at once: one may read thousands of incidents
+_RESERVED_FILES = 512  # descriptors kept for the store, Slurm's commands and the probes of slurmd's ports
+_BACKLOG = 4096  # connections that wait in the kernel; a client whose connection is dropped there tries again after 1 s
+_SAYS_NOTHING_S = 5  # the kernel keeps a connection on which nothing was sent for so long, before we are told of it
+_ACCEPTED = 128  # of these, taken at once between two turns of the event loop
+_LINGER_S = 2.0  # a refused client's body is read and thrown away for so long, so that it reads the answer
+_METRICS_S = 1.0  # the metrics' text is kept for so long, however often it is asked for
+
+Handler = Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
+Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
+
+
+class _Problem(SentinelError):
+    """A request that is refused with a status of its own; its connection is closed."""
+
+    def __init__(self, status: int, message: str, fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.status = status
+
+
+class _CountingServer(web.Server):
+    """aiohttp's server, whose connections are counted from their first moment."""
+
+    def __init__(self, handler: Page, connections: Connections, **options: Any) -> None:
+        super().__init__(handler, **options)
+        self._counted = connections
+
+    def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        peer = transport.get_extra_info("peername")
+        self._counted.opened(handler, peer[0] if peer else "", transport.abort)
+
+    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
+        self._counted.lost(handler)
+        super().connection_lost(handler, exc)
+
+
+class Server:
+    def __init__(
+        self,
+        *,
+        settings: Daemon,
+        credentials: Credentials,
+        nodes: NodeRequests,
+        views: Views,
+        changes: OperatorCommands,
+        telemetry: Telemetry,
+        log: Log,
+    ) -> None:
+        self._settings = settings
+        self._credentials = credentials
+        self._nodes = nodes
+        self._views = views
+        self._changes = changes
+        self._telemetry = telemetry
+        self._log = log
+        self._trusted = {0, os.getuid(), *settings.trusted_uids}
+        self._operators = {0, os.getuid(), *uids_of(settings.operators)[0]}
+        self._pages: dict[tuple[str, str], Page] = {
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/healthz"): self._healthz,
+        }
+        self._runner: web.ServerRunner | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._signers = BlockingCalls(_SIGNERS, "munge", log)
+        self._used = UsedCredentials(time.time)
+        self._began_s = time.time()
+        self._turns = Turns()
+        self._denials = DenialLog(log, time.monotonic)
+        self._bodies, self._answers = MemoryBudget(_MEMORY_BYTES), MemoryBudget(_MEMORY_BYTES)
+        self._viewing = asyncio.Semaphore(_VIEWS)
+        self._metrics_text, self._metrics_s = b"", float("-inf")
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.connections = Connections(
+            most=open_files_limit(settings.connections, files, _RESERVED_FILES),
+            most_waiting=settings.waiting_connections,
+            most_waiting_per_peer=settings.waiting_per_address,
+            header_s=settings.header_s,
+            idle_s=settings.idle_s,
+            seconds=time.monotonic,
+            full=lambda: nodes.exhausted("all connections are in use"),
+        )
+
+    async def start(self) -> None:
+        nodes, people = self._nodes, (self._view, self._change)
+        for path, handler, allowed in (
+            (protocol.HEARTBEAT, nodes.heartbeat, self._trusted),
+            (protocol.EVIDENCE, nodes.evidence, self._trusted),
+            (protocol.ORDERS, nodes.poll_orders, self._trusted),
+            (protocol.ORDER_RESULT, nodes.order_result, self._trusted),
+            (protocol.EVENT, nodes.event, self._trusted),
+            (protocol.VIEW, people[0], None),
+            (protocol.CHANGE, people[1], self._operators),
+        ):
+            self._pages["POST", path] = self._signed(path, handler, allowed)
+
+        # No aiohttp application: a fixed table needs no router, and there are a thousand requests a second.
+        # A broken connection cancels its handler, since a broken long poll is the first sign of a lost node.
+        server = _CountingServer(
+            self._page,
+            self.connections,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,  # nobody of ours compresses; a kilobyte may be a megabyte
+            keepalive_timeout=self._settings.idle_s,
+            lingering_time=_LINGER_S,
+            logger=_http_log(self._log, self._telemetry),
+        )
+        self._runner = web.ServerRunner(server)
+        await self._runner.setup()
+        listening = await asyncio.to_thread(_listening, self._settings.listen)
+        await web.SockSite(self._runner, listening, backlog=_ACCEPTED).start()
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SAYS_NOTHING_S)
+        listening.listen(_BACKLOG)
+        self._close_overdue()
+
+    async def stop(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._signers.stop()
+        self._denials.flush()
+
+    def _close_overdue(self) -> None:
+        """Now, and again in a while."""
+        self.connections.close_overdue()
+        self._telemetry.connections.set(len(self.connections))
+        after_s = min(1.0, self._settings.header_s / 4)
+        self._sweep = asyncio.get_running_loop().call_later(after_s, self._close_overdue)
+
+    # --- who asks -----------------------------------------------------------------------------------------------------
+
+    async def _page(self, request: web.BaseRequest) -> web.Response:
+        self.connections.began(request.protocol)
+        try:
+            page = self._pages.get((request.method, request.path))
+            if page is None:
+                known = any(path == request.path for _, path in self._pages)
+                raise _Problem(405 if known else 404, f"{request.method} {request.path:.80} is not answered here")
+            response = await page(request)
+            await self._deliver(request, response)
+        except SentinelError as error:
+            response = self._refusal(request, error)
+            await self._deliver(request, response)
+        finally:  # what else is raised is a bug: aiohttp answers 500 and logs it
+            self.connections.ended(request.protocol)
+        return response
+
+    def _refusal(self, request: web.BaseRequest, error: SentinelError) -> web.Response:
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 409)
+        if isinstance(error, Denied):
+            self._denials.denied(request.path[:80], request.remote or "", error.message)
+        elif isinstance(error, _Problem):
+            status = error.status
+        self._telemetry.refused.labels(status=status).inc()
+        response = _problem(status, error.message, error.fix)
+        if isinstance(error, _Problem | Denied):
+            response.force_close()
+        return response
+
+    async def _deliver(self, request: web.BaseRequest, response: web.Response) -> None:
+        """Hand over the answer. A client that does not read it in time is cut off: it would keep the answer in memory."""
+        try:
+            async with asyncio.timeout(self._settings.body_s):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            self._telemetry.refused.labels(status=408).inc()
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionError:
+            return  # it is gone
+
+    def _signed(self, path: str, handler: Handler, allowed: set[int] | None) -> Page:
+        first = path == protocol.EVIDENCE  # it may convict a node; a burst has a few hundred credentials
+        most_bytes = min(_SIZES[path], self._settings.request_bytes)
+
+        async def answer(request: web.BaseRequest) -> web.Response:
+            credential = request.headers.get(protocol.HEADER, "")
+            signed = await self._sender(path, credential, allowed, first=first)
+            try:
+                return await carried_out(request, credential, signed)
+            except SentinelError as error:  # signed as well: the sender may give up what the daemon does not take
+                response = self._refusal(request, error)
+                assert isinstance(response.body, bytes)
+                digest = protocol.digest_of(credential, response.body)
+                response.headers[protocol.HEADER] = await self._signers.call(self._credentials.encode, digest)
+                return response
+
+        async def carried_out(request: web.BaseRequest, credential: str, signed: Signed) -> web.Response:
+            with self._turns.turn(None if signed.uid in self._trusted | self._operators else signed.uid):
+                length = most_bytes if request.content_length is None else request.content_length
+                async with self._bodies.taking(length if _SMALL_BYTES < length <= most_bytes else 0):
+                    raw = await self._body(request, most_bytes)
+                    if not hmac.compare_digest(signed.payload, protocol.digest_of(path, raw)):
+                        raise Denied("the credential is for another request")
+                    if allowed is not None or signed.uid in self._operators:
+                        self.connections.trust(request.protocol)
+                    caller = Caller(signed.uid, _addresses(request.remote, signed.address))
+                    result = await handler(caller, _object(raw))
+                return await self._signed_answer(request, credential, result, first=first)
+
+        return answer
+
+    async def _sender(self, path: str, credential: str, allowed: set[int] | None, *, first: bool) -> Signed:
+        """Check a credential, before anything else of its request is read."""
+        if not credential or len(credential) > MOST_CREDENTIAL:
+            raise Denied(f"no {protocol.HEADER} header", fix="requests carry a MUNGE credential")
+        asked_s = time.monotonic()
+        signed = await self._signers.call(self._credentials.decode, credential, first=first)
+        self._nodes.delayed(time.monotonic() - asked_s)
+        if allowed is not None and signed.uid not in allowed:
+            raise Denied(f"uid {signed.uid} may not do this", fix="see [daemon] trusted_uids and operators")
+        if path == protocol.CHANGE and signed.made_s is not None and signed.made_s + 1.0 < self._began_s:
+            # Whether it was carried out already is not known any more. MUNGE's times are whole seconds.
+            raise Denied("the credential is older than this daemon", fix="send the command again")
+        self._used.use(credential, signed)
+        return signed
+
+    async def _body(self, request: web.BaseRequest, most_bytes: int) -> bytes:
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise _Problem(415, "a body with a content encoding is not read", "send it as it is")
+        if (request.content_length or 0) > most_bytes:
+            raise _Problem(413, f"a body of more than {most_bytes} bytes is not read", "send less at once")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._settings.body_s):
+                async for part in request.content.iter_any():
+                    body += part
+                    if len(body) > most_bytes:
+                        raise _Problem(413, f"a body of more than {most_bytes} bytes is not read", "send less at once")
+        except TimeoutError as error:
+            raise _Problem(408, f"the body did not arrive within {self._settings.body_s:g} s") from error
+        except web.RequestPayloadError as error:
+            raise _Problem(400, "the body cannot be read") from error
+        return bytes(body)
+
+    async def _signed_answer(
+        self, request: web.BaseRequest, credential: str, result: dict[str, Any], *, first: bool
+    ) -> web.Response:
+        raw = to_text(result).encode()
+        digest = protocol.digest_of(credential, raw)
+        mark = await self._signers.call(self._credentials.encode, digest, first=first)
+        response = web.Response(body=raw, content_type="application/json", headers={protocol.HEADER: mark})
+        if len(raw) > _SMALL_BYTES:
+            async with self._answers.taking(len(raw)):
+                await self._deliver(request, response)
+        return response
+
+    # --- people -------------------------------------------------------------------------------------------------------
+
+    async def _view(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+        arguments = body.get("arguments")
+        async with self._viewing:
+            return await self._views.show(
+                str(body.get("view")), arguments if isinstance(arguments, dict) else {}, caller.uid
+            )
+
+    async def _change(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+        arguments = body.get("arguments")
+        return await self._changes.make(
+            str(body.get("change")), arguments if isinstance(arguments, dict) else {}, caller.uid
+        )
+
+    async def _metrics(self, _request: web.BaseRequest) -> web.Response:
+        now_s = time.monotonic()
+        if now_s - self._metrics_s >= _METRICS_S:
+            self._metrics_text, self._metrics_s = exposition.generate_latest(self._telemetry.registry), now_s
+        return web.Response(body=self._metrics_text, headers={"Content-Type": exposition.CONTENT_TYPE_LATEST})
+
+    async def _healthz(self, _request: web.BaseRequest) -> web.Response:
+        return web.Response(text="ok\n")
+
+
+def _listening(address: str) -> socket.socket:
+    """A socket bound to ``host:port``; without a host on all addresses of this machine."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not host and socket.has_dualstack_ipv6():
+        return socket.create_server(("", int(port)), family=socket.AF_INET6, dualstack_ipv6=True)
+    family, *_, found = socket.getaddrinfo(host or "0.0.0.0", int(port), type=socket.SOCK_STREAM)[0]  # noqa: S104
+    return socket.create_server(found, family=family)
+
+
+def _addresses(peer: str | None, signed: str) -> frozenset[str]:
+    """Where a request comes from. The loopback address of another host's credential would look like one of ours."""
+    return frozenset({peer or "", "" if signed.startswith("127.") else signed}) - {""}
+
+
+def _http_log(log: Log, telemetry: Telemetry) -> logging.Logger:
+    """aiohttp's own log: what is no HTTP is counted and not logged, since anybody can send it; the rest is a bug."""
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            error = record.exc_info[1] if record.exc_info else None
+            if isinstance(error, http_exceptions.HttpProcessingError | ConnectionError):
+                telemetry.refused.labels(status=400).inc()
+            elif record.levelno >= logging.ERROR:
+                telemetry.bugs.inc()
+                log.error("bug", where="http", error=repr(error or record.getMessage()))
+
+    made = logging.Logger("sentinel.http", logging.WARNING)
+    made.addHandler(Told())
+    return made
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)  # keeps the bytes of file names: a node gets them back unchanged
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or an endless number or nesting
+        raise ProtocolError(f"the body is not JSON: {error!s:.200}") from error
+    if not isinstance(body, dict):
+        raise ProtocolError("the body is not a JSON object")
+    return body
+
+
+def _problem(status: int, message: str, fix: str = "") -> web.Response:
+    return web.json_response({"error": message, "fix": fix}, status=status)

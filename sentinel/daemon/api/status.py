@@ -1,0 +1,129 @@
+"""Reads what Sentinel may do, does now and would have done: modes, breakers, budget, steps under way. Read-only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sentinel.adapters.store.store import Store
+from sentinel.config.settings import Limits, Mode, Modes, Settings
+from sentinel.daemon.api.accounts import name_of, uids_of
+from sentinel.engine.notices import BREAKERS_TOLD
+from sentinel.model.records import OURS, Fleet, Plan, StepKind, stable_id
+from sentinel.wire import time_from, to_json
+
+_HOUR = timedelta(hours=1)
+_OBSERVED = timedelta(days=7)  # how far back plans of observe mode are shown
+_MOST_PLANS = 20  # plans of observe mode that are shown, the newest first
+
+
+def mode_of(mode: Mode, *, paused: bool) -> str:
+    """One word: what happens in a partition that has this mode."""
+    if paused:
+        return "paused"
+    words = {mode.drain, mode.restart}
+    return words.pop() if len(words) == 1 else "mixed"
+
+
+def modes_by_partition(modes: Modes, fleet: Fleet | None, *, paused: bool) -> dict[str, dict[str, Any]]:
+    """The mode of each partition of Slurm's, and of each that the settings name; ``known`` says whether Slurm has it."""
+    partitions = {name for node in fleet.nodes.values() for name in node.partitions} if fleet is not None else set()
+    found = {}
+    for name in sorted(partitions | modes.partitions.keys()):
+        mode = modes.partitions.get(name, modes.default)
+        found[name] = {
+            "mode": mode_of(mode, paused=paused),
+            "drain": mode.drain,
+            "restart": mode.restart,
+            "known": name in partitions if fleet is not None else None,
+        }
+    return found
+
+
+def overall(modes: Modes, by_partition: dict[str, dict[str, Any]], *, paused: bool) -> str:
+    """One word for the whole cluster: paused, act, observe, or mixed."""
+    words = {entry["mode"] for entry in by_partition.values() if entry["known"] is not False}
+    words = words or {mode_of(modes.default, paused=paused)}
+    return words.pop() if len(words) == 1 else "mixed"
+
+
+def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str, Any]:
+    """What ``sentinel doctor`` asks of the running daemon: as whom it runs, with which settings, what it can write.
+
+    Blocking: the folder of resume points lies on a shared file system.
+    """
+    resume = settings.daemon.resume
+    return {
+        "account": name_of(os.getuid()),
+        "uid": os.getuid(),
+        "settings": settings_digest(settings),
+        "modes": to_json(settings.modes),
+        "partitions": modes_by_partition(settings.modes, fleet, paused=bool(store.get("paused", False))),
+        "resume": resume,
+        "resume_writable": os.access(resume, os.W_OK | os.X_OK) if resume else None,
+        "database": store.engine.dialect.name,
+        "operators_unknown": uids_of(settings.daemon.operators)[1],
+    }
+
+
+def settings_digest(settings: Settings) -> str:
+    """The same for the same settings, so that a file can be compared with what a daemon has in force."""
+    return stable_id(json.dumps(to_json(settings), sort_keys=True))
+
+
+def breaker(store: Store, limits: Limits, now: datetime) -> dict[str, Any]:
+    """Whether a breaker holds everything up, since which incident, and what would open it."""
+    windows = {"breaker": limits.breaker_window_s, "hang-breaker": limits.hung_window_s}
+    found = {}
+    for refusal, setting in BREAKERS_TOLD.items():
+        told = store.get(setting)
+        at = time_from(told["at"]) if isinstance(told, dict) and told.get("at") else None
+        found[refusal] = {
+            "open": at is not None and now - at <= timedelta(seconds=windows[refusal]),
+            "last_at": at,
+            "incident": told.get("incident") if isinstance(told, dict) else None,
+        }
+    found["breaker"] |= {"opens_at_nodes": limits.breaker_nodes, "window_s": limits.breaker_window_s}
+    found["hang-breaker"] |= {"opens_at_jobs": limits.hung_jobs, "window_s": limits.hung_window_s}
+    return found
+
+
+def budget(store: Store, fleet: Fleet | None, limits: Limits, now: datetime) -> dict[str, Any]:
+    """What was used of each limit, beside the limit. ``used`` is None where Slurm has not answered."""
+    nodes = list(fleet.nodes.values()) if fleet is not None else None
+    drained = sum(node.drained and node.reason.startswith(OURS) for node in nodes) if nodes is not None else None
+    drains = store.steps_done((StepKind.DRAIN, StepKind.DOWN), since=now - _HOUR)
+    stops = store.steps_done((StepKind.REQUEUE_HOLD,), since=now - _HOUR)
+    begun = sum(job.state not in ("pending", "configuring") for job in fleet.jobs.values()) if fleet is not None else 0
+    return {
+        "drained_at_once": {"used": drained, "limit": limits.drain_count},
+        "drains_last_hour": {"used": len(drains), "limit": limits.drain_per_hour},
+        "restarts_last_hour": {
+            "used": len({row["job"] for row in stops}),
+            "limit": max(limits.restarts_per_hour, int(limits.restarts_fraction * begun)),
+        },
+    }
+
+
+def under_way(store: Store, visible: Collection[str]) -> list[dict[str, Any]]:
+    """Steps of plans that were begun and have no result yet."""
+    steps = [row for row in store.steps_under_way() if row["incident"] in visible]
+    return [{"step": row["kind"], "since": row["intended_at"], **_about(row)} for row in steps]
+
+
+def _about(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("incident", "node", "job")}
+
+
+def would_have_done(store: Store, visible: Collection[str], now: datetime) -> list[dict[str, Any]]:
+    """Plans of the last days that were judged and not carried out, because of observe mode or a pause; newest first."""
+    plans = [plan for plan in store.plans_since(now - _OBSERVED) if plan.observe_only and plan.incident in visible]
+    return [_observed(plan) for plan in plans[:_MOST_PLANS]]
+
+
+def _observed(plan: Plan) -> dict[str, Any]:
+    steps = [{"step": step.kind, "node": step.node, "job": step.job} for step in plan.steps]
+    return {"incident": plan.incident, "at": plan.at, "steps": steps, "why": plan.explanation}

@@ -1,0 +1,358 @@
+"""Gives the command line its data as JSON. Read-only.
+
+Researchers see incidents and attempts of their own jobs; operators (``[daemon] operators``, root, the daemon's uid) see all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sentinel import __version__
+from sentinel.adapters.slurm.hostlist import fold
+from sentinel.adapters.store.store import Store
+from sentinel.classify.ageing import Counter as AgeingCounter
+from sentinel.config.settings import Settings
+from sentinel.daemon.api import status as state_of
+from sentinel.daemon.api.accounts import name_of
+from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, meant, others, shown_row
+from sentinel.daemon.api.fleet_history import fleet_history
+from sentinel.daemon.api.histories import failure_filter, groups, job_of, node_list, nodes_of, since_of
+from sentinel.daemon.api.jobs import JobAttempts
+from sentinel.daemon.api.lost import BY, grouped
+from sentinel.daemon.api.repairs import repairs
+from sentinel.daemon.api.scores import CachedScores
+from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
+from sentinel.errors import UserError
+from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
+from sentinel.ports import Clock
+from sentinel.wire import to_json
+
+_HISTORY_DAYS = 30.0
+_MOST_DAYS = 36500.0
+_SHOWN = 200
+_UNREAD = 20  # unreadable records that a view names
+_ATTEMPTS = 2000  # newest attempts that a view shows; each names its nodes
+_SEARCHED = 5000  # newest incidents searched for those of one researcher, one node or one id
+_ABOUT_TO_CHANGE_S = 0.5  # age of the snapshot from which one node is shown: it may be drained or released next
+_LISTING_S = 5.0  # age of the snapshot for listings
+
+
+class Views:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        live: ClusterView,
+        fleets: FleetSnapshots,
+        orders: OrderBook,
+        settings: Settings,
+        operators: set[int],
+        clock: Clock,
+        counters: Mapping[str, AgeingCounter] | None = None,
+        signals: PrometheusSignals | None = None,
+    ) -> None:
+        self._signals = signals
+        self._board = CachedScores(store, live, counters or {}, clock)
+        self._store = store
+        self._live = live
+        self._fleets = fleets
+        self._orders = orders
+        self._settings = settings
+        self._operators = operators
+        self._clock = clock
+        self._attempts = JobAttempts(store, live, clock)
+        self._views: dict[str, Callable[[dict[str, Any], str | None], Awaitable[dict[str, Any]]]] = {
+            "status": self._status,
+            "nodes": self._nodes,
+            "jobs": self._jobs,
+            "incidents": self._incidents,
+            "why": self._why,
+            "history": self._history,
+            "doctor": self._doctor,
+            "past": self._past,
+            "lost": self._lost,
+            "repairs": self._repairs,
+            "names": self._names,
+        }
+
+    async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
+        if view not in self._views:
+            raise UserError(f"no view {view!r}", fix="upgrade the daemon or the command line: their releases differ")
+        return await self._views[view](arguments, None if uid in self._operators else name_of(uid))
+
+    async def _status(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        fleet = self._live.fleet
+        nodes = list(fleet.nodes.values()) if fleet else []
+        rows = await self._seen_by(user)
+        still_open = [row for row in rows if row["state"] != IncidentState.CLOSED]
+        waits = await self._waits(rows)
+        scores = await self._board.read()
+        return {
+            "at": self._clock.now(),
+            "version": __version__,
+            "cluster": self._settings.cluster,
+            "slurm": {
+                "answers": fleet is not None and not self._fleets.problem,
+                "problem": self._fleets.problem,
+                "snapshot_at": fleet.at if fleet else None,
+                **_unread(fleet),
+            },
+            **await asyncio.to_thread(self._acting, fleet, {row["id"] for row in rows}),
+            "nodes": dict(Counter(_shown_state(node) for node in nodes)),
+            "agents": dict(
+                Counter(self._live.nodes[n.name].state if n.name in self._live.nodes else "unknown" for n in nodes)
+            ),
+            "jobs": dict(Counter(job.state for job in fleet.jobs.values())) if fleet else {},
+            "drained_by_us": sorted(node.name for node in nodes if node.drained and node.reason.startswith(OURS)),
+            "prometheus": self._signals.shown if self._signals is not None else None,
+            "suspects": scores.suspects([node.name for node in nodes]),
+            "open_incidents": [shown_row(row, waits) for row in still_open],
+            "recent_incidents": [shown_row(row, waits) for row in rows[:10]],
+        }
+
+    def _acting(self, fleet: Fleet | None, visible: set[str]) -> dict[str, Any]:
+        """What may be done, is done and would have been done. Blocking."""
+        now, settings = self._clock.now(), self._settings
+        paused = bool(self._store.get("paused", False))
+        modes = state_of.modes_by_partition(settings.modes, fleet, paused=paused)
+        return {
+            "paused": paused,
+            "mode": state_of.overall(settings.modes, modes, paused=paused),
+            "modes": modes,
+            "breakers": state_of.breaker(self._store, settings.limits, now),
+            "budget": state_of.budget(self._store, fleet, settings.limits, now),
+            "under_way": state_of.under_way(self._store, visible),
+            "would_have_done": state_of.would_have_done(self._store, visible, now),
+        }
+
+    async def _seen_by(
+        self, user: str | None, job: int | None = None, since: datetime | None = None, *, most: int = _SHOWN
+    ) -> list[dict[str, Any]]:
+        """The newest incidents that ``user`` may see (None: all)."""
+        limit = most if user is None else _SEARCHED
+        rows = await asyncio.to_thread(self._store.incident_rows, job=job, since=since, limit=limit)
+        return [row for row in rows if _may_see(row, user)][:most]
+
+    async def _waits(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Wait, ...]]:
+        """What the incidents of these rows wait for."""
+        waiting = [row["id"] for row in rows if row["state"] != IncidentState.CLOSED]
+        return await asyncio.to_thread(self._store.waits_of, waiting)
+
+    async def _nodes(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        chosen = node_list(arguments)
+        fleet = await self._fleets.take(_LISTING_S if chosen is None else _ABOUT_TO_CHANGE_S)
+        shown = [n for n in (*fleet.nodes.values(), *_unread_nodes(fleet)) if chosen is None or n.name in chosen]
+        _require_known(chosen, shown)
+        scores = await self._board.read()
+        shown.sort(key=lambda node: _natural(node.name))
+        shown.sort(key=lambda node: scores.suspicion(node.name), reverse=True)  # suspect nodes first
+        rows = []
+        if chosen is not None:
+            since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
+            rows = await self._seen_by(user, since=since, most=_SEARCHED)
+        tested = await asyncio.to_thread(self._store.get, CHECKUPS, {})
+        return {
+            "nodes": [
+                {**self._node(node), "diagnostic": tested.get(node.name, {}), **scores.shown(node.name)}
+                for node in shown
+            ],
+            "incidents": [shown_row(row) for row in rows if chosen and not set(chosen).isdisjoint(nodes_of(row))],
+        }
+
+    def _node(self, node: NodeView) -> dict[str, Any]:
+        seen = self._live.nodes.get(node.name)
+        job = self._live.job_on(node.name)
+        return {
+            "node": node.name,
+            "state": _shown_state(node),
+            "reason": node.reason,
+            "partitions": list(node.partitions),
+            "gpus": node.gpus,
+            "agent": seen.state if seen else "unknown",
+            "orders": self._orders.connected(node.name),
+            "verdict": seen.verdict if seen else {},
+            "clock_offset_s": seen.clock_offset_s if seen else None,
+            "job": job.id if job else None,
+            "holders": {str(job): sorted(gpus) for (job, _), gpus in seen.gpus.items()} if seen else {},
+        }
+
+    async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        chosen = failure_filter(arguments)
+        since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
+        attempts = await asyncio.to_thread(
+            self._attempts.read,
+            job=chosen.job,
+            since=None if chosen.job is not None else since,
+            user=user or chosen.user,
+            newest=_ATTEMPTS,
+        )
+        attempts = [
+            row
+            for row in attempts
+            if chosen.user in (None, row["user"])
+            and (chosen.nodes is None or not chosen.nodes.isdisjoint(row["nodes"]))
+        ]
+        jobs = {row["job"] for row in attempts}
+        rows = await self._seen_by(user, chosen.job, None if chosen.job is not None else since, most=_SEARCHED)
+        rows = [row for row in rows if row["job"] in jobs]
+        if chosen.cause is not None:
+            jobs = {row["job"] for row in rows if chosen.has(row)}
+            attempts = [row for row in attempts if row["job"] in jobs]
+        found = await asyncio.to_thread(self._attempts.losses, rows, attempts)
+        shown = await asyncio.to_thread(self._attempts.shown, attempts, found)
+        return {"attempts": shown, "incidents": [shown_row(row) for row in rows if row["job"] in jobs]}
+
+    async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        chosen, since = failure_filter(arguments), since_of(arguments)
+        rows = await self._seen_by(user, chosen.job, since, most=_SEARCHED)
+        rows = [row for row in rows if chosen.has(row)][:_SHOWN]
+        waits = await self._waits(rows)
+        return {"incidents": [shown_row(row, waits) for row in rows]}
+
+    async def _lost(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        by = arguments.get("by", "job")
+        if by not in BY:
+            raise UserError(f"{by!r:.40} is nothing to group by", fix=f"known are {', '.join(BY)}")
+        chosen = failure_filter(arguments)
+        since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
+        rows = [row for row in await self._seen_by(user, chosen.job, since, most=_SEARCHED) if chosen.has(row)]
+        attempts = await asyncio.to_thread(self._attempts.read, since=since)
+        found = await asyncio.to_thread(self._attempts.losses, rows, attempts)
+        total = round(sum(loss.gpu_h for loss in found), 4)
+        return {
+            "by": by,
+            "since": since,
+            "rows": grouped(found, by),
+            "failures": len(found),
+            "lost_gpu_h": total,
+            "not_known": sum(not loss.known for loss in found),
+        }
+
+    async def _repairs(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
+        fleet = await self._fleets.take(_LISTING_S)
+        scores = await self._board.read()
+        return {"repairs": await asyncio.to_thread(repairs, self._store, fleet, scores)}
+
+    async def _names(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        """What a shell completes: nodes, and the jobs and incidents that the person may see."""
+        rows = await self._seen_by(user)
+        fleet = self._live.fleet
+        jobs = {row["job"]: None for row in rows if row["job"] is not None}
+        return {
+            "nodes": sorted(fleet.nodes, key=_natural) if fleet is not None else [],
+            "jobs": list(jobs),
+            "incidents": [row["id"] for row in rows],
+        }
+
+    async def _why(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        rows = await self._seen_by(user, most=_SEARCHED)
+        if "what" not in arguments:
+            row = by_id(str(arguments.get("incident", "")), rows)
+            return await asyncio.to_thread(explained, self._store, row)
+        what = str(arguments["what"])
+        node = self._live.fleet.nodes.get(what) if self._live.fleet is not None else None
+        attempts = []
+        if what.isdecimal() and (job := job_of({"job": int(what)})) is not None:
+            attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
+        asked = meant(what, rows, node=node, has_job=bool(attempts))
+        return await self._answer(asked, node, attempts)
+
+    async def _answer(self, asked: Meant, node: NodeView | None, attempts: list[dict[str, Any]]) -> dict[str, Any]:
+        first = await asyncio.to_thread(explained, self._store, asked.found[0]) if asked.found else dict(NOTHING)
+        answer = {"asked": {"kind": asked.kind, "name": asked.name}, **first, "others": others(asked)}
+        if asked.kind == "node" and node is not None:
+            scores = await self._board.read()
+            answer["node"] = {**self._node(node), **scores.shown(node.name)}
+        if asked.kind == "job":
+            found = await asyncio.to_thread(self._attempts.losses, asked.found, attempts)
+            answer["attempts"] = await asyncio.to_thread(self._attempts.shown, attempts, found)
+        return answer
+
+    async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        days, chosen = _days(arguments), failure_filter(arguments)
+        since = since_of(arguments) or self._clock.now() - timedelta(days=days)
+        rows = [row for row in await self._seen_by(user, since=since, most=_SEARCHED) if chosen.has(row)]
+        scores = await self._board.read()
+        by = groups(rows)
+        for group in by["node"]:
+            group["score"] = scores.shown(group["key"])["score"]
+        return {"days": days, "since": since, "incidents": [shown_row(row) for row in rows], "by": by}
+
+    async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
+        now = self._clock.now()
+        since = now - timedelta(days=_days(arguments))
+        return await asyncio.to_thread(fleet_history, self._store, self._live.fleet, since, now)
+
+    async def _doctor(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
+        fleet = self._live.fleet
+        return {
+            "version": __version__,
+            "slurm_problem": self._fleets.problem,
+            **_unread(fleet),
+            **await asyncio.to_thread(state_of.own_state, self._settings, self._store, fleet),
+            "nodes": {name: self._agent(name) for name in sorted(fleet.nodes if fleet else {})},
+        }
+
+    def _agent(self, name: str) -> dict[str, Any]:
+        seen = self._live.nodes.get(name)
+        return {
+            "agent": seen.state if seen else "unknown",
+            "version": seen.version if seen else "",
+            "verdict": seen.verdict if seen else {},
+            "clock_offset_s": seen.clock_offset_s if seen else None,
+        }
+
+
+def _unread(fleet: Fleet | None) -> dict[str, Any]:
+    """How many records of the newest snapshot could not be read, and the first of them."""
+    unread = fleet.unread if fleet else ()
+    return {"unread_count": len(unread), "unread": to_json(unread[:_UNREAD])}
+
+
+def _unread_nodes(fleet: Fleet) -> list[NodeView]:
+    """Nodes whose Slurm record cannot be read, shown with state "unknown"."""
+    return [
+        NodeView(name=item.name, state="unknown", reason=f"Slurm's record cannot be read: {item.reason}")
+        for item in fleet.unread
+        if item.what == "node" and item.name
+    ]
+
+
+def _require_known(chosen: tuple[str, ...] | None, found: list[NodeView]) -> None:
+    missing = [name for name in chosen or () if name not in {node.name for node in found}]
+    if missing or chosen == ():
+        names = fold(missing) if missing else ""
+        raise UserError(f"Slurm knows no node {names!r:.80}", fix="sinfo -N lists them")
+
+
+def _days(arguments: dict[str, Any]) -> float:
+    days = arguments.get("days", _HISTORY_DAYS)
+    if not isinstance(days, (int, float)) or isinstance(days, bool) or not 0.0 < days <= _MOST_DAYS:
+        raise UserError(f"{days!r:.40} is no number of days", fix=f"more than 0 and at most {_MOST_DAYS:g}")
+    return float(days)
+
+
+def _may_see(row: dict[str, Any], user: str | None) -> bool:
+    return user is None or row["user"] == user
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts n2 before n10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _shown_state(node: NodeView) -> str:
+    if node.state == "down":
+        return "down"
+    if node.drained:
+        return "drained" if node.state == "idle" else "draining"
+    return "not responding" if "not_responding" in node.flags else node.state

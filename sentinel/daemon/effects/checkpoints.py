@@ -1,0 +1,359 @@
+"""Chooses and quarantines a job's checkpoints across the fleet: nodes list and check them as the job's user.
+
+The daemon reads no file of a user. Each node lists its local folders, one node lists the shared ones. Where no node answers
+the content is *not known*, and a checkpoint that depends on it is not chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sentinel.actions.means import names
+from sentinel.adapters.store.store import Store
+from sentinel.checkpoints.choose import choose
+from sentinel.checkpoints.fleet_parts import root_of, world_size_of
+from sentinel.checkpoints.join import join
+from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, parse_level
+from sentinel.config.settings import Recovery
+from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.errors import ProtocolError, Refused, Unavailable
+from sentinel.log import Log
+from sentinel.model.intent import Intent, intent_of
+from sentinel.model.orders import MOST_PATHS, ListCheckpoints, MoveAside, Root
+from sentinel.model.records import Cause, Fleet, JobView, Scalar, StepKind, Task
+from sentinel.ports import Orders
+
+_ATTEMPTS = 3  # newest attempts (with the failed one) whose allocations may be requested again
+_REMEMBERED = (
+    32  # incidents whose listings are kept until their checkpoints are moved aside; else they are listed again
+)
+_LISTERS = 3  # nodes tried, one after the other, for the shared folders
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How thoroughly nodes check; steps from ``before_step`` on hold bad numbers and are not read."""
+
+    level: str
+    before_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The checkpoints found for one incident."""
+
+    parts: tuple[Part, ...]
+    candidates: tuple[Candidate, ...]
+    world: int | None
+    problems: tuple[str, ...]
+
+
+class FleetCheckpoints:
+    """Implements ``sentinel.actions.means.Checkpoints``."""
+
+    def __init__(
+        self,
+        *,
+        orders: Orders,
+        live: ClusterView,
+        fleets: FleetSnapshots,
+        store: Store,
+        recovery: Recovery,
+        log: Log,
+        seconds: Callable[[], float] | None = None,
+    ) -> None:
+        """``seconds``: a monotonic clock; the system's where none is given."""
+        self._seconds = seconds or time.monotonic
+        self._orders = orders
+        self._live = live
+        self._fleets = fleets
+        self._store = store
+        self._recovery = recovery
+        self._log = log
+        self._seen: dict[str, Seen] = {}
+        self._tried_s: dict[tuple[str, str], float] = {}
+
+    async def choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
+        try:
+            return await self._choose(task, job)
+        except Unavailable as error:
+            if self._waited_s(task) < self._recovery.storage_s:
+                raise
+            if task.verdict.onset_step is not None:
+                raise Refused(
+                    f"numbers went bad at step {task.verdict.onset_step}, and which checkpoints are older is not known: "
+                    f"{error.message}",
+                    fix="name a checkpoint before it in the script, then scontrol release",
+                ) from error
+            # The nodes do not answer and the job has waited long enough: let its script resume as it would by default.
+            return {"explanation": f"not checked, the job resumes as its script does: {error.message}"}
+
+    def _waited_s(self, task: Task) -> float:
+        """Seconds since this step of this incident was first tried."""
+        now_s = self._seconds()
+        return now_s - self._tried_s.setdefault((task.incident.id, task.step.kind), now_s)
+
+    async def _choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
+        intent = intent_of(job.comment)
+        if not intent.global_roots and not intent.local_roots:
+            return {"explanation": "the job named no checkpoint folders in its comment; it resumes as its script does"}
+        bad = _barred(task)
+        homes = await self._homes(task, job, bad)
+        seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
+        reached = self._live.last_step(task.job, task.attempt)
+        survivors = await self._survivors(task, job, bad)
+        decision, nodes = self._decide(task, seen, homes, survivors, bad, reached)
+        self._log.info(
+            "checkpoint-choice",
+            incident=task.incident.id,
+            step=decision.chosen.step if decision.chosen else None,
+            tier=decision.chosen.tier if decision.chosen else None,
+            why=decision.explanation,
+            problems="; ".join(seen.problems),
+        )
+        explanation = "; ".join(filter(None, [decision.explanation, *seen.problems]))[:1500]
+        if decision.chosen is None:
+            _hold_if_bad(task.verdict.onset_step, seen, explanation)
+            return {"explanation": explanation, "last_step": reached}
+        chosen = decision.chosen
+        return {
+            "path": _pattern(chosen, intent),
+            "step": chosen.step,
+            "tier": chosen.tier,
+            "format": chosen.format,
+            "level": chosen.level,
+            "hosts": ",".join(nodes) if chosen.tier == "local" else "",
+            "last_step": reached,
+            "lost_steps": decision.lost_steps,
+            "explanation": explanation,
+        }
+
+    def _decide(
+        self,
+        task: Task,
+        seen: Seen,
+        homes: Sequence[tuple[str, ...]],
+        survivors: tuple[str, ...],
+        bad: frozenset[str],
+        reached: int | None,
+    ) -> tuple[Decision, tuple[str, ...]]:
+        """The cheapest choice over the allocations that the job could get again, with that allocation."""
+        attempt = self._live.attempts.get((task.job, task.attempt))
+        step_time_s = (attempt.step_time_s if attempt else None) or self._recovery.step_time_s
+        onset = task.verdict.onset_step
+        options: list[tuple[Decision, tuple[str, ...]]] = []
+        for nodes in homes or [survivors]:
+            decision = choose(
+                seen.candidates,
+                step_last=reached,
+                step_time_s=step_time_s,
+                next_nodes=frozenset(nodes),
+                lost_nodes=bad,
+                world_size=None,
+                costs=Costs(
+                    read_bytes_per_s={"local": 20e9, "peer": 10e9, "global": self._recovery.restore_bytes_per_s}
+                ),
+                onset_step=onset,
+                rank_hosts=_rank_hosts(seen.world, nodes) if homes else None,
+                rejected=self._rejected(task),
+                level=None if onset is not None else parse_level(self._recovery.checkpoint_level),
+                local_survives=self._recovery.local_survives,
+            )
+            options.append((decision, nodes))
+        return min(options, key=lambda option: option[0].cost_s if option[0].cost_s is not None else float("inf"))
+
+    async def _homes(self, task: Task, job: JobView, bad: frozenset[str]) -> list[tuple[str, ...]]:
+        """Allocations of recent attempts whose nodes are all free and healthy: there each rank finds its local shards."""
+        fleet = await self._fleets.take(2.0)
+        found: list[tuple[str, ...]] = []
+        for attempt in range(task.attempt, max(-1, task.attempt - _ATTEMPTS), -1):
+            nodes = self._live.nodes_of(task.job, attempt)
+            free = all(_free(fleet, name, job) for name in nodes)
+            barred = bad | set(job.excluded)  # excluded nodes are not requested again (promise 6)
+            if nodes and free and not barred & set(nodes) and nodes not in found:
+                found.append(nodes)
+        return found
+
+    async def _survivors(self, task: Task, job: JobView, bad: frozenset[str]) -> tuple[str, ...]:
+        """Free, healthy nodes of the failed attempt: the job may be made to wait for these."""
+        fleet = await self._fleets.take(2.0)
+        nodes = self._live.nodes_of(task.job, task.attempt)
+        barred = bad | set(job.excluded)
+        return tuple(name for name in nodes if name not in barred and _free(fleet, name, job))
+
+    def _lookers(self, task: Task, bad: frozenset[str], homes: Sequence[tuple[str, ...]]) -> list[str]:
+        """Nodes whose local folders are listed: those of the failed attempt, then those of earlier attempts."""
+        nodes = [*self._live.nodes_of(task.job, task.attempt), *(name for home in homes for name in home)]
+        return [name for name in dict.fromkeys(nodes) if name not in bad]
+
+    async def quarantine(self, task: Task, job: JobView, chosen: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        intent = intent_of(job.comment)
+        if not intent.global_roots and not intent.local_roots:
+            return {"moved": 0}
+        bad = _barred(task)
+        seen = self._seen.get(task.incident.id)
+        if seen is None:
+            homes = await self._homes(task, job, bad)
+            seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
+        invalid = {(c.tier, c.key or c.path) for c in seen.candidates if c.valid is False}
+        step = chosen.get("step")
+        moves: dict[tuple[str, str], list[Part]] = {}
+        for part in seen.parts:
+            newer = isinstance(step, int) and part.step is not None and part.step > step
+            broken = part.valid is False or (part.tier, part.key) in invalid
+            if newer or (broken and part.path != chosen.get("path")):
+                moves.setdefault((part.host, part.root), []).append(part)
+        if not moves:
+            return {"moved": 0}
+        asked = [self._move(task, job, host, root, parts) for (host, root), parts in moves.items()]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        problems = [str(answer) for answer in answers if isinstance(answer, BaseException)]
+        if problems and self._waited_s(task) < self._recovery.quarantine_s:
+            raise Unavailable(f"not moved: {'; '.join(problems)[:500]}")
+        if problems:
+            raise Refused(f"not moved after {self._recovery.quarantine_s:g} s: {'; '.join(problems)[:500]}")
+        moved = sorted({part.path for parts in moves.values() for part in parts})
+        words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
+        return {"moved": len(moved), "explanation": words}
+
+    def _rejected(self, task: Task) -> frozenset[str]:
+        """Checkpoints that this job could not resume from: chosen before, and the next attempt printed no step."""
+        if task.verdict.cause is not Cause.CHECKPOINT_CORRUPT:
+            return frozenset()
+        rows = self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=task.job)
+        return frozenset(
+            f"{row['data']['path']}@{row['data'].get('step')}"
+            for row in rows
+            if row["data"].get("path") and self._live.first_step(task.job, row["attempt"] + 1) is None
+        )
+
+    # --- asking the nodes ---------------------------------------------------------------------------------------------
+
+    async def _look(self, task: Task, job: JobView, intent: Intent, nodes: Sequence[str]) -> Seen:
+        onset = task.verdict.onset_step
+        check = Check("content" if onset is not None else self._recovery.checkpoint_level, onset)
+        local = [
+            self._list(job, node, [Root("local", root.replace("%N", node)) for root in intent.local_roots], check)
+            for node in nodes
+            if intent.local_roots
+        ]
+        shared = self._list_shared(job, intent, nodes, check)
+        answers = await asyncio.gather(*local, shared, return_exceptions=True)
+        parts: list[Part] = []
+        problems = []
+        answered: set[str] = set()
+        for index, answer in enumerate(answers):
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, (Unavailable, ProtocolError)):
+                    raise answer
+                problems.append(str(answer))
+            else:
+                parts.extend(answer)
+                answered.update(nodes[index : index + 1] if local else ())
+        problems += [
+            f"{part.host}: {part.root} did not answer within {self._recovery.inventory_s:g} s, what it holds is not known"
+            for part in parts
+            if part.key == "." and part.valid is None and "did not answer" in part.reason
+        ]
+        if not parts and problems:
+            raise Unavailable("no node could list the job's checkpoints: " + "; ".join(problems)[:500])
+        by_root: dict[str, list[Part]] = {}
+        for part in parts:
+            by_root.setdefault(root_of(part, intent), []).append(part)
+        everybody = self._live.nodes_of(task.job, task.attempt)
+        held, words = self._live.listings.silent(task.job, task.attempt, set(everybody) - answered)
+        problems += [*words, *self._live.listings.wiped(task.job, task.attempt, parts, answered)]
+        world = world_size_of([*parts, *held], len(everybody))
+        candidates = [
+            candidate
+            for group in by_root.values()
+            for candidate in join([group], world_size=world if group[0].tier == "local" else None)
+        ]
+        seen = Seen(tuple(parts), tuple(candidates), world, tuple(problems))
+        self._seen[task.incident.id] = seen
+        while len(self._seen) > _REMEMBERED:
+            self._seen.pop(next(iter(self._seen)))
+        return seen
+
+    async def _list_shared(self, job: JobView, intent: Intent, nodes: Sequence[str], check: Check) -> list[Part]:
+        if not intent.global_roots:
+            return []
+        roots = [Root("global", root) for root in intent.global_roots]
+        fleet = await self._fleets.take(30.0)
+        others = [
+            n.name for n in fleet.nodes.values() if n.usable and job.partition in n.partitions and n.name not in nodes
+        ]
+        problem: Unavailable | ProtocolError = Unavailable("no node is there to list the shared folders")
+        for node in [*nodes, *others][:_LISTERS]:
+            try:
+                return await self._list(job, node, roots, check)
+            except (Unavailable, ProtocolError) as error:
+                problem = error
+        raise problem
+
+    async def _list(self, job: JobView, node: str, roots: Sequence[Root], check: Check) -> list[Part]:
+        # The node itself determines as which user it reads them: it does not trust the daemon for that.
+        order = ListCheckpoints(job.id, tuple(roots), check.level, check.before_step)
+        answer = await self._orders.ask(node, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
+        listings = answer.get("listings") if isinstance(answer, dict) else None
+        if not isinstance(listings, list):
+            raise ProtocolError(f"{node}: the answer has no listings")
+        try:
+            return [Part.from_json(part) for listing in listings for part in listing]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ProtocolError(f"{node}: a listing cannot be understood: {error!s:.200}") from error
+
+    async def _move(self, task: Task, job: JobView, host: str, root: str, parts: Sequence[Part]) -> None:
+        for start in range(0, len(parts), MOST_PATHS):
+            some = parts[start : start + MOST_PATHS]
+            paths, steps = tuple(part.path for part in some), tuple(part.step for part in some)
+            order = MoveAside(job.id, root, paths, steps, f"incident {task.incident.id}")
+            await self._orders.ask(host, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
+
+
+def _barred(task: Task) -> frozenset[str]:
+    """Nodes that the restarted job must not get: drained, suspected or excluded."""
+    excluded = [names(step.data.get("nodes")) for step in task.plan.steps if step.kind is StepKind.EXCLUDE]
+    return frozenset((*task.verdict.drain, *task.verdict.suspect, *(name for found in excluded for name in found)))
+
+
+def _hold_if_bad(onset: int | None, seen: Seen, explanation: str) -> None:
+    """Refuse a restart without a chosen checkpoint after bad numbers: the script would resume from its newest checkpoint,
+    which contains them.
+
+    Raises:
+        Refused: there are checkpoints, and none that is good is from before the onset.
+    """
+    if onset is not None and seen.candidates:
+        raise Refused(
+            f"numbers went bad at step {onset} and no checkpoint before it can be used: {explanation}",
+            fix="start from an older one or anew, then scontrol release",
+        )
+
+
+def _free(fleet: Fleet, name: str, job: JobView) -> bool:
+    """Whether Slurm could allocate the node to the job now."""
+    view = fleet.nodes.get(name)
+    return view is not None and view.usable and (view.state == "idle" or name in job.nodes)
+
+
+def _rank_hosts(world: int | None, nodes: Sequence[str]) -> dict[int, str] | None:
+    """The node of each rank, assuming block distribution with the same number of ranks on each node."""
+    if not world or not nodes or world % len(nodes):
+        return None
+    each = world // len(nodes)
+    return {rank: nodes[rank // each] for rank in range(world)}
+
+
+def _pattern(chosen: Candidate, intent: Intent) -> str:
+    """The checkpoint's path for all nodes: with %N where it differs between nodes."""
+    for host, path in chosen.paths.items():
+        for root in intent.local_roots:
+            base = root.replace("%N", host).rstrip("/")
+            if "%N" in root and path.startswith(base + "/"):
+                return root.rstrip("/") + path[len(base) :]
+    return chosen.path

@@ -1,0 +1,148 @@
+"""Performs the engine's effects: each function does one type of effect and returns the event of its completion."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from sentinel.actions import Means
+from sentinel.actions.carry_out import carry_out
+from sentinel.daemon.effects.ask_nodes import NodeQuestions
+from sentinel.daemon.effects.diagnostics import Diagnostics
+from sentinel.daemon.effects.slurmd_probe import slurmd_answers
+from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
+from sentinel.daemon.runner import Perform
+from sentinel.engine.events import DrainReasonWritten, EffectCompleted, Event, NoticeDelivered
+from sentinel.engine.transition import (
+    AskHungJob,
+    AskNodes,
+    CarryOutStep,
+    DeliverNotice,
+    LookAtJob,
+    ObserveFleet,
+    ProbeNode,
+    QueryMetrics,
+    ReadScores,
+    RunDiagnostic,
+    WriteDrainReason,
+)
+from sentinel.engine.watch.events import JobObserved, NodeProbed
+from sentinel.errors import Refused, SentinelError, Unavailable
+from sentinel.log import Log
+from sentinel.ports import Clock, Sink, SlurmWriter
+from sentinel.telemetry import Telemetry
+
+_DELIVERY_PAUSES_S = (0.5, 2.0, 10.0, 30.0)
+
+
+class Effects:
+    def __init__(
+        self,
+        *,
+        means: Means,
+        fleets: FleetSnapshots,
+        inquiry: NodeQuestions,
+        diagnostics: Diagnostics,
+        writer: SlurmWriter,
+        signals: PrometheusSignals | None,
+        sinks: Mapping[str, Sink],
+        attempts: int,
+        clock: Clock,
+        telemetry: Telemetry,
+        log: Log,
+    ) -> None:
+        """``attempts``: how often a notice is tried with a receiver that does not answer."""
+        self._means = means
+        self._fleets = fleets
+        self._inquiry = inquiry
+        self._diagnostics = diagnostics
+        self._writer = writer
+        self._signals = signals
+        self._sinks = sinks
+        self._attempts = attempts
+        self._clock = clock
+        self._telemetry = telemetry
+        self._log = log
+
+    @property
+    def table(self) -> Mapping[type[Any], Perform]:
+        return {
+            CarryOutStep: self._step,
+            ObserveFleet: self._fleet,
+            AskNodes: self._ask,
+            QueryMetrics: self._query,
+            DeliverNotice: self._deliver,
+            ProbeNode: self._probe,
+            LookAtJob: self._look,
+            AskHungJob: self._ask_job,
+            RunDiagnostic: self._diagnostics.run,
+            ReadScores: self._diagnostics.scores,
+            WriteDrainReason: self._drain_reason,
+        }
+
+    async def _step(self, effect: CarryOutStep) -> Event:
+        return EffectCompleted(self._clock.now(), effect.id, outcome=await carry_out(effect.task, self._means))
+
+    async def _fleet(self, effect: ObserveFleet) -> Event:
+        """The snapshot itself, or that there is none, is reported as a separate event."""
+        if effect.once:
+            with suppress(Unavailable):
+                await self._fleets.take(effect.max_age_s)
+        else:
+            await self._fleets.take_until_answered(effect.max_age_s)
+        return EffectCompleted(self._clock.now(), effect.id)
+
+    async def _ask(self, effect: AskNodes) -> Event:
+        found = await self._inquiry.about(effect.incident)
+        return EffectCompleted(self._clock.now(), effect.id, evidence=tuple(found))
+
+    async def _query(self, effect: QueryMetrics) -> Event:
+        found = await self._signals.about(effect.incident, effect.nodes) if self._signals is not None else []
+        return EffectCompleted(self._clock.now(), effect.id, evidence=tuple(found))
+
+    async def _probe(self, effect: ProbeNode) -> Event:
+        try:
+            refusal = await slurmd_answers(effect.node, effect.deadline_s)
+        except Unavailable as error:
+            return NodeProbed(self._clock.now(), effect.id, None, exhausted=error.message)
+        return NodeProbed(self._clock.now(), effect.id, refusal)
+
+    async def _look(self, effect: LookAtJob) -> Event:
+        looks, found = await self._inquiry.looks(effect.job, effect.attempt, effect.nodes)
+        return JobObserved(self._clock.now(), effect.id, looks, tuple(found))
+
+    async def _ask_job(self, effect: AskHungJob) -> Event:
+        found = await self._inquiry.ask_job(effect)
+        return EffectCompleted(self._clock.now(), effect.id, evidence=tuple(found))
+
+    async def _drain_reason(self, effect: WriteDrainReason) -> Event:
+        result, reason = "written", ""
+        try:
+            await self._writer.explain(effect.node, effect.reason)
+        except Unavailable as error:
+            result, reason = "unavailable", error.message
+        except Refused as error:
+            result, reason = "refused", error.message
+        return DrainReasonWritten(self._clock.now(), effect.id, effect.node, result, reason)
+
+    async def _deliver(self, effect: DeliverNotice) -> Event | None:
+        """Deliver a notice. One that fails stays in the store as undelivered and is sent again after a restart."""
+        try:
+            for attempt in range(self._attempts):
+                try:
+                    await self._sinks[effect.receiver].send(effect.notice)
+                except Unavailable as error:
+                    self._log.warning(
+                        "notice-not-delivered", receiver=effect.receiver, attempt=attempt + 1, reason=error.message
+                    )
+                    await asyncio.sleep(_DELIVERY_PAUSES_S[min(attempt, len(_DELIVERY_PAUSES_S) - 1)])
+                    continue
+                self._telemetry.notices.labels(result="delivered").inc()
+                return NoticeDelivered(self._clock.now(), effect.notice, effect.receiver)
+        except SentinelError as error:
+            self._log.warning("notice-refused", receiver=effect.receiver, reason=error.message)
+        self._telemetry.notices.labels(result="failed").inc()
+        return None

@@ -1,0 +1,41 @@
+"""Probes slurmd's TCP port: it answers while the node is up, even if Sentinel's agent there is not."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+
+from sentinel.errors import Unavailable
+from sentinel.model.records import NodeView
+
+# This host ran out of descriptors, memory, disk or ports.
+EXHAUSTED = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EADDRNOTAVAIL, errno.EAGAIN}
+)
+# This host has no network, or its firewall blocks outgoing connections.
+_NO_WAY_OUT = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EPERM, errno.EACCES})
+
+
+async def slurmd_answers(view: NodeView, deadline_s: float) -> str | None:
+    """Connect to slurmd's port. None if it accepts, or if a fault of this host prevents an answer; else the reason.
+
+    Raises:
+        Unavailable: this host ran out of a resource that a connection needs. That says nothing about the node.
+    """
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(view.address or view.name, view.port), deadline_s)
+    except TimeoutError:
+        return "no answer"
+    except socket.gaierror:
+        return None  # name resolution failed here: that does not mean that the node is gone
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise Unavailable(f"no connection can be made here: {os.strerror(error.errno or 0)}") from error
+        if error.errno in _NO_WAY_OUT:
+            return None  # this host's own network: says nothing about the node
+        number = error.errno or 0  # strerror instead of asyncio's message, which repeats the address
+        return os.strerror(number) if number > 0 else error.strerror or type(error).__name__
+    writer.close()
+    return None

@@ -1,0 +1,160 @@
+"""Sets the metrics that answer questions about the cluster: modes, budget, what is open, what was lost. Read from the store.
+
+They are read every half minute and not at each scrape: the sums over a month take a part of a second on a large cluster, and
+a scraper must not be able to keep the daemon busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from sentinel import __version__
+from sentinel.adapters.store.store import Store
+from sentinel.config.settings import Settings
+from sentinel.daemon.api import status
+from sentinel.daemon.api.jobs import JobAttempts
+from sentinel.daemon.api.lost import Loss
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.errors import Unavailable
+from sentinel.log import Log
+from sentinel.model.records import OURS, Cause, Fleet, IncidentState
+from sentinel.ports import Clock
+from sentinel.telemetry import Telemetry
+
+EVERY_S = 30.0
+_WINDOW = timedelta(days=30)
+_MOST_INCIDENTS = 5000  # newest of the window
+_MOST_VERSIONS = 20  # labels of agents' releases: more than any site has at once
+
+
+class Labelled(Protocol):
+    """A gauge with labels."""
+
+    def labels(self, *labels: str) -> Any: ...
+    def remove(self, *labels: str) -> Any: ...
+
+
+class FleetMetrics:
+    def __init__(self, store: Store, live: ClusterView, settings: Settings, telemetry: Telemetry, clock: Clock) -> None:
+        self._store, self._live, self._settings = store, live, settings
+        self._telemetry, self._clock = telemetry, clock
+        self._attempts = JobAttempts(store, live, clock)
+        self._shown: dict[str, set[tuple[str, ...]]] = {}  # labels of each metric whose labels come and go
+        telemetry.build_info.labels(version=__version__).set(1)
+
+    async def run(self, log: Log) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self.read)
+            except Unavailable as error:
+                log.warning("metrics-not-read", reason=error.message)
+            except Exception as error:  # metrics must not take the daemon down
+                self._telemetry.bugs.inc()
+                log.error("bug", where="fleet metrics", error=repr(error))
+            await asyncio.sleep(EVERY_S)
+
+    def read(self) -> None:
+        """Blocking: reads the store."""
+        now, fleet = self._clock.now(), self._live.fleet
+        rows = self._store.incident_rows(since=now - _WINDOW, limit=_MOST_INCIDENTS)
+        self._modes(fleet, now)
+        self._budget(fleet, now)
+        self._open(rows)
+        self._losses(rows, now)
+        self._agents()
+        self._checkpoints(now)
+        if fleet is not None:
+            self._drained(fleet)
+
+    def _set(self, metric: Labelled, values: Mapping[tuple[str, ...], float]) -> None:
+        """Set these label sets and drop those of before. What stays is never missing from a scrape."""
+        for labels, value in values.items():
+            metric.labels(*labels).set(value)
+        before = self._shown.get(str(metric), set())
+        for labels in before - values.keys():
+            metric.remove(*labels)
+        self._shown[str(metric)] = set(values)
+
+    def _modes(self, fleet: Fleet | None, now: datetime) -> None:
+        paused = bool(self._store.get("paused", False))
+        self._telemetry.paused.set(paused)
+        modes = status.modes_by_partition(self._settings.modes, fleet, paused=paused)
+        acting: dict[tuple[str, ...], float] = {
+            (name, kind): float(mode[kind] == "act" and not paused)
+            for name, mode in modes.items()
+            for kind in ("drain", "restart")
+        }
+        self._set(self._telemetry.acting, acting)
+        for name, entry in status.breaker(self._store, self._settings.limits, now).items():
+            self._telemetry.breaker_open.labels(breaker=name).set(entry["open"])
+
+    def _budget(self, fleet: Fleet | None, now: datetime) -> None:
+        for name, entry in status.budget(self._store, fleet, self._settings.limits, now).items():
+            if entry["used"] is not None:
+                self._telemetry.budget_left.labels(budget=name).set(max(0, entry["limit"] - entry["used"]))
+
+    def _open(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        counts = Counter(row["cause"] or Cause.UNKNOWN for row in rows if row["state"] != IncidentState.CLOSED)
+        for cause in Cause:
+            self._telemetry.open_by_cause.labels(cause=cause).set(counts[cause])
+
+    def _losses(self, rows: list[dict[str, Any]], now: datetime) -> None:
+        attempts = self._attempts.read(since=now - _WINDOW)
+        found = self._attempts.losses(rows, attempts)
+        lost = dict.fromkeys(Cause, 0.0)
+        for loss in found:
+            lost[Cause(loss.incident["cause"])] += loss.gpu_h * 3600
+        for cause, gpu_s in lost.items():
+            self._telemetry.lost_gpu_s.labels(cause=cause).set(gpu_s)
+        shares = self.training_share(attempts, found, now)
+        self._set(self._telemetry.ettr, {(partition,): share for partition, share in shares.items()})
+
+    def training_share(
+        self, attempts: Iterable[Mapping[str, Any]], found: Iterable[Loss], now: datetime
+    ) -> dict[str, float]:
+        """By partition: GPU time of attempts that made new steps, of that time and the time that failures took."""
+        since = now - _WINDOW
+        ran: dict[str, float] = {}
+        partition_of = {}
+        for row in attempts:
+            gpus = self._attempts.gpus(row["nodes"])
+            partition_of[row["job"]] = row["partition"] or ""
+            if gpus:
+                seconds = ((row["ended_at"] or now) - max(row["started_at"], since)).total_seconds()
+                ran[row["partition"] or ""] = ran.get(row["partition"] or "", 0.0) + gpus * max(0.0, seconds)
+        redone: dict[str, float] = {}
+        down: dict[str, float] = {}
+        for loss in found:
+            name = partition_of.get(loss.incident["job"], "")
+            redone[name] = redone.get(name, 0.0) + 3600 * loss.of(loss.redone_s)
+            down[name] = down.get(name, 0.0) + 3600 * loss.of(loss.down_s)
+        return {
+            name: max(0.0, gpu_s - redone.get(name, 0.0)) / (gpu_s + down.get(name, 0.0))
+            for name, gpu_s in ran.items()
+            if gpu_s > 0
+        }
+
+    def _agents(self) -> None:
+        counts = Counter(seen.version or "unknown" for seen in self._live.nodes.values() if seen.state == "heard")
+        newest = dict(counts.most_common(_MOST_VERSIONS))
+        self._set(self._telemetry.agents_by_version, {(version,): count for version, count in newest.items()})
+
+    def _checkpoints(self, now: datetime) -> None:
+        oldest: dict[str, float] = {}
+        for seen in list(self._live.attempts.values()):
+            newest = max((item.at for item in seen.saves), default=None)
+            if newest is not None and not seen.ended and seen.view.state == "running":
+                age_s = max(0.0, (now - newest).total_seconds())
+                oldest[seen.view.partition] = max(age_s, oldest.get(seen.view.partition, 0.0))
+        self._set(self._telemetry.checkpoint_age_s, {(partition,): age_s for partition, age_s in oldest.items()})
+
+    def _drained(self, fleet: Fleet) -> None:
+        counts = Counter(
+            "sentinel" if node.reason.startswith(OURS) else "others" for node in fleet.nodes.values() if node.drained
+        )
+        for whose in ("sentinel", "others"):
+            self._telemetry.nodes_drained.labels(by=whose).set(counts[whose])

@@ -1,0 +1,93 @@
+"""Reads events that the controller's hook writes as empty files named ``EVENT.JOB.NUMBER``.
+
+A file costs the end of a job almost nothing; a Python process in the hook would cost a core for a tenth of a second.
+
+Trust comes from the file system: a file counts only if a trusted account owns it, and none counts if the folder is
+world-writable. Files present when the daemon starts are events that it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from sentinel.log import Log
+from sentinel.telemetry import Telemetry
+
+_EVERY_S = 0.1
+_NAME = re.compile(r"([a-z_]{1,40})\.(\d{1,10})\.(\d{1,10})\Z")
+
+Report = Callable[[str, Collection[int]], None]
+
+
+class EventFiles:
+    """
+    Args:
+        trusted: uids whose files count.
+        report: takes the name of an event and the jobs concerned.
+    """
+
+    def __init__(self, folder: Path, trusted: Collection[int], report: Report, telemetry: Telemetry, log: Log) -> None:
+        self._folder = folder
+        self._trusted = trusted
+        self._report = report
+        self._telemetry = telemetry
+        self._log = log
+        self._problem = ""
+        self._left: set[str] = set()  # names of refused files, each logged once
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception as error:  # top-level loop: the daemon keeps running
+                self._telemetry.bugs.inc()
+                self._log.error("bug", where="event-files", error=repr(error))
+            await asyncio.sleep(_EVERY_S)
+
+    async def look(self) -> None:
+        """Read and remove the event files, and pass their events on."""
+        try:
+            found = await asyncio.to_thread(self._take)
+        except OSError as error:
+            self._say(f"{self._folder} cannot be read: {error.strerror}")
+            return
+        for event in sorted({event for event, _ in found}):
+            self._report(event, {job for name, job in found if name == event})
+
+    def _take(self) -> list[tuple[str, int]]:
+        """Remove the event files of trusted owners and return their (event, job id) pairs.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        here = self._folder.stat(follow_symlinks=False)
+        if not stat.S_ISDIR(here.st_mode) or here.st_mode & stat.S_IWOTH or here.st_uid not in self._trusted:
+            self._say(f"{self._folder} must be a folder of a trusted account that nobody else can write to: not read")
+            return []
+        self._say("")
+        found = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                name = _NAME.match(entry.name)
+                owned = entry.stat(follow_symlinks=False)
+                if name is None or owned.st_uid not in self._trusted or not stat.S_ISREG(owned.st_mode):
+                    self._refuse(entry.name)
+                    continue
+                os.unlink(entry.path)  # noqa: PTH108 - one of many
+                found.append((name[1], int(name[2])))
+        return found
+
+    def _refuse(self, name: str) -> None:
+        if name not in self._left and len(self._left) < 100:
+            self._left.add(name)
+            self._log.warning("event-refused", file=name[:80], reading="not of a trusted account, or no event")
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            self._log.warning("events-unreadable", reason=problem)
+        self._problem = problem

@@ -1,0 +1,88 @@
+"""Takes Slurm snapshots: one request at a time, shared between callers, never older than a caller allows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.errors import Unavailable
+from sentinel.log import Log
+from sentinel.model.records import Fleet, Unread
+from sentinel.ports import SlurmReader
+from sentinel.telemetry import Telemetry
+
+_PAUSES_S = (0.5, 1.0, 2.0, 5.0)
+
+
+class FleetSnapshots:
+    def __init__(
+        self,
+        reader: SlurmReader,
+        live: ClusterView,
+        telemetry: Telemetry,
+        log: Log,
+        *,
+        seconds: Callable[[], float] | None = None,
+    ) -> None:
+        """``seconds``: a monotonic clock; the system's where none is given."""
+        self._reader = reader
+        self._seconds = seconds or time.monotonic
+        self._live = live
+        self._telemetry = telemetry
+        self._log = log
+        self._said: set[Unread] = set()  # unreadable records that were logged already
+        self._lock = asyncio.Lock()
+        self._taken_s = float("-inf")
+        self.observed: Callable[[Fleet], None] = live.see_fleet  # called with each new snapshot
+        self.unanswered: Callable[[Unavailable], None] = lambda _error: None  # called for each failed one
+        self.problem = ""  # why the last request failed; empty if it succeeded
+
+    async def take(self, max_age_s: float = 0.0) -> Fleet:
+        """A snapshot that is at most ``max_age_s`` old at the time of the call.
+
+        Raises:
+            Unavailable: Slurm did not answer: nothing is known.
+        """
+        asked_s = self._seconds()
+        async with self._lock:
+            if self._live.fleet is not None and self._taken_s >= asked_s - max_age_s:
+                return self._live.fleet
+            begun_s = self._seconds()
+            try:
+                fleet = await self._reader.fleet()
+            except Unavailable as error:
+                self._telemetry.snapshots.labels(result="unavailable").inc()
+                if error.message != self.problem:
+                    self._log.warning("slurm-unavailable", reason=error.message)
+                self.problem = error.message
+                self.unanswered(error)
+                raise
+            if self.problem:
+                self._log.info("slurm-answers-again")
+            self.problem = ""
+            self._telemetry.snapshots.labels(result="answered").inc()
+            self._taken_s = begun_s
+            self.observed(fleet)
+            self._say_unread(fleet)
+            return fleet
+
+    def _say_unread(self, fleet: Fleet) -> None:
+        """Log each unreadable record once, and set the metric of their number."""
+        for what in ("job", "node"):
+            self._telemetry.unread.labels(what=what).set(sum(1 for item in fleet.unread if item.what == what))
+        for item in fleet.unread:
+            if item not in self._said:
+                self._log.warning("slurm-record-unreadable", what=item.what, name=item.name, reason=item.reason)
+        self._said = set(fleet.unread)
+
+    async def take_until_answered(self, max_age_s: float = 0.0) -> Fleet:
+        """Like ``take``, but tries again until Slurm answers."""
+        failures = 0
+        while True:
+            try:
+                return await self.take(max_age_s)
+            except Unavailable:
+                await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+                failures += 1

@@ -1,0 +1,45 @@
+"""Parses heartbeats of agents into events. Malformed fields are left out: a heartbeat must not fail for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sentinel.correlate.gpu_owners import held_gpus
+from sentinel.detect.observed_silence import logs_of, seconds_of
+from sentinel.engine.watch.events import HeartbeatReceived
+from sentinel.text import plain
+from sentinel.wire import time_from
+
+
+def heartbeat_of(node: str, body: Mapping[str, Any], now: datetime, now_s: float) -> HeartbeatReceived:
+    """
+    Raises:
+        ProtocolError: the time of the heartbeat is no time.
+    """
+    verdict, spool, jobs = body.get("verdict"), body.get("spool"), body.get("jobs")
+    return HeartbeatReceived(
+        at=now,
+        node=node,
+        now_s=now_s,
+        version=plain(str(body.get("version", "")))[:40],
+        verdict=verdict if isinstance(verdict, dict) else {},
+        spool=spool if isinstance(spool, dict) else {},
+        clock_offset_s=(time_from(body["at"]) - now).total_seconds() if body.get("at") is not None else None,
+        gpus=held_gpus(jobs),
+        jobs=_attempts(jobs),
+        logs=tuple(logs_of(body.get("logs"))),
+        boot=str(body.get("boot_id", ""))[:64],
+        sent_s=seconds_of(body.get("sent_s")),
+    )
+
+
+def _attempts(jobs: object) -> tuple[tuple[int, int], ...]:
+    """Job and attempt of each entry in a node's list of running jobs."""
+    pairs = (
+        (item.get("job"), item.get("attempt"))
+        for item in (jobs if isinstance(jobs, list) else ())
+        if isinstance(item, dict)
+    )
+    return tuple((job, attempt) for job, attempt in pairs if isinstance(job, int) and isinstance(attempt, int))

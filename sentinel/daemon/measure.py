@@ -1,0 +1,37 @@
+"""Counts metrics from the engine's transitions."""
+
+from __future__ import annotations
+
+from sentinel.engine import Transition
+from sentinel.engine.state import State
+from sentinel.engine.transition import Remark
+from sentinel.model.changes import EvidenceAdded, IncidentChanged
+from sentinel.model.records import IncidentState, Kind
+from sentinel.telemetry import Telemetry
+
+
+def measure(transition: Transition, state: State, telemetry: Telemetry) -> None:
+    for change in transition.changes:
+        if isinstance(change, EvidenceAdded):
+            for item in change.items:
+                telemetry.evidence.labels(source=item.source).inc()
+                if item.kind == Kind.UNREADABLE:
+                    telemetry.unreadable.inc()
+        elif isinstance(change, IncidentChanged):
+            open_ones = (i for i in state.incidents.values() if i.id in state.plans)
+            telemetry.open_incidents.set(sum(1 for i in open_ones if i.state is not IncidentState.CLOSED))
+    for remark in transition.remarks:
+        _remark(remark, telemetry)
+
+
+def _remark(remark: Remark, telemetry: Telemetry) -> None:
+    fields = remark.fields
+    if remark.name == "verdict" and fields["decision_s"] is not None:  # the first one of its incident
+        telemetry.incidents.labels(cause=fields["cause"]).inc()
+        telemetry.decision_s.observe(fields["decision_s"])
+        if fields["refusal"]:
+            telemetry.refusals.labels(reason=fields["refusal"]).inc()
+    elif remark.name == "step":
+        telemetry.steps.labels(kind=fields["kind"], result=fields["result"]).inc()
+    elif remark.name == "incident-finished" and fields["restart_s"] is not None:
+        telemetry.restart_s.observe(fields["restart_s"])

@@ -1,0 +1,316 @@
+"""Drives the engine live: hands it events in order, saves each transition's changes, then performs its effects.
+
+Events are handled immediately, on the event loop. A thread writes the changes in the same order, batching waiting
+transitions into one transaction. No effect but a timer begins before its transition is saved. While the store does not
+answer, no effect begins and new evidence is refused, so that its senders keep it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sentinel.adapters.store.store import Store
+from sentinel.daemon.measure import measure
+from sentinel.engine import Engine, Transition
+from sentinel.engine.events import (
+    EffectCompleted,
+    EffectProgressed,
+    Event,
+    EvidenceReceived,
+    FleetObserved,
+    FleetUnavailable,
+    OperatorCommand,
+    SlurmReported,
+    TimerDue,
+)
+from sentinel.engine.grouping import TELEMETRY
+from sentinel.engine.transition import CarryOutStep, DeliverNotice, Effect, ObserveFleet, StartTimer
+from sentinel.errors import Unavailable
+from sentinel.log import Log
+from sentinel.model.changes import Change, EvidenceAdded, StepIntended
+from sentinel.model.records import Evidence, Fleet, Outcome, Result, Scalar, Step, Task
+from sentinel.ports import Clock
+from sentinel.telemetry import Telemetry
+
+_STORE_PAUSE_S = 1.0  # before the next try when the store did not answer
+_BUG_PAUSE_S = 5.0  # before a snapshot is asked for again after a bug of ours
+_MOST_CHANGES = 2000  # per transaction: writing them takes a fraction of a second
+
+# Performs one effect and returns the event of its completion; None if there is none.
+Perform = Callable[[Any], Awaitable[Event | None]]
+Waiting = tuple[Transition, "asyncio.Future[None]"]
+
+
+class Runner:
+    """Connects one engine to its store and to the functions that perform its effects.
+
+    ``perform`` maps each type of effect to its function; it is set before the first event.
+    """
+
+    perform: Mapping[type[Any], Perform]
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        *,
+        clock: Clock,
+        telemetry: Telemetry,
+        log: Log,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``seconds``: a monotonic clock."""
+        self.engine = engine
+        self.state = engine.state
+        self._store = store
+        self._clock = clock
+        self._telemetry = telemetry
+        self._log = log
+        self.seconds = seconds
+        self._waiting: deque[Waiting] = deque()
+        self._saving: asyncio.Task[None] | None = None
+        self._timers: dict[str, asyncio.Task[None]] = {}
+        self._effects: set[asyncio.Task[None]] = set()
+        telemetry.blind_s.set_function(self._blind_s)
+        telemetry.agents.set_function(lambda: self.state.watch.agents)
+        self._stopping = False
+        self._problem = ""  # why the last write to the store failed; empty if it succeeded
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> asyncio.Future[None]:
+        """Apply ``event`` immediately. The returned future is done when its changes are saved.
+
+        The future raises ``Unavailable`` when the store does not answer: the changes are then saved later, before those of
+        any later event.
+        """
+        transition = Transition()
+        if getattr(event, "now_s", 0.0) is None:
+            event = dataclasses.replace(event, now_s=self.seconds())  # type: ignore[arg-type]
+        try:
+            self.engine.handle(event, transition)
+        except Exception as error:  # a bug in handling one event must not stop the next
+            self._telemetry.bugs.inc()
+            self._log.error("bug", where=type(event).__name__, error=repr(error))
+            self.engine.abandon(event, transition)
+            if isinstance(event, EvidenceReceived):
+                self._one_by_one(event, transition)
+        for remark in transition.remarks:
+            fields = {name: value for name, value in remark.fields.items() if value is not None}
+            (self._log.warning if remark.warning else self._log.info)(remark.name, **fields)
+        measure(transition, self.state, self._telemetry)
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._start_timers(transition)
+        if not transition.changes and not transition.effects and not self._waiting and not self._is_saving():
+            saved.set_result(None)
+            return saved
+        self._waiting.append((transition, saved))
+        if not self._is_saving():
+            self._saving = asyncio.create_task(self._save_all())
+        return saved
+
+    def _start_timers(self, transition: Transition) -> None:
+        """Timers start at once: they change nothing outside, and what they lead to is saved after this transition."""
+        if any(isinstance(effect, StartTimer) for effect in transition.effects):
+            for effect in transition.effects:
+                if isinstance(effect, StartTimer):
+                    self._begin(effect)
+            transition.effects[:] = [effect for effect in transition.effects if not isinstance(effect, StartTimer)]
+
+    def _one_by_one(self, event: EvidenceReceived, out: Transition) -> None:
+        """Handle a batch again, item by item, after an exception: only the item that causes it goes without judgement. It
+        is saved all the same, or it would be acknowledged and lost."""
+        for item in event.items:
+            single = Transition()
+            try:
+                self.engine.handle(dataclasses.replace(event, items=(item,)), single)
+            except Exception as error:
+                self._log.error("bug", where="EvidenceReceived", evidence=item.id, kind=item.kind, error=repr(error))
+                if not event.saved and item.kind not in TELEMETRY:
+                    single.save(EvidenceAdded((item,)))
+            out.add(single)
+
+    async def observe(self, items: Sequence[Evidence]) -> None:
+        """Take evidence; returns when ``items`` are saved and may be acknowledged.
+
+        Raises:
+            Unavailable: the store cannot be written; the sender must keep them.
+        """
+        if self._problem or self._stopping:
+            raise Unavailable(self._problem or "the daemon is stopping")
+        await self.handle(EvidenceReceived(self._clock.now(), tuple(items)))
+
+    def observed(self, fleet: Fleet) -> None:
+        """Hand a new Slurm snapshot to the engine."""
+        self.handle(FleetObserved(self._clock.now(), fleet))
+
+    def unobserved(self, error: Unavailable) -> None:
+        """Tell the engine that a Slurm snapshot failed."""
+        self.handle(FleetUnavailable(self._clock.now(), error.message, error.fix))
+
+    def report(self, event: str, jobs: Collection[int]) -> None:
+        """Hand on an event that a hook of Slurm's controller reported."""
+        self.handle(SlurmReported(self._clock.now(), event, frozenset(jobs)))
+
+    async def command(self, command: str, by: str) -> None:
+        await self.handle(OperatorCommand(self._clock.now(), command, by))
+
+    async def timer_due(self, timer: str) -> None:
+        await self.handle(TimerDue(self._clock.now(), timer))
+
+    async def stop(self) -> None:
+        """Stop timers and effects, and finish saving. The next daemon resumes from what is saved."""
+        self._stopping = True
+        tasks = [*self._timers.values(), *self._effects]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._saving is not None:
+            await asyncio.gather(self._saving, return_exceptions=True)
+
+    def _blind_s(self) -> float:
+        """Seconds since Slurm became unreadable; 0 while it can be read."""
+        since = self.state.blind_since
+        return 0.0 if since is None else max(0.0, (self._clock.now() - since).total_seconds())
+
+    # --- saving, then doing -------------------------------------------------------------------------------------------
+
+    def _is_saving(self) -> bool:
+        return self._saving is not None and not self._saving.done()
+
+    async def _save_all(self) -> None:
+        """Save waiting transitions in order, in batches, and begin the effects of each batch once it is saved."""
+        while self._waiting:
+            batch = self._next_batch()
+            changes = [change for transition, _ in batch for change in transition.changes]
+            try:
+                await self._commit(changes, batch)
+            except BaseException as error:
+                self._not_saved(batch, error)
+                self._waiting.clear()
+                raise
+            for transition, saved in batch:
+                for effect in transition.effects:
+                    self._begin(effect)
+                if not saved.done():
+                    saved.set_result(None)
+
+    def _next_batch(self) -> list[Waiting]:
+        batch: list[Waiting] = []
+        count = 0
+        while self._waiting and (not batch or count + len(self._waiting[0][0].changes) <= _MOST_CHANGES):
+            batch.append(self._waiting.popleft())
+            count += len(batch[-1][0].changes)
+        return batch
+
+    def _not_saved(self, batch: Sequence[Waiting], error: BaseException) -> None:
+        """Fail the futures of these transitions and of all that wait behind them."""
+        for _, saved in (*batch, *self._waiting):
+            if not saved.done():
+                saved.set_exception(error)
+                saved.exception()  # mark as retrieved: there may be no waiter
+
+    async def _commit(self, changes: Sequence[Change], batch: Sequence[Waiting]) -> None:
+        """
+        Raises:
+            Unavailable: the store did not answer and the daemon is stopping.
+        """
+        while changes:
+            try:
+                await asyncio.to_thread(self._store.commit, changes)
+            except Unavailable as error:
+                if self._stopping:
+                    raise
+                if error.message != self._problem:
+                    self._log.warning("store-unavailable", reason=error.message)
+                self._problem = error.message
+                self._not_saved(batch, error)
+                await asyncio.sleep(_STORE_PAUSE_S)
+            except Exception as error:  # one change that cannot be saved must not keep out the others
+                if len(batch) == 1 and len(changes) == 1:
+                    self._telemetry.bugs.inc()
+                    self._log.error("bug", where="store", change=type(changes[0]).__name__, error=repr(error))
+                    self._leave_out(batch[0][0], changes[0])
+                    return
+                for transition, saved in batch:
+                    for change in tuple(transition.changes):
+                        await self._commit([change], [(transition, saved)])
+                return
+            else:
+                if self._problem:
+                    self._log.info("store-answers-again")
+                self._problem = ""
+                return
+
+    def _leave_out(self, transition: Transition, change: Change) -> None:
+        """This change cannot be saved. A step whose intent is not in the ledger is not carried out."""
+        if isinstance(change, StepIntended):
+            key = change.step.key(change.plan.incident)
+            transition.effects[:] = [effect for effect in transition.effects if effect.id != key]
+
+    def _begin(self, effect: Effect) -> None:
+        if self._stopping:
+            return
+        if isinstance(effect, StartTimer):
+            running = self._timers.pop(effect.id, None)
+            if running is not None:
+                running.cancel()
+            self._timers[effect.id] = asyncio.create_task(self._wait(effect.id, effect.due), name=f"timer {effect.id}")
+            return
+        task = asyncio.create_task(self._do(effect))
+        self._effects.add(task)
+        task.add_done_callback(self._effects.discard)
+
+    async def _wait(self, timer: str, due: datetime) -> None:
+        try:
+            await asyncio.sleep(max(0.0, (due - self._clock.now()).total_seconds()))
+            if self._timers.get(timer) is asyncio.current_task():
+                del self._timers[timer]
+            self.handle(TimerDue(self._clock.now(), timer))
+        except Exception as error:  # the daemon goes on with the next event
+            self._telemetry.bugs.inc()
+            self._log.error("bug", where=timer, error=repr(error))
+
+    async def _do(self, effect: Effect) -> None:
+        try:
+            event = await self.perform[type(effect)](effect)
+            if event is not None:
+                self.handle(event)
+        except Exception as error:  # the daemon goes on, and so does what waits for this effect
+            self._telemetry.bugs.inc()
+            self._log.error("bug", where=type(effect).__name__, error=repr(error))
+            await self._without_outcome(effect, error)
+
+    async def _without_outcome(self, effect: Effect, error: Exception) -> None:
+        """An effect ended by a bug of ours: whether a step happened is not known, a question has no answer."""
+        now = self._clock.now()
+        if isinstance(effect, CarryOutStep):
+            outcome = Outcome(effect.task.step, Result.NOT_KNOWN, now, f"internal error: {error!r:.200}")
+            self.handle(EffectCompleted(now, effect.id, outcome=outcome))
+        elif isinstance(effect, ObserveFleet):
+            await asyncio.sleep(_BUG_PAUSE_S)
+            self._begin(effect)
+        elif not isinstance(effect, DeliverNotice):
+            self.handle(EffectCompleted(now, effect.id))
+
+    # --- for the actions ----------------------------------------------------------------------------------------------
+
+    def outcome(self, incident: str, step: Step) -> Outcome | None:
+        """See ``sentinel.actions.means.Steps``."""
+        return self.state.ledger.outcome(incident, step)
+
+    async def progressed(self, task: Task, data: Mapping[str, Scalar]) -> None:
+        """See ``sentinel.actions.means.Steps``."""
+        now = self._clock.now()
+        known = Outcome(task.step, Result.NOT_KNOWN, now, "", data)
+        await self.handle(EffectProgressed(now, task.step.key(task.incident.id), known))
+
+    def last_step(self, job: int, attempt: int) -> int | None:
+        """See ``sentinel.actions.means.Progress``."""
+        return self.state.cluster.last_step(job, attempt)

@@ -1,0 +1,182 @@
+"""Builds the daemon's parts: engine and runner, effects, API server, event files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sentinel.actions import Means
+from sentinel.adapters.munge import Munge
+from sentinel.adapters.notify.webhook import Webhook
+from sentinel.adapters.resume_file import ResumeFiles
+from sentinel.adapters.store.store import Store
+from sentinel.classify.ageing import Counter
+from sentinel.classify.history import WINDOW
+from sentinel.config.rules import Rules
+from sentinel.config.rules_files import load_rules
+from sentinel.config.settings import Daemon, Settings
+from sentinel.config.signals_toml import Signals as KnownSignals
+from sentinel.daemon.api.accounts import uids_of
+from sentinel.daemon.api.commands import OperatorCommands
+from sentinel.daemon.api.node_addresses import NodeAddresses
+from sentinel.daemon.api.node_requests import NodeRequests
+from sentinel.daemon.api.server import Server
+from sentinel.daemon.api.views import Views
+from sentinel.daemon.effects.ask_nodes import NodeQuestions
+from sentinel.daemon.effects.checkpoints import FleetCheckpoints
+from sentinel.daemon.effects.diagnostics import Diagnostics
+from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.effects.perform import Effects
+from sentinel.daemon.ingest.event_files import EventFiles, Report
+from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.daemon.ingest.priority import ConvictingEvidence
+from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
+from sentinel.daemon.runner import Runner
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine import Engine
+from sentinel.engine.loading import state_of
+from sentinel.engine.state import KNOWN_EVIDENCE
+from sentinel.log import Log
+from sentinel.model.stored import Stored
+from sentinel.ports import Clock, SlurmReader, SlurmWriter
+from sentinel.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonParts:
+    """What the other parts of the daemon are built from."""
+
+    settings: Settings
+    store: Store
+    live: ClusterView
+    orders: OrderBook
+    reader: SlurmReader
+    writer: SlurmWriter
+    fleets: FleetSnapshots
+    clock: Clock
+    telemetry: Telemetry
+    log: Log
+
+
+def stored_state(store: Store, settings: Settings) -> Stored:
+    now = datetime.now(UTC)
+    lately = now - timedelta(seconds=settings.judgement.group_s)
+    return store.load(month=now - WINDOW, lately=lately, evidence_ids=KNOWN_EVIDENCE)
+
+
+def engine_runner(
+    base: DaemonParts, stored: Stored, signals: PrometheusSignals | None, counters: Mapping[str, Counter]
+) -> Runner:
+    """Build the engine with its stored state, and the runner that performs its effects."""
+    settings = base.settings
+    sinks = [Webhook(url, deadline_s=settings.alerts.deadline_s) for url in settings.alerts.webhooks]
+    names = {url: sink.name for url, sink in zip(settings.alerts.webhooks, sinks, strict=True)}
+    told = tuple((notice, names.get(receiver, receiver)) for notice, receiver in stored.undelivered)
+    for url, name in names.items():
+        base.store.rename_receiver(url, name)
+    stored = replace(stored, undelivered=told)
+    state = state_of(
+        stored,
+        base.live,
+        rules=rules(settings),
+        settings=settings,
+        receivers=[sink.name for sink in sinks],
+        metrics=signals is not None,
+    )
+    runner = Runner(Engine(state), base.store, clock=base.clock, telemetry=base.telemetry, log=base.log)
+    base.fleets.observed, base.fleets.unanswered = runner.observed, runner.unobserved
+    means = Means(
+        clock=base.clock,
+        reader=base.reader,
+        writer=base.writer,
+        ledger=runner,
+        checkpoints=FleetCheckpoints(
+            orders=base.orders,
+            live=base.live,
+            fleets=base.fleets,
+            store=base.store,
+            recovery=settings.recovery,
+            log=base.log,
+        ),
+        resume=ResumeFiles(Path(settings.daemon.resume) if settings.daemon.resume else None),
+        progress=runner,
+        pending_s=settings.recovery.pending_s,
+        booted_at=base.reader.booted_at,
+    )
+    runner.perform = Effects(
+        means=means,
+        fleets=base.fleets,
+        inquiry=NodeQuestions(base.orders, base.live, base.clock),
+        diagnostics=Diagnostics(
+            orders=base.orders, store=base.store, live=base.live, counters=counters, clock=base.clock, log=base.log
+        ),
+        writer=base.writer,
+        signals=signals,
+        sinks={sink.name: sink for sink in sinks},
+        attempts=settings.alerts.attempts,
+        clock=base.clock,
+        telemetry=base.telemetry,
+        log=base.log,
+    ).table
+    return runner
+
+
+def event_files(settings: Daemon, report: Report, telemetry: Telemetry, log: Log) -> list[EventFiles]:
+    if not settings.events:
+        return []
+    return [EventFiles(Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, report, telemetry, log)]
+
+
+def api_server(base: DaemonParts, runner: Runner, signals: PrometheusSignals | None, known: KnownSignals) -> Server:
+    """Build the HTTP server that answers nodes, hooks and people."""
+    operators, unknown = uids_of(base.settings.daemon.operators)
+    if unknown:
+        base.log.warning("operators-unknown", names=", ".join(unknown), fix="correct [daemon] operators")
+    views = Views(
+        store=base.store,
+        live=base.live,
+        fleets=base.fleets,
+        orders=base.orders,
+        settings=base.settings,
+        operators={0, os.getuid(), *operators},
+        clock=base.clock,
+        counters=known.counters,
+        signals=signals,
+    )
+    changes = OperatorCommands(
+        store=base.store,
+        live=base.live,
+        clock=base.clock,
+        reader=base.reader,
+        writer=base.writer,
+        runner=runner,
+        log=base.log,
+    )
+    nodes = NodeRequests(
+        live=base.live,
+        runner=runner,
+        orders=base.orders,
+        telemetry=base.telemetry,
+        clock=base.clock,
+        log=base.log,
+        addresses=NodeAddresses(lambda: base.live.fleet, time.monotonic),
+        refuse_others=base.settings.daemon.node_addresses == "refuse",
+        hard=ConvictingEvidence(rules(base.settings)),
+    )
+    return Server(
+        settings=base.settings.daemon,
+        credentials=Munge(base.settings.daemon.munge_socket),
+        nodes=nodes,
+        views=views,
+        changes=changes,
+        telemetry=base.telemetry,
+        log=base.log,
+    )
+
+
+def rules(settings: Settings) -> Rules:
+    return load_rules(site=Path(settings.judgement.rules) if settings.judgement.rules else None)

@@ -1,0 +1,268 @@
+"""Tells whether a job that prints no steps is doing anything, from two observations of its processes and GPUs.
+
+A silent job may be evaluating, saving or compiling, which shows in /proc and in the power draw of its GPUs. To call a job
+waiting, every node must have been observed: the others may be waiting for the one rank that works, and a node that does not
+answer is not known. Pure: agents' answers in, a ``Motion`` out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+STILL_CPU = 0.05  # of one core; watchdog and heartbeat threads of a waiting process take a few thousandths
+STILL_BYTES_PER_S = 64_000.0  # a waiting process still writes its log
+WRITING_BYTES_PER_S = 1_000_000.0  # a save, whatever its format
+LEAST_APART_S = 2.0  # between two observations: clock ticks and telemetry are too coarse for less
+SPINS = 0.9  # utilisation from which a GPU may be spinning: a kernel that waits in a collective counts as running
+SPIN_POWER = 0.75  # share of the usual power up to which it does: a waiting kernel draws far less than a computing one
+WORK_POWER = 0.9  # share of the usual power from which a GPU computes
+IDLE = 0.1  # utilisation up to which a GPU is idle
+QUIET = 0.03  # traffic share (see ``GpuActivity``) up to which a GPU only waits: polling a flag in memory takes less
+BUSY = 0.1  # traffic share from which it works
+STANDING = frozenset({"spins", "idle"})
+
+
+class Motion(StrEnum):
+    STOPPED = "stopped"  # a task was stopped by a signal: not a pause
+    WAITS = "waits"  # every process and GPU of the job was observed, and all only wait
+    LOOPS = "loops"  # all GPUs are idle and no data moves, but a process uses a core: the host computes, or loops
+    STORAGE = "storage"  # a process is in uninterruptible sleep: storage or a driver, which have their own timeouts
+    WRITES = "writes"  # data is written: a save
+    WORKS = "works"  # a GPU computes or moves data as it does in steps: a long step, an evaluation
+    UNCLEAR = "unclear"  # something moves, and it may be work or may be a loop
+    UNSEEN = "unseen"  # most of the job's nodes could not be observed: nothing is known
+    UNKNOWN = "unknown"  # not every node answered; those that did (at least half) show no activity
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    rank: int | None
+    state: str
+    cpu_s: float
+    read_bytes: int | None  # None: the kernel would not tell
+    written_bytes: int | None
+    leaf: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GpuActivity:
+    """The activity of one GPU over the last seconds; ``usual_w`` is its power while the job made steps.
+
+    ``traffic``: the largest of tensor activity, memory activity (0 to 1) and NVLink and PCIe traffic relative to the usual;
+    None if the node has no profiling fields. ``still_s``: for how long it has only waited, sampled once a second.
+    ``stood``: earlier stretches of waiting, as (seconds since it began, length in seconds).
+    """
+
+    index: int
+    utilisation: float | None
+    power_w: float | None
+    usual_w: float | None
+    traffic: float | None = None
+    still_s: float | None = None
+    stood: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def word(self) -> str:
+        """What the GPU does: "spins", "works", "moves", "idle" or "unclear"."""
+        if self.utilisation is None:
+            return "unclear"
+        if self.utilisation <= IDLE:  # copies of a save run without a kernel
+            return "works" if self.traffic is not None and self.traffic >= BUSY else "idle"
+        if self.utilisation < SPINS:
+            return "moves"
+        share = self.power_w / self.usual_w if self.power_w is not None and self.usual_w else None
+        if share is not None and share >= WORK_POWER:
+            return "works"
+        if self.traffic is not None and self.traffic > QUIET:
+            return "works" if self.traffic >= BUSY else "unclear"
+        if self.traffic is not None or (share is not None and share <= SPIN_POWER):
+            return "spins"
+        return "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One node's observation at one moment. ``gpus`` None: it has GPUs, and their activity is not known."""
+
+    at_s: float
+    processes: tuple[Process, ...]
+    gpus: tuple[GpuActivity, ...] | None
+
+
+def read_look(answer: object, at_s: float) -> Look | None:
+    """Parse an agent's answer to ``task_states``; None if it contains no process of the job."""
+    listed = answer.get("tasks") if isinstance(answer, dict) else None
+    if not isinstance(answer, dict) or not isinstance(listed, list):
+        return None
+    processes = tuple(made for item in listed if isinstance(item, dict) and (made := _process(item)) is not None)
+    if not any(process.leaf for process in processes):
+        return None
+    told = answer.get("at_s")
+    at_s = float(told) if isinstance(told, (int, float)) and not isinstance(told, bool) else at_s
+    gpus = answer.get("gpus")
+    if not isinstance(gpus, list):
+        return Look(at_s, processes, None if gpus is None and answer.get("has_gpus", True) is not False else ())
+    return Look(at_s, processes, tuple(_gpu(item) for item in gpus if isinstance(item, dict)))
+
+
+def _process(item: Mapping[str, object]) -> Process | None:
+    pid, state = item.get("pid"), item.get("state")
+    if not isinstance(pid, int) or not isinstance(state, str):
+        return None
+    rank, cpu_s = item.get("rank"), item.get("cpu_s")
+    return Process(
+        pid=pid,
+        rank=rank if isinstance(rank, int) else None,
+        state=state[:1],
+        cpu_s=_float(cpu_s) or 0.0,
+        read_bytes=_whole(item.get("read_bytes")),
+        written_bytes=_whole(item.get("written_bytes")),
+        leaf=item.get("leaf", True) is True,
+    )
+
+
+def _gpu(item: Mapping[str, object]) -> GpuActivity:
+    return GpuActivity(
+        index=_whole(item.get("index")) or 0,
+        utilisation=_float(item.get("utilisation")),
+        power_w=_float(item.get("power_w")),
+        usual_w=_float(item.get("usual_w")),
+        traffic=_float(item.get("traffic")),
+        still_s=_float(item.get("still_s")),
+        stood=tuple(_pairs(item.get("stood"))),
+    )
+
+
+def _pairs(value: object) -> Iterator[tuple[float, float]]:
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, list) and len(item) == 2:
+            ago_s, length_s = _float(item[0]), _float(item[1])
+            if ago_s is not None and length_s is not None:
+                yield ago_s, length_s
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def stopped(look: Look) -> Process | None:
+    """The first task stopped by a signal; one observation is enough. A task stopped by a debugger does not count."""
+    return next((process for process in look.processes if process.leaf and process.state == "T"), None)
+
+
+def motion_of_node(before: Look, after: Look) -> Motion:
+    """What one node did between two observations at least ``LEAST_APART_S`` apart."""
+    if stopped(after) is not None:
+        return Motion.STOPPED
+    over_s = after.at_s - before.at_s
+    if over_s < LEAST_APART_S:
+        return Motion.UNKNOWN
+    earlier = {process.pid: process for process in before.processes}
+    active, written, moved, slept, unread = 0, 0.0, 0.0, False, False
+    for process in after.processes:
+        known = earlier.get(process.pid)
+        if known is None:
+            return Motion.UNCLEAR  # a process was started: the job is doing something
+        active += process.cpu_s - known.cpu_s > STILL_CPU * over_s
+        slept = slept or (process.state == "D" and known.state == "D")
+        counts = (known.read_bytes, known.written_bytes, process.read_bytes, process.written_bytes)
+        if None in counts:
+            unread = unread or process.leaf
+            continue
+        written += _grown(known.written_bytes, process.written_bytes)
+        moved += _grown(known.read_bytes, process.read_bytes) + _grown(known.written_bytes, process.written_bytes)
+    if written >= WRITING_BYTES_PER_S * over_s:
+        return Motion.WRITES
+    if slept:
+        return Motion.STORAGE
+    words = [gpu.word for gpu in after.gpus] if after.gpus is not None else None
+    if words is not None and "works" in words:
+        return Motion.WORKS
+    if moved > STILL_BYTES_PER_S * over_s or unread:
+        return Motion.UNCLEAR
+    return _by_gpus(words, active)
+
+
+def _by_gpus(words: Sequence[str] | None, active: int) -> Motion:
+    """The motion when no data moves, from GPU activities and the number of processes that use a core.
+
+    A process may use a core only to poll its GPU, which then spins.
+    """
+    if words is None or not STANDING.issuperset(words):
+        return Motion.UNCLEAR
+    if active and not words:
+        return Motion.UNCLEAR
+    if active and "idle" in words and active != words.count("spins"):
+        return Motion.LOOPS  # a process whose GPU is idle computes or loops on the host
+    return Motion.WAITS
+
+
+def _grown(before: int | None, after: int | None) -> float:
+    return max(0, (after or 0) - (before or 0))
+
+
+def motion_of_job(nodes: Sequence[str], before: Mapping[str, Look], after: Mapping[str, Look]) -> Motion:
+    """The motion of the whole job: the strongest activity of any node; WAITS only if every node waits.
+
+    If some nodes do not answer, the others count if they are at least half: otherwise one frozen node, for which all wait,
+    would hide the hang. If most do not answer, the fault is more likely ours, and nothing is known of the job.
+    """
+    if any(stopped(look) is not None for look in after.values()):
+        return Motion.STOPPED
+    each = [
+        motion_of_node(before[node], after[node]) if node in before and node in after else Motion.UNKNOWN
+        for node in nodes
+    ]
+    unknown = each.count(Motion.UNKNOWN)
+    if unknown == len(each) or 2 * unknown > len(each):
+        return Motion.UNSEEN
+    found = set(each)
+    for motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS, Motion.UNCLEAR, Motion.UNKNOWN, Motion.LOOPS):
+        if motion in found:
+            return motion
+    return Motion.WAITS
+
+
+@dataclass(frozen=True, slots=True)
+class Stillness:
+    """How long all GPUs of a job have been waiting; known only if every GPU is observed."""
+
+    still_s: float  # for so long no GPU has worked
+    since: datetime  # when the first GPU began to wait; a GPU that waits since before the first step is not used by the job
+    stood: tuple[tuple[datetime, float], ...] = ()  # earlier stretches of waiting of any GPU: begin, length in seconds
+
+
+def stillness(nodes: Sequence[str], looks: Mapping[str, Look], now: datetime) -> Stillness | None:
+    """For how long all GPUs have been waiting; None if one works or is not known, or there is none."""
+    still_s, longest_s, stood = float("inf"), 0.0, set[tuple[datetime, float]]()
+    for node in nodes:
+        look = looks.get(node)
+        if look is None or look.gpus is None:
+            return None
+        for gpu in look.gpus:
+            if gpu.still_s is None or gpu.word not in STANDING:
+                return None
+            still_s, longest_s = min(still_s, gpu.still_s), max(longest_s, gpu.still_s)
+            stood.update((now - timedelta(seconds=ago_s), length_s) for ago_s, length_s in gpu.stood)
+    return Stillness(still_s, now - timedelta(seconds=longest_s), tuple(sorted(stood))) if longest_s > 0.0 else None
+
+
+MOTION_TEXT = {
+    Motion.STOPPED: "a task is stopped",
+    Motion.WAITS: "no process of the job computes, reads or writes, and its GPUs only wait",
+    Motion.LOOPS: "all its GPUs stand and no data moves, while a process takes a core",
+    Motion.STORAGE: "processes sleep in the kernel",
+    Motion.WRITES: "it writes data",
+    Motion.WORKS: "a GPU works as in its steps",
+    Motion.UNCLEAR: "something moves, which may be work or a loop",
+    Motion.UNKNOWN: "not every node could be asked",
+    Motion.UNSEEN: "its nodes could not be asked",
+}

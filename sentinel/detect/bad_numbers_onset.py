@@ -1,0 +1,204 @@
+"""Finds the step at which a job's numbers went bad and writes it into the evidence as that comes in.
+
+Step lines are not stored, so that this cannot be done later; a restart must resume from before the onset. The onset is
+the step of the line itself, else the first step whose loss was not finite, else the one after the last printed step.
+Numbers that stay bad in a running job are evidence of their own. The onset is kept in the store: a restarted daemon
+would otherwise take the next bad step for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sentinel.config.settings import Judgement
+from sentinel.detect.bad_numbers import NO_RUN, Run, after_message, after_print, after_scaler_skip, persists
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.loss_spikes import NO_LOSSES, Losses, Spike, observe
+from sentinel.evidence.logs.step_numbers import values
+from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
+from sentinel.model.vocabulary import BAD_NUMBER_KINDS
+from sentinel.wire import time_from, to_json
+
+_MOST_ATTEMPTS = 4096  # attempts tracked before ended ones are dropped
+_MOST_KEPT = 256  # newest attempts kept in the store
+BAD_NUMBERS_KEPT = "bad_numbers"  # stored setting, by attempt
+_SCALER = "loss-overflow"  # rule: a loss scaler skips a step
+_LEAST_SCALE = "loss-scale"  # rule: it can go no lower
+
+Attempt = tuple[int, int]
+
+
+class OnsetTracker:
+    """Tracks the losses of running attempts.
+
+    Args:
+        kept: what ``unsaved`` returned to an earlier daemon.
+    """
+
+    def __init__(self, cluster: ClusterView, limits: Judgement, kept: Mapping[str, Any] | None = None) -> None:
+        self._cluster = cluster
+        self._limits = limits
+        self._losses: dict[Attempt, Losses] = {}
+        self._runs: dict[Attempt, Run] = {}
+        self._changed = False  # what must survive a restart
+        for name, value in (kept or {}).items():
+            job, _, attempt = name.partition(".")
+            self._runs[int(job), int(attempt)] = _read(value)
+
+    def with_findings(self, items: Sequence[Evidence]) -> list[Evidence]:
+        """``items`` with the onset step added to bad-number evidence, and with findings of loss spikes and of numbers that
+        stay bad. What must survive a restart is then returned by ``unsaved``."""
+        made: list[Evidence] = []
+        reached: dict[Attempt, int] = {}  # last steps in this batch, not noted in the cluster view yet
+        for item in items:
+            made.append(item)
+            attempt = self._attempt(item)
+            if attempt is None:
+                continue
+            last = reached.get(attempt, self._cluster.last_step(*attempt))
+            step = item.data.get("step")
+            if item.kind == Kind.STEP:
+                if isinstance(step, int):
+                    reached[attempt] = step
+                elif last is not None and values(item.data):
+                    step = last + 1  # the numbers of a step that another line counts
+                if isinstance(step, int):
+                    made.extend(self._step(attempt, item, step))
+            elif item.kind in BAD_NUMBER_KINDS and item.source in (Source.JOB_LOG, Source.ERROR_FILE):
+                made[-1] = self._bad(attempt, item, last)
+            elif item.rule == _SCALER:
+                self._set(attempt, after_scaler_skip(self._runs.get(attempt, NO_RUN)))
+            made.extend(self._stay(attempt, item))
+        return made
+
+    def unsaved(self) -> dict[str, Any] | None:
+        """The state to store, if it changed since the last call: onset of each bad run and whether it was reported.
+
+        The length of an unreported run is not stored; it is counted anew after a restart.
+        """
+        if not self._changed:
+            return None
+        self._changed = False
+        begun = {
+            f"{job}.{attempt}": _written(run) for (job, attempt), run in self._runs.items() if run.onset is not None
+        }
+        return dict(list(begun.items())[-_MOST_KEPT:])
+
+    def onset_step(self, job: int | None, attempt: int | None) -> int | None:
+        """The step at which this attempt's numbers went bad, if it was reported that they stay bad."""
+        run = self._run(job, attempt)
+        return run.onset if run is not None and run.told else None
+
+    def findings(self, job: int | None, attempt: int | None, now: datetime) -> list[Evidence]:
+        """The evidence that this attempt's numbers stay bad; empty if that was not reported."""
+        run = self._run(job, attempt)
+        if run is None or not run.told or job is None or attempt is None:
+            return []
+        return [_stays_bad((job, attempt), run, now, None)]
+
+    def _run(self, job: int | None, attempt: int | None) -> Run | None:
+        return self._runs.get((job, attempt)) if job is not None and attempt is not None else None
+
+    def _attempt(self, item: Evidence) -> Attempt | None:
+        job = item.where.job
+        if job is None:
+            return None
+        attempt = item.where.attempt if item.where.attempt is not None else self._cluster.newest_attempt(job)
+        return (job, attempt) if attempt is not None else None
+
+    def _step(self, attempt: Attempt, item: Evidence, step: int) -> list[Evidence]:
+        if attempt not in self._runs and len(self._runs) >= _MOST_ATTEMPTS:
+            self._losses = {name: losses for name, losses in self._losses.items() if not self._cluster.ended(*name)}
+            self._runs = {name: run for name, run in self._runs.items() if not self._cluster.ended(*name)}
+        spike, loss = None, item.data.get("loss")
+        if isinstance(loss, (int, float)):
+            self._losses[attempt], spike = observe(self._losses.get(attempt, NO_LOSSES), step, float(loss))
+        before = self._runs.get(attempt, NO_RUN)
+        self._set(attempt, self._begun(attempt, before, after_print(before, step, item.at, item.data)))
+        return [_spike(item, spike)] if spike is not None else []
+
+    def _bad(self, attempt: Attempt, item: Evidence, reached: int | None) -> Evidence:
+        told, losses = item.data.get("step"), self._losses.get(attempt, NO_LOSSES)
+        before = self._runs.get(attempt, NO_RUN)
+        step = told if isinstance(told, int) else (reached + 1 if reached is not None else None)
+        if step is not None:
+            run = after_message(before, step, item.at, item.text[:80], exhausted=item.rule == _LEAST_SCALE)
+            self._set(attempt, self._begun(attempt, before, run))
+        steps = [step for step in (told, losses.began) if isinstance(step, int)]
+        if not steps and reached is not None:
+            steps = [reached + 1]
+        if not steps or min(steps) == told:
+            return item
+        return dataclasses.replace(item, data={**item.data, "onset_step": min(steps)})
+
+    def _set(self, attempt: Attempt, run: Run) -> None:
+        before = self._runs.get(attempt, NO_RUN)
+        if run is before:
+            return
+        self._changed |= (before.onset, before.told) != (run.onset, run.told)
+        self._runs[attempt] = run
+
+    def _begun(self, attempt: Attempt, before: Run, run: Run) -> Run:
+        """The bad run with its onset moved to the beginning of a loss spike that led to it."""
+        began = self._losses.get(attempt, NO_LOSSES).began
+        if before.onset is None and run.onset is not None and began is not None:
+            return dataclasses.replace(run, onset=min(run.onset, began))
+        return run
+
+    def _stay(self, attempt: Attempt, item: Evidence) -> list[Evidence]:
+        run, limits = self._runs.get(attempt), self._limits
+        if run is None or run.onset is None:
+            return []
+        if run.told or not persists(run, prints=limits.bad_prints, for_s=limits.bad_numbers_s):
+            return []
+        run = dataclasses.replace(run, told=True)
+        self._set(attempt, run)
+        return [_stays_bad(attempt, run, item.seen_at, item.where.path)]
+
+
+def _written(run: Run) -> dict[str, Any]:
+    return {
+        "onset": run.onset, "told": run.told, "last": run.last, "prints": run.prints, "what": run.what,
+        "since": to_json(run.since), "newest": to_json(run.newest), "numbered": run.numbered,
+    }  # fmt: skip
+
+
+def _read(value: Mapping[str, Any]) -> Run:
+    """Restore a run: a reported one completely, of another one only the onset; its prints are counted anew."""
+    begun = Run(
+        onset=value["onset"], told=value["told"], what=value["what"], numbered=value["numbered"],
+        since=time_from(value["since"]), newest=time_from(value["newest"]),
+    )  # fmt: skip
+    return dataclasses.replace(begun, last=value["last"], prints=value["prints"]) if begun.told else begun
+
+
+def _stays_bad(attempt: Attempt, run: Run, now: datetime, path: str | None) -> Evidence:
+    since = run.since or now
+    return Evidence(
+        id=stable_id("numbers", *attempt, run.onset),
+        at=since,
+        seen_at=now,
+        source=Source.PROGRESS,
+        kind=Kind.NUMBERS,
+        where=Where(job=attempt[0], attempt=attempt[1], path=path),
+        text=f"{run.what} since step {run.onset}, in {run.prints} printed steps up to {run.last}; none was good again",
+        data={"step": run.last, "onset_step": run.onset, "prints": run.prints},
+        trust=Trust.USER,
+    )
+
+
+def _spike(item: Evidence, spike: Spike) -> Evidence:
+    where = item.where
+    return Evidence(
+        id=stable_id("loss-spike", where.job, where.attempt, spike.onset_step),
+        at=item.at,
+        seen_at=item.seen_at,
+        source=Source.JOB_LOG,
+        kind="loss_spike",
+        where=Where(job=where.job, attempt=where.attempt, path=where.path),
+        text=f"loss {spike.loss:.4g} at step {spike.step}, {spike.usual:.4g} is usual; it rose at step {spike.onset_step}",
+        data={"step": spike.step, "onset_step": spike.onset_step, "loss": spike.loss, "usual": spike.usual},
+    )

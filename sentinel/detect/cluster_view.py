@@ -1,0 +1,336 @@
+"""The in-memory view of the cluster between events: nodes and their agents, attempts of jobs, progress, recent evidence.
+
+Nothing here is persistent: what must survive a restart is in the store (incidents, plans, attempts).
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from sentinel.detect.activity import Look
+from sentinel.detect.change_point import WINDOW
+from sentinel.detect.hang import SilenceObservations
+from sentinel.detect.listings import Listings
+from sentinel.detect.observed_silence import Observed
+from sentinel.detect.step_rhythm import Rhythm, observe
+from sentinel.evidence.logs.timers import TIMERS, Report, report_of
+from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source
+
+_SAVES = 50  # newest saves of an attempt, from which its save interval is computed
+_REPORTS = 128  # timer reports, at most one in ten seconds: at least twenty minutes
+_LOOK_BACK = timedelta(hours=1)  # how long node evidence and ended attempts are kept at least
+_POOL = 400  # recent evidence kept for each attempt and node, for incidents opened later
+
+
+@dataclass(slots=True)
+class NodeSeen:
+    """What the agent of a node last reported. Times are monotonic seconds of this daemon."""
+
+    contact_s: float | None = None  # when its last message came; None: never
+    state: str = "unknown"  # "heard" (in contact), "silent", "unreachable"
+    version: str = ""
+    verdict: dict[str, object] = field(default_factory=dict)
+    spool: dict[str, object] = field(default_factory=dict)
+    beat_s: float | None = None  # interval asked of its heartbeats while a job of it may be hung; None: the usual one
+    clock_offset_s: float | None = None
+    released_at: datetime | None = (
+        None  # when an operator last returned it to service: its agent disregards older faults
+    )
+    gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
+    pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to a job's nodes that is not answered yet: an observation of all nodes, or of one (``early``)."""
+
+    effect: str
+    at: datetime
+    nodes: tuple[str, ...]
+    elapsed_s: float  # time since the last step line, when it was asked
+    before: datetime | None = None  # time of the observation before it; None: this is the first
+    early: bool = False  # one node, in the middle of a long step
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectedHang:
+    """A silence that is a hang if Slurm still says that the job runs. ``checked_at``: when Slurm was asked."""
+
+    stall: Evidence
+    at: datetime
+    checked_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class SilenceSeen:
+    """The present silence of an attempt, and the observations of it."""
+
+    watched: SilenceObservations = field(default_factory=SilenceObservations)
+    looks: dict[str, Look] = field(default_factory=dict)  # the newest observation, by node
+    count: int = 0  # of observations of all nodes
+    looked_at: datetime | None = None  # time of the newest one
+    tasks: list[Evidence] = field(default_factory=list)  # of the newest observation
+    question: Question | None = None  # under way
+    asked_job: str = ""  # effect that asks the job itself which rank blocks the others
+    answer: tuple[Evidence, ...] | None = None  # to that; None: not answered yet
+    logged: bool = False  # whether it was logged that the job is silent for longer than usual
+    called_after: datetime | None = None  # the last step line before a silence that was called a hang
+    peeked_at: datetime | None = None  # when one node was last asked, in the middle of a long step
+    early: bool = False  # that node's GPUs were idle, so that all nodes are asked
+    suspected: SuspectedHang | None = None
+
+
+@dataclass(slots=True)
+class SlowSeen:
+    """The present slowdown of an attempt, and the number of step lines at the last check."""
+
+    lines: int = 0
+    since: datetime | None = None
+
+
+@dataclass(slots=True)
+class AttemptSeen:
+    """One attempt of a job."""
+
+    view: JobView
+    nodes: tuple[str, ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    step_time_s: float | None = None
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    ended: bool = False
+    stalled: bool = False
+    silence: SilenceSeen = field(default_factory=SilenceSeen)
+    observed: Observed = field(default_factory=Observed)  # how much of the silence was observed
+    unread_logged: bool = False  # whether it was logged that no agent reports how far its log is read
+    slow: SlowSeen = field(default_factory=SlowSeen)
+    pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
+    timers: deque[tuple[datetime, Report]] = field(default_factory=lambda: deque(maxlen=_REPORTS))
+    saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
+    read_back_bytes: int = 0  # of saves that were read once for their manifests
+    read_back_s: float = 0.0  # how long that took
+    rank_nodes: dict[int, str] = field(default_factory=dict)  # as the tasks reported
+    top_rank: int | None = None  # highest rank named in the log
+
+    def save_interval_s(self) -> float | None:
+        """Median time between saves in seconds; None before the third save."""
+        times = sorted(item.at for item in self.saves)
+        gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(times)]
+        return statistics.median(gaps) if len(gaps) >= 2 else None
+
+    def usual_step_s(self) -> float | None:
+        """Median step time in seconds; the last printed step time while too few steps are known."""
+        return statistics.median(self.rhythm.times) if len(self.rhythm.times) >= 2 * WINDOW else self.step_time_s
+
+    def save_s(self) -> float | None:
+        """Median duration of a save in seconds; None if the log does not print it."""
+        took = [float(s) for item in self.saves if isinstance(s := item.data.get("time_s"), (int, float)) and s > 0]
+        return statistics.median(took) if took else None
+
+
+class ClusterView:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self.fleet: Fleet | None = None
+        self.nodes: dict[str, NodeSeen] = {}
+        self.attempts: dict[tuple[int, int], AttemptSeen] = {}
+        self.listings = Listings()
+
+    # --- progress -----------------------------------------------------------------------------------------------------
+
+    def last_step(self, job: int, attempt: int) -> int | None:
+        seen = self.attempts.get((job, attempt))
+        return seen.last_step if seen else None
+
+    def first_step(self, job: int, attempt: int) -> int | None:
+        seen = self.attempts.get((job, attempt))
+        return seen.first_step if seen else None
+
+    def ended(self, job: int, attempt: int) -> bool:
+        seen = self.attempts.get((job, attempt))
+        return bool(seen and seen.ended)
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def node(self, name: str) -> NodeSeen:
+        seen = self.nodes.get(name)  # called several times per heartbeat: no needless setdefault
+        if seen is None:
+            seen = self.nodes[name] = NodeSeen()
+        return seen
+
+    def see_fleet(self, fleet: Fleet) -> None:
+        """Update nodes and attempts from a snapshot; an attempt keeps its nodes after it ended."""
+        self.fleet = fleet
+        for (job_id, attempt), seen in self.attempts.items():
+            now = fleet.jobs.get(job_id)
+            if now is not None and now.restarts == attempt and now.state not in ("pending", "configuring"):
+                if _was_suspended(seen.view, now) and seen.rhythm.last_at is not None:
+                    seen.rhythm = replace(seen.rhythm, last_at=fleet.at)  # it was silent because Slurm had suspended it
+                self.see_attempt(now)
+            over = seen.view.started_at is not None and seen.view.ended_at is None
+            gone = now is None and not fleet.may_have_job(job_id)  # an unreadable record is no end
+            if over and (gone or (now is not None and now.restarts > attempt)):
+                # Requeued or purged: Slurm keeps no record of the attempt; the snapshot's time is the best known end.
+                seen.view = replace(seen.view, state="requeued" if now else "unknown", ended_at=fleet.at)
+                seen.ended = True
+        for job in fleet.jobs.values():
+            if job.state in ("running", "completing") and job.nodes:
+                self.see_attempt(job)
+
+    def job(self, fleet: Fleet, job: int | None, attempt: int | None) -> JobView | None:
+        """The job in ``fleet``, or as last seen if its record cannot be read; None if it is not there.
+
+        A caller that acts on it must read Slurm's state again first.
+        """
+        seen = self.attempts.get((job, attempt)) if job is not None and attempt is not None else None
+        if job is None or job in fleet.jobs or seen is None or not fleet.may_have_job(job):
+            return fleet.jobs.get(job) if job is not None else None
+        return seen.view
+
+    def jobs(self) -> Collection[JobView]:
+        """Jobs of the newest snapshot; those whose record could not be read as they were last seen."""
+        fleet = self.fleet
+        if fleet is None:
+            return ()
+        if not fleet.unread:
+            return fleet.jobs.values()
+        newest = {job: seen.view for (job, _), seen in sorted(self.attempts.items()) if not seen.ended}
+        missing = [view for job, view in newest.items() if job not in fleet.jobs and fleet.may_have_job(job)]
+        return [*fleet.jobs.values(), *missing]
+
+    def see_attempt(self, job: JobView) -> AttemptSeen:
+        seen = self.attempts.get((job.id, job.restarts))
+        if seen is None:
+            seen = self.attempts[job.id, job.restarts] = AttemptSeen(view=job)
+        seen.nodes = job.nodes or seen.nodes
+        seen.view = replace(job, nodes=seen.nodes)
+        return seen
+
+    def note(self, item: Evidence) -> None:
+        """Keep ``item`` for an incident opened later, and update the attempt's progress from it."""
+        where = item.where
+        if where.node is not None and where.job is None:
+            self.node(where.node).pool.append(item)
+        if where.job is None:
+            return
+        attempt = where.attempt if where.attempt is not None else self.newest_attempt(where.job)
+        seen = self.attempts.get((where.job, attempt)) if attempt is not None else None
+        if seen is None:
+            if attempt is None:
+                return
+            seen = self.attempts[where.job, attempt] = AttemptSeen(
+                view=JobView(id=where.job, state="unknown", restarts=attempt)
+            )
+        if item.kind == Kind.CHECKPOINTS_HELD:
+            self.listings.note(item)
+        elif item.kind == Kind.STEP:
+            self._step(seen, item)
+        elif item.kind == TIMERS:
+            report = report_of(item.data)
+            seen.timers.append((item.at, report))
+            seen.top_rank = max(seen.top_rank or 0, report.ranks - 1) if report.ranks else seen.top_rank
+        elif item.source is Source.CHECKPOINT:
+            _saved(seen, item)  # derived from files: it neither explains a failure nor announces a pause
+        else:
+            seen.pool.append(item)
+            seen.rhythm = observe(seen.rhythm, item)  # a line that announces a pause excuses it
+        if item.kind == Kind.CHECKPOINT_SAVED and item.source is not Source.CHECKPOINT:
+            seen.saves.append(item)
+        if item.kind == Kind.TASK_STATE and where.rank is not None and where.node is not None:
+            seen.rank_nodes[where.rank] = where.node
+        if item.kind == Kind.JOB_ENDED:
+            seen.ended = True
+
+    def _step(self, seen: AttemptSeen, item: Evidence) -> None:
+        seen.rhythm = observe(seen.rhythm, item)
+        step = item.data.get("step")
+        if isinstance(step, int):
+            seen.first_step = step if seen.first_step is None else seen.first_step
+            seen.last_step = step if seen.last_step is None else max(step, seen.last_step)
+            seen.stalled = False
+        step_time = item.data.get("step_time_s")
+        if isinstance(step_time, (int, float)) and step_time > 0:
+            seen.step_time_s = float(step_time)
+
+    def place_ranks(self, items: Iterable[Evidence]) -> None:
+        """Note on which nodes ranks run, from the states of their processes."""
+        for item in items:
+            where = item.where
+            seen = self.attempts.get((where.job or -1, where.attempt if where.attempt is not None else -1))
+            if item.kind == Kind.TASK_STATE and seen is not None and where.rank is not None and where.node is not None:
+                seen.rank_nodes[where.rank] = where.node
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def newest_attempt(self, job: int) -> int | None:
+        return max((attempt for known, attempt in self.attempts if known == job), default=None)
+
+    def nodes_of(self, job: int | None, attempt: int | None) -> tuple[str, ...]:
+        if job is None or attempt is None:
+            return ()
+        seen = self.attempts.get((job, attempt))
+        return seen.nodes if seen else ()
+
+    def jobs_on(self, node: str) -> list[JobView]:
+        """The running jobs on ``node``."""
+        return [j for j in self.jobs() if node in j.nodes and j.state in ("running", "completing", "suspended")]
+
+    def job_on(self, node: str) -> JobView | None:
+        """The running job on ``node``; of several the largest."""
+        return max(self.jobs_on(node), key=lambda job: len(job.nodes), default=None)
+
+    def recent(
+        self,
+        job: int | None,
+        attempt: int | None,
+        nodes: Iterable[str],
+        since: datetime,
+        without: Collection[str] = (),
+    ) -> Sequence[Evidence]:
+        """Evidence since ``since`` about this attempt and these nodes, except the ids in ``without``."""
+        found: dict[str, Evidence] = {}
+        seen = self.attempts.get((job, attempt)) if job is not None and attempt is not None else None
+        pools = [seen.pool] if seen else []
+        pools.extend(self.nodes[name].pool for name in nodes if name in self.nodes)
+        for pool in pools:
+            for item in pool:
+                if item.at >= since and item.id not in without:
+                    found[item.id] = item
+        return sorted(found.values(), key=lambda item: item.at)
+
+    def forget(self, before: datetime, group_s: float = 0.0) -> None:
+        """Drop attempts that ended long ago, and node evidence older than the look-back."""
+        for key, seen in list(self.attempts.items()):
+            newest = max((item.at for item in seen.pool), default=seen.view.started_at)
+            if seen.ended and newest is not None and newest < before - _LOOK_BACK:
+                del self.attempts[key]
+        since = before - max(_LOOK_BACK, timedelta(seconds=group_s))
+        for node in self.nodes.values():  # without this, 400 items of each of 2,048 nodes would be a gigabyte
+            while node.pool and node.pool[0].seen_at < since:
+                node.pool.popleft()
+
+
+def _was_suspended(before: JobView, now: JobView) -> bool:
+    """Whether a running job was suspended since the last snapshot, even if it began and ended in between."""
+    return now.state == "running" and (before.state == "suspended" or now.suspended_at != before.suspended_at)
+
+
+def _saved(seen: AttemptSeen, item: Evidence) -> None:
+    """Note a save found in files, and what its manifest cost.
+
+    If the log reports saves, only those count: it has all of them, each once.
+    """
+    size, took_s = item.data.get("read_bytes"), item.data.get("read_s")
+    if item.kind == Kind.CHECKPOINT_MANIFEST and isinstance(size, int) and isinstance(took_s, (int, float)):
+        seen.read_back_bytes += size
+        seen.read_back_s += took_s
+    if item.kind == Kind.CHECKPOINT_SAVED and all(known.source is Source.CHECKPOINT for known in seen.saves):
+        step = item.data.get("step")
+        if all(known.data.get("step") != step for known in seen.saves):  # the same one, in another tier
+            seen.saves.append(item)

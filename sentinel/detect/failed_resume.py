@@ -1,0 +1,40 @@
+"""Detects a failed resume: an attempt that ended without a step after resuming from a checkpoint that Sentinel chose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.records import Evidence, Incident, Kind, Scalar, Source, Where, stable_id
+
+
+def failed_resume(
+    incident: Incident, cluster: ClusterView, chosen_after: Mapping[int, Mapping[str, Scalar]], now: datetime
+) -> list[Evidence]:
+    """Evidence that the chosen checkpoint is suspect; empty if the attempt printed a step or none was chosen for it.
+
+    Args:
+        chosen_after: by failed attempt, the checkpoint chosen for the next one: path and step.
+    """
+    kinds = {item.kind for item in incident.evidence}
+    if incident.job is None or not incident.attempt or Kind.JOB_ENDED not in kinds or "resumed" in kinds:
+        return []
+    if cluster.first_step(incident.job, incident.attempt) is not None:
+        return []
+    chosen = chosen_after.get(incident.attempt - 1)
+    if chosen is None:
+        return []
+    path, step = str(chosen["path"]), chosen.get("step")
+    return [
+        Evidence(
+            id=stable_id("failed-resume", incident.job, incident.attempt),
+            at=now,
+            seen_at=now,
+            source=Source.CHECKPOINT,
+            kind=Kind.CHECKPOINT_INVALID,
+            where=Where(job=incident.job, attempt=incident.attempt, path=path),
+            text=f"attempt {incident.attempt} was to resume from {path} and gained no step",
+            data={"path": path, "step": step, "reason": "the job did not resume from it"},
+        )
+    ]

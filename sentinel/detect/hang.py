@@ -1,0 +1,226 @@
+"""Decides when a job's silence is a hang, from its own rhythm and the observed activity of its processes and GPUs. Pure.
+
+Unusual silence alone may be an unforeseen pause. The activity of the job's processes and GPUs decides:
+
+- A task stopped by a signal is never a pause.
+- If all GPUs have been idle for much longer than ever before while the job made steps, it is hung. This holds even if a
+  process uses a core, in the middle of a long step, and in a pause of a kind that was seen often enough.
+- If every process and GPU only waits, the job is hung as soon as its step times do not explain the silence and it has waited
+  longer than it ever did before it made another step. In a pause that is due or announced it must wait for much longer.
+- A job that writes, sleeps in the kernel, or uses its GPUs as in its steps is given more time than one without activity.
+- If its nodes could not be observed, nothing is known: they are asked again, however long the job is silent.
+- A job whose pauses are not known yet may be in its first one: unless it only waits or is stopped, it gets the time that a
+  first pause may take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from sentinel.detect.activity import Motion, Stillness
+from sentinel.detect.step_rhythm import (
+    FIRST_PAUSE_S,
+    PAUSES,
+    Limits,
+    Pause,
+    Rhythm,
+    allowed_s,
+    announced,
+    pause_due,
+    pauses_alike,
+    pauses_fitting,
+    usual_s,
+)
+
+ASK_STEPS = 1.6  # usual gaps of silence after which the nodes are asked
+ASK_LEAST_S = 5.0  # and at least so long
+PEEK_S = 12.0  # if the nodes are asked later than this, one node is asked at this time whether its GPUs are idle
+PEEK_EVERY_S = 7.5  # interval of these early questions
+PEEK_STILL_S = 6.0  # idle time of its GPUs from which all nodes are asked
+WAITS_STEPS = 2.4  # usual gaps of silence that are a hang if every process only waits
+WAITS_LEAST_S = 5.0  # least observed waiting: a single comparison may fall between two batches
+PAUSES_KNOWN = 3  # pauses of a kind from which it is known whether waiting is unusual in them
+WAITS_IN_PAUSE_S = 10.0  # least observed waiting in a pause of a known kind ...
+WAITS_IN_PAUSE_LOOKS = 4  # ... in so many comparisons in a row, since single ones mislead
+LULL_TIMES = 1.5  # and this many times the longest waiting in an earlier pause ...
+LULL_MORE_S = 5.0  # ... plus this
+LULL_MOST_S = 20.0  # a job that waited longer than this in a pause may do so in every one: waiting is no evidence
+STOOD_GAPS = 16  # gaps from which it is known how long the GPUs are idle within a step
+STOOD_TIMES = 1.5  # idle time that is a hang: this many times the longest earlier one ...
+STOOD_MORE_S = 3.0  # ... plus this
+_EDGE_S = 3.0  # an idle stretch that begins this long before or after a pause belongs to it
+CLOSE_LOOKS, CLOSE_LOOKS_SMALL = 6, 24  # observations at the shortest interval; more for jobs of few nodes
+SMALL_NODES = 64  # nodes up to which a job counts as small there
+ALIVE = 2.0  # factor on the allowed silence while data is written, a process sleeps in the kernel, or a GPU works
+
+
+class Patience(Limits, Protocol):
+    """Limits of silence; implemented by ``sentinel.config.settings.Judgement``."""
+
+    @property
+    def stall_confirm(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceObservations:
+    """Observations of the present silence, and of earlier silences of the attempt. Starts empty."""
+
+    step: int | None = None  # last step before the silence
+    motion: Motion | None = None  # between the last two observations; None before the second
+    waits_since: datetime | None = None  # first of the observations since which the job only waits
+    waits_s: float = 0.0  # time from there to the newest observation
+    waits_looks: int = 0  # number of comparisons in that time
+    lull_s: float = 0.0  # longest waiting in this silence while its step times might explain the silence
+    pause_lull_s: float = 0.0  # longest waiting in a pause, or after that time
+    longest_lull_s: float = 0.0  # the same in earlier silences that ended: so much waiting proves nothing
+    longest_pause_lull_s: float = 0.0
+    stillness: Stillness | None = None  # of all GPUs at the last observation; None if one works or is not known
+
+
+def after_look(
+    watched: SilenceObservations,
+    motion: Motion,
+    began: datetime,
+    now: datetime,
+    *,
+    pause: bool,
+    beyond: bool,
+    stillness: Stillness | None = None,
+) -> SilenceObservations:
+    """The state after a comparison of two observations, made at ``began`` and ``now``.
+
+    ``pause``: a pause may be due; ``beyond``: the silence is longer than the step times explain.
+    """
+    watched = replace(watched, stillness=stillness)
+    if motion is not Motion.WAITS:
+        return replace(watched, motion=motion, waits_since=None, waits_s=0.0, waits_looks=0)
+    since = watched.waits_since or began
+    waits_s = (now - since).total_seconds()
+    return replace(
+        watched,
+        motion=motion,
+        waits_since=since,
+        waits_s=waits_s,
+        waits_looks=watched.waits_looks + 1,
+        lull_s=watched.lull_s if beyond else max(watched.lull_s, waits_s),
+        pause_lull_s=max(watched.pause_lull_s, waits_s) if pause or beyond else watched.pause_lull_s,
+    )
+
+
+def after_step(watched: SilenceObservations, step: int | None, mistaken_s: float = 0.0) -> SilenceObservations:
+    """The state after another step: the longest waiting of this silence is remembered for the next ones.
+
+    ``mistaken_s``: length of a silence that was wrongly called a hang; observation ended then, and the job may wait as long
+    again.
+    """
+    if watched.step == step:
+        return watched
+    return SilenceObservations(
+        step=step,
+        longest_lull_s=max(watched.longest_lull_s, watched.lull_s, mistaken_s),
+        longest_pause_lull_s=max(watched.longest_pause_lull_s, watched.pause_lull_s, mistaken_s),
+    )
+
+
+def in_pause(rhythm: Rhythm, limits: Limits) -> bool:
+    """Whether a pause may be due or was announced after the last step, so that step times need not explain the silence.
+
+    For a job with long steps this includes pauses shorter than its usual silence.
+    """
+    allowed, usual = allowed_s(rhythm, limits), usual_s(rhythm, limits)
+    return allowed is not None and usual is not None and (allowed > usual or pause_due(rhythm))
+
+
+def ask_after_s(rhythm: Rhythm) -> float | None:
+    """Silence in seconds after which the nodes are asked; None without a rhythm."""
+    return None if rhythm.gap_s is None else max(ASK_LEAST_S, ASK_STEPS * rhythm.gap_s)
+
+
+def peek_after_s(rhythm: Rhythm) -> float | None:
+    """Silence in seconds after which one node is asked early about its GPUs; None if all nodes are asked by then anyway, or
+    too few gaps are known to judge the answer."""
+    asked = ask_after_s(rhythm)
+    return PEEK_S if asked is not None and asked > PEEK_S and len(rhythm.gaps) >= STOOD_GAPS else None
+
+
+def was_observed(watched: SilenceObservations) -> bool:
+    """Whether the activity of the job's processes in this silence was observed."""
+    return watched.motion is not None and watched.motion is not Motion.UNSEEN
+
+
+def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience) -> float | None:
+    """Silence in seconds that is a hang, given the observations so far; None while the job is exempt or unobserved."""
+    allowed, usual = allowed_s(rhythm, limits), usual_s(rhythm, limits)
+    asked = ask_after_s(rhythm)
+    if allowed is None or usual is None or asked is None or rhythm.gap_s is None or not was_observed(watched):
+        return None
+    if watched.motion is Motion.STOPPED:
+        return asked
+    young = len(rhythm.pauses) < PAUSES_KNOWN
+    unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S) if young else allowed)
+    if watched.motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS):
+        return ALIVE * unexplained
+    if watched.motion not in (Motion.WAITS, Motion.LOOPS):
+        return unexplained
+    pause = in_pause(rhythm, limits)
+    known = not pause or pauses_alike(rhythm) >= PAUSES_KNOWN
+    waits = watched.motion is Motion.WAITS
+    if known and (waits or not young) and _stands(rhythm, watched.stillness, limits, pause=pause):
+        return min(limits.stall_floor_s, allowed)
+    if not waits:
+        return unexplained
+    if pause:
+        if not known or not _waits_too_long(watched):
+            return allowed
+    elif watched.waits_s < WAITS_LEAST_S or watched.waits_s <= watched.longest_lull_s:
+        return unexplained
+    return min(max(limits.stall_floor_s, WAITS_STEPS * rhythm.gap_s), allowed)
+
+
+def _waits_too_long(watched: SilenceObservations) -> bool:
+    """Whether the job waits for longer than in earlier pauses."""
+    lull_s = watched.longest_pause_lull_s
+    least_s = max(WAITS_IN_PAUSE_S, LULL_TIMES * lull_s + LULL_MORE_S)
+    return lull_s < LULL_MOST_S and watched.waits_s >= least_s and watched.waits_looks >= WAITS_IN_PAUSE_LOOKS
+
+
+def _stands(rhythm: Rhythm, stillness: Stillness | None, limits: Patience, *, pause: bool) -> bool:
+    """Whether all GPUs are idle for longer than ever before in this job's steps or in pauses of this kind."""
+    if (
+        len(rhythm.gaps) < STOOD_GAPS
+        or rhythm.first_at is None
+        or stillness is None
+        or not gpus_worked(rhythm, stillness)
+    ):
+        return False
+    since = rhythm.pauses[0].at if len(rhythm.pauses) >= PAUSES else rhythm.first_at  # older pauses are not kept
+    stood = [item for item in stillness.stood if item[0] >= since]
+    inside = [item for item in stood if _within(item[0], rhythm.pauses)]
+    if pause:
+        # A pause made by time falls on arbitrary steps: an announced pause is compared with all earlier ones.
+        alike = rhythm.pauses if announced(rhythm) else pauses_fitting(rhythm) or rhythm.pauses
+        stood = [item for item in stood if item not in inside or _within(item[0], alike)]
+    else:
+        stood = [item for item in stood if item not in inside]
+    longest_s = max((length_s for _, length_s in stood), default=0.0)
+    return stillness.still_s >= max(limits.stall_floor_s, STOOD_TIMES * longest_s + STOOD_MORE_S)
+
+
+def gpus_worked(rhythm: Rhythm, stillness: Stillness) -> bool:
+    """Whether all GPUs have worked since the job's first step; if the job does not use some, idleness proves nothing."""
+    return rhythm.first_at is not None and stillness.since >= rhythm.first_at
+
+
+def _within(at: datetime, pauses: Sequence[Pause]) -> bool:
+    edge = timedelta(seconds=_EDGE_S)
+    return any(item.at - edge <= at <= item.at + timedelta(seconds=item.length_s) + edge for item in pauses)
+
+
+def next_look_s(looks: int, nodes: int) -> float:
+    """Seconds to the next observation after ``looks`` of one silence: dense at first, to decide a hang; then sparser."""
+    if looks < (CLOSE_LOOKS_SMALL if nodes <= SMALL_NODES else CLOSE_LOOKS):
+        return 2.5
+    return 5.0 if looks < CLOSE_LOOKS_SMALL else 10.0

@@ -1,0 +1,25 @@
+"""Makes evidence of Slurm's record that an attempt of a job ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sentinel.model.records import Evidence, JobView, Kind, Source, Where, stable_id
+
+
+def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str]) -> Evidence:
+    """Evidence that an attempt ended, with the same id from an event and from reconciliation.
+
+    ``nodes``: those of the attempt, as far as known.
+    """
+    return Evidence(
+        id=stable_id("job_ended", job.id, job.restarts, job.state),
+        at=job.ended_at or now,
+        seen_at=now,
+        source=Source.SLURM,
+        kind=Kind.JOB_ENDED,
+        where=Where(job=job.id, attempt=job.restarts),
+        text=f"job {job.id} ended as {job.state}, exit code {job.exit_code}, signal {job.exit_signal}",
+        data={"state": job.state, "exit_code": job.exit_code, "signal": job.exit_signal, "nodes": ",".join(nodes)},
+    )

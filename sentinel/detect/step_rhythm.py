@@ -1,0 +1,344 @@
+"""Learns each job's rhythm of step lines and tells how long a silence is usual for it.
+
+The rhythm consists of the gaps between step lines and of pauses for evaluation and checkpoints, which are announced by a log
+line or learned by their period in steps or in time. The phases before the first steps are exempt. Pure: ``observe`` takes a
+step line, ``allowed_s`` gives the silence that is still usual after it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
+from math import exp, log
+from statistics import median
+from typing import Protocol
+
+from sentinel.model.records import NOWHERE, Evidence, Kind, Where
+
+PAUSE = "pause"  # kind of evidence: a line that announces an evaluation or a save
+GAPS = 96  # gaps between step lines kept
+PAUSES = 40  # pauses kept
+TIMES = 240  # step times kept
+EXEMPT_GAPS = 4  # start-up and compilation: no silence is judged before so many gaps
+FIRST_PAUSE_S = 300.0  # an unannounced pause at a round step that the job has not passed often yet
+ANNOUNCED_S = 300.0  # an announced pause whose length is not known yet
+TOLD_S = 120.0  # an announced pause of a job whose pauses are known: the same text may announce another kind of pause
+TOLD = 3  # announced pauses from which the job's pauses are known
+ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25)  # steps at which people evaluate and save
+LEAST_PAUSE_S = 11.0  # a shorter gap cannot look like a hang, so it need not be learned
+HICCUP_S = 11.0  # a single delay of a network or a disk, which is no hang
+TAIL = 5.0  # standard deviations of the logarithm of a gap: exceeded once in millions of steps
+PASSED = 2  # after so many round steps passed without a pause, none is expected at the next
+
+# Lines of common trainers that count something other than training steps.
+_NO_STEP = re.compile(
+    r"(?i)\bvalidation (?:loss at|dataloader|step|batch|epoch)|\bvalidate step\b|\bsanity checking\b"
+    r"|\beval(?:uating|uation)? (?:iter|step|batch)|\bval (?:step|batch|epoch)\b|\b(?:testing|predicting) dataloader"
+    r"|\bsav(?:ed|ing) (?:\w+ )?checkpoint"
+)
+_ANNOUNCED = re.compile(r"(?i)(sav(?:e|ing)|checkpoint|snapshot)|eval|valid|test")
+UNNAMED = ""  # an announcement without the kind of the pause
+_PER_EPOCH = frozenset({"step-epoch", "step-bar"})  # rules whose lines may count anew in each epoch
+
+
+class Limits(Protocol):
+    """Limits of usual silence; implemented by ``sentinel.config.settings.Judgement``."""
+
+    @property
+    def stall_floor_s(self) -> float: ...
+
+    @property
+    def stall_steps(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    step: int  # last step before it
+    at: datetime
+    length_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """The rhythm learned from a job's step lines. Starts empty; ``observe`` returns the updated one."""
+
+    where: Where = NOWHERE
+    lines: int = 0
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    last_step: int = 0
+    stride: int = 1  # steps between two lines
+    gaps: tuple[float, ...] = ()  # seconds between step lines, pauses left out
+    pauses: tuple[Pause, ...] = ()
+    passed: tuple[tuple[int, int], ...] = ()  # round number -> multiples passed without a pause
+    visited: tuple[tuple[int, int], ...] = ()  # round number -> multiples seen, with a pause or without
+    announced_at: datetime | None = None
+    announced: str = ""  # kind of the announced pause: "save", "evaluation" or ``UNNAMED``
+    told: int = 0  # number of announced pauses
+    told_of: tuple[tuple[str, int], ...] = ()  # the same by kind
+    longest_told_s: float = 0.0
+    times: tuple[float, ...] = ()  # seconds per step
+    numbered: bool = False  # whether its step lines contain the step number
+    last_line: tuple[int | None, str | None] = (None, None)  # line and file of the last one
+
+    @property
+    def gap_s(self) -> float | None:
+        """The usual time between step lines; None while it is not known."""
+        return median(self.gaps) if len(self.gaps) >= EXEMPT_GAPS else None
+
+
+def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
+    """The rhythm after this evidence. A lower step number (a restart) starts a new series and keeps the learned pauses."""
+    if evidence.kind == Kind.CHECKPOINT_SAVED:
+        return _saved(rhythm, evidence.at)
+    if evidence.kind == PAUSE or (evidence.kind == Kind.STEP and _NO_STEP.search(evidence.text[:400])):
+        return replace(rhythm, announced_at=evidence.at, announced=_what(evidence.text))
+    if evidence.kind != Kind.STEP:
+        return rhythm
+    raw = evidence.data.get("step")
+    numbered = isinstance(raw, int) and not isinstance(raw, bool)
+    if rhythm.numbered and not numbered:
+        return rhythm  # the loss of a step whose number is in another line
+    if evidence.line is not None and rhythm.lines and (evidence.line, evidence.where.path) == rhythm.last_line:
+        return rhythm  # a progress bar with batches and steps in one line
+    step = raw if isinstance(raw, int) and numbered else rhythm.last_step + 1
+    last_line = (evidence.line, evidence.where.path)
+    epoch = evidence.rule in _PER_EPOCH and step < rhythm.last_step and rhythm.lines > 1
+    if rhythm.last_at is None or (step < rhythm.last_step and not epoch):
+        return replace(
+            rhythm, where=evidence.where, lines=1, first_at=evidence.at, last_at=evidence.at, last_step=step,
+            gaps=(), times=(), announced_at=None, numbered=numbered, last_line=last_line,
+        )  # fmt: skip
+    if step == rhythm.last_step:  # another rank says the same
+        return replace(rhythm, numbered=numbered, last_line=last_line)
+    gap_s = max((evidence.at - rhythm.last_at).total_seconds(), 0.0)
+    steps = 1 if epoch else step - rhythm.last_step
+    usual = rhythm.gap_s
+    is_pause = usual is not None and gap_s > max(2.5 * usual, LEAST_PAUSE_S)
+    announced = rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at
+    pauses, gaps, passed = rhythm.pauses, rhythm.gaps, rhythm.passed
+    visited = _pass(rhythm.visited, rhythm.last_step) if usual is not None else rhythm.visited
+    if is_pause:
+        pauses = (*pauses, Pause(rhythm.last_step, rhythm.last_at, gap_s))[-PAUSES:]
+    elif not announced and (rhythm.lines > 1 or gap_s < 60.0):
+        gaps = (*gaps, gap_s)[-GAPS:]
+        passed = _pass(passed, rhythm.last_step)
+    return replace(
+        rhythm,
+        where=evidence.where,
+        lines=rhythm.lines + 1,
+        last_at=evidence.at,
+        last_step=step,
+        stride=steps,
+        gaps=gaps,
+        pauses=pauses,
+        passed=passed,
+        visited=visited,
+        announced_at=None,
+        told=rhythm.told + (is_pause and announced),
+        told_of=_one_more(rhythm.told_of, rhythm.announced) if is_pause and announced else rhythm.told_of,
+        longest_told_s=max(rhythm.longest_told_s, gap_s) if is_pause and announced else rhythm.longest_told_s,
+        times=rhythm.times if is_pause else (*rhythm.times, _seconds(evidence, gap_s, steps))[-TIMES:],
+        numbered=numbered,
+        last_line=last_line,
+    )
+
+
+def _saved(rhythm: Rhythm, at: datetime) -> Rhythm:
+    """The rhythm after a save ended: its duration is a pause, and the silence is counted from its end."""
+    if rhythm.last_at is None or rhythm.gap_s is None or at <= rhythm.last_at:
+        return replace(rhythm, announced_at=None)
+    took_s = (at - rhythm.last_at).total_seconds()
+    if took_s <= max(2.5 * rhythm.gap_s, LEAST_PAUSE_S):
+        return replace(rhythm, announced_at=None)  # asynchronous or quick
+    told = rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at
+    return replace(
+        rhythm,
+        last_at=at,
+        pauses=(*rhythm.pauses, Pause(rhythm.last_step, rhythm.last_at, took_s))[-PAUSES:],
+        announced_at=None,
+        told=rhythm.told + told,
+        told_of=_one_more(rhythm.told_of, rhythm.announced) if told else rhythm.told_of,
+        longest_told_s=max(rhythm.longest_told_s, took_s) if told else rhythm.longest_told_s,
+    )
+
+
+def _what(text: str) -> str:
+    """Kind of pause that a line announces; evaluations and saves are learned separately."""
+    found = _ANNOUNCED.search(text[:400])
+    return UNNAMED if found is None else "save" if found[1] else "evaluation"
+
+
+def _one_more(counts: tuple[tuple[str, int], ...], what: str) -> tuple[tuple[str, int], ...]:
+    known = dict(counts)
+    known[what] = known.get(what, 0) + 1
+    return tuple(sorted(known.items()))
+
+
+def _seconds(evidence: Evidence, gap_s: float, steps: int) -> float:
+    printed = evidence.data.get("step_time_s")
+    if isinstance(printed, (int, float)) and not isinstance(printed, bool) and 0 < printed < 86400:
+        return float(printed)
+    return gap_s / max(steps, 1)
+
+
+def _round_of(step: int) -> tuple[int, ...]:
+    """Round numbers of which the step is a multiple; negative ones for the step after it (steps counted from 0)."""
+    exact = [number for number in ROUND if step and step % number == 0]
+    return (*exact, *(-number for number in ROUND if (step + 1) % number == 0))
+
+
+def _pass(passed: tuple[tuple[int, int], ...], step: int) -> tuple[tuple[int, int], ...]:
+    numbers = _round_of(step)
+    if not numbers:
+        return passed
+    counts = dict(passed)
+    for number in numbers:
+        counts[number] = counts.get(number, 0) + 1
+    return tuple(sorted(counts.items()))
+
+
+def usual_s(rhythm: Rhythm, limits: Limits) -> float | None:
+    """Silence in seconds that this job's step times explain, without pauses; None while it is exempt.
+
+    Step times are roughly lognormal, with a width of each job's own. The width is taken from the middle half of the gaps,
+    which a few long ones do not disturb; the longest twentieth counts as well, for spreads that are not lognormal.
+    """
+    usual = rhythm.gap_s
+    if usual is None or rhythm.last_at is None:
+        return None
+    gaps = sorted(rhythm.gaps)
+    long = gaps[-max(1, len(gaps) // 20)]
+    hiccup = min(usual + HICCUP_S, max(15.0, limits.stall_floor_s))
+    tail = usual * exp(min(TAIL * _width(gaps), 3.0)) if len(gaps) >= 16 else 0.0
+    return max(limits.stall_floor_s, limits.stall_steps * usual, 1.3 * long, hiccup, tail)
+
+
+def _width(gaps: list[float]) -> float:
+    """Standard deviation of the logarithm of sorted gaps: the larger of the estimates from quartiles and from the 90th
+    percentile."""
+    low, middle = gaps[len(gaps) // 4], gaps[len(gaps) // 2]
+    high, late = gaps[3 * len(gaps) // 4], gaps[9 * len(gaps) // 10]
+    return max(log(high / low) / 1.349, log(late / middle) / 1.282) if low > 0.0 else 0.0
+
+
+def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
+    """Silence in seconds that is usual after the last step line, including a pause that may be due; None while exempt."""
+    allowed = usual_s(rhythm, limits)
+    if allowed is None or rhythm.last_at is None:
+        return None
+    due = _due(rhythm)
+    new = _new_round(rhythm, rhythm.visited, 1)
+    if rhythm.announced_at is not None and announced(rhythm):
+        since = (rhythm.announced_at - rhythm.last_at).total_seconds()
+        if rhythm.told < TOLD or new:
+            return since + max(allowed, ANNOUNCED_S, 1.6 * rhythm.longest_told_s + 10.0)
+        return since + max(allowed, TOLD_S, 1.6 * max(rhythm.longest_told_s, due or 0.0) + 10.0)
+    if due is not None:
+        return max(allowed, 1.6 * due + 10.0 + (FIRST_PAUSE_S if new else 0.0))
+    if _irregular(rhythm):
+        allowed = max(allowed, 1.5 * max(pause.length_s for pause in rhythm.pauses[-3:]))
+    if _may_be_first(rhythm):
+        allowed = max(allowed, FIRST_PAUSE_S)
+    return allowed
+
+
+def pause_due(rhythm: Rhythm) -> bool:
+    """Whether a pause was announced after the last step, is due by its period, or may be the first of its kind there."""
+    return announced(rhythm) or _due(rhythm) is not None or _may_be_first(rhythm)
+
+
+def _may_be_first(rhythm: Rhythm) -> bool:
+    """Whether the last step is a round number at which too few steps were seen to exclude a pause."""
+    return _new_round(rhythm, rhythm.passed, PASSED)
+
+
+def _new_round(rhythm: Rhythm, seen: tuple[tuple[int, int], ...], times: int) -> bool:
+    """Whether the last step is a multiple of a round number that was seen fewer than ``times`` times."""
+    counts = dict(seen)
+    return any(counts.get(number, 0) < times for number in _round_of(rhythm.last_step))
+
+
+def announced(rhythm: Rhythm) -> bool:
+    """Whether a line after the last step announced a pause."""
+    return rhythm.announced_at is not None and rhythm.last_at is not None and rhythm.announced_at >= rhythm.last_at
+
+
+def pauses_alike(rhythm: Rhythm) -> int:
+    """Number of known pauses of the kind that is due or announced after the last step; 0 if it may be the first.
+
+    At a round number that was never passed before (step 1,000 after many evaluations at hundreds) it may be the first.
+    """
+    if _new_round(rhythm, rhythm.visited, 1):
+        return 0
+    fitting = len({pause.at for pause in pauses_fitting(rhythm)})
+    if announced(rhythm):
+        told = dict(rhythm.told_of).get(rhythm.announced, 0)
+        return min(told, fitting) if rhythm.announced == UNNAMED else told
+    return fitting
+
+
+def _due(rhythm: Rhythm) -> float | None:
+    """Length in seconds of the pause that is due now by its period in steps or in time; None if none is due."""
+    fits = [pause.length_s for pause in pauses_fitting(rhythm)]
+    if fits:
+        return max(fits)
+    return None if len(_shared(rhythm)) > 0 else _due_in_time(rhythm)
+
+
+def pauses_fitting(rhythm: Rhythm) -> list[Pause]:
+    """Earlier pauses that are a multiple of a known period away from the last step."""
+    step = rhythm.last_step
+    fits: list[Pause] = []
+    for period in _periods(rhythm):
+        slack = rhythm.stride - 1 if period > 8 * rhythm.stride else 0
+        fits.extend(pause for pause in rhythm.pauses if _apart(step - pause.step, period) <= slack)
+    return fits
+
+
+def _apart(steps: int, period: int) -> int:
+    rest = steps % period
+    return min(rest, period - rest)
+
+
+def _shared(rhythm: Rhythm) -> set[int]:
+    """Distances in steps between pauses that occur in at least three pairs."""
+    counts: dict[int, int] = {}
+    for i, late in enumerate(rhythm.pauses):
+        for early in rhythm.pauses[:i]:
+            counts[late.step - early.step] = counts.get(late.step - early.step, 0) + 1
+    return {period for period, count in counts.items() if count >= 3 and period >= 5 * rhythm.stride}
+
+
+def _periods(rhythm: Rhythm) -> set[int]:
+    """Candidate periods in steps: shared distances, and round steps at which a pause was made."""
+    periods = _shared(rhythm)
+    for pause in rhythm.pauses:
+        periods.update(own for own in (pause.step, pause.step + 1) if own >= 25 and own % 25 == 0)
+    return periods
+
+
+def _due_in_time(rhythm: Rhythm) -> float | None:
+    """Length in seconds of a pause that is due by time: two similar intervals between pauses, and as long since the last."""
+    now, usual = rhythm.last_at, rhythm.gap_s or 0.0
+    if now is None:
+        return None
+    pauses = rhythm.pauses[-8:]
+    spans = [(b.at - a.at).total_seconds() for a, b in pairwise(pauses)]
+    since = (now - pauses[-1].at).total_seconds() if pauses else 0.0
+    slack = 3.0 * usual + 5.0
+    for span in spans:
+        alike = sum(abs(span - other) <= max(0.05 * span, slack) for other in spans)
+        if alike >= 2 and span > 20 * usual and abs(since - span) <= max(0.05 * span, slack):
+            return max(pause.length_s for pause in pauses)
+    return None
+
+
+def _irregular(rhythm: Rhythm) -> bool:
+    """Whether long gaps are usual for this job (sampling, variable work): the last three pauses are close together."""
+    if len(rhythm.pauses) < 3 or rhythm.last_at is None:
+        return False
+    span = (rhythm.last_at - rhythm.pauses[-3].at).total_seconds()
+    return span < 60.0 * (rhythm.gap_s or 0.0)

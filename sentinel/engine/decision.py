@@ -1,0 +1,123 @@
+"""Decides one incident: ``classify`` gives the verdict, ``policy`` the plan. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime
+
+from sentinel import policy
+from sentinel.classify import History, classify
+from sentinel.config.rules import Rules
+from sentinel.config.settings import Settings
+from sentinel.correlate.incidents import is_advisory_incident, numbers_only, opens
+from sentinel.model.records import NODE_STEPS, Cause, Evidence, Incident, Kind, Plan, Restart, Scope, Verdict, Wait
+from sentinel.policy import Situation
+
+_OF_NODES = tuple(f"{kind} " for kind in NODE_STEPS)  # how what waits begins that concerns a node
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    plan: Plan
+
+
+def decide(
+    incident: Incident, situation: Situation, *, history: History, rules: Rules, settings: Settings, now: datetime
+) -> Decision:
+    """The verdict on an incident and the plan that policy allows for it. Pure."""
+    verdict = classify(incident, history=history, rules=rules, now=now)
+    if is_advisory_incident(incident):
+        # The job keeps running; a node that slows it down is tested, and excluded when the job is restarted.
+        slow = any(item.kind == Kind.SLOW for item in incident.evidence)
+        suspect = (*verdict.drain, *verdict.suspect) if slow else ()
+        verdict = dataclasses.replace(verdict, drain=(), suspect=suspect, restart=Restart.NONE, onset_step=None)
+    elif verdict.onset_step is None and verdict.restart is not Restart.NONE:
+        # Whatever ended the job: if its numbers were bad, it must resume from before they went bad.
+        verdict = dataclasses.replace(verdict, onset_step=situation.onset_step)
+    return Decision(verdict, plan_for(verdict, incident, situation, settings=settings, now=now))
+
+
+def plan_for(verdict: Verdict, incident: Incident, situation: Situation, *, settings: Settings, now: datetime) -> Plan:
+    """What policy allows and what it lets wait, for a verdict that stands."""
+    return policy.decide(
+        verdict,
+        incident,
+        situation,
+        limits=settings.limits,
+        modes=settings.modes,
+        act_confidence=settings.judgement.act_confidence,
+        bad_numbers=settings.recovery.bad_numbers,
+        now=now,
+    )
+
+
+def plan_for_job(
+    verdict: Verdict, incident: Incident, situation: Situation, *, settings: Settings, now: datetime
+) -> Plan:
+    """The plan for another job on nodes that an incident takes out: that incident's verdict, this job's own budget."""
+    plan = plan_for(verdict, incident, situation, settings=settings, now=now)
+    waits = tuple(wait for wait in plan.waits if any(not name.startswith(_OF_NODES) for name in wait.what))
+    steps = tuple(step for step in plan.steps if step.kind not in NODE_STEPS)
+    refusal = plan.refusal if waits else ""
+    return dataclasses.replace(plan, steps=steps, waits=waits, refusal=refusal)
+
+
+def matters(incident: Incident, verdict: Verdict, rules: Rules) -> bool:
+    """Whether the incident is worth a verdict and a notice. A harmless Xid under a job that keeps running is not."""
+    # A job that its user cancelled, or that reached its time limit, is not a failure: its user knows.
+    stopped = any(
+        item.kind == Kind.STALL or (item.kind == Kind.JOB_ENDED and opens(item)) for item in incident.evidence
+    )
+    reasons = [item for item in incident.evidence if opens(item)]
+    harmless = {item.text for item in reasons if _harmless(item, rules)}  # other rules may read the same line
+    if reasons and not stopped and not verdict.drain and all(item.text in harmless for item in reasons):
+        return False
+    if verdict.drain or verdict.suspect or is_advisory_incident(incident) or numbers_only(incident):
+        return True
+    if stopped:
+        return True
+    return verdict.scope is Scope.CLUSTER and verdict.cause is not Cause.UNKNOWN and verdict.restart is not Restart.NONE
+
+
+def _harmless(evidence: Evidence, rules: Rules) -> bool:
+    """Whether this is an Xid for which NVIDIA asks no action, e.g. a memory row that the GPU remapped."""
+    number = evidence.data.get("xid")
+    entry = rules.xids.get(number) if evidence.kind == Kind.XID and isinstance(number, int) else None
+    return entry is not None and entry.immediate == "ignore"
+
+
+def extend(before: Plan | None, after: Plan) -> Plan:
+    """Merge the newer plan of an incident into an older one that may be partly carried out.
+
+    Job steps, once planned, stay as they are (they may be under way); steps for nodes that the newer verdict convicts
+    are added. A refusal in the newer plan replaces the older plan only if that one had nothing to carry out. A wait that
+    goes on keeps the time of its beginning.
+    """
+    if before is None:
+        return after
+    after = dataclasses.replace(after, waits=tuple(_going_on(before, wait) for wait in after.waits))
+    if not before.to_do:
+        return before if dataclasses.replace(after, at=before.at) == before else after
+    has_job = any(step.kind not in NODE_STEPS for step in before.steps)
+    kept = {(step.kind, step.node, step.job, step.attempt) for step in before.steps}
+    added = [step for step in after.to_do if (step.kind, step.node, step.job, step.attempt) not in kept]
+    nodes = [step for step in added if step.kind in NODE_STEPS]
+    job = [] if has_job else [step for step in added if step.kind not in NODE_STEPS]
+    old_nodes = [step for step in before.steps if step.kind in NODE_STEPS]
+    old_job = [step for step in before.steps if step.kind not in NODE_STEPS]
+    waits = tuple(wait for wait in after.waits if _concerns_more(wait, before))
+    return dataclasses.replace(before, steps=(*old_nodes, *nodes, *old_job, *job), waits=waits)
+
+
+def _going_on(before: Plan, wait: Wait) -> Wait:
+    old = next((known for known in before.waits if known.kind == wait.kind), None)
+    return wait if old is None else dataclasses.replace(wait, since=old.since, until=old.until or wait.until)
+
+
+def _concerns_more(wait: Wait, plan: Plan) -> bool:
+    """Whether something waits that is not among the plan's steps."""
+    nodes = {f"{kind} {step.node}" for step in plan.steps for kind in NODE_STEPS if step.node is not None}
+    jobs = {f"{verb} {step.job}" for step in plan.steps for verb in ("restart", "hold") if step.job is not None}
+    return not set(wait.what) <= nodes | jobs

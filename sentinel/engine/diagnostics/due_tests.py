@@ -1,0 +1,166 @@
+"""Chooses which idle nodes to test: suspect nodes first, then the others in rotation, within limits. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sentinel.classify import NodeScore
+from sentinel.classify.ageing import Trend
+from sentinel.config.settings import Diagnostics, Modes
+from sentinel.errors import SentinelError
+from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Kind, NodeView, Verdict
+from sentinel.wire import time_from
+
+HOUR = timedelta(hours=1)
+# Reasons of pending jobs that would not start now even on idle nodes.
+_NOT_YET = frozenset({"Dependency", "DependencyNeverSatisfied", "BeginTime", "JobArrayTaskLimit"})
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosticRecord:
+    """When one node was suspected and tested. None: never, or not known."""
+
+    suspect: datetime | None = None  # since when; None again after a diagnostic passed
+    passed: datetime | None = None
+    tried: datetime | None = None  # when the last diagnostic was ordered or, if it did not pass, when it ended
+    until: datetime | None = None  # latest end of the diagnostic that is running
+
+
+@dataclass(frozen=True, slots=True)
+class DueTest:
+    node: str
+    level: int
+    suspect: bool
+
+
+def due_tests(
+    known: Mapping[str, DiagnosticRecord],
+    idle: Mapping[str, datetime],
+    *,
+    waiting: bool,
+    settings: Diagnostics,
+    now: datetime,
+) -> list[DueTest]:
+    """The nodes to test now.
+
+    At most ``idle_fraction`` of the idle nodes are tested at once; if that is less than one node, a single suspect may
+    still be tested. Suspects go first; the rotation also respects ``idle_per_hour`` and stops while jobs wait.
+
+    Args:
+        known: by node; a missing node was never tested.
+        idle: testable nodes, with the time since which each is idle.
+        waiting: whether a job waits for nodes.
+    """
+    running = {name for name, tested in known.items() if tested.until is not None and tested.until > now}
+    free = {name: known.get(name, DiagnosticRecord()) for name in idle if name not in running}
+    most = int(settings.idle_fraction * len(idle.keys() | running))
+    retry = timedelta(seconds=settings.retry_s)
+
+    def due(tested: DiagnosticRecord) -> bool:
+        return tested.tried is None or now - tested.tried >= retry
+
+    chosen: list[DueTest] = []
+    if settings.suspect_level:
+        suspects = sorted((tested.suspect, name) for name, tested in free.items() if tested.suspect and due(tested))
+        room = max(most, 1) - len(running)
+        chosen = [DueTest(name, settings.suspect_level, True) for _, name in suspects[: max(room, 0)]]
+    if waiting or not settings.idle_level:
+        return chosen
+    lately = sum(1 for tested in known.values() if tested.tried is not None and now - tested.tried < HOUR)
+    room = min(most - len(running), settings.idle_per_hour - lately) - len(chosen)
+    taken = {turn.node for turn in chosen}
+    period, settled = timedelta(seconds=settings.idle_period_s), timedelta(seconds=settings.settled_s)
+    never = datetime.min.replace(tzinfo=now.tzinfo)
+    rested = sorted(
+        (tested.passed or never, tested.tried or never, name)
+        for name, tested in free.items()
+        if name not in taken
+        and due(tested)
+        and now - idle[name] >= settled
+        and (tested.passed is None or now - tested.passed >= period)
+    )
+    return chosen + [DueTest(name, settings.idle_level, False) for _, _, name in rested[: max(room, 0)]]
+
+
+def has_waiting_job(jobs: Iterable[JobView]) -> bool:
+    """Whether a pending job waits for nodes; held jobs and jobs waiting for a dependency or a begin time do not."""
+    return any(job.state == "pending" and not job.held and job.reason not in _NOT_YET for job in jobs)
+
+
+def idle_nodes(fleet: Fleet, modes: Modes) -> set[str]:
+    """Idle nodes that may be tested: usable, not reserved, with GPUs, in partitions where draining is in act mode.
+
+    A diagnostic takes a node's GPUs for minutes; in observe mode none is started.
+    """
+    held = {
+        name for job in fleet.jobs.values() if job.state in ("running", "completing", "suspended") for name in job.nodes
+    }
+
+    def acts(view: NodeView) -> bool:
+        chosen = [modes.partitions[name] for name in view.partitions if name in modes.partitions]
+        return all(mode.drain == "act" for mode in chosen or [modes.default])
+
+    return {
+        name
+        for name, view in fleet.nodes.items()
+        if view.state == "idle" and view.usable and "reserved" not in view.flags and name not in held
+        and view.gpus != 0 and acts(view)
+    }  # fmt: skip
+
+
+def suspects(
+    verdicts: Iterable[tuple[datetime, Verdict]],
+    scores: Mapping[str, NodeScore],
+    trends: Mapping[str, tuple[Trend, ...]],
+    settings: Diagnostics,
+    now: datetime,
+) -> dict[str, datetime]:
+    """Suspect nodes and since when: named by a verdict, failing more often than others, or with ageing counters.
+
+    A passed diagnostic does not end ageing: such a node is tested again when its last pass is ``idle_period_s`` old.
+    """
+    found: dict[str, datetime] = {}
+    for at, verdict in verdicts:
+        for name in verdict.suspect:
+            found[name] = max(at, found.get(name, at))
+    for name, score in scores.items():
+        if score.lemon and score.last_at is not None:
+            found[name] = max(score.last_at, found.get(name, score.last_at))
+    since = now - timedelta(seconds=settings.idle_period_s)
+    for name, ages in trends.items():
+        if any(trend.suspect for trend in ages):
+            found[name] = max(since, found.get(name, since))
+    return found
+
+
+def nodes_with_failed_diagnostic(incidents: Iterable[Incident]) -> set[str]:
+    """Nodes with a failed diagnostic in an incident that is not closed: testing them again would tell nothing new."""
+    return {
+        item.where.node
+        for incident in incidents
+        if incident.state is not IncidentState.CLOSED
+        for item in incident.evidence
+        if item.kind == Kind.DIAG_FAILED and item.where.node is not None
+    }
+
+
+def written(known: Mapping[str, DiagnosticRecord]) -> dict[str, dict[str, str]]:
+    """JSON for the store."""
+    return {
+        name: {key: at.isoformat() for key, at in asdict(tested).items() if at is not None}
+        for name, tested in known.items()
+    }
+
+
+def read(value: Any) -> dict[str, DiagnosticRecord]:
+    """Read what ``written`` made. A node whose entry cannot be read counts as never tested."""
+    found = {}
+    for name, entry in value.items() if isinstance(value, dict) else ():
+        try:
+            found[str(name)] = DiagnosticRecord(**{key: time_from(at) for key, at in entry.items()})
+        except (TypeError, ValueError, AttributeError, SentinelError):
+            continue
+    return found

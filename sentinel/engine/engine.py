@@ -1,0 +1,188 @@
+"""Routes each event to its stage: ``handle(event) -> Transition``. The package's docstring states the invariants."""
+
+from __future__ import annotations
+
+from sentinel.engine import blindness, drain_reasons, grouping, judging, loading, notices, recovery
+from sentinel.engine.diagnostics import turns
+from sentinel.engine.events import (
+    DiagnosticEnded,
+    DrainReasonWritten,
+    EffectCompleted,
+    EffectProgressed,
+    Event,
+    EvidenceReceived,
+    FleetObserved,
+    FleetUnavailable,
+    HistoryForgotten,
+    NoticeDelivered,
+    OperatorCommand,
+    ScoresRead,
+    SlurmReported,
+    Started,
+    TimerDue,
+    TrendsRead,
+)
+from sentinel.engine.mass_failures import PreliminaryVerdicts
+from sentinel.engine.reconcile import confirming, restarts, waits
+from sentinel.engine.state import State
+from sentinel.engine.transition import Transition
+from sentinel.engine.watch import job_ends, jobs, routing
+from sentinel.engine.watch.events import (
+    ConnectionLost,
+    HeartbeatReceived,
+    JobObserved,
+    NodeHeard,
+    NodeProbed,
+    RequestDelayed,
+    ResourceExhausted,
+    WatchStarted,
+)
+from sentinel.model.changes import NoticeChanged, SettingChanged
+
+HOUSEKEEPING = "housekeeping"  # timer: closed incidents and old history are dropped from memory
+
+
+class Engine:
+    """Holds the state and applies events to it, one at a time."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._looks = PreliminaryVerdicts(state.rules)
+
+    def handle(self, event: Event, out: Transition | None = None) -> Transition:
+        """Apply ``event`` and return what follows. The caller saves the changes before it performs the effects.
+
+        Args:
+            out: collects what follows. After an exception it holds the part up to the failure: state and ``out`` change
+                together, so the caller saves and performs that part and then calls ``abandon``.
+        """
+        out = out if out is not None else Transition()
+        match event:
+            case HeartbeatReceived() | NodeHeard():  # first: most events are these
+                routing.receive(self.state, out, event)
+            case Started():
+                loading.carry_on(self.state, out, event.stored, event.at)
+            case EvidenceReceived():
+                grouping.receive(self.state, out, event)
+                confirming.steps_printed(self.state, out, event.items, event.at)
+            case FleetObserved():
+                self._fleet_observed(event, out)
+            case FleetUnavailable():
+                blindness.snapshot_failed(self.state, out, event)
+            case EffectCompleted() if event.outcome is not None:
+                incident = self._incident_of(event.effect)
+                if incident is not None:
+                    recovery.step_ended(self.state, out, incident, event.outcome, event.at)
+            case EffectCompleted() if event.effect == waits.LOOK:
+                waits.judge_all(self.state, out, event.at, self._looks)
+            case EffectCompleted() if event.effect.startswith("confirm:"):
+                confirming.looked(self.state, out, event.effect.removeprefix("confirm:"), event.at)
+            case EffectCompleted():
+                self.state.cluster.place_ranks(event.evidence)
+                judging.answer_arrived(self.state, out, event.effect, event.evidence, event.at, self._looks)
+                routing.effect_completed(self.state, out, event)
+            case EffectProgressed():
+                incident = self._incident_of(event.effect)
+                if incident is not None:
+                    recovery.step_progressed(self.state, out, incident, event.outcome)
+            case NoticeDelivered():
+                out.save(NoticeChanged(event.notice, event.receiver, delivered=True))
+            case TimerDue():
+                self._timer(event, out)
+            case OperatorCommand():
+                self._command(event, out)
+            case TrendsRead():
+                self.state.past.trends = event.trends
+            case HistoryForgotten():
+                self.state.forget_history(event.before)
+            case _:
+                self._watching(event, out)
+        return out
+
+    def _watching(self, event: Event, out: Transition) -> None:
+        """Events of watching, of diagnostics and of drains by Slurm's hooks."""
+        match event:
+            case SlurmReported():
+                job_ends.reported(self.state, out, event)
+            case ScoresRead():
+                turns.scores_read(self.state, out, event)
+            case DiagnosticEnded():
+                turns.ended(self.state, out, event)
+            case DrainReasonWritten():
+                drain_reasons.written(self.state, out, event)
+            case (
+                ConnectionLost()
+                | JobObserved()
+                | NodeProbed()
+                | RequestDelayed()
+                | ResourceExhausted()
+                | WatchStarted()
+            ):
+                routing.receive(self.state, out, event)
+
+    def _fleet_observed(self, event: FleetObserved, out: Transition) -> None:
+        self.state.cluster.see_fleet(event.fleet)
+        self.state.index.refresh()
+        blindness.snapshot_taken(self.state, out)
+        restarts.compare(self.state, out, event.fleet, event.at)
+        confirming.snapshot_taken(self.state, out, event.at)
+        waits.snapshot_taken(self.state, out, event.at, self._looks)
+
+    def abandon(self, event: Event, out: Transition) -> None:
+        """After an exception in ``handle``: a step is retried later, an incident is judged again when evidence arrives."""
+        if isinstance(event, EvidenceReceived):
+            for item in event.items:
+                self.state.known.discard(item.id)
+            return
+        if isinstance(event, (TimerDue, JobObserved)):
+            jobs.set_aside(self.state, event.at)
+        name = (
+            event.timer if isinstance(event, TimerDue) else event.effect if isinstance(event, EffectCompleted) else ""
+        )
+        stage, _, incident = name.partition(":")
+        if (of_step := self._incident_of(name)) is not None:
+            recovery.postpone(self.state, out, of_step, event.at)
+        elif stage in ("retry", "confirm"):
+            recovery.postpone(self.state, out, incident, event.at)
+        elif stage in ("judge", "fleet", "ask", "metrics"):
+            self.state.judging.pop(incident, None)
+
+    def _incident_of(self, effect: str) -> str | None:
+        """The incident whose plan contains the step with this effect id; None if there is none."""
+        return self.state.ledger.incident_of(effect)
+
+    def _timer(self, event: TimerDue, out: Transition) -> None:
+        now = event.at
+        name, _, incident = event.timer.partition(":")
+        if name == "judge":
+            judging.settle_timer_due(self.state, out, incident, now, self._looks)
+        elif name == "retry":
+            recovery.retry(self.state, out, incident, now)
+        elif name == "tell":
+            notices.notify(self.state, out, incident, now)
+        elif name == "confirm":
+            confirming.timer_due(self.state, out, incident)
+        elif name == "wait":
+            waits.look(out)
+        elif name == HOUSEKEEPING:
+            self.state.forget(now)
+        elif name == turns.DIAGNOSTICS:
+            turns.timer_due(self.state, out, now)
+        elif name == drain_reasons.DRAIN_REASONS:
+            drain_reasons.timer_due(self.state, out, now)
+        else:
+            routing.timer_due(self.state, out, event)
+
+    def _command(self, event: OperatorCommand, out: Transition) -> None:
+        """
+        Raises:
+            ValueError: the command does not exist. Callers offer only "pause" and "resume".
+        """
+        if event.command not in ("pause", "resume"):
+            raise ValueError(f"no command {event.command!r}")
+        self.state.paused = event.command == "pause"
+        out.save(SettingChanged(loading.PAUSED, self.state.paused))
+        out.say("paused" if self.state.paused else "resumed", by=event.by)
+        if not self.state.paused:
+            recovery.resume(self.state, out, event.at)
+            waits.resumed(self.state, out)

@@ -1,0 +1,180 @@
+"""The events that the engine handles. Every event carries its time; the engine has no other clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sentinel.classify import NodeScore
+from sentinel.classify.ageing import Trend
+from sentinel.engine.watch.events import WatchEvent
+from sentinel.model.records import Evidence, Fleet, Notice, Outcome
+from sentinel.model.stored import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The daemon started with the state loaded from ``stored``; the work of the previous daemon continues."""
+
+    at: datetime
+    stored: Stored
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceReceived:
+    """Evidence from agents, hooks, detectors or Prometheus.
+
+    ``saved``: it was read from the store after a start, so it is not saved again.
+    """
+
+    at: datetime
+    items: tuple[Evidence, ...]
+    saved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetObserved:
+    """A snapshot of Slurm was taken, whether an effect requested it or not."""
+
+    at: datetime
+    fleet: Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class FleetUnavailable:
+    """A snapshot of Slurm failed, so the cluster's state is not known. ``fix``: what a person could check."""
+
+    at: datetime
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCompleted:
+    """An effect ended; ``effect`` is its id.
+
+    ``outcome``: for a step of a plan; ``NOT_KNOWN`` means that Slurm's state must be read before the step is retried.
+    ``evidence``: for a question, the answers; empty if there were none.
+    ``now_s``: as in ``sentinel.engine.watch.events``.
+    """
+
+    at: datetime
+    effect: str
+    outcome: Outcome | None = None
+    evidence: tuple[Evidence, ...] = ()
+    now_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectProgressed:
+    """A step under way is about to send a request, recorded first so that it is known after a crash."""
+
+    at: datetime
+    effect: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeDelivered:
+    at: datetime
+    notice: Notice
+    receiver: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerDue:
+    """``now_s``: as in ``sentinel.engine.watch.events``."""
+
+    at: datetime
+    timer: str
+    now_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCommand:
+    """``command``: "pause" or "resume"; ``by``: the operator's account name."""
+
+    at: datetime
+    command: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrendsRead:
+    """Hardware counters that show ageing over the last month. A complete list: it replaces the previous one."""
+
+    at: datetime
+    trends: tuple[Trend, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryForgotten:
+    """The store deleted what is over since before ``before``, and what waits for a person since then."""
+
+    at: datetime
+    before: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmReported:
+    """Slurm's controller hook reported an event. ``jobs``: the jobs concerned, if any."""
+
+    at: datetime
+    name: str
+    jobs: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoresRead:
+    """How often nodes fail compared with others, and which counters of theirs show ageing; of the last month."""
+
+    at: datetime
+    scores: Mapping[str, NodeScore]
+    trends: Mapping[str, tuple[Trend, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosticEnded:
+    """A node answered, or did not. ``result``: "pass", "fail", "inconclusive" or "unknown".
+
+    ``evidence``: the findings that came with the answer; the agent also sends them as ordinary evidence, with the same ids.
+    """
+
+    at: datetime
+    effect: str
+    node: str
+    result: str = "unknown"
+    reason: str = ""
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReasonWritten:
+    """``result``: "written", "refused" (somebody else changed the reason meanwhile) or "unavailable"."""
+
+    at: datetime
+    effect: str
+    node: str
+    result: str
+    reason: str = ""  # why it was not written
+
+
+Event = (
+    Started
+    | EvidenceReceived
+    | FleetObserved
+    | FleetUnavailable
+    | EffectCompleted
+    | EffectProgressed
+    | NoticeDelivered
+    | TimerDue
+    | OperatorCommand
+    | TrendsRead
+    | HistoryForgotten
+    | SlurmReported
+    | ScoresRead
+    | DiagnosticEnded
+    | DrainReasonWritten
+    | WatchEvent
+)

@@ -1,0 +1,123 @@
+"""Adds new evidence to its incident, opens a new incident for it, or keeps it for an incident opened later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sentinel.correlate import incidents
+from sentinel.correlate.gpu_owners import job_of, of_another_job
+from sentinel.correlate.membership import (
+    is_late_news,
+    is_news_of_waiting,
+    is_our_doing,
+    is_tolerated_bad_numbers,
+    is_unrelated,
+)
+from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT
+from sentinel.detect.counters import counter_rows
+from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
+from sentinel.detect.joined_saves import LISTING
+from sentinel.engine import judging
+from sentinel.engine.events import EvidenceReceived
+from sentinel.engine.state import State
+from sentinel.engine.transition import Transition
+from sentinel.evidence.logs.timers import TIMERS
+from sentinel.model.changes import CountersRead, EvidenceAdded, SettingChanged
+from sentinel.model.records import Evidence, Incident, Kind
+
+_PROGRESS = frozenset({Kind.STEP, TIMERS})  # too many to store: only findings derived from them are stored
+TELEMETRY = frozenset({*_PROGRESS, Kind.COUNTERS})
+
+
+def receive(state: State, out: Transition, event: EvidenceReceived) -> None:
+    """Save new evidence, note it in the cluster view, and add it to its incident."""
+    items: Sequence[Evidence] = event.items
+    if any(item.kind == LISTING for item in items):
+        items = _with_joined_saves(state, out, items, event.at)
+    fresh = [i for i in items if i.kind in TELEMETRY or state.known.add(i.id) or event.saved]
+    if not event.saved:
+        fresh = _with_onsets(state, out, fresh)
+        _save(state, out, fresh)
+    for item in fresh:
+        if item.kind != Kind.COUNTERS:
+            state.cluster.note(item)
+    for item in fresh:
+        if item.kind not in TELEMETRY:
+            _put(state, out, item, event.at)
+
+
+def _with_onsets(state: State, out: Transition, items: Sequence[Evidence]) -> list[Evidence]:
+    """Add to bad-number evidence the step at which the numbers went bad, and findings from the loss values."""
+    told = state.onsets.with_findings(items)
+    if (kept := state.onsets.unsaved()) is not None:
+        out.save(SettingChanged(BAD_NUMBERS_KEPT, kept))
+    given = {item.id for item in items}
+    return [item for item in told if item.id in given or state.known.add(item.id)]
+
+
+def _with_joined_saves(state: State, out: Transition, items: Sequence[Evidence], now: datetime) -> list[Evidence]:
+    """Replace the nodes' listings of shards by the findings that follow from all of them together."""
+    found = state.joined_saves.take(items, now)
+    for listing in state.joined_saves.unreadable:
+        out.say("listing-unreadable", warning=True, node=listing.node, job=listing.job, reason=listing.reason)
+    if (kept := state.joined_saves.unsaved()) is not None:
+        out.save(SettingChanged(SAVES_KEPT, kept))
+    return found
+
+
+def _save(state: State, out: Transition, items: Sequence[Evidence]) -> None:
+    if rows := counter_rows(items):
+        out.save(CountersRead(tuple(rows)))
+    if kept := tuple(item for item in items if item.kind not in TELEMETRY):
+        out.save(EvidenceAdded(kept))
+
+
+def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
+    around = [i for i in state.index.of(item) if not is_unrelated(i, state.plans.get(i.id), item, state.cluster)]
+    nodes = {i.id: state.cluster.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
+    found = incidents.find(around, item, nodes, state.window) or next(
+        (
+            i
+            for i in around
+            if is_late_news(i, state.plans.get(i.id), item, state.cluster, state.window)
+            or is_news_of_waiting(i, state.verdicts.get(i.id), item)
+        ),
+        None,
+    )
+    if found is not None:
+        if is_our_doing(state.plans.get(found.id), item):
+            return  # saved only: the job ended because Sentinel ended it
+        state.put(incidents.attach(found, [item], now))
+        judging.judge_soon(state, out, found.id, now)
+        return
+    if not incidents.opens(item) or incidents.has_known_failure(item, [i for i in around if i.id in state.plans]):
+        return
+    incident = _opened(state, item, now)
+    state.put(incident)
+    out.say("incident-candidate", incident=incident.id, kind=item.kind, node=item.where.node, job=incident.job)
+    judging.judge_soon(state, out, incident.id, now)
+
+
+def _opened(state: State, item: Evidence, now: datetime) -> Incident:
+    """A new incident, with the recent evidence about its job and nodes."""
+    job, attempt = item.where.job, item.where.attempt
+    if job is None and (view := job_of(item, state.cluster)) is not None:
+        job, attempt = view.id, view.restarts
+    if job is not None and attempt is None:
+        attempt = state.cluster.newest_attempt(job)
+    incident = incidents.new(item, job=job, attempt=attempt, now=now)
+    if incidents.is_advisory(item):
+        return incident
+    nodes = (*incident.nodes, *state.cluster.nodes_of(job, attempt))
+    judged = [
+        i
+        for i in state.index.about(job, nodes)
+        if i.id in state.plans and not is_tolerated_bad_numbers(i, state.plans[i.id])
+    ]
+    taken = {e.id for i in judged for e in i.evidence}  # belongs to another failure
+    since = min(now, item.at) if item.kind == Kind.NUMBERS else now  # look back from when the numbers went bad
+    numbers = state.onsets.findings(job, attempt, now) if incidents.ends(item) else []
+    recent = state.cluster.recent(job, attempt, nodes, since - state.window, taken)
+    own = [e for e in recent if not of_another_job(job, e, state.cluster)]
+    return incidents.attach(incident, [*own, *numbers], now)

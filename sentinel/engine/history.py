@@ -1,0 +1,136 @@
+"""Keeps the failures of the last month and the restarts of each job in memory, for verdicts and plans.
+
+Loaded from the store at start (``sentinel.engine.loading``), then updated with each decision of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sentinel.classify import History, PastFailure
+from sentinel.classify.ageing import Trend
+from sentinel.classify.history import WINDOW
+from sentinel.model.records import Cause, Incident, Kind, Scope, Verdict
+from sentinel.policy import PastRestart
+
+_SEEN_ON = 16  # nodes named by a verdict's grounds; the store keeps as many for an incident
+
+Attempt = tuple[int, int]  # job id and Slurm's restart count
+
+
+class PastEvents:
+    """Past verdicts and restarts, kept so that a verdict reads them without recomputing or touching the store."""
+
+    def __init__(self) -> None:
+        self.trends: tuple[Trend, ...] = ()
+        self._failures: dict[str, tuple[PastFailure, ...]] = {}  # by incident
+        self._restarts: dict[int, list[PastRestart]] = {}  # by job
+        self._slow: dict[Attempt, dict[str, tuple[str, ...]]] = {}  # by attempt and incident
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def judged(self, incident: Incident, verdict: Verdict, *, user: str | None, nodes: Sequence[str]) -> None:
+        """Record ``incident`` as the failure that ``verdict`` names; ``nodes``: all nodes of the job's attempt."""
+        self._failures[incident.id] = tuple(failures_of(row_of(incident, verdict, user), nodes))
+        if incident.job is not None and incident.attempt is not None:
+            self.suspected(incident.job, incident.attempt, incident.id, verdict)
+
+    def suspected(self, job: int, attempt: int, incident: str, verdict: Verdict) -> None:
+        """Record the nodes that a verdict suspects of slowing this attempt down or corrupting its numbers."""
+        kinds = {ground.evidence.kind for ground in verdict.grounds}
+        if kinds & {Kind.SLOW, Kind.NUMBERS}:
+            self._slow.setdefault((job, attempt), {})[incident] = verdict.suspect
+        else:
+            self._slow.get((job, attempt), {}).pop(incident, None)
+
+    def loaded(self, incident: str, failures: Sequence[PastFailure]) -> None:
+        self._failures[incident] = tuple(failures)
+
+    def failures(self, *, without: str | None) -> History:
+        """Failures of the last month, including incidents held for a person; ``without``: the incident being judged."""
+        kept = (past for name, found in self._failures.items() if name != without for past in found)
+        return History(failures=tuple(kept), trends=self.trends)
+
+    def slow_nodes(self, job: int | None, attempt: int | None) -> tuple[str, ...]:
+        """Nodes that a restart of this attempt excludes, because they were suspected of slowing it down."""
+        if job is None or attempt is None:
+            return ()
+        found = self._slow.get((job, attempt), {})
+        return tuple(dict.fromkeys(name for names in found.values() for name in names))
+
+    # --- restarts -----------------------------------------------------------------------------------------------------
+
+    def restarted(self, job: int, restart: PastRestart) -> None:
+        self._restarts.setdefault(job, []).append(restart)
+
+    def restarts(self, job: int | None) -> tuple[PastRestart, ...]:
+        """Sentinel's restarts of ``job``, the oldest first."""
+        return tuple(self._restarts.get(job, ())) if job is not None else ()
+
+    def forget(self, now: datetime, running: Iterable[int]) -> None:
+        """Drop failures older than ``WINDOW``, and restarts of jobs that no longer run."""
+        since, jobs = now - WINDOW, set(running)
+        for name, found in list(self._failures.items()):
+            if all(past.at < since for past in found):
+                del self._failures[name]
+        for job, restarts in list(self._restarts.items()):
+            if job not in jobs and all(restart.at < since for restart in restarts):
+                del self._restarts[job]
+        for attempt in list(self._slow):
+            if attempt[0] not in jobs and attempt[0] not in self._restarts:
+                del self._slow[attempt]
+
+
+def row_of(incident: Incident, verdict: Verdict, user: str | None) -> dict[str, Any]:
+    """A judged incident in the form in which the store lists incidents."""
+    grounds = (ground.evidence.where.node for ground in verdict.grounds)
+    return {
+        "id": incident.id,
+        "opened_at": incident.opened_at,
+        "job": incident.job,
+        "attempt": incident.attempt,
+        "user": user,
+        "cause": verdict.cause,
+        "scope": verdict.scope,
+        "seen_on": list(dict.fromkeys(node for node in grounds if node))[:_SEEN_ON],
+        "culprit_nodes": verdict.culprits.nodes,
+        "culprit_gpus": verdict.culprits.gpus,
+        "culprit_ranks": verdict.culprits.ranks,
+        "onset_step": verdict.onset_step,
+    }
+
+
+def failures_of(row: Mapping[str, Any], nodes: Sequence[str] = ()) -> Iterable[PastFailure]:
+    """One failure for each node to blame.
+
+    A program's fault counts against a node only if it was seen on that node alone; a fault that many nodes reported, or a
+    fault of something they share, counts against none.
+
+    Args:
+        row: as the store lists incidents; an incident without a verdict is no failure.
+        nodes: all nodes of the job's attempt, remembered for bad numbers: without a named culprit they may still recur with
+            one machine.
+    """
+    if not row["cause"]:
+        return
+    seen = row["seen_on"] or []
+    blamed = row["culprit_nodes"] if row["scope"] != Scope.CLUSTER else ()
+    named: list[str | None] = [*(blamed or ())] or ([*seen] if len(seen) == 1 else [None])
+    for node in named:
+        gpus = (gpu for gpu in row["culprit_gpus"] or () if node and gpu.startswith(f"{node}:"))
+        yield PastFailure(
+            at=row["opened_at"],
+            cause=Cause(row["cause"]),
+            node=node,
+            gpu=next((gpu.removeprefix(f"{node}:") for gpu in gpus), None),
+            job=row["job"],
+            attempt=row.get("attempt"),
+            user=row["user"],
+            incident=row["id"],
+            ranks=tuple(row["culprit_ranks"] or ()),
+            step=row["onset_step"],
+            nodes=tuple(nodes) if row["cause"] == Cause.NUMERICAL_NAN else (),
+            blamed=bool(blamed),
+        )

@@ -1,0 +1,240 @@
+"""Brings an incident to a verdict and a plan.
+
+    evidence -> settle timer -> fresh Slurm snapshot -> questions to nodes and Prometheus (first verdict only) -> verdict
+    and plan
+
+An incident has at most one judgement in progress. Evidence that arrives meanwhile causes one more judgement afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import partial
+
+from sentinel.correlate import incidents, merging
+from sentinel.correlate.log_delay import log_may_still_come
+from sentinel.correlate.rank_placement import located
+from sentinel.detect.failed_resume import failed_resume
+from sentinel.engine import decision, recovery
+from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
+from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
+from sentinel.engine.reconcile.situations import situation_of
+from sentinel.engine.state import Judging, State
+from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
+from sentinel.model.changes import AttemptSeen, EvidenceAdded, IncidentChanged, PlanMade, VerdictReached
+from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Scalar, StepKind, Verdict
+
+FRESH_S = 1.0  # a decision uses a snapshot no older than this
+
+
+def judge_timer(incident: str) -> str:
+    return f"judge:{incident}"
+
+
+def judge_soon(state: State, out: Transition, incident_id: str, now: datetime) -> None:
+    """Judge the incident after the settle time; if a judgement is in progress, judge once more after it."""
+    under_way = state.judging.get(incident_id)
+    if under_way is not None:
+        under_way.again = True
+        return
+    state.judging[incident_id] = Judging()
+    _settle(state, out, incident_id, now)
+
+
+def _settle(state: State, out: Transition, incident_id: str, now: datetime) -> None:
+    out.do(StartTimer(judge_timer(incident_id), now + timedelta(seconds=state.settings.judgement.settle_s)))
+
+
+def settle_timer_due(
+    state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts
+) -> None:
+    """The settle timer is due: request a Slurm snapshot unless the newest one is fresh enough, then go on."""
+    under_way, incident = state.judging.get(incident_id), state.incidents.get(incident_id)
+    if under_way is None:
+        return
+    under_way.again = False
+    if incident is None:
+        del state.judging[incident_id]
+        return
+    if incident.state is IncidentState.CLOSED:
+        out.save(IncidentChanged(incident))  # late evidence that explains a closed incident is only stored
+        _end_judgement(state, out, incident_id, now)
+        return
+    under_way.asked, under_way.answers = False, []
+    fleet = state.cluster.fleet
+    if fleet is None or now - fleet.at > timedelta(seconds=FRESH_S):
+        effect = f"fleet:{incident_id}"
+        under_way.awaits = {effect}
+        out.do(ObserveFleet(effect, FRESH_S))
+        return
+    _proceed(state, out, incident_id, now, looks)
+
+
+def answer_arrived(
+    state: State, out: Transition, effect: str, found: tuple[Evidence, ...], now: datetime, looks: PreliminaryVerdicts
+) -> None:
+    """A snapshot or answers that a judgement waited for arrived; go on when nothing more is awaited."""
+    _, _, incident_id = effect.partition(":")
+    under_way = state.judging.get(incident_id)
+    if under_way is None or effect not in under_way.awaits:
+        return
+    under_way.awaits.discard(effect)
+    under_way.answers.extend(found)
+    if not under_way.awaits:
+        _proceed(state, out, incident_id, now, looks)
+
+
+def _proceed(state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts) -> None:
+    """With a fresh snapshot: ask the questions if they were not asked yet, otherwise decide."""
+    under_way, incident = state.judging[incident_id], state.incidents.get(incident_id)
+    if incident is None or incident.state is IncidentState.CLOSED or state.cluster.fleet is None:
+        _end_judgement(state, out, incident_id, now)
+        return
+    if not under_way.asked:
+        under_way.asked = True
+        incident = _joined(state, out, incident, state.cluster.fleet, now)
+        if incident_id not in state.plans:
+            under_way.awaits = _ask(state, out, incident)
+            if under_way.awaits:
+                return
+    _decide(state, out, incident_id, now, looks)
+
+
+def _ask(state: State, out: Transition, incident: Incident) -> set[str]:
+    """Ask nodes and Prometheus before the first verdict. Returns the ids of the awaited effects."""
+    awaits = set()
+    if nodes_must_be_asked(incident):
+        awaits.add(effect := f"ask:{incident.id}")
+        out.do(AskNodes(effect, incident))
+    if state.metrics and prometheus_may_explain(incident):
+        awaits.add(effect := f"metrics:{incident.id}")
+        nodes = {*incident.nodes, *state.cluster.nodes_of(incident.job, incident.attempt)}
+        out.do(QueryMetrics(effect, incident, tuple(sorted(nodes))))
+    return awaits
+
+
+def _decide(state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts) -> None:
+    under_way, fleet = state.judging[incident_id], state.cluster.fleet
+    assert fleet is not None, "a judgement begins with a snapshot"
+    first = incident_id not in state.plans
+    answers = [item for item in under_way.answers if state.known.add(item.id)]
+    if first:
+        answers.extend(item for item in _failed_resume(state, incident_id, now) if state.known.add(item.id))
+    if answers:
+        out.save(EvidenceAdded(tuple(answers)))
+    incident = located(incidents.attach(state.incidents[incident_id], answers, now), state.cluster)
+    state.put(incident)
+    look = partial(looks, now=now)
+    alike = failing_alike(incident, state.incidents, state.verdicts, list(state.judging), look)
+    history = state.past.failures(without=incident_id)
+    nodes = state.cluster.nodes_of(incident.job, incident.attempt)
+    history = dataclasses.replace(history, failures=(*history.failures, *alike), nodes=tuple(nodes))
+    situation = situation_of(state, incident, fleet, now, look)
+    made = decision.decide(incident, situation, history=history, rules=state.rules, settings=state.settings, now=now)
+    log_settle_s = state.settings.judgement.log_settle_s
+    if first and not made.verdict.drain and log_may_still_come(incident, state.cluster, log_settle_s, now):
+        under_way.again = True
+    elif first and not decision.matters(incident, made.verdict, state.rules):
+        out.say("evidence-noted", incident=incident_id, cause=made.verdict.cause)
+    else:
+        _keep(state, out, incident, made.verdict, made.plan, situation.job, now)
+        if first:
+            _recover_other_jobs(state, out, incident, fleet, now, looks)
+    _end_judgement(state, out, incident_id, now)
+
+
+def plan_again(state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts) -> None:
+    """Ask policy again, on the same verdict, what may be done now; carry out what is new."""
+    incident, verdict, fleet = state.incidents[incident_id], state.verdicts[incident_id], state.cluster.fleet
+    assert fleet is not None, "called with a snapshot"
+    situation = situation_of(state, incident, fleet, now, partial(looks, now=now))
+    plan = decision.plan_for(verdict, incident, situation, settings=state.settings, now=now)
+    _keep(state, out, incident, verdict, plan, situation.job, now)
+    _recover_other_jobs(state, out, incident, fleet, now, looks)
+
+
+def _end_judgement(state: State, out: Transition, incident_id: str, now: datetime) -> None:
+    """End this judgement; start another one if evidence arrived meanwhile."""
+    under_way = state.judging.get(incident_id)
+    if under_way is None:
+        return
+    if under_way.again and incident_id in state.incidents:
+        under_way.awaits = set()
+        _settle(state, out, incident_id, now)
+    else:
+        del state.judging[incident_id]
+
+
+def _failed_resume(state: State, incident_id: str, now: datetime) -> list[Evidence]:
+    incident = state.incidents[incident_id]
+    if incident.job is None:
+        return []
+    chosen: dict[int, Mapping[str, Scalar]] = {}
+    for row in state.ledger.of_job(incident.job, StepKind.CHOOSE_CHECKPOINT):
+        if row.outcome is not None and row.outcome.data.get("path"):
+            chosen.setdefault(row.step.attempt or 0, row.outcome.data)
+    return failed_resume(incident, state.cluster, chosen, now)
+
+
+def _joined(state: State, out: Transition, incident: Incident, fleet: Fleet, now: datetime) -> Incident:
+    """Complete the incident with its job, and merge incidents that turn out to be the same failure."""
+    incident = merging.with_job(incident, state.cluster, fleet)
+    if incident.id not in state.plans:
+        others = list(state.incidents.values())
+        for other in merging.same_failure(incident, others, state.plans, state.cluster, fleet, state.window):
+            incident = incidents.attach(incident, other.evidence, now)
+            state.drop(other.id)
+            out.say("incident-joined", incident=incident.id, joined=other.id)
+    state.put(incident)
+    return incident
+
+
+def _recover_other_jobs(
+    state: State, out: Transition, incident: Incident, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts
+) -> None:
+    """Open incidents for the other jobs on the nodes being taken out, so that those are recovered too."""
+    verdict, plan = state.verdicts[incident.id], state.plans[incident.id]
+    known, opt_in = list(state.incidents.values()), state.settings.recovery.opt_in
+    for new in merging.taken_along(incident, verdict, plan, fleet, known, opt_in=opt_in, now=now):
+        state.put(new)
+        situation = situation_of(state, new, fleet, now, partial(looks, now=now))
+        own = decision.plan_for_job(verdict, new, situation, settings=state.settings, now=now)
+        out.say("job-taken-along", incident=new.id, of=incident.id, job=new.job)
+        _keep(state, out, new, verdict, own, situation.job, now)
+
+
+def _keep(
+    state: State, out: Transition, incident: Incident, verdict: Verdict, plan: Plan, job: JobView | None, now: datetime
+) -> None:
+    """Save verdict and plan if they changed, and start carrying out the plan."""
+    first = incident.id not in state.plans
+    plan = decision.extend(state.plans.get(incident.id), plan)
+    previous = state.verdicts.get(incident.id)
+    same = not first and plan == state.plans[incident.id] and previous is not None and previous.cause is verdict.cause
+    if not same or previous is not verdict:
+        out.save(IncidentChanged(incident, job.user if job else None))
+    if same:
+        return
+    state.verdicts[incident.id], state.plans[incident.id] = verdict, plan
+    if previous is not verdict:
+        out.save(VerdictReached(incident.id, verdict, now))
+    out.save(PlanMade(plan))
+    if plan.to_do or plan.waits:
+        state.open_plans.add(incident.id)
+    seen = state.cluster.attempts.get((incident.job or -1, incident.attempt or 0))
+    if seen is not None:  # saved for a restarted daemon: recovery needs the attempt's nodes and last step
+        out.save(AttemptSeen(seen.view, seen.first_step, seen.last_step, seen.usual_step_s()))
+    nodes = state.cluster.nodes_of(incident.job, incident.attempt)
+    user = job.user if job is not None else seen.view.user if seen is not None else None
+    state.past.judged(incident, verdict, user=user, nodes=nodes)
+    opened = max((item.seen_at for item in incident.evidence if incidents.opens(item)), default=now)
+    out.say(
+        "verdict", incident=incident.id, cause=verdict.cause, scope=verdict.scope,
+        confidence=f"{verdict.confidence:.2f}", drain=",".join(verdict.drain), suspect=",".join(verdict.suspect),
+        restart=verdict.restart, refusal=plan.refusal, waits=",".join(wait.kind for wait in plan.waits),
+        steps=",".join(f"{s.kind}:{s.node or s.job}" for s in plan.steps),
+        decision_s=max(0.0, (now - opened).total_seconds()) if first else None,
+    )  # fmt: skip
+    recovery.carry_out_plan(state, out, incident.id, now, job)

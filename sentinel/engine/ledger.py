@@ -1,0 +1,117 @@
+"""In-memory ledger of plan steps: which were intended and with what outcome, by incident and by job.
+
+Mirrors the store's table ``step``: loaded from it at start, then changed only together with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sentinel.model.records import NODE_STEPS, STOPS, Outcome, Plan, Result, Step, StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One step of one incident. ``outcome`` None: intended, no outcome yet."""
+
+    incident: str
+    step: Step
+    intended_at: datetime
+    outcome: Outcome | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self.outcome is not None and self.outcome.result is not Result.NOT_KNOWN
+
+
+class Ledger:
+    """Rows by the step's key; see ``Step.key``."""
+
+    def __init__(self, rows: Iterable[LedgerRow] = ()) -> None:
+        self._rows: dict[str, LedgerRow] = {}
+        self._of_job: dict[int, dict[str, None]] = {}
+        self._of_nodes: dict[str, None] = {}
+        self._stops: dict[str, None] = {}
+        for row in rows:
+            self._put(row.step.key(row.incident), row)
+
+    def _put(self, key: str, row: LedgerRow) -> None:
+        self._rows[key] = row
+        if row.step.job is not None:
+            self._of_job.setdefault(row.step.job, {})[key] = None
+        if row.step.kind in NODE_STEPS:
+            self._of_nodes[key] = None
+        if row.step.kind in STOPS:
+            self._stops[key] = None
+
+    def intend(self, incident: str, step: Step, at: datetime) -> bool:
+        """Add a row for the step; False if it has one already, which is kept."""
+        key = step.key(incident)
+        if key in self._rows:
+            return False
+        self._put(key, LedgerRow(incident, step, at))
+        return True
+
+    def record(self, incident: str, outcome: Outcome) -> None:
+        key = outcome.step.key(incident)
+        row = self._rows.get(key) or LedgerRow(incident, outcome.step, outcome.at)
+        self._put(key, dataclasses.replace(row, outcome=outcome))
+
+    def outcome(self, incident: str, step: Step) -> Outcome | None:
+        row = self._rows.get(step.key(incident))
+        return row.outcome if row is not None else None
+
+    def intended_at(self, incident: str, step: Step) -> datetime | None:
+        row = self._rows.get(step.key(incident))
+        return row.intended_at if row is not None else None
+
+    def of_plan(self, plan: Plan, kind: StepKind) -> Outcome | None:
+        """The outcome of the plan's step of this kind; None if there is none."""
+        step = next((step for step in plan.steps if step.kind is kind), None)
+        return self.outcome(plan.incident, step) if step is not None else None
+
+    def outcomes(self, incident: str, steps: Sequence[Step]) -> list[Outcome]:
+        """The outcomes of these steps, in their order; steps without an outcome are skipped."""
+        found = (self.outcome(incident, step) for step in steps)
+        return [outcome for outcome in found if outcome is not None]
+
+    def of_job(self, job: int, kind: StepKind) -> Iterator[LedgerRow]:
+        """Steps of this kind that were done (``Result.DONE``) for the job, the oldest first."""
+        rows = (self._rows[key] for key in self._of_job.get(job, ()))
+        done = [r for r in rows if r.step.kind is kind and r.outcome is not None and r.outcome.result is Result.DONE]
+        return iter(sorted(done, key=lambda row: row.intended_at))
+
+    def drains(self, since: datetime) -> list[LedgerRow]:
+        """Drain and down steps intended since then that are done or failed, the oldest first."""
+        return self._settled(self._of_nodes, since)
+
+    def stops(self, since: datetime) -> list[LedgerRow]:
+        """Steps that stop jobs, intended since then and done or failed, the oldest first."""
+        return self._settled(self._stops, since)
+
+    def _settled(self, keys: Iterable[str], since: datetime) -> list[LedgerRow]:
+        rows = (self._rows[key] for key in keys)
+        return sorted((r for r in rows if r.settled and r.intended_at >= since), key=lambda row: row.intended_at)
+
+    def forget(self, now: datetime, kept_incidents: Iterable[str], kept_jobs: Iterable[int], after: timedelta) -> None:
+        """Drop rows older than ``after``, except those of ``kept_incidents`` and ``kept_jobs``."""
+        incidents, jobs = set(kept_incidents), set(kept_jobs)
+        for key, row in list(self._rows.items()):
+            if row.incident in incidents or row.step.job in jobs or now - row.intended_at <= after:
+                continue
+            del self._rows[key]
+            self._of_nodes.pop(key, None)
+            self._stops.pop(key, None)
+            if row.step.job is not None:
+                keys = self._of_job[row.step.job]
+                keys.pop(key, None)
+                if not keys:
+                    del self._of_job[row.step.job]
+
+    def incident_of(self, key: str) -> str | None:
+        """The incident of the step with this key; None when there is no such row."""
+        row = self._rows.get(key)
+        return row.incident if row is not None else None

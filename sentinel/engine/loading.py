@@ -1,0 +1,148 @@
+"""Loads the engine's state from the store, and resumes interrupted deliveries, plans and judgements after a start."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from sentinel.config.rules import Rules
+from sentinel.config.settings import Settings
+from sentinel.correlate.incidents import opens
+from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT, OnsetTracker
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
+from sentinel.detect.joined_saves import JoinedSaves
+from sentinel.engine import grouping, judging, notices, recovery
+from sentinel.engine.blindness import BLIND
+from sentinel.engine.diagnostics.due_tests import read
+from sentinel.engine.diagnostics.state import KEPT
+from sentinel.engine.events import EvidenceReceived
+from sentinel.engine.history import failures_of
+from sentinel.engine.ledger import Ledger, LedgerRow
+from sentinel.engine.reconcile import waits
+from sentinel.engine.state import KnownEvidence, State
+from sentinel.engine.transition import Transition
+from sentinel.engine.watch import restored_attempts
+from sentinel.model.changes import IncidentChanged
+from sentinel.model.records import Cause, IncidentState, Result, StepKind
+from sentinel.model.stored import Stored
+from sentinel.policy import PastRestart
+from sentinel.wire import time_from
+
+PAUSED = "paused"  # setting
+
+
+def state_of(
+    stored: Stored,
+    cluster: ClusterView,
+    *,
+    rules: Rules,
+    settings: Settings,
+    receivers: Collection[str] = (),
+    metrics: bool = False,
+) -> State:
+    """The state of a daemon that had never stopped, as far as the store has it.
+
+    Args:
+        receivers: names of the receivers of notices.
+        metrics: whether a Prometheus is configured.
+    """
+    state = State(
+        rules=rules,
+        settings=settings,
+        cluster=cluster,
+        onsets=OnsetTracker(cluster, settings.judgement, stored.settings.get(BAD_NUMBERS_KEPT)),
+        receivers=tuple(receivers),
+        metrics=metrics,
+        ledger=Ledger(LedgerRow(row.incident, row.step, row.intended_at, row.outcome) for row in stored.steps),
+        known=KnownEvidence(stored.evidence_ids),
+        told=set(stored.told),
+        paused=bool(stored.settings.get(PAUSED, False)),
+        breakers_told={
+            refusal: told for refusal, name in notices.BREAKERS_TOLD.items() if (told := stored.settings.get(name))
+        },
+        shared_told=stored.settings.get(notices.SHARED_TOLD) or {},
+        open_plans=set(stored.open_plans),
+        breaker_passed=set(stored.settings.get(waits.BREAKER_PASSED) or ()),
+    )
+    for incident in stored.incidents:
+        state.put(incident)
+        verdict, plan = stored.verdicts.get(incident.id), stored.plans.get(incident.id)
+        if verdict is not None and plan is not None:
+            state.verdicts[incident.id], state.plans[incident.id] = verdict, plan
+    state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
+    state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
+    state.diagnostics.known = read(stored.settings.get(KEPT))
+    restored_attempts.restore(cluster, stored.recent_attempts)
+    if told := stored.settings.get(BLIND):
+        state.blind_told = time_from(told)
+    _past(state, stored)
+    return state
+
+
+def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> None:
+    """Resume what was under way when the previous daemon ended."""
+    state.watching_since = now
+    restored_attempts.restore_rhythms(state.cluster, now)
+    for notice, receiver in stored.undelivered:
+        if receiver in state.receivers:
+            out.do(notices.deliver(notice, receiver))
+    for name in sorted(state.open_plans & state.incidents.keys()):
+        incident = state.incidents[name]
+        if incident.state is IncidentState.CLOSED:
+            reopened = IncidentState.OPEN if state.plans[name].to_do else IncidentState.WAITING
+            state.put(dataclasses.replace(incident, state=reopened, closed_at=None))
+            out.save(IncidentChanged(state.incidents[name]))
+        if state.plans[name].to_do:
+            out.say("plan-carried-on", incident=name, steps=len(state.plans[name].steps))
+            recovery.start(state, out, name, now)
+    waits.started(state, out, now)
+    grouping.receive(state, out, EvidenceReceived(now, stored.unclaimed, saved=True))
+    for incident in stored.incidents:
+        if incident.state not in (IncidentState.OPEN, IncidentState.WATCHING) or not incident.evidence:
+            continue
+        if incident.id in state.open_plans or incident.id not in state.incidents:
+            continue
+        if incident.id in state.plans:
+            recovery.carry_out_plan(state, out, incident.id, now)
+        elif any(map(opens, incident.evidence)):
+            judging.judge_soon(state, out, incident.id, now)
+
+
+def _past(state: State, stored: Stored) -> None:
+    had = {(row["job"], row["attempt"]): row for row in stored.attempts}
+    causes = {row["id"]: row for row in stored.judged}
+    for judged in stored.judged:
+        nodes = (had.get((judged["job"], judged["attempt"])) or {}).get("nodes", ())
+        state.past.loaded(judged["id"], list(failures_of(judged, nodes)))
+    for name, verdict in stored.verdicts.items():
+        about = causes.get(name)
+        if about is not None and about["job"] is not None and about["attempt"] is not None:
+            state.past.suspected(about["job"], about["attempt"], name, verdict)
+    chosen = {
+        (row.incident, row.step.job, row.step.attempt): row.outcome.data.get("step")
+        for row in stored.steps
+        if row.step.kind is StepKind.CHOOSE_CHECKPOINT and row.outcome is not None
+    }
+    counted = set()
+    for row in stored.steps:
+        done = row.outcome is not None and row.outcome.result is Result.DONE
+        key = (row.incident, row.step.job, row.step.attempt)
+        if row.step.kind is not StepKind.RELEASE or not done or row.step.job is None or key in counted:
+            continue
+        counted.add(key)
+        why: Mapping[str, Any] = causes.get(row.incident, {})
+        stored_step = (had.get((row.step.job, row.step.attempt or 0)) or {}).get("last_step")
+        seen = [step for step in (stored_step, row.step.data.get("reached")) if isinstance(step, int)]
+        got = [step for step in (max(seen, default=None), why.get("onset_step")) if step is not None]
+        step = chosen.get(key)
+        restart = PastRestart(
+            row.intended_at,
+            Cause(why.get("cause") or Cause.UNKNOWN),
+            min(got, default=None),
+            step if isinstance(step, int) else None,
+            row.step.data.get("observed") is not False,
+        )
+        state.past.restarted(row.step.job, restart)

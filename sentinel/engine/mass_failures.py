@@ -1,0 +1,103 @@
+"""Counts nodes that fail together (for the circuit breaker) and jobs that fail together (for a shared fault).
+
+Incidents that still wait for their judgement count by a preliminary verdict from their evidence so far. Otherwise the first
+of many nodes that fail in the same second would be judged as a single failure, and drained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+
+from sentinel.classify import PastFailure, classify
+from sentinel.classify.recurrence import SHARED
+from sentinel.config.rules import Rules
+from sentinel.config.settings import Limits
+from sentinel.model.records import Cause, Incident, Kind, Verdict
+
+_LOOKS = 4096  # preliminary verdicts kept
+_ALIKE = 4  # waiting incidents examined per judgement; a shared fault shows among the first
+
+
+class PreliminaryVerdicts:
+    """Preliminary verdicts from an incident's evidence alone, cached until evidence is added."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._seen: dict[str, tuple[int, Verdict]] = {}
+
+    def __call__(self, incident: Incident, now: datetime) -> Verdict:
+        known = self._seen.get(incident.id)
+        if known is not None and known[0] == len(incident.evidence):
+            return known[1]
+        verdict = classify(incident, rules=self._rules, now=now)
+        if len(self._seen) >= _LOOKS:
+            self._seen.clear()
+        self._seen[incident.id] = (len(incident.evidence), verdict)
+        return verdict
+
+
+def failing_alike(
+    incident: Incident,
+    incidents: Mapping[str, Incident],
+    verdicts: Mapping[str, Verdict],
+    waiting: Iterable[str],
+    first_look: Callable[[Incident], Verdict],
+) -> tuple[PastFailure, ...]:
+    """Failures of other jobs' incidents, by their verdict or, while they wait for one, by their preliminary verdict.
+
+    Needed besides the history, which does not contain incidents that are being judged now.
+    """
+    others = [other for other in incidents.values() if other.job is not None and other.job != incident.job]
+    causes = {other.id: verdicts[other.id].cause for other in others if other.id in verdicts}
+    names = set(waiting) if first_look(incident).cause in SHARED else set()  # each look costs a judgement
+    undecided = [other for other in others if other.id in names and other.id not in causes]
+    causes.update({other.id: first_look(other).cause for other in undecided[:_ALIKE]})
+    return tuple(
+        PastFailure(at=other.opened_at, cause=causes[other.id], job=other.job, incident=other.id)
+        for other in others
+        if causes.get(other.id, Cause.UNKNOWN) is not Cause.UNKNOWN
+    )
+
+
+def hung_together(incidents: Iterable[Incident], limits: Limits, now: datetime) -> frozenset[int]:
+    """Jobs called hung within ``hung_window_s``, including those still waiting for their judgement."""
+    since = now - timedelta(seconds=limits.hung_window_s)
+    return frozenset(
+        incident.job
+        for incident in incidents
+        if incident.job is not None
+        and incident.updated_at >= since
+        and any(item.kind == Kind.STALL and item.seen_at >= since for item in incident.evidence)
+    )
+
+
+def failing_together(
+    incidents: Mapping[str, Incident],
+    verdicts: Mapping[str, Verdict],
+    waiting: Iterable[str],
+    first_look: Callable[[Incident], Verdict],
+    limits: Limits,
+    now: datetime,
+) -> frozenset[str]:
+    """Nodes convicted by incidents updated within the breaker's window.
+
+    Stops counting once there are enough to open the breaker: each preliminary verdict costs a classification.
+
+    Args:
+        waiting: ids of incidents being judged; those without a verdict get a preliminary one from ``first_look``.
+    """
+    since = now - timedelta(seconds=limits.breaker_window_s)
+    failing = {
+        name
+        for other, verdict in verdicts.items()
+        if (seen := incidents.get(other)) is not None and seen.updated_at >= since
+        for name in verdict.drain
+    }
+    for other in waiting:
+        if len(failing) >= limits.breaker_nodes:
+            break
+        seen = incidents.get(other)
+        if other not in verdicts and seen is not None and seen.updated_at >= since:
+            failing.update(first_look(seen).drain)
+    return frozenset(failing)

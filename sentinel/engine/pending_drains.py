@@ -1,0 +1,77 @@
+"""Counts drains and job stops that are decided but not visible in Slurm yet, so that incidents judged together do not
+spend the same budget twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from sentinel.engine.ledger import LedgerRow
+from sentinel.model.records import NODE_STEPS, OURS, STOPS, Fleet, Plan, Result, Step
+from sentinel.policy import SILENCE, Stop
+
+_BEHIND_S = 1.0  # a snapshot's contents may be this much older than its time
+
+
+def with_pending_drains(
+    fleet: Fleet, plans: Iterable[Plan], drains: Sequence[LedgerRow], now: datetime
+) -> tuple[Fleet, list[datetime]]:
+    """The fleet as it will be after the drains under way, and the times of the last hour's drains including these.
+
+    Args:
+        drains: ledger rows that ended in the last hour. A failed drain changed nothing, and one that found the node
+            drained by somebody else (its reason says so) was not ours: neither costs budget.
+    """
+    shown = fleet.at - timedelta(seconds=_BEHIND_S)  # the snapshot shows everything done before this time
+    settled = set()
+    ours = []
+    for row in drains:
+        if row.outcome is None:
+            continue
+        done = row.outcome.result is Result.DONE
+        if row.outcome.result is Result.FAILED or (done and row.outcome.at <= shown):
+            settled.add((row.incident, row.step.node))
+        if done and not row.outcome.reason and not row.step.tries:
+            ours.append(row)
+    under_way = {
+        step.node
+        for plan in plans
+        if not plan.observe_only and now - plan.at <= timedelta(hours=1)
+        for step in plan.steps
+        if step.kind in NODE_STEPS and (plan.incident, step.node) not in settled
+    }
+    nodes = {
+        name: dataclasses.replace(view, flags=view.flags | {"drain"}, reason=f"{OURS}under way")
+        if name in under_way and not view.drained
+        else view
+        for name, view in fleet.nodes.items()
+    }
+    hour = [row.intended_at for row in ours]
+    hour.extend([now] * len(under_way - {row.step.node for row in ours}))
+    return dataclasses.replace(fleet, nodes=nodes), hour
+
+
+def stops_of(plans: Iterable[Plan], rows: Sequence[LedgerRow], now: datetime) -> tuple[Stop, ...]:
+    """Jobs stopped in the last hour or about to be stopped, each attempt once.
+
+    Args:
+        rows: ledger rows of steps that stop jobs and ended in the last hour; a failed one stopped nothing.
+    """
+    settled = {(row.incident, row.step.job) for row in rows}
+    found = {
+        (row.step.job, row.step.attempt): Stop(row.step.job, row.intended_at, _silent(row.step))
+        for row in rows
+        if row.step.job is not None and row.outcome is not None and row.outcome.result is Result.DONE
+    }
+    for plan in plans:
+        if plan.observe_only or now - plan.at > timedelta(hours=1):
+            continue
+        for step in plan.steps:
+            if step.kind in STOPS and step.job is not None and (plan.incident, step.job) not in settled:
+                found.setdefault((step.job, step.attempt), Stop(step.job, plan.at, _silent(step)))
+    return tuple(found.values())
+
+
+def _silent(step: Step) -> bool:
+    return step.data.get("ground") == SILENCE

@@ -1,0 +1,131 @@
+"""Waits until a restarted job makes steps again: no action asks for it, snapshots and step lines tell.
+
+A job that waits in the queue is waited for without a limit, since its turn is Slurm's matter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from sentinel.engine import recovery
+from sentinel.engine.state import State
+from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
+from sentinel.model.changes import IncidentChanged
+from sentinel.model.records import Evidence, JobView, Kind, Outcome, Result, Scalar, Step, StepKind
+
+_LOOKS_S = (
+    2.0,
+    3.0,
+    5.0,
+    10.0,
+    20.0,
+)  # between snapshots taken for it, while no step line is seen; the last one repeats
+_FRESH_S = 1.0
+
+
+def timer_due(state: State, out: Transition, incident: str) -> None:
+    if _step(state, incident) is not None:
+        out.do(ObserveFleet(recovery.confirm_timer(incident), _FRESH_S))
+
+
+def looked(state: State, out: Transition, incident: str, now: datetime) -> None:
+    """A snapshot was taken for this incident."""
+    if _step(state, incident) is not None and not _decide(state, out, incident, now):
+        _look_later(state, out, incident, now)
+
+
+def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
+    for incident in sorted(state.recoveries):
+        if _step(state, incident) is not None:
+            _decide(state, out, incident, now)
+
+
+def steps_printed(state: State, out: Transition, items: Iterable[Evidence], now: datetime) -> None:
+    """The first step line of a restarted job confirms it at once."""
+    jobs = {item.where.job for item in items if item.kind == Kind.STEP}
+    if not jobs:
+        return
+    for incident in sorted(state.recoveries):
+        step = _step(state, incident)
+        if step is not None and step.job in jobs:
+            _decide(state, out, incident, now)
+
+
+def _look_later(state: State, out: Transition, incident: str, now: datetime) -> None:
+    known = state.recoveries[incident]
+    if known.looks < len(_LOOKS_S):
+        due = now + timedelta(seconds=_LOOKS_S[known.looks])
+        known.looks += 1
+        out.do(StartTimer(recovery.confirm_timer(incident), due))
+
+
+def _step(state: State, incident: str) -> Step | None:
+    """The confirmation that this incident waits for."""
+    known = state.recoveries.get(incident)
+    step = known.under_way if known is not None else None
+    return step if step is not None and step.kind is StepKind.CONFIRM and step.job is not None else None
+
+
+def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool:
+    """Whether the wait is over."""
+    step = _step(state, incident)
+    if step is None or step.job is None:
+        return True
+    following = (step.attempt or 0) + 1
+    began = state.ledger.intended_at(incident, step) or now
+    fleet = state.cluster.fleet
+    newer = fleet is not None and fleet.at > began
+    job = state.cluster.job(fleet, step.job, following) if fleet is not None and newer else None
+    seen = state.cluster.attempts.get((step.job, following))
+    started = job.started_at if job is not None and job.restarts >= following else None
+    data: dict[str, Scalar] = {"running_at": started.isoformat() if started is not None else None}
+    first = state.cluster.first_step(step.job, following)
+    result, words = None, ""
+    if first is not None:
+        result, words = Result.DONE, f"gains steps again from step {first}"
+        data |= {"first_step": first, "stepping_at": now.isoformat()}
+        if seen is not None and seen.view.started_at is not None:
+            data["running_at"] = seen.view.started_at.isoformat()
+    elif newer:
+        result, words = _of_snapshot(state, step, following, job, began, now)
+        data["running_at"] = started.isoformat() if started is not None else None
+    if result is None:
+        _show(state, out, incident, job, following)
+        return False
+    recovery.step_ended(state, out, incident, Outcome(step, result, now, words, data), now)
+    return True
+
+
+def _of_snapshot(
+    state: State, step: Step, following: int, job: JobView | None, began: datetime, now: datetime
+) -> tuple[Result | None, str]:
+    """What a snapshot that is newer than the release says; None: undecided."""
+    fleet = state.cluster.fleet
+    assert fleet is not None and step.job is not None, "called with a snapshot, about a job"
+    if job is None:
+        return (None, "") if fleet.may_have_job(step.job) else (Result.FAILED, f"Slurm no longer knows job {step.job}")
+    if job.restarts < following:
+        return None, ""  # slurmctld forgot the requeue: it is done again
+    if job.restarts == following and job.state == "completed":
+        return Result.DONE, "ran to its end; no step line was seen"
+    waits = job.state in ("pending", "running", "completing", "configuring", "suspended")
+    if job.restarts > following or not waits:
+        return Result.FAILED, f"attempt {following} ended as {job.state} before it gained a step"
+    if job.state == "running" and job.started_at is not None:
+        since = max(began, job.started_at)
+        if (now - since).total_seconds() > state.settings.recovery.confirm_s:
+            return Result.DONE, "runs; no step line was seen"
+    return None, ""
+
+
+def _show(state: State, out: Transition, incident: str, job: JobView | None, following: int) -> None:
+    """Let the incident say what its job waits for."""
+    known = state.incidents.get(incident)
+    if known is None or job is None or job.restarts < following:
+        return
+    words = "restarted" if job.state != "pending" else f"waits in the queue ({job.reason or 'no reason given'})"
+    if known.outcome != words:
+        state.put(dataclasses.replace(known, outcome=words))
+        out.save(IncidentChanged(state.incidents[incident]))

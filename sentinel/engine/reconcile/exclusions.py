@@ -1,0 +1,80 @@
+"""Keeps the exclusions that a restarted job carries the smallest useful set, while it waits in the queue.
+
+A node that is proven good, or that the job cannot live without, is taken out of the list again; one that has become bad is
+added. What a person changed in the list is left as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sentinel.engine.reconcile import node_proof
+from sentinel.engine.reconcile.situations import exclusions_of_ours
+from sentinel.engine.state import State
+from sentinel.model.records import Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
+from sentinel.policy import Exclusions, excluded
+
+
+def bound(state: State, incident: Incident, step: Step) -> Step:
+    """The step that excludes nodes, with the nodes as they are known now: others may have gone bad since the plan."""
+    fleet = state.cluster.fleet
+    job = state.cluster.job(fleet, step.job, step.attempt) if fleet is not None else None
+    if fleet is None or job is None:
+        return step
+    added, _ = exclusions_of_ours(state, job.id)
+    found = wanted(state, incident, job, fleet)
+    data: dict[str, Scalar] = {"nodes": ",".join(found.nodes), "ours": ",".join(sorted(added))}
+    return dataclasses.replace(step, data=data)
+
+
+def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Exclusions:
+    """The nodes that this job must not get now."""
+    verdict, plan = state.verdicts[incident.id], state.plans[incident.id]
+    added, kept = exclusions_of_ours(state, job.id)
+    slow = state.past.slow_nodes(incident.job, incident.attempt)
+    named = (*verdict.drain, *verdict.suspect, *slow)
+    good = node_proof.proven_good(state, incident, named) | node_proof.returned(state, plan, verdict.drain)
+    bad = [name for name in verdict.drain if name not in good]
+    others = sorted(node_proof.bad_nodes(state) - set(bad))
+    suspects = (*others, *(name for name in (*verdict.suspect, *slow, *kept) if name not in good))
+    return excluded(
+        job,
+        fleet,
+        bad=bad,
+        suspect=[name for name in dict.fromkeys(suspects) if name not in bad],
+        leaving={step.node for step in plan.to_do if step.node is not None},
+        added_by_us=added,
+    )
+
+
+def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bool:
+    """Whether the waiting job's list is still the one that we wrote, and another one is wanted now."""
+    plan = state.plans[incident.id]
+    step = next((step for step in plan.to_do if step.kind is StepKind.EXCLUDE), None)
+    outcome = state.ledger.outcome(incident.id, step) if step is not None else None
+    if outcome is None or "excluded" not in outcome.data:
+        return False
+    written = {name for name in str(outcome.data["excluded"] or "").split(",") if name}
+    if set(job.excluded) != written:
+        return False
+    added, _ = exclusions_of_ours(state, job.id)
+    return written != (written - added) | set(wanted(state, incident, job, fleet).nodes)
+
+
+def more_are_bad(state: State, incident: Incident) -> bool:
+    """Whether nodes have gone bad since the exclusions were written."""
+    plan = state.plans[incident.id]
+    step = next((step for step in plan.to_do if step.kind is StepKind.EXCLUDE), None)
+    outcome = state.ledger.outcome(incident.id, step) if step is not None else None
+    if step is None or outcome is None or "excluded" not in outcome.data:
+        return False
+    now = str(bound(state, incident, step).data.get("nodes") or "")
+    return not set(filter(None, now.split(","))) <= set(str(outcome.data["excluded"] or "").split(","))
+
+
+def again(plan: Plan, kinds: frozenset[StepKind]) -> Plan:
+    """The plan with its job steps of these kinds to be done once more, under new ids in the ledger."""
+    steps = tuple(
+        dataclasses.replace(step, tries=step.tries + 1) if step.kind in kinds else step for step in plan.steps
+    )
+    return dataclasses.replace(plan, steps=steps)

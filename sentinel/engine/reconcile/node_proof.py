@@ -1,0 +1,91 @@
+"""Tells which nodes are proven good again, and which their own agent calls bad.
+
+Silence proves nothing: a node of which nothing is heard stays as it was judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from sentinel.engine.state import State
+from sentinel.model.records import NODE_STEPS, Evidence, Incident, Kind, Outcome, Plan, Result
+
+_SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
+_GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
+
+
+def watch_agents(state: State, now: datetime) -> None:
+    """Note which nodes' agents changed their verdict from bad to good since the last snapshot."""
+    for name, seen in state.cluster.nodes.items():
+        word = seen.verdict.get("word")
+        if word == "BAD":
+            state.called_bad.add(name)
+        elif word == "OK" and name in state.called_bad:
+            state.called_bad.discard(name)
+            state.called_good[name] = now
+
+
+def bad_nodes(state: State) -> frozenset[str]:
+    """Nodes whose agent is heard and says that they are bad."""
+    return frozenset(
+        name
+        for name, seen in state.cluster.nodes.items()
+        if seen.state == "heard" and seen.verdict.get("word") == "BAD"
+    )
+
+
+def good_since(state: State, node: str, since: datetime) -> bool:
+    """Whether the node was proven good after ``since``: released by an operator, passed a diagnostic, or its agent took its
+    verdict back."""
+    seen = state.cluster.nodes.get(node)
+    if seen is None:
+        return False
+    if seen.released_at is not None and seen.released_at > since:
+        return True
+    good = state.called_good.get(node)
+    if good is not None and good > since:
+        return seen.verdict.get("word") != "BAD"
+    return any(item.kind == Kind.DIAG_PASSED and item.at > since for item in seen.pool)
+
+
+def was_saved(state: State, drain: str, outcome: Outcome) -> bool:
+    """Whether a snapshot showed this drain (its key in the ledger) long enough after it was done for slurmctld to have saved
+    it."""
+    return state.seen_drained.get(drain, outcome.at) - outcome.at > _SAVED
+
+
+def returned(state: State, plan: Plan, nodes: Iterable[str]) -> frozenset[str]:
+    """Nodes that this plan had taken out, and that a person has put back into service."""
+    fleet = state.cluster.fleet
+    back = set()
+    for step in plan.to_do:
+        outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
+        view = fleet.nodes.get(step.node or "") if fleet is not None else None
+        if outcome is None or outcome.result is not Result.DONE or fleet is None or view is None:
+            continue
+        ours = not outcome.reason and not was_saved(state, step.key(plan.incident), outcome)
+        if view.usable and fleet.at > outcome.at and not ours:
+            back.add(view.name)
+    return frozenset(back & set(nodes))
+
+
+def proven_good(state: State, incident: Incident, nodes: Iterable[str]) -> frozenset[str]:
+    """Those of ``nodes`` that were proven good since the incident's newest evidence against them."""
+    return frozenset(name for name in nodes if _is_good(state, incident, name))
+
+
+def _is_good(state: State, incident: Incident, node: str) -> bool:
+    against = [item for item in incident.evidence if item.where.node in (node, None)]
+    since = max((item.at for item in against), default=incident.opened_at)
+    return good_since(state, node, since) or _is_back(state, node, against)
+
+
+def _is_back(state: State, node: str, against: Iterable[Evidence]) -> bool:
+    """Whether a node against which only its absence spoke is heard again, and in service."""
+    own = [item for item in against if item.where.node == node]
+    if not own or any(item.kind not in _GONE for item in own):
+        return False
+    seen = state.cluster.nodes.get(node)
+    view = state.cluster.fleet.nodes.get(node) if state.cluster.fleet is not None else None
+    return seen is not None and seen.state == "heard" and view is not None and view.usable

@@ -1,0 +1,133 @@
+"""Compares each restarted job with every snapshot until it is confirmed, and does again what slurmctld lost.
+
+slurmctld saves its state some seconds late. Killed and started again it may have forgotten a requeue (the job runs again,
+with its old restart count and no processes), the start time of a released job, a hold or a drain that it had acknowledged.
+Nothing else turns a job's restart count back, and nobody but Sentinel defers a job by a month: those are done again. A node
+that is in service again may have been returned by a person: there the action asks when slurmctld was started.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sentinel.engine import recovery
+from sentinel.engine.reconcile import exclusions, node_proof
+from sentinel.engine.state import State
+from sentinel.engine.transition import Transition
+from sentinel.model.changes import PlanMade
+from sentinel.model.records import (
+    NODE_STEPS,
+    STOPS,
+    Fleet,
+    Incident,
+    IncidentState,
+    JobView,
+    Outcome,
+    Plan,
+    Result,
+    StepKind,
+)
+
+_DEFERRED = timedelta(days=1)  # eligible later than this: deferred by Sentinel, which defers by 30 days
+_SAVED = timedelta(
+    seconds=30
+)  # what a snapshot shows so long after it was done slurmctld has saved: it saves every 5 s
+_LOST_WITHIN = timedelta(hours=1)  # a write that is older was saved by slurmctld long ago
+_RESTART = frozenset(
+    {
+        StepKind.REQUEUE_HOLD,
+        StepKind.CHOOSE_CHECKPOINT,
+        StepKind.QUARANTINE,
+        StepKind.WRITE_RESUME,
+        StepKind.EXCLUDE,
+        StepKind.RELEASE,
+        StepKind.CONFIRM,
+        StepKind.HOLD,
+    }
+)
+_RELEASE = frozenset({StepKind.RELEASE, StepKind.CONFIRM})
+
+
+def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
+    """Compare what was done with what the snapshot shows."""
+    for name in sorted(state.plans.keys() & state.incidents.keys() & state.verdicts.keys()):
+        plan, incident = state.plans[name], state.incidents[name]
+        known = state.recoveries.get(name)
+        busy = known is not None and known.under_way is not None and not recovery.is_engines_own(known.under_way)
+        if not plan.to_do or state.paused or busy:
+            continue
+        lost = _lost_drains(state, plan, fleet, now) | _lost_of_job(state, incident, plan, fleet, now)
+        if lost:
+            out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
+            _do_again(state, out, incident, lost, now)
+
+
+def _do_again(state: State, out: Transition, incident: Incident, lost: frozenset[StepKind], now: datetime) -> None:
+    plan = exclusions.again(state.plans[incident.id], lost)
+    state.plans[incident.id] = plan
+    state.open_plans.add(incident.id)
+    out.save(PlanMade(plan))
+    known = state.recoveries.get(incident.id)
+    if known is not None:
+        known.under_way = None
+    if lost & _RESTART and incident.state is not IncidentState.WATCHING:
+        recovery.close(state, out, incident.id, IncidentState.OPEN, "", now)
+    recovery.start(state, out, incident.id, now)
+
+
+def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
+    """Kinds of node steps of ours whose node is in service again."""
+    lost: set[StepKind] = set()
+    for step in plan.to_do:
+        outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
+        if outcome is None or not _may_be_lost(outcome, fleet, now) or outcome.reason or step.node is None:
+            continue
+        node, seen = fleet.nodes.get(step.node), state.cluster.nodes.get(step.node)
+        key = step.key(plan.incident)
+        if node is not None and node.drained:
+            state.seen_drained[key] = fleet.at
+        released = seen is not None and seen.released_at is not None and seen.released_at > outcome.at
+        if node is not None and not node.drained and not released and not node_proof.was_saved(state, key, outcome):
+            lost.add(step.kind)
+    return frozenset(lost)
+
+
+def _lost_of_job(state: State, incident: Incident, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
+    """Kinds of job steps that slurmctld lost, or that are to be done otherwise by now."""
+    stop = _done(state, plan, STOPS)
+    if stop is None or stop.step.job is None:
+        return frozenset()
+    job, attempt = fleet.jobs.get(stop.step.job), stop.step.attempt or 0
+    if job is None or not _may_be_lost(stop, fleet, now):
+        return frozenset()
+    if job.restarts <= attempt and job.state not in ("cancelled", "pending"):
+        return frozenset(step.kind for step in plan.to_do if step.kind in _RESTART)
+    if stop.step.kind is not StepKind.REQUEUE_HOLD:
+        return frozenset()
+    release = _done(state, plan, frozenset({StepKind.RELEASE}))
+    if release is None or fleet.at <= release.at or job.restarts != attempt + 1 or job.state != "pending":
+        return frozenset()
+    lost: set[StepKind] = set()
+    if not job.held and _is_deferred(job, now):
+        lost |= _RELEASE
+    if exclusions.outdated(state, incident, job, fleet):
+        lost.add(StepKind.EXCLUDE)
+    return frozenset(lost)
+
+
+def _done(state: State, plan: Plan, kinds: frozenset[StepKind]) -> Outcome | None:
+    """The outcome of the plan's step of one of these kinds, if it was done and had an effect."""
+    for step in plan.to_do:
+        outcome = state.ledger.outcome(plan.incident, step) if step.kind in kinds else None
+        if outcome is not None and outcome.result is Result.DONE and not outcome.data.get("cancelled"):
+            return outcome
+    return None
+
+
+def _may_be_lost(outcome: Outcome, fleet: Fleet, now: datetime) -> bool:
+    """Whether the snapshot is newer than what was done, and that is not long ago."""
+    return outcome.result is Result.DONE and fleet.at > outcome.at and now - outcome.at <= _LOST_WITHIN
+
+
+def _is_deferred(job: JobView, now: datetime) -> bool:
+    return job.eligible_at is not None and job.eligible_at - now > _DEFERRED

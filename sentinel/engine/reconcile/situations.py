@@ -1,0 +1,121 @@
+"""Describes the current state of cluster, job and budgets, as policy reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from sentinel.engine.mass_failures import failing_together, hung_together
+from sentinel.engine.pending_drains import stops_of, with_pending_drains
+from sentinel.engine.reconcile import node_proof
+from sentinel.engine.state import State
+from sentinel.model.intent import intent_of
+from sentinel.model.records import Fleet, Incident, StepKind, Verdict
+from sentinel.policy import Situation
+
+_GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
+
+
+def situation_of(
+    state: State, incident: Incident, fleet: Fleet, now: datetime, look: Callable[[Incident], Verdict]
+) -> Situation:
+    """``look``: gives the preliminary verdict of an incident that waits for its judgement."""
+    job = state.cluster.job(fleet, incident.job, incident.attempt)
+    rows = state.ledger.drains(now - timedelta(hours=1))
+    limits, passed = state.settings.limits, incident.id in state.breaker_passed
+    real = fleet
+    fleet, hour = with_pending_drains(fleet, state.plans.values(), rows, now)
+    failing = failing_together(state.incidents, state.verdicts, state.judging, look, limits, now)
+    reached = None
+    if incident.job is not None and incident.attempt is not None:
+        reached = state.cluster.last_step(incident.job, incident.attempt)
+    named = set(state.verdicts[incident.id].drain) if incident.id in state.verdicts else set()
+    named |= {*incident.nodes, *state.cluster.nodes_of(incident.job, incident.attempt)}
+    added, kept = exclusions_of_ours(state, incident.job)
+    return Situation(
+        fleet=fleet,
+        intent=intent_of(job.comment if job else ""),
+        job=job,
+        last_step=reached,
+        observed=was_observed(state, incident),
+        drains=tuple(hour),
+        failing_nodes=failing | frozen_nodes(state, real),
+        restarts=state.past.restarts(incident.job),
+        stops=stops_of(state.plans.values(), state.ledger.stops(now - timedelta(hours=1)), now),
+        hung_jobs=hung_together(state.incidents.values(), limits, now) | frozen_jobs(state),
+        paused=state.paused,
+        opt_in=state.settings.recovery.opt_in,
+        onset_step=state.onsets.onset_step(incident.job, incident.attempt),
+        slow_nodes=state.past.slow_nodes(incident.job, incident.attempt),
+        bad_nodes=node_proof.bad_nodes(state),
+        good_nodes=node_proof.proven_good(state, incident, named),
+        excluded_by_us=kept,
+        added_by_us=added,
+        goes_on=_goes_on(state, incident),
+        breaker_passed=passed,
+    )
+
+
+def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The nodes that Sentinel ever added to the job's exclusions, and those of them that are not proven good since."""
+    if job is None:
+        return frozenset(), ()
+    added: dict[str, datetime] = {}
+    for row in state.ledger.of_job(job, StepKind.EXCLUDE):
+        if row.outcome is None:
+            continue
+        names = row.outcome.data.get("added", row.step.data.get("nodes"))
+        added.update({name: row.outcome.at for name in str(names or "").split(",") if name})
+    kept = (name for name, at in added.items() if not node_proof.good_since(state, name, at))
+    return frozenset(added), tuple(kept)
+
+
+def was_observed(state: State, incident: Incident) -> bool:
+    """Whether this daemon watched the incident's attempt from its beginning."""
+    seen = state.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
+    if seen is None or seen.view.started_at is None or state.watching_since is None:
+        return True
+    return seen.view.started_at >= state.watching_since
+
+
+def frozen_nodes(state: State, fleet: Fleet) -> frozenset[str]:
+    """Nodes in service, not proven good, whose incidents the breaker holds back: its cause is not over."""
+    return frozenset(
+        name
+        for incident in _held_back(state, "breaker")
+        for name in state.verdicts[incident].drain
+        if name in fleet.nodes
+        and not fleet.nodes[name].drained
+        and not node_proof.proven_good(state, state.incidents[incident], (name,))
+    )
+
+
+def frozen_jobs(state: State) -> frozenset[int]:
+    """Jobs that are still silent, whose incidents the breaker of hangs holds back."""
+    found = set()
+    for name in _held_back(state, "hang-breaker"):
+        incident = state.incidents[name]
+        if incident.job is None or incident.attempt is None or state.cluster.ended(incident.job, incident.attempt):
+            continue
+        view = state.cluster.job(state.cluster.fleet, incident.job, incident.attempt) if state.cluster.fleet else None
+        if view is not None and view.state == "running" and not _goes_on(state, incident):
+            found.add(incident.job)
+    return frozenset(found)
+
+
+def _held_back(state: State, kind: str) -> list[str]:
+    """Incidents whose plan waits for this."""
+    return [
+        name
+        for name in sorted(state.open_plans & state.incidents.keys() & state.verdicts.keys())
+        if any(wait.kind == kind for wait in state.plans[name].waits)
+    ]
+
+
+def _goes_on(state: State, incident: Incident) -> bool:
+    """Whether the attempt printed a step well after the newest evidence of its trouble."""
+    seen = state.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
+    if seen is None or seen.rhythm.last_at is None:
+        return False
+    newest = max((item.at for item in incident.evidence), default=incident.opened_at)
+    return seen.rhythm.last_at > newest + _GOES_ON

@@ -1,0 +1,263 @@
+"""Carries out plans: the steps of an incident one after the other, each recorded in the ledger before it is done.
+
+A step whose outcome is not known is retried after a pause; the action reads Slurm's state first. A failed step ends the
+plan, unless the step is optional. While an operator has paused Sentinel, no new step is started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta
+
+from sentinel.engine import notices
+from sentinel.engine.reconcile import exclusions
+from sentinel.engine.state import Recovery, State
+from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer, Transition
+from sentinel.model.changes import IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
+from sentinel.model.records import (
+    OPTIONAL_STEPS,
+    Incident,
+    IncidentState,
+    JobView,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+    StepKind,
+    Task,
+)
+from sentinel.policy import PastRestart
+
+# The notice is sent after these steps: by then it is known where the job resumes, or that it waits for a person.
+_DECISIVE = frozenset({StepKind.RELEASE, StepKind.HOLD})
+# slurmd takes an earlier start for the attempt that was stopped (2.05 s, slurm/writer.py), less what the steps in between
+# take: a restart is no slower for it.
+_RESTART_GAP = timedelta(seconds=1.4)
+_FRESH_S = 1.0  # a look at a restarted job uses a snapshot no older than this
+_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)  # before retrying a step whose outcome is not known; the last one repeats
+
+
+def retry_timer(incident: str) -> str:
+    return f"retry:{incident}"
+
+
+def confirm_timer(incident: str) -> str:
+    return f"confirm:{incident}"
+
+
+def wait_timer(incident: str) -> str:
+    return f"wait:{incident}"
+
+
+def notice_timer(incident: str) -> str:
+    return f"tell:{incident}"
+
+
+def carry_out_plan(state: State, out: Transition, incident_id: str, now: datetime, job: JobView | None = None) -> None:
+    """Carry out a new or extended plan of the incident, or notify people why it is not carried out."""
+    plan = state.plans[incident_id]
+    for wait in plan.waits:
+        if wait.until is not None and wait.until > now:
+            out.do(StartTimer(wait_timer(incident_id), wait.until))
+            break
+    if not plan.to_do:
+        notices.notify(state, out, incident_id, now, job)
+        _come_to_rest(state, out, incident_id, IncidentState.CLOSED, plan.explanation, now)
+        return
+    if state.incidents[incident_id].state is IncidentState.WAITING:
+        close(state, out, incident_id, IncidentState.OPEN, "", now)
+    start(state, out, incident_id, now)
+
+
+def _come_to_rest(
+    state: State, out: Transition, incident_id: str, reached: IncidentState, outcome: str, now: datetime
+) -> None:
+    """Nothing more can be done now: the incident waits if something is still wanted, else it reaches its last state."""
+    plan = state.plans[incident_id]
+    if plan.waits:
+        words = plan.waits[0].explanation if reached is IncidentState.CLOSED else outcome
+        state.open_plans.add(incident_id)
+        close(
+            state, out, incident_id, IncidentState.WAITING if reached is IncidentState.CLOSED else reached, words, now
+        )
+        return
+    state.open_plans.discard(incident_id)
+    state.judged_again.pop(incident_id, None)
+    close(state, out, incident_id, reached, outcome, now)
+
+
+def start(state: State, out: Transition, incident_id: str, now: datetime) -> None:
+    """Start or continue the incident's plan. A plan in progress that was extended continues with the new steps."""
+    if incident_id not in state.recoveries:
+        state.recoveries[incident_id] = Recovery()
+        due = now + timedelta(seconds=state.settings.alerts.within_s)
+        out.do(StartTimer(notice_timer(incident_id), due))  # latest time of the first notice
+    advance(state, out, incident_id, now)
+
+
+def advance(state: State, out: Transition, incident_id: str, now: datetime) -> None:
+    """Begin the next step of the plan, or finish the plan."""
+    recovery, plan = state.recoveries.get(incident_id), state.plans.get(incident_id)
+    incident, verdict = state.incidents.get(incident_id), state.verdicts.get(incident_id)
+    if recovery is None or plan is None or incident is None or verdict is None:
+        return
+    if is_engines_own(recovery.under_way):
+        recovery.under_way = None  # what was added to the plan meanwhile goes first
+    if recovery.under_way is not None or recovery.waits or state.paused:
+        return
+    step = next_step(state, plan)
+    if step is None:
+        _finish(state, out, incident, plan, now)
+        return
+    if step.kind is StepKind.EXCLUDE:
+        if (due := _soonest_release(state, plan)) is not None and now < due:
+            recovery.waits = True
+            out.do(StartTimer(retry_timer(incident_id), due))
+            return
+        step = exclusions.bound(state, incident, step)
+    if step.kind is StepKind.RELEASE and exclusions.more_are_bad(state, incident):
+        state.plans[incident_id] = exclusions.again(plan, frozenset({StepKind.EXCLUDE}))
+        out.save(PlanMade(state.plans[incident_id]))
+        advance(state, out, incident_id, now)
+        return
+    recovery.under_way = step
+    if state.ledger.intend(incident_id, step, now):
+        out.save(StepIntended(plan, step, now))
+    if is_engines_own(step):
+        recovery.looks = 0
+        out.do(ObserveFleet(confirm_timer(incident_id), _FRESH_S))
+        return
+    out.do(CarryOutStep(step.key(incident_id), Task(incident, verdict, plan, step)))
+
+
+def _soonest_release(state: State, plan: Plan) -> datetime | None:
+    """Slurm takes no new start of a job sooner: until then exclusions wait for what may be heard of other nodes."""
+    stopped = state.ledger.of_plan(plan, StepKind.REQUEUE_HOLD)
+    return stopped.at + _RESTART_GAP if stopped is not None and stopped.result is Result.DONE else None
+
+
+def is_engines_own(step: Step | None) -> bool:
+    """Whether the engine itself waits for this step's outcome, and no action is under way."""
+    return step is not None and step.kind is StepKind.CONFIRM
+
+
+def next_step(state: State, plan: Plan) -> Step | None:
+    """The first step without a final outcome; None if all are done or one that is not optional failed."""
+    for step in plan.steps:
+        outcome = state.ledger.outcome(plan.incident, step)
+        if outcome is None or outcome.result is Result.NOT_KNOWN:
+            return step
+        if outcome.result is Result.FAILED and step.kind not in OPTIONAL_STEPS:
+            return None
+    return None
+
+
+def step_progressed(state: State, out: Transition, incident_id: str, outcome: Outcome) -> None:
+    """Record what a step under way is about to request, so that it is known even if the daemon dies now."""
+    state.ledger.record(incident_id, outcome)
+    out.save(StepEnded(incident_id, outcome))
+
+
+def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome, now: datetime) -> None:
+    """Record a step's outcome and go on with the plan. If the plan was dropped, the outcome is only recorded."""
+    recovery, plan, step = state.recoveries.get(incident_id), state.plans.get(incident_id), outcome.step
+    if outcome.result is Result.NOT_KNOWN and not outcome.data:
+        before = state.ledger.outcome(incident_id, step)  # keep the requests recorded by earlier tries
+        outcome = dataclasses.replace(outcome, data=before.data if before is not None else {})
+    state.ledger.record(incident_id, outcome)
+    out.save(StepEnded(incident_id, outcome))
+    out.say(
+        "step", incident=incident_id, kind=step.kind, target=step.node or step.job, result=outcome.result,
+        reason=outcome.reason, warning=outcome.result is not Result.DONE,
+    )  # fmt: skip
+    if recovery is None or plan is None:
+        return
+    recovery.under_way = None
+    if outcome.result is Result.NOT_KNOWN:
+        pause_s = _PAUSES_S[min(recovery.not_known, len(_PAUSES_S) - 1)]
+        recovery.not_known += 1
+        recovery.waits = True
+        out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=pause_s)))
+        return
+    recovery.not_known = 0
+    if step.kind is StepKind.RELEASE and outcome.result is Result.DONE:
+        _restarted(state, incident_id, step)
+        close(state, out, incident_id, IncidentState.WATCHING, "restarted", now)
+    if step.kind in _DECISIVE:
+        notices.notify(state, out, incident_id, now)
+    advance(state, out, incident_id, now)
+
+
+def retry(state: State, out: Transition, incident_id: str, now: datetime) -> None:
+    recovery = state.recoveries.get(incident_id)
+    if recovery is not None:
+        recovery.waits = False
+        advance(state, out, incident_id, now)
+
+
+def postpone(state: State, out: Transition, incident_id: str, now: datetime) -> None:
+    """The step under way ended in an error of ours: it is tried again after the longest pause."""
+    recovery = state.recoveries.get(incident_id)
+    if recovery is not None:
+        recovery.under_way, recovery.waits = None, True
+        out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=_PAUSES_S[-1])))
+
+
+def resume(state: State, out: Transition, now: datetime) -> None:
+    """Continue the plans that an operator's pause had interrupted."""
+    for incident_id in sorted(state.open_plans):
+        if incident_id in state.plans and state.plans[incident_id].to_do:
+            start(state, out, incident_id, now)
+
+
+def _restarted(state: State, incident_id: str, step: Step) -> None:
+    """Remember the restart for the budgets of this job; one that slurmctld lost and that was done again counts once."""
+    if step.job is None:
+        return
+    attempt, verdict = step.attempt or 0, state.verdicts[incident_id]
+    rows = [row for row in state.ledger.of_job(step.job, StepKind.RELEASE) if row.incident == incident_id]
+    if not rows or any(row.step.tries < step.tries for row in rows):
+        return
+    chosen = state.ledger.of_plan(state.plans[incident_id], StepKind.CHOOSE_CHECKPOINT)
+    resumed = chosen.data.get("step") if chosen is not None else None
+    seen = [s for s in (state.cluster.last_step(step.job, attempt), step.data.get("reached")) if isinstance(s, int)]
+    reached = [s for s in (max(seen, default=None), verdict.onset_step) if s is not None]
+    restart = PastRestart(
+        rows[0].intended_at,
+        verdict.cause,
+        min(reached, default=None),
+        resumed if isinstance(resumed, int) else None,
+        step.data.get("observed") is not False,
+    )
+    state.past.restarted(step.job, restart)
+
+
+def _finish(state: State, out: Transition, incident: Incident, plan: Plan, now: datetime) -> None:
+    """Finish the plan: send the notice and close or hold the incident, in one transaction."""
+    outcomes = state.ledger.outcomes(incident.id, plan.steps)
+    failed = (o for o in outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS)
+    last = next(failed, None) or (outcomes[-1] if outcomes else None)  # in the plan's order, not in the order of time
+    notices.notify(state, out, incident.id, now)
+    reached = IncidentState.CLOSED
+    if last is not None and (last.result is Result.FAILED or last.step.kind is StepKind.HOLD):
+        over = last.data.get("cancelled") or last.data.get("goes_on")
+        reached = IncidentState.CLOSED if over else IncidentState.HELD
+    restart_s = None
+    if last is not None and last.step.kind is StepKind.CONFIRM and last.result is Result.DONE:
+        restart_s = max(0.0, (last.at - plan.at).total_seconds())
+    outcome = last.reason if last is not None else ""
+    state.recoveries.pop(incident.id, None)
+    _come_to_rest(state, out, incident.id, reached, outcome, now)
+    if incident.id not in state.open_plans:
+        out.save(PlanFinished(plan.id))
+    at_rest = state.incidents[incident.id].state
+    out.say("incident-finished", incident=incident.id, state=at_rest, outcome=outcome, restart_s=restart_s)
+
+
+def close(state: State, out: Transition, incident_id: str, reached: IncidentState, outcome: str, now: datetime) -> None:
+    """Set the incident's state to ``reached``. Closed incidents stay in memory a while for late evidence."""
+    incident = state.incidents[incident_id]
+    closed_at = now if reached is IncidentState.CLOSED else None
+    incident = dataclasses.replace(incident, state=reached, closed_at=closed_at, outcome=outcome or incident.outcome)
+    state.put(incident)
+    out.save(IncidentChanged(incident))

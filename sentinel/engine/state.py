@@ -1,0 +1,173 @@
+"""The engine's state between two events: plain records and dictionaries, no decisions.
+
+What must survive a restart is also in the store: the engine returns each such change with the transition that makes it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sentinel.config.rules import Rules
+from sentinel.config.settings import Settings
+from sentinel.correlate.index import IncidentIndex
+from sentinel.detect.bad_numbers_onset import OnsetTracker
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.joined_saves import JoinedSaves
+from sentinel.engine.diagnostics.state import DiagnosticsState
+from sentinel.engine.history import PastEvents
+from sentinel.engine.ledger import Ledger
+from sentinel.engine.watch.state import WatchState, watch_state
+from sentinel.model.records import Evidence, Incident, IncidentState, Plan, Step, Verdict
+
+KNOWN_EVIDENCE = 100_000  # ids: ten times a burst of the largest cluster; 20 MB
+
+
+@dataclass(slots=True)
+class Judging:
+    """A judgement in progress: evidence is settling, or a Slurm snapshot or answers are awaited."""
+
+    awaits: set[str] = field(default_factory=set)  # ids of effects
+    asked: bool = False  # whether nodes and Prometheus were asked
+    answers: list[Evidence] = field(default_factory=list)
+    again: bool = False  # evidence arrived meanwhile: one more judgement follows
+
+
+@dataclass(slots=True)
+class Recovery:
+    """Progress of carrying out one incident's plan."""
+
+    under_way: Step | None = None
+    not_known: int = 0  # outcomes NOT_KNOWN in a row
+    waits: bool = False  # for the retry timer
+    looks: int = 0  # snapshots taken to confirm the restart
+
+
+class KnownEvidence:
+    """Ids of the newest evidence, to drop evidence that is delivered twice."""
+
+    def __init__(self, ids: Iterable[str] = (), most: int = KNOWN_EVIDENCE) -> None:
+        self._ids = OrderedDict.fromkeys(ids)
+        self._most = most
+
+    def add(self, identity: str) -> bool:
+        """Remember this id; False if it was known."""
+        if identity in self._ids:
+            return False
+        self._ids[identity] = None
+        if len(self._ids) > self._most:
+            self._ids.popitem(last=False)
+        return True
+
+    def discard(self, identity: str) -> None:
+        """Forget this id: what it stood for was not taken after all."""
+        self._ids.pop(identity, None)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReason:
+    """A reason that is being written on a drained node."""
+
+    effect: str
+    reason: str
+    at: datetime
+
+
+@dataclass(slots=True)
+class DrainReasons:
+    """Reasons written on nodes that a hook of Slurm drained, by node: a snapshot may still show the old one."""
+
+    written: dict[str, str] = field(default_factory=dict)
+    under_way: dict[str, DrainReason] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class State:
+    rules: Rules
+    settings: Settings
+    cluster: ClusterView
+    onsets: OnsetTracker
+    receivers: tuple[str, ...] = ()  # of notices
+    metrics: bool = False  # whether a Prometheus is configured
+    incidents: dict[str, Incident] = field(default_factory=dict)  # open ones, candidates, and those closed lately
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    open_plans: set[str] = field(default_factory=set)  # ids of incidents whose plan is not finished
+    judging: dict[str, Judging] = field(default_factory=dict)
+    recoveries: dict[str, Recovery] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    past: PastEvents = field(default_factory=PastEvents)
+    known: KnownEvidence = field(default_factory=KnownEvidence)
+    told: set[str] = field(default_factory=set)  # ids of incidents whose notice was sent
+    paused: bool = False
+    watching_since: datetime | None = None  # when this daemon started; None: from the beginning
+    breaker_passed: set[str] = field(default_factory=set)  # ids of incidents that an operator let go on in spite of it
+    judged_again: dict[str, datetime] = field(default_factory=dict)  # by waiting incident: when policy was last asked
+    seen_drained: dict[str, datetime] = field(
+        default_factory=dict
+    )  # by drain (key in the ledger): newest snapshot with it
+    called_bad: set[str] = field(default_factory=set)  # nodes that their agent called bad
+    called_good: dict[str, datetime] = field(default_factory=dict)  # and when it took that back
+    breakers_told: dict[str, Any] = field(default_factory=dict)  # by refusal: see ``notices.BREAKERS_TOLD``
+    shared_told: dict[str, Any] = field(default_factory=dict)  # by cause: see ``notices.SHARED_TOLD``
+    blind_since: datetime | None = None  # since when Slurm cannot be read; None while it can
+    blind_told: datetime | None = None  # the ``blind_since`` of the notice that was sent; None if none was
+    diagnostics: DiagnosticsState = field(default_factory=DiagnosticsState)
+    drain_reasons: DrainReasons = field(default_factory=DrainReasons)
+    watch: WatchState = field(init=False)
+    joined_saves: JoinedSaves = field(init=False)
+    index: IncidentIndex = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.index = IncidentIndex(self.incidents, self.cluster.nodes_of)
+        self.joined_saves = JoinedSaves(self.cluster)
+        self.watch = watch_state(self.cluster, self.settings.daemon.heartbeat_lost_s)
+
+    @property
+    def window(self) -> timedelta:
+        """The time within which evidence of one failure arrives (``judgement.group_s``)."""
+        return timedelta(seconds=self.settings.judgement.group_s)
+
+    def put(self, incident: Incident) -> None:
+        """Add a new incident, or replace the one with this id."""
+        before = self.incidents.get(incident.id)
+        self.incidents[incident.id] = incident
+        filed = (before.nodes, before.job, before.attempt) if before is not None else None
+        if filed != (incident.nodes, incident.job, incident.attempt):
+            self.index.add(incident)
+
+    def drop(self, incident: str) -> None:
+        self.index.remove(self.incidents.pop(incident))
+        self.plans.pop(incident, None)
+        self.verdicts.pop(incident, None)
+        self.recoveries.pop(incident, None)
+        self.judging.pop(incident, None)
+        self.open_plans.discard(incident)
+        self.told.discard(incident)
+        self.breaker_passed.discard(incident)
+        self.judged_again.pop(incident, None)
+
+    def forget_history(self, before: datetime) -> None:
+        """Drop held and waiting incidents that did not change since ``before``: the store has deleted them."""
+        for incident in list(self.incidents.values()):
+            if incident.state in (IncidentState.HELD, IncidentState.WAITING) and incident.updated_at < before:
+                self.drop(incident.id)
+
+    def forget(self, now: datetime) -> None:
+        """Drop incidents without a plan and closed incidents, once they are older than ``window``.
+
+        While Slurm cannot be read none is dropped: what was done last may have to be done again.
+        """
+        if self.blind_since is not None:
+            return
+        for incident in list(self.incidents.values()):
+            last = incident.closed_at if incident.closed_at is not None else incident.updated_at
+            kept = incident.id in self.plans and incident.state is not IncidentState.CLOSED
+            if not kept and incident.id not in self.judging and now - last > self.window:
+                self.drop(incident.id)
+        running = {job for job, _ in self.cluster.attempts}
+        self.past.forget(now, running)
+        self.ledger.forget(now, self.incidents, running, after=timedelta(hours=1))

@@ -1,0 +1,70 @@
+"""Follows up events that Slurm's controller hooks report, so that ended jobs are noticed without polling.
+
+While the epilogs run, a job is "completing" and has no final state yet: Slurm is asked again until it has one. All jobs
+that wait for it share one question.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sentinel.detect.job_end import job_ended
+from sentinel.engine import grouping
+from sentinel.engine.events import EvidenceReceived, SlurmReported
+from sentinel.engine.state import State
+from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
+from sentinel.engine.watch import reconciliation
+
+JOB_ENDS = "job-ends"  # timer and effect
+_LOGGED = 100  # jobs of one burst that are named in the log
+_PAUSE = timedelta(seconds=0.2)  # before Slurm is asked again
+_TRIES = 50  # jobs still completing after the last try are left to reconciliation
+_ANSWER_LOST = timedelta(seconds=60)  # a snapshot without an answer for so long is asked for again: its answer was lost
+
+
+def reported(state: State, out: Transition, event: SlurmReported) -> None:
+    """Handle one event of a hook, or the same event of several jobs."""
+    for job in [str(job) for job in sorted(event.jobs)[:_LOGGED]] or [""]:
+        out.say("event", name=event.name, job=job)
+    if event.name != "job_ended" or not event.jobs:
+        reconciliation.request(state, out, event.at)
+        return
+    state.watch.job_ends.tries.update(dict.fromkeys(event.jobs, 0))
+    _ask(state, out, event.at)
+
+
+def _ask(state: State, out: Transition, now: datetime) -> None:
+    ends = state.watch.job_ends
+    if ends.timer or (ends.asked_at is not None and now - ends.asked_at < _ANSWER_LOST):
+        return  # jobs that were reported meanwhile are asked about after that
+    ends.asked_at = now
+    out.do(ObserveFleet(JOB_ENDS, 0.0))
+
+
+def pause_over(state: State, out: Transition, now: datetime) -> None:
+    state.watch.job_ends.timer = False
+    if state.watch.job_ends.tries:
+        _ask(state, out, now)
+
+
+def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
+    """Report the jobs that have ended; ask again about those that have no final state yet."""
+    ends, fleet = state.watch.job_ends, state.cluster.fleet
+    ends.asked_at = None
+    over = []
+    for job in sorted(ends.tries):
+        view = fleet.jobs.get(job) if fleet is not None else None
+        not_readable = view is None and fleet is not None and fleet.may_have_job(job)
+        if not_readable or (view is not None and view.state in ("running", "completing")):
+            ends.tries[job] += 1
+            if ends.tries[job] >= _TRIES:
+                del ends.tries[job]
+            continue
+        del ends.tries[job]
+        if view is not None and view.state not in ("pending", "configuring"):  # those were requeued on purpose
+            over.append(job_ended(view, now, nodes=state.cluster.nodes_of(view.id, view.restarts)))
+    if over:
+        grouping.receive(state, out, EvidenceReceived(now, tuple(over)))
+    if ends.tries:
+        ends.timer = True
+        out.do(StartTimer(JOB_ENDS, now + _PAUSE))

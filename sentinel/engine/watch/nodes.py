@@ -1,0 +1,212 @@
+"""Detects nodes that fall silent, and probes slurmd's port on them: if it does not answer, they are unreachable.
+
+Silence alone proves nothing: the agent may have died, or the daemon may be cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from sentinel.detect.cluster_view import NodeSeen
+from sentinel.engine import grouping
+from sentinel.engine.events import EvidenceReceived
+from sentinel.engine.state import State
+from sentinel.engine.transition import ProbeNode, StartTimer, Transition
+from sentinel.engine.watch import log_coverage, reconciliation
+from sentinel.engine.watch.events import ConnectionLost, HeartbeatReceived, NodeProbed, seconds_of
+from sentinel.engine.watch.state import Probe
+from sentinel.model.records import Evidence, Kind, NodeView, Source, Where, stable_id
+
+CHECK_S = 0.25  # interval of the periodic check of nodes and jobs
+PROBE = "probe"  # timer: the pause before the next attempt to connect
+_TOGETHER = 3  # if at least this many nodes are expected and all are silent, the daemon itself is probably cut off
+_PAUSE_SHARE = 0.25  # pause between two attempts to connect, in deadlines of one
+_ANSWER_LOST_S = 30.0  # a probe without an answer for so long beyond its deadlines is given up: its answer was lost
+
+
+def message(state: State, out: Transition, node: str, now_s: float) -> NodeSeen:
+    """A message of the node's agent came in."""
+    seen = state.cluster.node(node)
+    if seen.state != "heard":
+        out.say("node-heard", node=node, before=seen.state)
+        seen.state = "heard"
+        state.watch.all_silent_logged = False
+    seen.contact_s = now_s
+    return seen
+
+
+def heartbeat(state: State, out: Transition, event: HeartbeatReceived) -> None:
+    now_s = seconds_of(event)
+    seen = message(state, out, event.node, now_s)
+    seen.version, seen.clock_offset_s = event.version, event.clock_offset_s
+    seen.verdict, seen.spool, seen.gpus = dict(event.verdict), dict(event.spool), dict(event.gpus)
+    log_coverage.logs_read(state, event, now_s)
+    for key in event.jobs:
+        known = state.cluster.attempts.get(key)
+        if known is None or event.node not in known.nodes:
+            reconciliation.request_soon(state, out, event.at, now_s)
+            return
+
+
+def connection_lost(state: State, out: Transition, event: ConnectionLost) -> None:
+    """Probe the node now instead of after the heartbeat timeout."""
+    if state.cluster.node(event.node).state == "heard":
+        _probe(state, out, event.node, event.at, seconds_of(event))
+
+
+def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
+    """Find nodes that fell silent, and probe them; silent nodes are probed again from time to time."""
+    watch = state.watch
+    watch.delays.checked(now_s, CHECK_S)
+    patience_s = state.settings.daemon.heartbeat_lost_s + watch.delays.excuse_s
+    in_contact, recent, lost = 0, set(), set()
+    fell_silent, again = [], []
+    carrying = _carrying(state)
+    expected = _expected(state, carrying)
+    for name, contact_s in expected.items():
+        since_s = contact_s if contact_s is not None else watch.began_s
+        silent_s = now_s - since_s
+        if silent_s <= patience_s:
+            in_contact += 1
+            if contact_s is not None:
+                recent.add(name)
+            continue
+        if contact_s is not None and name in carrying:
+            lost.add(name)
+        seen = state.cluster.node(name)
+        if seen.state in ("heard", "unknown"):
+            seen.state = "silent"
+            out.say("node-silent", warning=True, node=name, silent_s=f"{silent_s:.1f}")
+            fell_silent.append(name)
+        elif seen.state == "silent" and now_s - watch.probed_s.get(name, 0.0) > patience_s:
+            again.append(name)  # the agent may have died first and its node later; or the daemon was cut off
+    for name in fell_silent:  # now that it is known which others fell silent with it
+        _probe(state, out, name, now, now_s)
+    if in_contact == 0 and len(expected) >= _TOGETHER:
+        watch.all_silent_s = now_s  # probably cut off: probing would tell nothing
+    elif now_s - watch.all_silent_s > patience_s:
+        for name in again:
+            _probe(state, out, name, now, now_s)
+    watch.agents = in_contact
+    log_coverage.count(state, frozenset(recent), lost, len(expected), now, now_s)
+
+
+def _carrying(state: State) -> set[str]:
+    """Nodes that carry a job now."""
+    return {name for job in state.cluster.jobs() if job.state == "running" for name in job.nodes}
+
+
+def _expected(state: State, carrying: Iterable[str]) -> dict[str, float | None]:
+    """Nodes that should be in contact, with their last contact: in contact before, or carrying a job now."""
+    nodes: dict[str, float | None] = {n: seen.contact_s for n, seen in state.cluster.nodes.items() if seen.contact_s}
+    for name in carrying:
+        nodes.setdefault(name, None)
+    return nodes
+
+
+# --- probing ----------------------------------------------------------------------------------------------------------
+
+
+def _probe(state: State, out: Transition, node: str, now: datetime, now_s: float) -> None:
+    watch, settings, fleet = state.watch, state.settings.daemon, state.cluster.fleet
+    under_way = watch.probes.get(node)
+    longest_s = (1 + _PAUSE_SHARE) * settings.probe_s * settings.probe_attempts + _ANSWER_LOST_S
+    if under_way is not None and now_s - under_way.began_s <= longest_s:
+        return
+    watch.probed_s[node] = now_s
+    log_coverage.check(state, now, now_s)  # from here on it is known whether the daemon stood still during the probe
+    view = fleet.nodes.get(node) if fleet is not None else None
+    if view is None or view.port is None:
+        return
+    watch.probes[node] = Probe(now_s, state.cluster.node(node).contact_s, _cut_off(state))
+    _connect(state, out, view, now)
+
+
+def _connect(state: State, out: Transition, view: NodeView, now: datetime) -> None:
+    probe = state.watch.probes[view.name]
+    probe.effect = f"probe:{view.name}:{now.isoformat()}"
+    out.do(ProbeNode(probe.effect, view, state.settings.daemon.probe_s))
+
+
+def pause_over(state: State, out: Transition, node: str, now: datetime) -> None:
+    """The next attempt to connect is due, unless a message of the node came meanwhile."""
+    probe, fleet = state.watch.probes.get(node), state.cluster.fleet
+    view = fleet.nodes.get(node) if fleet is not None else None
+    if probe is None or probe.effect:
+        return
+    if view is None or state.cluster.node(node).contact_s != probe.contact_s:
+        del state.watch.probes[node]
+        return
+    _connect(state, out, view, now)
+
+
+def probed(state: State, out: Transition, event: NodeProbed) -> None:
+    """One attempt to connect ended: try again, or conclude that the node is unreachable."""
+    now_s, settings = seconds_of(event), state.settings.daemon
+    node = next((name for name, probe in state.watch.probes.items() if probe.effect == event.effect), None)
+    if event.exhausted:
+        log_coverage.own_fault(state, event.exhausted, event.at, now_s)
+    if node is None:
+        return
+    probe = state.watch.probes[node]
+    if event.exhausted or event.refusal is None or state.cluster.node(node).contact_s != probe.contact_s:
+        del state.watch.probes[node]  # not known (probed again), or it answers, or its agent sent a message meanwhile
+        return
+    probe.effect = ""
+    probe.refusals.append(event.refusal)
+    if len(probe.refusals) < settings.probe_attempts:
+        out.do(StartTimer(f"{PROBE}:{node}", event.at + timedelta(seconds=_PAUSE_SHARE * settings.probe_s)))
+        return
+    del state.watch.probes[node]
+    log_coverage.check(state, event.at, now_s)
+    seen = state.watch.visibility
+    if seen is not None and seen.own_fault_s < probe.began_s:  # a timeout while the daemon stood still says nothing
+        _conclude(state, out, node, probe, event.at)
+
+
+def _silent(state: State) -> tuple[int, int]:
+    """How many of the nodes that should be in contact are silent, and how many should be in contact."""
+    expected = _expected(state, _carrying(state))
+    return sum(1 for name in expected if state.cluster.node(name).state in ("silent", "unreachable")), len(expected)
+
+
+def _cut_off(state: State) -> bool:
+    if any(seen.state == "heard" for seen in state.cluster.nodes.values()):
+        return False  # cheap check first: this runs for each of many silent nodes
+    silent, expected = _silent(state)
+    return expected >= _TOGETHER and silent == expected
+
+
+def _conclude(state: State, out: Transition, node: str, probe: Probe, now: datetime) -> None:
+    """All attempts to connect failed: report the node, unless the daemon is cut off or nobody needs the node."""
+    fleet, seen = state.cluster.fleet, state.cluster.node(node)
+    view = fleet.nodes.get(node) if fleet is not None else None
+    if view is None:
+        return
+    out_of_work = view.drained and state.cluster.job_on(node) is None
+    if seen.state == "unreachable" or view.state == "down" or out_of_work:
+        seen.state = "unreachable"
+        return
+    seen.state = "unreachable"
+    silent, _ = _silent(state)
+    if probe.cut_off or _cut_off(state):
+        if not state.watch.all_silent_logged:
+            state.watch.all_silent_logged = True
+            reading = "our own network may be cut: not known"
+            out.say("all-nodes-silent", warning=True, nodes=silent, reading=reading)
+        seen.state = "silent"
+        return
+    job = state.cluster.job_on(node)
+    item = Evidence(
+        id=stable_id("unreachable", node, seen.contact_s, now.isoformat()),
+        at=now,
+        seen_at=now,
+        source=Source.PROBE,
+        kind=Kind.NODE_UNREACHABLE,
+        where=Where(node=node),
+        text=f"{node}: no heartbeat, and slurmd at {view.address}:{view.port}: {', '.join(probe.refusals)}",
+        data={"attempts": len(probe.refusals), "silent_nodes": silent, "job_on_it": job.id if job else None},
+    )
+    out.say("node-unreachable", warning=True, node=node, answers=",".join(probe.refusals))
+    grouping.receive(state, out, EvidenceReceived(now, (item,)))

@@ -1,0 +1,110 @@
+"""Compares snapshots of Slurm, to find jobs that ended and nodes that went down without an event; saves attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from sentinel.detect.cluster_view import AttemptSeen
+from sentinel.detect.job_end import job_ended
+from sentinel.engine import grouping
+from sentinel.engine.events import EvidenceReceived
+from sentinel.engine.state import State
+from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
+from sentinel.model import changes
+from sentinel.model.records import OURS, Evidence, Fleet, JobView, Kind, Source, Where, stable_id
+
+RECONCILE = "reconcile"  # timer and effect
+_NEWS_S = 1.0  # least time between snapshots that nodes' reports of unknown jobs request
+_ANSWER_LOST = timedelta(seconds=60)  # a snapshot without an answer for so long is given up: its answer was lost
+_ENDED = frozenset(
+    {"failed", "node_fail", "out_of_memory", "boot_fail", "completed", "cancelled", "timeout", "preempted", "deadline"}
+)
+
+
+def timer_due(state: State, out: Transition, now: datetime) -> None:
+    if state.watch.running:
+        out.do(StartTimer(RECONCILE, now + timedelta(seconds=state.settings.slurm.reconcile_s)))
+    request(state, out, now)
+
+
+def request_soon(state: State, out: Transition, now: datetime, now_s: float) -> None:
+    """An agent reported a job that is not known: reconcile, at most once a second."""
+    if now_s - state.watch.requested_s >= _NEWS_S:
+        state.watch.requested_s = now_s
+        request(state, out, now)
+
+
+def request(state: State, out: Transition, now: datetime) -> None:
+    """Reconcile with a new snapshot; if one is on its way already, once more after it."""
+    watch = state.watch
+    if watch.reconciling_at is not None and now - watch.reconciling_at < _ANSWER_LOST:
+        watch.reconcile_again = True
+        return
+    watch.reconciling_at, watch.reconcile_again = now, False
+    out.do(ObserveFleet(RECONCILE, 0.0, once=True))
+
+
+def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
+    """The snapshot was taken, or Slurm did not answer: then nothing is known."""
+    watch, fleet = state.watch, state.cluster.fleet
+    watch.reconciling_at = None
+    if watch.reconcile_again:
+        request(state, out, now)
+    if fleet is None or state.blind_since is not None:
+        return
+    items = [
+        job_ended(job, now, nodes=state.cluster.nodes_of(job.id, job.restarts))
+        for job in fleet.jobs.values()
+        if job.state in _ENDED and _is_news(state, job, now)
+    ]
+    items.extend(_went_down(state, fleet, now))
+    if items:
+        grouping.receive(state, out, EvidenceReceived(now, tuple(items)))
+    save_attempts(state, out, state.cluster.attempts.values())
+    state.cluster.forget(now, state.settings.judgement.group_s)
+    watch.saved = {key: saved for key, saved in watch.saved.items() if key in state.cluster.attempts}
+
+
+def _is_news(state: State, job: JobView, now: datetime) -> bool:
+    """Whether the job's end is to be reported: it ended while watched, or shortly before this daemon started."""
+    seen = state.cluster.attempts.get((job.id, job.restarts))
+    if seen is not None:
+        return not seen.ended
+    return job.ended_at is not None and now - job.ended_at < state.window and job.state != "completed"
+
+
+def _went_down(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:
+    watch = state.watch
+    down = frozenset(name for name, node in fleet.nodes.items() if node.state == "down" or "fail" in node.flags)
+    if watch.down is not None:  # nodes whose record cannot be read keep their state
+        down |= frozenset(name for name in watch.down - down if name not in fleet.nodes and fleet.may_have_node(name))
+    before, watch.down = watch.down, down
+    if before is None:
+        return []
+    return [
+        Evidence(
+            id=stable_id("node_down", name, fleet.nodes[name].reason, now.isoformat()),
+            at=now,
+            seen_at=now,
+            source=Source.SLURM,
+            kind=Kind.NODE_DOWN,
+            where=Where(node=name),
+            text=f"Slurm says {name} is down: {fleet.nodes[name].reason}",
+            data={"reason": fleet.nodes[name].reason[:200]},
+        )
+        for name in sorted(down - before)
+        if not fleet.nodes[name].reason.startswith(OURS)
+    ]
+
+
+def save_attempts(state: State, out: Transition, attempts: Iterable[AttemptSeen]) -> None:
+    """Save what changed about these attempts: a restarted daemon continues with their nodes and steps."""
+    for seen in attempts:
+        if seen.view.started_at is None:
+            continue
+        change = changes.AttemptSeen(seen.view, seen.first_step, seen.last_step, seen.usual_step_s())
+        key = seen.view.id, seen.view.restarts
+        if state.watch.saved.get(key) != change:
+            state.watch.saved[key] = change
+            out.save(change)

@@ -1,0 +1,118 @@
+"""Lines of a machine's own logs (kernel, Slurm, DCGM): what stands before the message, and whose word it is.
+
+The form of a line shows who wrote it: the facility in a record of /dev/kmsg, ``kernel:`` in syslog and ``journalctl -k``.
+What other programs wrote into the same file is a program's claim, whatever it says. A syslog daemon that lets its users
+choose facility and tag cannot be told from its file; /dev/kmsg, dmesg and ``journalctl -k`` are not open to them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from sentinel.evidence.logs.user_names import without_names
+from sentinel.model.records import Source
+
+_CLOCK = r"\d\d:\d\d:\d\d(?:\.\d{1,9})?"  # dmesg --time-format iso alone writes a comma
+_DAY = rf"(?:[A-Z][a-z]{{2}} )?[A-Z][a-z]{{2}} [ \d]\d (?:\d{{4}} )?{_CLOCK}(?: \d{{4}})?"
+_ZONE = r"(?:Z|[+-]\d\d:?\d\d| [A-Z]{3,5})?"
+_DATE = rf"(?:[A-Z][a-z]{{2}} )?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}{_ZONE}"
+_UPTIME = r"\[\s{0,12}(?P<up>\d{1,9}\.\d{1,9})\](?:\[\s{0,8}[TC]\d{1,8}\])?"
+_HOST = r"(?P<host>[A-Za-z0-9][\w.-]{0,63})"
+
+_KMSG = re.compile(r"^(\d{1,6}),(\d{1,20}),(\d{1,20}),([^;]{0,80});(.*)$", re.S)
+_NUMBER = re.compile(rf"^(?:{_DATE} )?<(\d{{1,3}})> ?")  # with a date: the kernel.txt of our own bundles
+_DECODED = re.compile(r"^(?P<facility>[a-z]{3,8}[0-7]?) {0,6}:(?:emerg|alert|crit|err|warn|notice|info|debug) {0,6}: ")
+_SYSLOG = re.compile(
+    rf"^(?:1 )?(?:{_DAY}|{_DATE}|\d{{9,10}}\.\d{{3,6}}) {_HOST} "
+    r"(?P<tag>[A-Za-z(][\w./()@-]{0,47})(?P<pid>\[\d{1,10}\])?(?::| - - -) ?(?P<text>.*)$",
+    re.S,
+)
+_BRACKETED = re.compile(rf"^(?:{_UPTIME}|\[{_DAY}\])\s+{_HOST} kernel: (?P<text>.*)$", re.S)
+_STAMPED = re.compile(
+    rf"^(?:{_UPTIME}|\[{_DAY}\]|\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{{1,9}}{_ZONE}) ?(?P<text>.*)$", re.S
+)
+_TAGGED = re.compile(rf"^(?:{_HOST} )?kernel: (?P<text>.*)$", re.S)
+_SLURM = re.compile(
+    r"^(?:slurm(?:ctld|d|stepd|dbd)(?:[-\[(][^\]\s]{0,80}?[\])]?)?: )?"
+    rf"(?:\[{_DATE}\] )?(?:\[[\w.+-]{{1,60}}\] )?"
+    r"(?:(?:error|fatal|info|warning|verbose|debug[1-5]?|sched(?:/\w{1,20})?|backfill): ){0,3}(?P<text>.*)$",
+    re.S,
+)
+_DCGM = re.compile(
+    r"^(?:(?:nv-hostengine|nv-?(?:idia-)?fabricmanager|nvidia-imex|dcgmi?|nvvs)(?:\[\d{1,10}\])?: )?"
+    rf"(?:\[?(?:{_DATE}|[A-Z][a-z]{{2}} \d\d \d{{4}} {_CLOCK})\]? )?(?:\[?(?:FATAL|ERROR|WARN(?:ING)?|INFO|DEBUG)\]? )?"
+    r"(?:\[(?:tid )?[\d:]{1,24}\] )?(?:\s{0,80}\"[\w ]{1,40}\" ?: ?\"|\|[\s|]{1,80}|[\s\"]{1,80})?(?P<text>.*)$",
+    re.S,
+)
+_SLURM_TAG = re.compile(r"slurm(?:ctld|d|stepd|dbd)\b")
+_DCGM_TAG = re.compile(r"(?:nv-hostengine|nv-?(?:idia-)?fabricmanager|nvidia-imex|dcgm|nvvs)")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLine:
+    """One message, without what stands before it."""
+
+    text: str
+    node: str | None = None
+    sequence: int | None = None
+    since_boot_s: float | None = None
+    facility: int | None = 0  # 0 is the kernel itself; None: another program's line whose facility is not told
+
+    @property
+    def own(self) -> bool:
+        return self.facility == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A line taken apart: ``head`` stands before ``text``; ``message`` is the text without names that users choose."""
+
+    head: str
+    text: str
+    message: str
+    node: str | None
+    own: bool
+
+
+def kernel_line(raw: str) -> KernelLine:
+    """A message from a kmsg record, a line of syslog, journalctl, dmesg (also -r, -x, -T) or pstore."""
+    if found := _KMSG.match(raw):
+        text = found[5].partition("\n")[0]  # continuation lines hold device keys
+        return KernelLine(text, None, int(found[2]), int(found[3]) / 1e6, int(found[1]) >> 3)
+    facility: int | None = 0
+    if found := _NUMBER.match(raw):
+        facility, raw = int(found[1]) >> 3, raw[found.end() :]
+    elif found := _DECODED.match(raw):
+        facility, raw = 0 if found["facility"] == "kern" else None, raw[found.end() :]
+    if found := _SYSLOG.match(raw):
+        if found["tag"] != "kernel" or found["pid"]:
+            return KernelLine(found["text"], found["host"], facility=None)
+        inner = _STAMPED.match(found["text"])
+        stamp = inner["up"] if inner else None
+        text = inner["text"] if inner else found["text"]
+        return KernelLine(text, found["host"], None, float(stamp) if stamp else None, facility)
+    stamp = None
+    if found := _BRACKETED.match(raw) or _STAMPED.match(raw):
+        stamp = found["up"]
+    elif not (found := _TAGGED.match(raw)):
+        return KernelLine(raw, facility=facility)
+    node = found.groupdict().get("host")
+    line = KernelLine(found["text"], node, None, float(stamp) if stamp else None, facility)
+    if found.re is _TAGGED and (inner := _STAMPED.match(line.text)):
+        line = replace(line, text=inner["text"], since_boot_s=float(inner["up"]) if inner["up"] else None)
+    return line
+
+
+def said(source: Source, raw: str, *, bare: bool = False) -> Said:
+    """A line of the log of its own that ``source`` names. ``bare``: nothing stands before the message (a kmsg record's)."""
+    if source is Source.KERNEL:
+        line = KernelLine(raw) if bare else kernel_line(raw)
+        return Said(raw[: len(raw) - len(line.text)], line.text, without_names(line.text), line.node, line.own)
+    form, tag = (_SLURM, _SLURM_TAG) if source is Source.SLURM else (_DCGM, _DCGM_TAG)
+    syslog = _SYSLOG.match(raw) if not bare else None
+    if syslog is not None and not tag.match(syslog["tag"]):
+        return Said(raw[: len(raw) - len(syslog["text"])], syslog["text"], syslog["text"], syslog["host"], False)
+    found = form.match(syslog["text"] if syslog else raw)
+    text = found["text"] if found else raw
+    return Said(raw[: len(raw) - len(text)], text, text, syslog["host"] if syslog else None, True)

@@ -1,0 +1,96 @@
+"""What stands around a message: colours, carriage returns, rank and host prefixes, times."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+
+ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,16}m")
+_RANK_FIRST = re.compile(r"\s*(?:\[(?:rank|default)\s?(\d{1,6})\]|(\d{1,6}): )")
+_RANK = re.compile(
+    r"\[Rank (\d{1,6})\]|\bRank[ =:](\d{1,6})\b|\brank(\d{1,6})\]|\[\d{1,6}:(\d{1,6})\]|\| ?rank (\d{1,6})\b"
+)
+_NCCL = re.compile(r"(?:^|[\s\]])([A-Za-z][\w.-]{0,63}):\d{1,8}:\d{1,8} (?:\[\d{1,2}\]|NCCL)")
+_SYSLOG = re.compile(
+    r"^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16})"
+    r" ([A-Za-z0-9][\w.-]{0,63}) \S{1,40}?:"
+)
+_SYSLOG_MARK = re.compile(r" (?:kernel|slurmd|slurmstepd|systemd|nv-hostengine|nvidia-fabricmanager)(?:\[\d+\])?: ")
+_ISO = re.compile(
+    r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
+)  # fmt: skip
+_UPTIME = re.compile(r"^(?:<\d+>)?\[\s{0,8}(\d{1,9}\.\d{1,6})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    rank: int | None = None
+    node: str | None = None
+
+
+def clean(block: bytes) -> bytes:
+    """Colours and escapes removed, carriage returns as line ends (a progress bar is many lines)."""
+    if b"\x1b" in block:
+        block = ANSI.sub(b"", block)
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\0" in block:
+        block = block.replace(b"\0", b"")
+    return block
+
+
+def clean_own(block: bytes) -> bytes:
+    """The same for a machine's own log: in it a carriage return, or an escape that hides text, is part of a user's name."""
+    if b"\x1b" in block:
+        block = _COLOUR.sub(b"", block)
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n").replace(b"\r", b"?")
+    if b"\0" in block:
+        block = block.replace(b"\0", b"")
+    return block
+
+
+def prefix_of(line: str) -> Prefix:
+    """Rank and host that the line's own prefix names; None where it names none."""
+    head = line[:240]  # plain words are looked for first: every step line of a log comes here
+    found = _RANK_FIRST.match(head) or (_RANK.search(head) if "ank" in head or "[" in head else None)
+    rank = int(next(group for group in found.groups() if group is not None)) if found else None
+    node = None
+    host = (_NCCL.search(head) if "NCCL" in head or " [" in head else None) or (
+        _SYSLOG.match(head) if _SYSLOG_MARK.search(head) else None
+    )
+    if host is not None:
+        node = host[1]
+    return Prefix(rank, node)
+
+
+def time_of(line: str, *, zone: timezone = UTC, zoned: bool = False) -> datetime | None:
+    """The line's own time where it holds a full date; without a zone it is read as ``zone``, or not at all if ``zoned``."""
+    found = _ISO.search(line[:120])
+    if not found or (zoned and not found[8]):
+        return None
+    year, month, day, hour, minute, second = (int(found[i]) for i in range(1, 7))
+    fraction = int((found[7] or "0")[:6].ljust(6, "0"))
+    offset: timezone = zone
+    if found[8] and found[8] != "Z":
+        sign = -1 if found[8][0] == "-" else 1
+        offset = timezone(sign * timedelta(hours=int(found[8][1:3]), minutes=int(found[8][-2:])))
+    try:
+        return datetime(year, month, day, hour, minute, second, fraction, offset).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def uptime_of(line: str) -> float | None:
+    """Seconds since boot of a kernel line, where it prints them."""
+    found = _UPTIME.match(line)
+    return float(found[1]) if found else None
+
+
+def visible(text: str) -> str:
+    """Control characters made visible, so that log text cannot drive a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

@@ -1,0 +1,378 @@
+"""Log lines -> evidence, streaming, in constant memory.
+
+The same reader serves a 10 GB file and a job's log that grows by a few bytes at a time. One screen over a block of whole
+lines finds the lines that rules know; only those are looked at one by one. What a hostile log can make it keep is bounded:
+per rule and unit ``LIMIT`` evidences, then a count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+
+from sentinel.config.rules import Form, Role, Rule, Rules
+from sentinel.evidence.logs.launcher import BLOCK, first_failure
+from sentinel.evidence.logs.line_templates import HitLine
+from sentinel.evidence.logs.prefilter import PlainScreen
+from sentinel.evidence.logs.prefixes import clean, clean_own, prefix_of, time_of, uptime_of, visible
+from sentinel.evidence.logs.signatures import FORMS, OWN_LINE, Hit, Matcher, Signatures, own_hits
+from sentinel.evidence.logs.step_numbers import numbers_of
+from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
+from sentinel.evidence.xid import xid_data
+from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
+
+__all__ = ["LogReader", "Signatures", "number"]
+
+LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
+WINDOW = 2048  # bytes around a hit that are looked at
+LIMIT = 6  # evidences kept per rule and unit; further ones are counted
+XID_LIMIT = (
+    128  # lines with one Xid of one device that are looked at; nodes of a merged log may share the device's address
+)
+UNIT_LIMIT = 2048  # rules times units kept
+FORGET_S = 600.0  # while following a live log, the limits above hold for so long
+ENOUGH = 4096  # hits of one rule after which its lines are only counted; Xids, which differ by number, are all read
+FIRST_FAILURE = "first-failure"  # a launcher's headline; the worker it means stands in the lines behind it
+REPORT_S = 10.0  # one report of timers in this time is enough to see who is slow for minutes
+STEPS_PER_BLOCK = 96  # a block with more step lines yields the first and last of them, evenly thinned
+
+# A line of source that a traceback quotes names an error that may never have happened.
+_QUOTED = re.compile(
+    rb"[^\n]{0,60}?(?: {4,}|\t)(?:raise|if|elif|return|except|assert|with|for|while|yield|warnings\.warn)[ (]"
+    rb"[^\n]{0,200}(?:[(:,\[{]|\))\s*$",
+    re.MULTILINE,
+)
+# Words before the number of a step that say where a job takes up, not what it has gained.
+_READ_BACK = re.compile(
+    rb"(?i)\b(?:resum(?:e|ed|ing)|(?:re)?load(?:ed|ing)?|restor(?:ed|ing)|continu(?:e|ing))\b[^|\n]{0,120}"
+    rb"\b(?:from|at|checkpoint|ckpt|state)\b"
+)
+_OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
+
+
+class Limits:
+    """How many evidences of one rule and unit are kept, and how many units.
+
+    By trust: what users wrote into a machine's own log must not use up the limits of what the machine says.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Trust, dict[tuple[str | None, object], int]] = defaultdict(dict)
+
+    def takes(self, trust: Trust, rule: str | None, where: Where, data: Mapping[str, Scalar]) -> bool:
+        """Whether one more is kept; counts it."""
+        unit = (rule, (where.node, where.rank, where.gpu, data.get("pci"), data.get("xid"), data.get("peer")))
+        kept = self._kept[trust]
+        seen = kept.get(unit, 0)
+        if seen >= LIMIT or (not seen and len(kept) >= UNIT_LIMIT):
+            return False
+        kept[unit] = seen + 1
+        return True
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+class LogReader:
+    """Feed it bytes as they come; it answers evidence. ``finish`` reads a last line without its newline."""
+
+    def __init__(
+        self,
+        rules: Rules | Signatures,
+        matcher: Matcher = PlainScreen,
+        source: Source = Source.JOB_LOG,
+        where: Where | None = None,
+        *,
+        trust: Trust = Trust.SYSTEM,
+        first_line: int = 1,
+        own_times: bool = False,
+        bare: bool = False,
+        last_steps: int | None = None,
+    ) -> None:
+        """``own_times``: trust a line's own time even without a zone (an old file); a live log is timed as it is read.
+        ``bare``: nothing stands before the messages of a machine's own log.
+        ``last_steps``: only so many step lines, the last ones, are wanted, and only when the log is read to its end."""
+        self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
+        self._source = source
+        self._own = source in FORMS  # a log of the machine's own
+        self._trust = trust
+        self._own_times = own_times
+        self._bare = bare
+        self._last_steps: deque[tuple[int, bytes, HitLine]] | None = deque(maxlen=last_steps) if last_steps else None
+        self._goes_on = False  # the next block begins within a line that was too long
+        self._where = where or Where()
+        self._pending = b""
+        self._line = first_line
+        self._kept = Limits()
+        self._kept_since: datetime | None = None
+        self._xids: dict[Trust, dict[tuple[str, str | None, str | None], int]] = defaultdict(dict)
+        self._timers = Blocks()
+        self._timed_at: dict[str, datetime] = {}  # by form of report
+        self.counts: dict[str, int] = {}  # hits per rule, also of those not kept
+        self.bytes_read = 0
+        self.lines_read = 0
+
+    def feed(self, data: bytes, now: datetime) -> list[Evidence]:
+        self.bytes_read += len(data)
+        cut = data.rfind(b"\n")
+        if not self._own:  # a progress bar is many lines; in a machine's own log a carriage return is part of a name
+            cut = max(cut, data.rfind(b"\r") if not data.endswith(b"\r") else data.rfind(b"\r", 0, -1))
+        if cut < 0:
+            self._pending += data
+            if len(self._pending) < LINE_LIMIT:
+                return []
+            block, self._pending = self._pending, b""
+            return self._read(block, now, whole=False)
+        block = b"".join((self._pending, memoryview(data)[: cut + 1]))
+        self._pending = data[cut + 1 :]
+        return self._read(block, now, whole=True)
+
+    def finish(self, now: datetime) -> list[Evidence]:
+        block, self._pending = self._pending, b""
+        found = self._read(block, now, whole=True) if block else []
+        return found + self._held_steps(now) + self._timed(list(self._timers.finish()), now)
+
+    def _read(self, block: bytes, now: datetime, *, whole: bool) -> list[Evidence]:
+        block = clean_own(block) if self._own else clean(block)
+        self._forget(now)
+        lines, steps = self._signatures.screen.hit_lines(block, self._wanted_steps)
+        timers = self._signatures.timers  # their lines are read as one report
+        said = [line for line in lines if any(index not in timers for index, _ in line.hits)]
+        found = self._confirm(block, said, steps, now) if said or steps else []
+        live = not self._own and not self._own_times  # an old file's timers say nothing of who is slow now
+        heads = [line.start + at for line in lines for index, at in line.hits if index in timers] if live else []
+        if heads or self._timers.open:
+            found.extend(self._timed(self._timers.read(block, heads, now), now))
+        self._goes_on = not whole
+        count = block.count(b"\n") + (whole and not block.endswith(b"\n"))
+        self._line += count
+        self.lines_read += count
+        return found
+
+    def _timed(self, reports: list[Timed], now: datetime) -> list[Evidence]:
+        """Evidence of the newest report of timers of each form, unless one of it was passed on a moment ago."""
+        newest = {report.form: (at, report) for at, report in reports}
+        return [self._report(*newest[form], now) for form in newest if self._due(form, newest[form][0])]
+
+    def _due(self, form: str, at: datetime) -> bool:
+        last = self._timed_at.get(form)
+        if last is not None and 0 <= (at - last).total_seconds() < REPORT_S:
+            return False
+        self._timed_at[form] = at
+        return True
+
+    def _report(self, at: datetime, report: Report, now: datetime) -> Evidence:
+        where = self._where
+        return Evidence(
+            id=stable_id(self._source, where.path, where.job, where.attempt, self._line, TIMERS, report.form),
+            at=at,
+            seen_at=now,
+            source=self._source,
+            kind=TIMERS,
+            where=where,
+            text="timers across ranks",
+            line=self._line,
+            data=data_of(report),
+            trust=self._trust,
+        )
+
+    def _forget(self, now: datetime) -> None:
+        """What was kept long ago does not silence what a job that runs for weeks says now."""
+        if self._kept_since is None or (now - self._kept_since).total_seconds() > FORGET_S:
+            self._kept.clear()
+            self._xids.clear()
+            self.counts.clear()
+            self._kept_since = now
+
+    def _confirm(self, block: bytes, lines: list[HitLine], steps: list[HitLine], now: datetime) -> list[Evidence]:
+        if self._last_steps is not None:
+            self._last_steps.extend((self._line + line.number, block[line.start : line.end], line) for line in steps)
+            steps = []
+        found: list[Evidence] = []
+        for line in sorted((*lines, *steps)):
+            batch = [(index, line.start + max(at - 1, 0)) for index, at in line.hits]
+            found.extend(self._line_evidence(block, line.start, line.end, batch, self._line + line.number, now))
+        return found
+
+    def _wanted_steps(self, numbers: Iterator[int]) -> Iterable[int]:
+        """Of the step lines of a block: the last ones where only these are asked for, else some, evenly, with the last."""
+        if self._last_steps is not None:
+            return islice(numbers, self._last_steps.maxlen)
+        every = list(numbers)
+        return every[:: -(-len(every) // STEPS_PER_BLOCK)] if every else ()
+
+    def _held_steps(self, now: datetime) -> list[Evidence]:
+        """Evidence of the last step lines, where only these are asked for."""
+        found: list[Evidence] = []
+        for number, text, line in self._last_steps or ():
+            batch = [(index, max(at - 1, 0)) for index, at in line.hits]
+            found.extend(self._line_evidence(text, 0, len(text), batch, number, now))
+        return found
+
+    def _line_evidence(
+        self, block: bytes, start: int, end: int, batch: list[tuple[int, int]], line: int, now: datetime
+    ) -> list[Evidence]:
+        hits = (self._said if self._own else self._printed)(block, start, end, batch)
+        known = any(hit.compiled.rule.role not in {Role.FALLBACK, Role.PROGRESS} for hit in hits)
+        found = []
+        for hit in hits:
+            if known and hit.compiled.rule.role is Role.FALLBACK:
+                continue
+            evidence = self._evidence(hit, block[start:end][:OWN_LINE] if self._own else hit.searched, line, now)
+            if evidence is not None and evidence.kind == FIRST_FAILURE:
+                evidence = _named(evidence, block[end : end + BLOCK])
+            if evidence is not None:
+                found.append(evidence)
+        return found
+
+    def _printed(self, block: bytes, start: int, end: int, batch: list[tuple[int, int]]) -> list[Hit]:
+        """Rules that know a line which a program printed."""
+        hits: list[Hit] = []
+        told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
+        quoted = _QUOTED.match(block, start, min(end, start + 400)) is not None
+        for index, at in batch:
+            compiled = self._signatures.compiled[index]
+            if quoted and compiled.rule.role in _OUTRIGHT and compiled.rule.form is Form.PROGRAM:
+                continue
+            if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
+                continue
+            if not self._counted(compiled.rule):
+                continue
+            low, high = max(start, at - WINDOW), min(end, at + WINDOW)
+            window = block[low:high]
+            if match := compiled.pattern.search(window):
+                text = window.decode("utf-8", "replace")
+                hits.append(Hit(compiled, match, window, text, prefix_of(text).node, self._trust))
+        return hits
+
+    def _said(self, block: bytes, start: int, end: int, batch: list[tuple[int, int]]) -> list[Hit]:
+        """Rules that know a line of a machine's own log."""
+        if not batch or (start == 0 and self._goes_on):
+            return []  # the beginning of a line says whose it is
+        candidates = [self._signatures.compiled[index] for index, _ in batch]
+        hits = own_hits(self._source, block[start:end], candidates, self._trust, bare=self._bare)
+        return [hit for hit in hits if self._counted(hit.compiled.rule)]
+
+    def _counted(self, rule: Rule) -> bool:
+        """Counts one more line of this rule; False from where on its lines are only counted."""
+        count = self.counts[rule.id] = self.counts.get(rule.id, 0) + 1
+        return count <= ENOUGH or rule.role is Role.PROGRESS or rule.kind == Kind.XID
+
+    def _evidence(self, hit: Hit, line_text: bytes, line: int, now: datetime) -> Evidence | None:
+        compiled, rule = hit.compiled, hit.compiled.rule
+        groups = {name: value for name, value in hit.match.groupdict().items() if value is not None}
+        if compiled.capture is not None and (more := compiled.capture.search(hit.searched)):
+            groups.update({name: value for name, value in more.groupdict().items() if value is not None})
+        fields = {name: value.decode("utf-8", "replace")[:256] for name, value in groups.items()}
+        kind = rule.kind
+        if kind == TIMERS:
+            return None  # its lines are read as one report
+        if kind == Kind.STEP and _only_read_back(hit.searched, hit.match.start(), fields):
+            return None
+        if kind == Kind.XID and not self._worth(hit, fields):
+            return None
+        searched, text = hit.searched.decode("utf-8", "replace"), line_text.decode("utf-8", "replace")
+        where, data = self._place(hit, fields, searched, kind)
+        if kind == Kind.XID:
+            data = {**data, **xid_data(fields, searched)}
+        if rule.role is not Role.PROGRESS and not self._kept.takes(hit.trust, rule.id, where, data):
+            return None
+        if (uptime := uptime_of(hit.head)) is not None:
+            data["uptime_s"] = uptime
+        at = time_of(hit.head, zoned=not self._own_times)
+        return Evidence(
+            id=stable_id(
+                self._source, self._where.path, self._where.job, self._where.attempt, line, rule.id, text[:200]
+            ),
+            at=at if at is not None and at <= now else now,
+            seen_at=now,
+            source=self._source,
+            kind=kind,
+            where=where,
+            text=visible(text.strip()[:512]),
+            rule=rule.id,
+            line=line,
+            data=data,
+            trust=hit.trust,
+        )
+
+    def _worth(self, hit: Hit, fields: dict[str, str]) -> bool:
+        """Whether an Xid line is worth reading: one number of one device a hundred times over says nothing new."""
+        device = (hit.compiled.rule.id, fields.get("pci"), fields.get("xid"))
+        xids = self._xids[hit.trust]
+        seen = xids.get(device, 0)
+        if seen >= XID_LIMIT or (not seen and len(xids) >= UNIT_LIMIT):
+            return False
+        xids[device] = seen + 1
+        return True
+
+    def _place(self, hit: Hit, fields: dict[str, str], text: str, kind: str) -> tuple[Where, dict[str, Scalar]]:
+        """Who and where: what the rule captured, then the line's prefix, then what the reader was told."""
+        told = None if self._own else prefix_of(text).rank  # of a machine's own log only a rule knows a rank
+        data: dict[str, Scalar] = {}
+        for name, value in fields.items():
+            if name in {"node", "rank", "gpu", "nic"}:
+                continue
+            data[name] = number(value) if name in _NUMBERS else value
+        took = "step_time_s" if kind == Kind.STEP else "time_s"  # what a save took is no step's time
+        if "time_ms" in data and isinstance(data["time_ms"], (int, float)):
+            data[took] = float(data.pop("time_ms") or 0) / 1000
+        elif "time_s" in data:
+            data[took] = data.pop("time_s")
+        if kind == Kind.STEP:
+            data.update(numbers_of(text))
+        rank = _whole(fields.get("rank"))
+        where = replace(
+            self._where,
+            node=fields.get("node") or hit.node or self._where.node,
+            gpu=_whole(fields.get("gpu")) if "gpu" in fields else self._where.gpu,
+            rank=rank if rank is not None else (told if told is not None else self._where.rank),
+            nic=fields.get("nic") or self._where.nic,
+        )
+        return where, data
+
+
+def _only_read_back(line: bytes, at: int, fields: Mapping[str, str]) -> bool:
+    """Whether the step at ``at`` is that of a checkpoint which is being read: no step was gained by it."""
+    return (
+        not fields.keys() & {"loss", "time_s", "time_ms"} and _READ_BACK.search(line, max(0, at - 200), at) is not None
+    )
+
+
+def _named(evidence: Evidence, behind: bytes) -> Evidence:
+    """Rank, host and status of the worker that the lines behind the headline name."""
+    first = first_failure(behind)
+    where = replace(
+        evidence.where,
+        node=first.host or evidence.where.node,
+        rank=first.rank if first.rank is not None else evidence.where.rank,
+    )
+    return replace(evidence, where=where, data={**evidence.data, **first.data})
+
+
+_NUMBERS = frozenset(
+    {
+        "xid", "sxid", "step", "total", "loss", "time_s", "time_ms", "pid",
+        "action", "signal", "exit_code", "gib_tried", "gib_total", "gib_used",
+    }
+)  # fmt: skip
+
+
+def number(text: str) -> float | int | None:
+    """The number that a captured field holds; None where it is none (\"nan\" and \"inf\" are numbers)."""
+    text = text.replace(",", "").strip().rstrip(".")
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() and len(text) < 7 else None

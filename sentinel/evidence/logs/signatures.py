@@ -1,0 +1,95 @@
+"""Rules compiled for reading, and which of them know a line of a machine's own log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sentinel.config.rules import Form, Rule, Rules
+from sentinel.evidence.logs.line_templates import LineTemplates
+from sentinel.evidence.logs.machine_logs import said
+from sentinel.evidence.logs.prefilter import PlainScreen, Screen
+from sentinel.evidence.logs.timers import TIMERS
+from sentinel.model.records import Kind, Source, Trust
+
+OWN_LINE = (
+    8192  # bytes of a line of a machine's own log that are read; the kernel's end at 1024, Slurm's lists are longer
+)
+
+# A machine's own log is read with the rules of its form; a job's log may quote any of them.
+FORMS = {
+    Source.KERNEL: frozenset({Form.KERNEL, Form.FABRIC, Form.STORAGE}),
+    Source.SLURM: frozenset({Form.SLURM}),
+    Source.DCGM: frozenset({Form.DCGM, Form.KERNEL}),
+}
+Matcher = Callable[[Sequence[str]], Screen]
+
+
+class Compiled:
+    """A rule whose expressions are compiled when a line first asks for them: most of hundreds never are."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    @cached_property
+    def pattern(self) -> re.Pattern[bytes]:
+        return self.rule.compiled()
+
+    @cached_property
+    def capture(self) -> re.Pattern[bytes] | None:
+        return re.compile(self.rule.capture.encode()) if self.rule.capture else None
+
+    @cached_property
+    def anchors(self) -> Mapping[Source, re.Pattern[bytes]]:
+        return {source: re.compile(anchor.encode("ascii")) for source, anchor in self.rule.anchors.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A rule that knows a line. ``head`` is where the line's time and host stand."""
+
+    compiled: Compiled
+    match: re.Match[bytes]
+    searched: bytes
+    head: str
+    node: str | None
+    trust: Trust
+
+
+class Signatures:
+    """Rules compiled for reading: make one, share it between readers."""
+
+    def __init__(self, rules: Rules, matcher: Matcher = PlainScreen) -> None:
+        self.rules = rules
+        self.compiled = [Compiled(rule) for rule in rules.rules]
+        self.timers = frozenset(i for i, c in enumerate(self.compiled) if c.rule.kind == TIMERS)
+        steps = frozenset(i for i, c in enumerate(self.compiled) if c.rule.kind == Kind.STEP)
+        self.screen = LineTemplates([rule.pattern for rule in rules.rules], matcher, steps)
+
+
+def own_hits(
+    source: Source, line: bytes, candidates: Iterable[Compiled], trust: Trust, *, bare: bool = False
+) -> Iterator[Hit]:
+    """Which of the candidates know a line of a machine's own log, and whether it is that log's word.
+
+    It is where the log's own writer said it, the message begins as the rule's anchor says, and the rule knows it without the
+    names that users chose. What another program wrote into the log, and rules without an anchor, are a user's claims;
+    a rule that can convict and has no anchor for this log is not read here.
+    """
+    told = said(source, line[:OWN_LINE].decode("utf-8", "surrogateescape"), bare=bare)
+    text = told.text.encode("utf-8", "surrogateescape")
+    message = told.message.encode("utf-8", "surrogateescape")
+    for compiled in candidates:
+        searched, given = text, Trust.USER
+        if told.own:
+            anchor = compiled.anchors.get(source)
+            if anchor is None and (compiled.rule.form not in FORMS[source] or compiled.rule.convicts):
+                continue
+            if anchor is not None:
+                if not anchor.match(message):
+                    continue
+                searched, given = message, trust
+        if match := compiled.pattern.search(searched):
+            yield Hit(compiled, match, searched, told.head, told.node, given)

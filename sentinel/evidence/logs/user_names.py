@@ -1,0 +1,65 @@
+"""Names that users choose, cut out of the kernel's messages, so that no program is a fault by being called like one.
+
+The kernel prints names of programs (at most 15 bytes of any kind), of control groups, of network interfaces in namespaces
+of their own, and the prefixes of netfilter's log rules. Where a message begins with such a name no anchor of a rule fits it;
+what is cut here stands inside messages whose beginning is the kernel's. The forms are those of Linux 4.18 to 6.12 and of
+NVIDIA's driver.
+"""
+
+from __future__ import annotations
+
+import re
+
+CUT = "_"  # what stands in place of a name
+
+# /dev/kmsg writes each byte outside printable ASCII, and the backslash, as \xNN.
+_COMM = r"(?:\\x[0-9a-f]{2}|[^\n]){0,15}"
+# A packet that a netfilter rule logs: PREFIX IN=... OUT=... and its addresses. The prefix is at most 127 characters, of
+# whoever owns the network namespace. No program's name is long enough to hold all of what must follow it.
+_PACKET = re.compile(
+    r"IN=\S{0,60} OUT=\S{0,60} (?:[^\n]{0,400}?SRC=[0-9A-Fa-f.:]{2,40} DST=|[^\n]{0,400}?(?:ARP HTYPE=|MACPROTO=)|TRUNCATED)"
+)
+# What an interface prints of itself and of another one: both names are those of whoever owns the network namespace.
+_INTERFACE = re.compile(
+    r"^\S{1,60}: (renamed from |port \d{1,5}\(|\(slave |Setting |Adding |Enslaving |Removing |Releasing |Port device |"
+    r"link status |making interface ).*",
+    re.S,
+)
+_CUTS = tuple(
+    (re.compile(pattern, re.S), replacement)
+    for pattern, replacement in (
+        # NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=python3, Ch 00000008: the longest that can be the name goes.
+        (rf"^(NVRM: Xid \(.{{0,40}}?, name=){_COMM}(?=,|$)", rf"\1{CUT}"),
+        (rf"^(NVRM: API mismatch: the client '){_COMM}(' \()", rf"\1{CUT}\2"),
+        (rf"^(INFO: task ){_COMM}(:\d{{1,10}} blocked )", rf"\1{CUT}\2"),
+        (rf"( stuck for \d{{1,6}}s! \[){_COMM}(:\d{{1,10}}\])", rf"\1{CUT}\2"),
+        (rf"( Comm: ?){_COMM}( (?:Not tainted|Tainted|Kdump|Pid:))", rf"\1{CUT}\2"),
+        (rf"^{_COMM}(: [^\n]{{0,200}}, mode:0x)", rf"{CUT}\1"),  # page allocation failure, vmalloc error
+        (rf"^{_COMM}( invoked oom-killer: )", rf"{CUT}\1"),
+        (rf"^{_COMM}(\[\d{{1,10}}\]| ?\(\d{{1,10}}\)|/\d{{1,10}})(?=[: ])", rf"{CUT}\1"),  # python3[7]: segfault at
+        (rf"^(traps: ){_COMM}(\[\d{{1,10}}\] )", rf"\1{CUT}\2"),
+        (rf"(Kill(?:ed)? process \d{{1,10}} \(){_COMM}(\))", rf"\1{CUT}\2"),
+        (rf"^(oom_reaper: reaped process \d{{1,10}} \(){_COMM}(\), )", rf"\1{CUT}\2"),
+        (r"^(oom-kill:constraint=\w{1,40}),.*", rf"\1,{CUT}"),
+        (r"^(Memory cgroup (?:stats for |out of memory: OOM victim ))(?!Kill).*", rf"\1{CUT}"),
+        (r"^(cgroup: fork rejected by pids controller in ).*", rf"\1{CUT}"),
+        (rf"^(BUG: Bad .{{0,40}}in process ){_COMM}( +(?:pfn|pte):)", rf"\1{CUT}\2"),
+        (rf"((?:process|thread) ){_COMM}( pid:? ?\d)", rf"\1{CUT}\2"),
+        (rf"(: comm ){_COMM}(: )", rf"\1{CUT}\2"),
+        (rf"^(Memory failure: 0x[0-9a-f]{{1,16}}: (?:Sending SIGBUS to|Killing) ){_COMM}(:\d{{1,10}} )", rf"\1{CUT}\2"),
+    )
+)
+
+
+def without_names(message: str) -> str:
+    """A message of the kernel's with every name that a user chose replaced by ``_``.
+
+    ``message`` is without its time stamp and facility. A logged packet keeps nothing of what stands before its addresses.
+    """
+    if " OUT=" in message and (packet := _PACKET.search(message)):
+        return message[packet.start() :]
+    if interface := _INTERFACE.match(message):
+        return f"{CUT}: {interface[1]}{CUT}"
+    for pattern, replacement in _CUTS:
+        message = pattern.sub(replacement, message)
+    return message

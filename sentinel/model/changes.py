@@ -1,0 +1,112 @@
+"""What one decision changes in the store: plain records, written in one transaction before any effect of the decision.
+
+The engine returns them, ``Store.commit`` writes them. Rows of the ledger and of the notices that have no outcome yet are
+ the transactional outbox: what was wanted, and is not known to be done, is found there after a start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sentinel.model.records import Evidence, Incident, JobView, Notice, Outcome, Plan, Step, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceAdded:
+    """New observations; one that is there already (by id) stays as it is."""
+
+    items: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CountersRead:
+    """Values of ageing counters: rows with node, unit, name, at, value; of each day the last is kept."""
+
+    rows: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentChanged:
+    incident: Incident
+    user: str | None = None  # owner of the job; None leaves what is there
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictReached:
+    incident: str
+    verdict: Verdict
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """A new plan, or a longer one. One without steps to carry out counts as finished."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFinished:
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepIntended:
+    """The ledger's row before the effect; a step that has one keeps it."""
+
+    plan: Plan
+    step: Step
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """What became of an intended step: done, failed, or not known."""
+
+    incident: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeChanged:
+    """A message for one receiver, composed (not delivered) or delivered."""
+
+    notice: Notice
+    receiver: str
+    delivered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSeen:
+    """What one attempt of a job had and reached."""
+
+    job: JobView
+    first_step: int | None = None
+    last_step: int | None = None
+    step_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChanged:
+    """A value that must survive a restart: JSON, by name."""
+
+    name: str
+    value: Any = field(hash=False)
+
+
+Change = (
+    EvidenceAdded
+    | CountersRead
+    | IncidentChanged
+    | VerdictReached
+    | PlanMade
+    | PlanFinished
+    | StepIntended
+    | StepEnded
+    | NoticeChanged
+    | AttemptSeen
+    | SettingChanged
+)

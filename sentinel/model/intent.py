@@ -1,0 +1,88 @@
+"""What a researcher asked for, from the job's ``--comment``: user-written, hence hostile.
+
+The comment holds JSON (Slurm keeps at most 1,024 characters of it and carries it through a requeue)::
+
+    --comment='{"sentinel": {"restart": true, "global": ["/shared/run1"], "local": ["/nvme/%N/run1"], "retries": 20}}'
+
+``"bad_numbers"`` ("tell", "hold" or "restart") says what is done while the job runs and its losses stay no numbers; without
+it the site's setting holds.
+``"manifests": false``: its saves are not read while it runs. ``%N`` stands for the name of each node. Other keys of the
+object belong to other tools and are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    restart: bool = False
+    global_roots: tuple[str, ...] = ()
+    local_roots: tuple[str, ...] = ()  # absolute, may hold %N
+    retries: int | None = None  # an upper bound below the site's own
+    bad_numbers: str | None = None  # what to do when losses stay no numbers while it runs; None: as the site does
+    manifests: bool = True  # whether its finished saves may be read once while it runs
+    problem: str = ""  # why the comment could not be understood; the user is told
+
+
+NOTHING = Intent()
+BAD_NUMBERS = ("tell", "hold", "restart")
+
+
+def intent_of(comment: str) -> Intent:
+    """Intent of a comment; a comment that is not ours gives ``NOTHING``, a broken one says what is wrong with it."""
+    if "sentinel" not in comment:
+        return NOTHING
+    try:
+        value = json.loads(comment)
+    except (ValueError, RecursionError) as error:  # a thousand brackets are a comment too
+        return Intent(problem=f"the comment is not JSON ({error}): quote it as --comment='{{\"sentinel\": ...}}'")
+    asked = value.get("sentinel") if isinstance(value, dict) else None
+    if asked is None:
+        return NOTHING
+    if isinstance(asked, bool):
+        return Intent(restart=asked)
+    if not isinstance(asked, dict):
+        return Intent(problem='"sentinel" in the comment must be true, false or an object')
+    unknown = sorted(set(asked) - {"restart", "global", "local", "retries", "bad_numbers", "manifests"})
+    if unknown:
+        return Intent(problem=f'unknown key {unknown[0]!r} in the comment\'s "sentinel" object')
+    return _checked(asked)
+
+
+def _checked(asked: dict[str, object]) -> Intent:
+    restart = asked.get("restart", True)
+    retries = asked.get("retries")
+    if not isinstance(restart, bool):
+        return Intent(problem='"restart" in the comment must be true or false')
+    if retries is not None and (not isinstance(retries, int) or isinstance(retries, bool) or retries < 0):
+        return Intent(problem='"retries" in the comment must be a whole number')
+    numbers = asked.get("bad_numbers")
+    if numbers is not None and numbers not in BAD_NUMBERS:
+        return Intent(
+            problem=f'"bad_numbers" in the comment must be {", ".join(BAD_NUMBERS[:-1])} or {BAD_NUMBERS[-1]}'
+        )
+    manifests = asked.get("manifests", True)
+    if not isinstance(manifests, bool):
+        return Intent(problem='"manifests" in the comment must be true or false')
+    roots: dict[str, tuple[str, ...]] = {}
+    for key in ("global", "local"):
+        value = asked.get(key, [])
+        folders = [value] if isinstance(value, str) else value
+        if not isinstance(folders, list) or not all(_absolute(folder) for folder in folders):
+            return Intent(problem=f'"{key}" in the comment must be absolute folders')
+        roots[key] = tuple(str(folder) for folder in folders)
+    return Intent(
+        restart=restart,
+        global_roots=roots["global"],
+        local_roots=roots["local"],
+        retries=retries,
+        bad_numbers=None if numbers is None else str(numbers),
+        manifests=manifests,
+    )
+
+
+def _absolute(folder: object) -> bool:
+    return isinstance(folder, str) and folder.startswith("/") and ".." not in folder.split("/") and folder.isprintable()

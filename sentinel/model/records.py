@@ -1,0 +1,398 @@
+"""The records that pass between the stages; their ids are in ``vocabulary`` and can be imported from here.
+
+Frozen, hashable where their parts are, without I/O, clock or randomness. Times are aware UTC datetimes; a naive one is
+refused when the record is made. ``None`` means *not known* everywhere in this file; it never means zero, empty or healthy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from sentinel.model.vocabulary import USER_SOURCES as USER_SOURCES
+from sentinel.model.vocabulary import Cause as Cause
+from sentinel.model.vocabulary import Kind as Kind
+from sentinel.model.vocabulary import Recommendation as Recommendation
+from sentinel.model.vocabulary import Scope as Scope
+from sentinel.model.vocabulary import Source as Source
+from sentinel.model.vocabulary import Trust as Trust
+from sentinel.model.vocabulary import UnknownKind as UnknownKind
+
+Scalar = str | int | float | bool | None
+# How the reason of a drain and the admin comment of a job of ours begin (promise 5: only what is ours is undone by us).
+OURS = "sentinel:"
+# How Slurm itself explains the drain of a node whose prolog failed.
+PROLOG_ERROR = "Prolog error"
+MAX_TEXT = 2048  # characters of raw text that one evidence carries; the source keeps the rest
+
+_EMPTY: Mapping[str, Scalar] = MappingProxyType({})
+
+
+def require_aware(*times: datetime | None) -> None:
+    for time in times:
+        if time is not None and time.utcoffset() is None:
+            raise ValueError(f"naive datetime {time!r}: records hold aware UTC times")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The unit that a record speaks of; every part may be unknown."""
+
+    node: str | None = None
+    gpu: int | None = None  # index on the node as Slurm's gres counts it
+    gpu_uuid: str | None = None
+    nic: str | None = None
+    rank: int | None = None
+    job: int | None = None
+    attempt: int | None = None  # Slurm's restart count of the job when it happened
+    path: str | None = None
+
+
+NOWHERE = Where()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One thing that was seen. ``id`` is stable: the same observation, delivered twice, is one evidence."""
+
+    id: str
+    at: datetime  # when it happened
+    seen_at: datetime  # when it was read
+    source: Source
+    kind: str
+    where: Where = NOWHERE
+    text: str = ""  # raw, at most MAX_TEXT characters; hostile
+    rule: str | None = None  # id of the rule that recognised it
+    line: int | None = None  # line in the file it came from, from 1
+    data: Mapping[str, Scalar] = field(default_factory=lambda: _EMPTY, hash=False)
+    trust: Trust = Trust.SYSTEM
+
+    def __post_init__(self) -> None:
+        require_aware(self.at, self.seen_at)
+        if self.source in USER_SOURCES and self.trust is Trust.SYSTEM:
+            object.__setattr__(self, "trust", Trust.USER)  # a source users can fake is never more than USER
+        if len(self.text) > MAX_TEXT:
+            object.__setattr__(self, "text", self.text[: MAX_TEXT - 1] + "…")
+
+
+def stable_id(*parts: object) -> str:
+    """Id from what identifies an observation (source, cursor, text): equal input, equal id."""
+    digest = hashlib.blake2b(digest_size=10)
+    for part in parts:
+        digest.update(str(part).encode("utf-8", "surrogatepass"))
+        digest.update(b"\x1f")
+    return digest.hexdigest()
+
+
+class IncidentState(StrEnum):
+    OPEN = "open"  # evidence is coming in, or a plan is being carried out
+    WAITING = "waiting"  # what is wanted is not allowed now (budget, breaker, pause, observe mode): judged anew
+    HELD = "held"  # waits for a person: application fault, failed step
+    WATCHING = "watching"  # acted; waiting for proof that the job gains steps again
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Evidence that belongs to one failure. Consequences are tied to their cause, not counted again."""
+
+    id: str
+    opened_at: datetime
+    updated_at: datetime
+    state: IncidentState = IncidentState.OPEN
+    job: int | None = None
+    attempt: int | None = None
+    nodes: tuple[str, ...] = ()  # nodes that evidence names, in order of time
+    evidence: tuple[Evidence, ...] = ()  # in order of time
+    closed_at: datetime | None = None
+    outcome: str = ""  # how it ended, in words
+
+    def __post_init__(self) -> None:
+        require_aware(self.opened_at, self.updated_at, self.closed_at)
+
+
+class Restart(StrEnum):
+    RESUME = "resume"  # same nodes will do
+    RESUME_EXCLUDING = "resume_excluding"  # without the drained and suspect nodes
+    HOLD = "hold"  # a person must change something first
+    NONE = "none"  # nothing to restart
+
+
+@dataclass(frozen=True, slots=True)
+class Culprits:
+    nodes: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()  # "node:index", or a bare index or PCI address where the node is not known
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """One evidence and how much it spoke for (> 0) or against (< 0) the verdict, in natural-log odds."""
+
+    evidence: Evidence
+    weight: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    cause: Cause
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What broke and where, with grounds. ``drain`` names only nodes that SYSTEM evidence convicts."""
+
+    cause: Cause
+    scope: Scope
+    confidence: float  # 0..1, calibrated
+    culprits: Culprits = Culprits()
+    drain: tuple[str, ...] = ()
+    suspect: tuple[str, ...] = ()  # excluded for this job's retry and tested, never drained
+    drain_recommended: bool = False  # also where no node name is in the text
+    restart: Restart = Restart.NONE
+    onset_step: int | None = None  # numbers went bad at this step: resume before it
+    alternatives: tuple[Alternative, ...] = ()
+    grounds: tuple[Ground, ...] = ()
+    against: tuple[Ground, ...] = ()
+    would_change: tuple[str, ...] = ()
+    advice: str = ""
+    recommendation: Recommendation = Recommendation.NONE  # as drain_recommended, in three steps
+    unknown_kind: UnknownKind | None = None  # where the cause is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node as Slurm tells it."""
+
+    name: str
+    state: str  # base state, lower case: idle, allocated, mixed, down, unknown, ...
+    flags: frozenset[str] = frozenset()  # lower case: drain, not_responding, maintenance, reserved, ...
+    reason: str = ""
+    partitions: tuple[str, ...] = ()
+    address: str = ""
+    port: int | None = None
+    gpus: int | None = None  # promised by gres
+    topology: str = ""
+
+    @property
+    def drained(self) -> bool:
+        return "drain" in self.flags
+
+    @property
+    def usable(self) -> bool:
+        """Slurm would give it work, now or when its job ends."""
+        bad = {"drain", "fail", "not_responding", "maintenance", "power_down", "powered_down", "planned_down"}
+        return self.state in {"idle", "allocated", "mixed", "completing"} and not (self.flags & bad)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as Slurm tells it. Text in it is user-written, hence hostile."""
+
+    id: int
+    state: str  # base state, lower case: pending, running, completing, failed, completed, ...
+    user: str = ""
+    uid: int | None = None
+    name: str = ""
+    partition: str = ""
+    nodes: tuple[str, ...] = ()  # in Slurm's order; empty when it holds none
+    batch_host: str = ""
+    restarts: int = 0
+    reason: str = ""
+    held: bool = False  # waits, and does not start before somebody releases it
+    hold_kept: bool = False  # runs, and its user's hold will keep it from starting again
+    comment: str = ""
+    admin_comment: str = ""
+    stdout: str = ""
+    excluded: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    node_count: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    requeue: bool | None = None
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    eligible_at: datetime | None = None
+    suspended_at: datetime | None = None  # when it was last suspended, or went on after that
+
+    def __post_init__(self) -> None:
+        require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at, self.suspended_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A record of Slurm's that could not be read, and so was left out of a snapshot."""
+
+    what: str  # "job" or "node"
+    name: str  # the job's id or the node's name; empty when not even that could be read
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One snapshot of the cluster. A stage never asks Slurm again while it decides.
+
+    What is in ``unread`` is missing from ``nodes`` and ``jobs`` and is *not known*: who takes absence for an end asks
+    ``may_have_job`` or ``may_have_node`` first.
+    """
+
+    at: datetime
+    nodes: Mapping[str, NodeView]
+    jobs: Mapping[int, JobView]
+    unread: tuple[Unread, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_aware(self.at)
+
+    def may_have_job(self, job: int) -> bool:
+        """Whether slurmctld knows the job, or may know it: False only where its absence is certain."""
+        return job in self.jobs or any(item.what == "job" and item.name in ("", f"{job}") for item in self.unread)
+
+    def may_have_node(self, node: str) -> bool:
+        """The same of a node."""
+        return node in self.nodes or any(item.what == "node" and item.name in ("", node) for item in self.unread)
+
+
+class StepKind(StrEnum):
+    """What a plan may contain. One file in ``sentinel/actions/`` each, one switch in the modes setting each."""
+
+    DRAIN = "drain"  # node
+    DOWN = "down"  # node: a lost node, so that Slurm gives up waiting for it
+    REQUEUE_HOLD = "requeue_hold"  # job
+    CHOOSE_CHECKPOINT = "choose_checkpoint"  # job; data of the outcome: path, step, tier
+    QUARANTINE = "quarantine"  # job: checkpoints newer than the chosen one, or invalid
+    WRITE_RESUME = "write_resume"  # job: what TaskProlog reads
+    EXCLUDE = "exclude"  # job: nodes it must not get again
+    RELEASE = "release"  # job
+    CONFIRM = "confirm"  # job: it runs and gains steps
+    HOLD = "hold"  # job: stays held (or failed) with an explanation
+
+
+NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
+STOPS = frozenset({StepKind.REQUEUE_HOLD, StepKind.HOLD})  # a job that still runs is stopped by these
+# Where one of these fails, the rest of its plan is carried out all the same.
+OPTIONAL_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN, StepKind.QUARANTINE})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    kind: StepKind
+    node: str | None = None
+    job: int | None = None
+    attempt: int | None = None  # the attempt that ended; a step is done once per attempt
+    data: Mapping[str, Scalar] = field(default_factory=lambda: _EMPTY, hash=False)
+    tries: int = 0  # how often it was done before and slurmctld lost it
+
+    def key(self, incident: str) -> str:
+        """Identity in the ledger: the same step for the same incident is done once."""
+        again = (self.tries,) if self.tries else ()
+        return stable_id(incident, self.kind, self.node, self.job, self.attempt, *again)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why something that a plan wants is not done now. Judged anew when what it waits for may have changed."""
+
+    kind: str  # a reason code: "breaker", "drain-budget", "paused", "observe", "no-node", ...
+    since: datetime
+    explanation: str
+    what: tuple[str, ...] = ()  # what waits, e.g. "drain n1"
+    until: datetime | None = None  # when it ends by itself; None: not known
+
+    def __post_init__(self) -> None:
+        require_aware(self.since, self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in order, or a refusal with its reason; never both. What is wanted and not allowed yet is in ``waits``."""
+
+    id: str
+    incident: str
+    at: datetime
+    steps: tuple[Step, ...] = ()
+    refusal: str = ""  # a reason code, e.g. "drain-budget", "breaker", "hang-breaker", "restart-budget"
+    explanation: str = ""
+    observe_only: bool = False  # judged and planned, not carried out (promise 7)
+    waits: tuple[Wait, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_aware(self.at)
+
+    @property
+    def to_do(self) -> tuple[Step, ...]:
+        """The steps that may be carried out."""
+        return () if self.refusal or self.observe_only else self.steps
+
+
+class Result(StrEnum):
+    DONE = "done"
+    FAILED = "failed"
+    NOT_KNOWN = "not_known"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a step. ``NOT_KNOWN`` sends the ledger back to Slurm instead of guessing."""
+
+    step: Step
+    result: Result
+    at: datetime
+    reason: str = ""
+    data: Mapping[str, Scalar] = field(default_factory=lambda: _EMPTY, hash=False)
+
+    def __post_init__(self) -> None:
+        require_aware(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One step to be carried out, with what it belongs to."""
+
+    incident: Incident
+    verdict: Verdict
+    plan: Plan
+    step: Step
+
+    @property
+    def job(self) -> int:
+        assert self.step.job is not None, "a step about a job names it"
+        return self.step.job
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that failed; the next one has a higher restart count."""
+        return self.step.attempt or 0
+
+    @property
+    def reason(self) -> str:
+        """What Slurm shows: who, which incident, why. One line of our own words, no text of users."""
+        gpus = ", ".join(self.verdict.culprits.gpus[:4])
+        return f"{OURS}{self.incident.id} {self.verdict.cause}{' ' + gpus if gpus else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One message to people: one per incident and receiver."""
+
+    id: str
+    incident: str
+    at: datetime
+    title: str
+    body: str
+    data: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        require_aware(self.at)
+
+
+def utc(seconds: float) -> datetime:
+    """Aware UTC time of a Unix time in seconds."""
+    return datetime.fromtimestamp(seconds, tz=UTC)

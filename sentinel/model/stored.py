@@ -1,0 +1,39 @@
+"""What a start finds in the store: everything the engine's state is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sentinel.model.records import Evidence, Incident, Notice, Outcome, Plan, Step, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """A row of the ledger; ``outcome`` None: intended, and it is not known whether it happened."""
+
+    incident: str
+    step: Step
+    intended_at: datetime
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    incidents: tuple[Incident, ...] = ()  # open, closed lately, or with a plan that is not finished
+    verdicts: Mapping[str, Verdict] = field(
+        default_factory=dict
+    )  # the newest, by incident; also of incidents that are over, while their job runs
+    plans: Mapping[str, Plan] = field(default_factory=dict)  # by incident
+    open_plans: frozenset[str] = frozenset()  # ids of incidents
+    steps: tuple[StoredStep, ...] = ()  # the oldest first
+    judged: tuple[Mapping[str, Any], ...] = ()  # rows of incidents of the last month and of restarted jobs
+    attempts: tuple[Mapping[str, Any], ...] = ()  # rows of the attempts of restarted jobs
+    recent_attempts: tuple[Mapping[str, Any], ...] = ()  # rows of attempts that run, or ended lately
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    told: frozenset[str] = frozenset()  # ids of all incidents with a notice
+    undelivered: tuple[tuple[Notice, str], ...] = ()  # with its receiver
+    unclaimed: tuple[Evidence, ...] = ()  # acknowledged lately, and of no incident yet; the oldest first
+    evidence_ids: tuple[str, ...] = ()  # of the newest evidence, the oldest first

@@ -1,0 +1,131 @@
+"""The ids: causes, scopes, sources, trust, kinds of evidence. One word each, the same in rules, JSON, tables and metrics."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """What broke. One id each; the rules in ``rules/`` give their evidence."""
+
+    USER_CODE = "user_code"
+    USER_CONFIG = "user_config"
+    SOFTWARE_ENV = "software_env"
+    APP_OOM_GPU = "app_oom_gpu"
+    APP_OOM_HOST = "app_oom_host"
+    DATALOADER = "dataloader"
+    NUMERICAL_NAN = "numerical_nan"
+    COLLECTIVE_MISMATCH = "collective_mismatch"
+    NCCL_HANG_UNKNOWN = "nccl_hang_unknown"
+    NETWORK_BOOTSTRAP = "network_bootstrap"
+    NETWORK_FABRIC = "network_fabric"
+    GPU_MEMORY_ECC = "gpu_memory_ecc"
+    GPU_FALLEN_OFF_BUS = "gpu_fallen_off_bus"
+    GPU_NVLINK = "gpu_nvlink"
+    GPU_GSP_OR_DRIVER = "gpu_gsp_or_driver"
+    GPU_THERMAL_POWER = "gpu_thermal_power"
+    PCIE = "pcie"
+    NODE_OS_OR_HOST = "node_os_or_host"
+    NODE_FAILURE = "node_failure"
+    FILESYSTEM_STORAGE = "filesystem_storage"
+    DISK_FULL = "disk_full"
+    CHECKPOINT_CORRUPT = "checkpoint_corrupt"
+    SCHEDULER_PREEMPT_OR_TIMELIMIT = "scheduler_preempt_or_timelimit"
+    UNKNOWN = "unknown"
+
+
+class Scope(StrEnum):
+    """Where it broke. ``gpu`` and ``link`` are components, ``node`` is node-wide, ``cluster`` is shared."""
+
+    APPLICATION = "application"
+    GPU = "gpu"
+    LINK = "link"
+    NODE = "node"
+    CLUSTER = "cluster"
+    UNKNOWN = "unknown"
+
+
+class Recommendation(StrEnum):
+    """What a verdict asks for the nodes that its lines come from."""
+
+    DRAIN = "drain"
+    SUSPECT = "suspect"  # left out of the retry and tested
+    NONE = "none"
+
+
+class UnknownKind(StrEnum):
+    """Why no cause is named."""
+
+    NO_FAILURE = "no_failure"  # steps go on, or a clean end
+    NOTHING_RECOGNISED = "nothing_recognised"  # no rule knows what was written
+    UNDECIDED = "undecided"  # between the alternatives
+
+
+class Trust(StrEnum):
+    """Provenance (promise 2). Only ``SYSTEM`` evidence can drain a node; ``USER`` is what a user's program may have made."""
+
+    SYSTEM = "system"
+    USER = "user"
+
+
+class Source(StrEnum):
+    """Who said so."""
+
+    KERNEL = "kernel"
+    DCGM = "dcgm"
+    NVML = "nvml"
+    AMD_SMI = "amd_smi"
+    DIAGNOSTIC = "diagnostic"
+    HOST = "host"
+    FABRIC = "fabric"
+    SITE_CHECK = "site_check"
+    SLURM = "slurm"
+    PROBE = "probe"  # the daemon reached out itself: a port, a heartbeat
+    PROMETHEUS = "prometheus"
+    AGENT = "agent"
+    PROCESS = "process"  # /proc of the job's tasks, read by the agent
+    PROGRESS = "progress"  # step lines, judged over time
+    CHECKPOINT = "checkpoint"
+    JOB_LOG = "job_log"
+    ERROR_FILE = "error_file"
+    FLIGHT_RECORDER = "flight_recorder"
+    OPERATOR = "operator"
+
+
+# What a user's program can write, print or fake; everything else speaks for the machine.
+USER_SOURCES = frozenset(
+    {Source.PROGRESS, Source.CHECKPOINT, Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER}
+)
+
+
+class Kind(StrEnum):
+    """Kinds of evidence that code treats specially. Rules may introduce further kinds; they are plain strings."""
+
+    UNREADABLE = "unreadable"  # a source could not be read: missing, late, truncated, unparsable. Never bad, never good
+    PROBE_HUNG = "probe_hung"  # a probe passed its deadline and was killed (or could not be)
+    XID = "xid"  # data: xid, pci; where.gpu
+    SXID = "sxid"
+    GPU_LOST = "gpu_lost"  # fewer GPUs than promised, or DCGM status lost
+    RECOVERY_ACTION = "recovery_action"  # data: action 0..4 (DCGM field 1523, Xid 154)
+    DIAG_FAILED = "diag_failed"  # a diagnostic ran and found a fault; data: code, severity, level
+    DIAG_PASSED = "diag_passed"
+    NODE_UNREACHABLE = "node_unreachable"  # heartbeat lost and slurmd's port does not answer
+    NODE_DOWN = "node_down"  # Slurm's own word
+    NODE_BACK = "node_back"
+    JOB_ENDED = "job_ended"  # data: exit_code, signal, state
+    STEP = "step"  # progress; data: step, loss, step_time_s
+    STALL = "stall"  # no progress for longer than the job's rhythm allows; data: step, silent_s
+    SLOW = "slow"
+    NUMBERS = "numbers_bad"  # losses or gradients that stay no numbers, in a job that goes on; data: onset_step, prints
+    TASK_STATE = "task_state"  # data: state (/proc letter), pid; where.rank
+    CHECKPOINT_INVALID = "checkpoint_invalid"  # data: path, step, reason
+    COUNTERS = "counters"  # counters that age with their part; data: "unit/name" -> value, e.g. "gpu3/pcie_replay"
+    CHECKPOINT_SAVED = "checkpoint_saved"
+    CHECKPOINT_MANIFEST = "checkpoint_manifest"  # a save was read once; data: read_bytes, read_s, cpu_s, level
+    CHECKPOINTS_HELD = "checkpoints_held"  # local checkpoints when the job ended; data: listing (packed)
+    BUNDLE = "bundle"  # what explains a job's end is kept in where.path on where.node; data: files, bytes
+    LEFT_BEHIND = "left_behind"  # a process of an ended job; data: pid, command, uid, ended
+
+
+# What says that the numbers of a training are bad.
+BAD_NUMBER_KINDS = frozenset({"nan", Kind.NUMBERS})

@@ -1,0 +1,27 @@
+"""Decides what may be done about a verdict, and what must wait.
+
+Input: verdict, incident, the situation (fleet snapshot, recent actions, what the job's user asked for), limits, modes, time.
+Output: a ``Plan``: the steps that may be carried out now, in order, and a ``Wait`` for each reason why something that is
+wanted is not among them. The engine asks again with a fresh situation when what a wait depends on may have changed; a
+plan without steps and waits means that nothing (more) is wanted. Pure; performs nothing.
+
+The steps are in a safe order: bad nodes are drained first, the job is stopped and kept from starting, a checkpoint is chosen
+and the resume point written, and only then is the job released. After an interruption the remaining steps can be done later.
+"""
+
+from sentinel.model.records import NODE_STEPS
+from sentinel.policy.exclusions import Exclusions, excluded
+from sentinel.policy.plan import decide
+from sentinel.policy.situation import SILENCE, PastRestart, Situation, Stop, from_silence
+
+__all__ = [
+    "NODE_STEPS",
+    "SILENCE",
+    "Exclusions",
+    "PastRestart",
+    "Situation",
+    "Stop",
+    "decide",
+    "excluded",
+    "from_silence",
+]

@@ -1,0 +1,117 @@
+"""Decides which nodes may be drained now, under the budgets of drains (promise 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sentinel.config.settings import Limits
+from sentinel.model.records import OURS, Cause, Fleet, Incident, Kind, Scalar, Step, StepKind, Verdict, Wait
+from sentinel.policy.situation import Situation
+
+_HOUR = timedelta(hours=1)
+_GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Drains:
+    steps: tuple[Step, ...] = ()
+    wait: Wait | None = None
+    words: str = ""
+
+
+def drains(
+    verdict: Verdict, incident: Incident, situation: Situation, limits: Limits, act_confidence: float, now: datetime
+) -> Drains:
+    """The steps that take the convicted nodes out of service, or why they wait."""
+    fleet = situation.fleet
+    convicted = [name for name in verdict.drain if name not in situation.good_nodes]
+    unsettled = [name for name in convicted if name in fleet.nodes and not fleet.nodes[name].drained]
+    words = " ".join(text for text in (_missing(convicted, fleet), _in_order(verdict, situation)) if text)
+    gone = _already_out_and_gone(verdict, fleet, act_confidence)
+    if not unsettled:
+        return Drains(tuple(gone), None, words)
+    if verdict.confidence < act_confidence:
+        unsure = f"Not drained: {verdict.confidence:.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
+        return Drains((), None, unsure)
+    what = tuple(f"drain {name}" for name in unsettled)
+    if (refused := _over_budget(unsettled, situation, limits, now)) is not None:
+        kind, why, until = refused
+        return Drains(tuple(gone), Wait(kind, now, why, what, until), words)
+    data: dict[str, Scalar] = {"cause": str(verdict.cause)}
+    lost = _lost(verdict, incident)
+    kinds = {name: StepKind.DOWN if name in lost else StepKind.DRAIN for name in unsettled}
+    return Drains((*gone, *(Step(kind, node=name, data=data) for name, kind in kinds.items())), None, words)
+
+
+def _over_budget(
+    unsettled: Sequence[str], situation: Situation, limits: Limits, now: datetime
+) -> tuple[str, str, datetime | None] | None:
+    """Code, explanation, and when it ends by itself, of the limit that these drains would exceed; None if there is none."""
+    fleet = situation.fleet
+    hour = sorted(at for at in situation.drains if now - at <= _HOUR)
+    if len(hour) + len(unsettled) > limits.drain_per_hour:
+        until = hour[0] + _HOUR if hour else None
+        return "drain-budget", f"{len(hour)} drains in the last hour; {limits.drain_per_hour} are allowed.", until
+    ours = [node for node in fleet.nodes.values() if node.drained and node.reason.startswith(OURS)]
+    unread = sum(1 for item in fleet.unread if item.what == "node")  # each may be one of ours
+    if len(ours) + unread + len(unsettled) > limits.drain_count:
+        also = f", {unread} more cannot be read" if unread else ""
+        why = f"{len(ours)} nodes are drained by Sentinel{also}; {limits.drain_count} are allowed."
+        return "drain-budget", why, None
+    for partition in sorted({p for name in unsettled for p in fleet.nodes[name].partitions}):
+        if (refused := _partition_limit(partition, unsettled, fleet, limits)) is not None:
+            return *refused, None
+    return None
+
+
+def _lost(verdict: Verdict, incident: Incident) -> frozenset[str]:
+    """Those of the nodes to drain that are gone and must be set down instead; of nodes failing together, maybe only one."""
+    gone = {item.where.node for item in incident.evidence if item.kind in _GONE}
+    lost = frozenset(name for name in verdict.drain if name in gone)
+    if verdict.cause is Cause.NODE_FAILURE:
+        return lost or frozenset(verdict.drain)
+    led = {ground.evidence.where.node for ground in verdict.grounds if ground.evidence.kind not in _GONE}
+    return lost - led  # a broken GPU whose node Slurm sets down as well is drained
+
+
+def _missing(names: Sequence[str], fleet: Fleet) -> str:
+    """A sentence naming those of these nodes that the snapshot does not show; else empty."""
+    strangers = [name for name in names if not fleet.may_have_node(name)]
+    unread = [name for name in names if name not in fleet.nodes and fleet.may_have_node(name)]
+    words = [f"Slurm does not know {', '.join(strangers)}."] if strangers else []
+    if unread:
+        words.append(f"Not drained: Slurm's record of {', '.join(unread)} cannot be read.")
+    return " ".join(words)
+
+
+def _in_order(verdict: Verdict, situation: Situation) -> str:
+    good = [name for name in verdict.drain if name in situation.good_nodes]
+    return f"Proven good again: {', '.join(good)}." if good else ""
+
+
+def _already_out_and_gone(verdict: Verdict, fleet: Fleet, act_confidence: float) -> list[Step]:
+    """Steps that set drained nodes down that died under their last job, which would wait for them. They cost no budget."""
+    if verdict.cause is not Cause.NODE_FAILURE or verdict.confidence < act_confidence:
+        return []
+    named = [fleet.nodes[name] for name in verdict.drain if name in fleet.nodes]
+    out = [node.name for node in named if node.drained and node.state != "down"]
+    return [Step(StepKind.DOWN, node=name, data={"cause": str(verdict.cause)}) for name in out]
+
+
+def _partition_limit(partition: str, nodes: Sequence[str], fleet: Fleet, limits: Limits) -> tuple[str, str] | None:
+    members = [node for node in fleet.nodes.values() if partition in node.partitions]
+    ours = [node for node in members if node.drained and node.reason.startswith(OURS)]
+    asked = sum(1 for node in members if node.name in nodes)
+    # At least one: the share of a small partition could otherwise be zero.
+    most = max(1, int(limits.drain_fraction * len(members)))
+    if len(ours) + asked > most:
+        return (
+            "drain-budget",
+            f"partition {partition}: {len(ours)} of {len(members)} nodes are drained by Sentinel; {most} are allowed.",
+        )
+    healthy = [node for node in members if node.usable and node.name not in nodes]
+    if len(healthy) < limits.keep_healthy:
+        return "last-healthy", f"partition {partition} would be left with {len(healthy)} usable nodes."
+    return None

@@ -1,0 +1,68 @@
+"""Chooses the nodes that a job must not get again: bad ones first, and never so many that the job could not run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from sentinel.model.records import Fleet, JobView
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """What a restart excludes."""
+
+    nodes: tuple[str, ...]
+    spared: tuple[str, ...]  # suspects that are not excluded, since the job could not run without them
+    needed: int  # nodes that the job needs
+    left: int  # usable nodes that it may get
+
+
+def excluded(
+    job: JobView,
+    fleet: Fleet,
+    *,
+    bad: Sequence[str],
+    suspect: Sequence[str],
+    leaving: Collection[str],
+    added_by_us: Collection[str],
+) -> Exclusions:
+    """The largest part of these nodes that leaves the job as many usable nodes as it needs; worse nodes go first.
+
+    Args:
+        bad: nodes with a proven fault, the surest first. One in service is excluded even if too few are left: the caller
+            then lets the restart wait. One that is out of service gets no job anyway.
+        suspect: nodes under suspicion, the most likely first.
+        leaving: nodes in service that are about to be drained.
+        added_by_us: nodes in the job's own list that Sentinel put there, and may take out again.
+    """
+    theirs = {name for name in job.excluded if name not in added_by_us}
+    partitions = set(job.partition.split(","))
+    pool = {
+        node.name
+        for node in fleet.nodes.values()
+        if node.usable and partitions & set(node.partitions) and node.name not in theirs and node.name not in leaving
+    }
+    needed = job.node_count or len(job.nodes)
+    must = [name for name in _known(bad, fleet) if name in pool]
+    pool -= set(must)
+    left = len(pool)
+    # Out of service already, or soon: named too while there are enough others, so that they are not the first that the job
+    # gets back.
+    out = [name for name in _known(bad, fleet) if name not in must and left >= needed]
+    chosen, spared = [], []
+    for name in _known(suspect, fleet):
+        if name in must or name in out:
+            continue
+        if name in pool and left - 1 < needed:
+            spared.append(name)
+        elif name in pool or left >= needed:
+            chosen.append(name)
+            left -= name in pool
+    ordered = [name for name in (*bad, *chosen) if name in {*must, *out, *chosen}]
+    return Exclusions(tuple(dict.fromkeys(ordered)), tuple(spared), needed, left)
+
+
+def _known(names: Iterable[str], fleet: Fleet) -> list[str]:
+    """Slurm would refuse to exclude a node that it does not have."""
+    return [name for name in dict.fromkeys(names) if name in fleet.nodes]

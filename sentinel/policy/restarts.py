@@ -1,0 +1,256 @@
+"""Decides whether and how the job of an incident is restarted or held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sentinel.config.settings import Limits
+from sentinel.model.records import (
+    STOPS,
+    Incident,
+    JobView,
+    Kind,
+    Restart,
+    Scalar,
+    Scope,
+    Step,
+    StepKind,
+    Verdict,
+    Wait,
+)
+from sentinel.policy.exclusions import Exclusions, excluded
+from sentinel.policy.situation import SILENCE, PastRestart, Situation, from_silence
+
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSteps:
+    steps: tuple[Step, ...] = ()
+    wait: Wait | None = None
+    words: str = ""
+
+
+def job_steps(
+    verdict: Verdict,
+    incident: Incident,
+    situation: Situation,
+    drained: Sequence[Step],
+    limits: Limits,
+    act_confidence: float,
+    bad_numbers: str,
+    now: datetime,
+) -> JobSteps:
+    """The steps that restart or hold the job, or why they wait.
+
+    Args:
+        drained: steps of the same plan that take nodes out of service.
+    """
+    job = situation.job
+    if job is None or incident.job is None or verdict.restart is Restart.NONE:
+        return JobSteps()
+    words = _why_not(job, verdict, incident, situation, act_confidence, bad_numbers)
+    if words:
+        return JobSteps(words=words)
+    found = _restart(job, verdict, incident, situation, drained, limits, bad_numbers, now)
+    stop = next((step for step in found.steps if step.kind in STOPS), None)
+    if stop is not None and (wait := _too_many_stops(stop, situation, limits, now)) is not None:
+        return JobSteps((), wait, found.words)
+    return found
+
+
+def _why_not(
+    job: JobView, verdict: Verdict, incident: Incident, situation: Situation, act_confidence: float, bad_numbers: str
+) -> str:
+    """Why the job is left as it is, or empty."""
+    if situation.opt_in and not situation.intent.restart:
+        problem = situation.intent.problem
+        return f"Job {job.id} did not ask to be restarted{': ' + problem if problem else ''}."
+    if job.requeue is False and not situation.intent.restart:
+        return f"Job {job.id} was submitted with --no-requeue: it is not restarted."
+    attempt = incident.attempt if incident.attempt is not None else job.restarts
+    if job.restarts > attempt:
+        return f"Job {job.id} was restarted already (attempt {job.restarts})."
+    if job.state == "cancelled":
+        return f"Job {job.id} was cancelled."
+    if job.state == "pending" and job.held:
+        return f"Job {job.id} is held already, not by this incident: whoever holds it releases it."
+    if _goes_on(job, verdict, incident, situation):
+        return f"Job {job.id} makes steps again: it is left alone."
+    stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
+    unsure = verdict.scope is Scope.APPLICATION or verdict.confidence < act_confidence
+    numbers = _numbers(verdict, incident)
+    if numbers and (situation.intent.bad_numbers or bad_numbers) == "tell":
+        return f'Job {job.id} goes on and is not stopped for it: bad_numbers is "tell".'
+    if not stopped and not verdict.drain and unsure and not numbers:
+        return f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
+    return ""
+
+
+def _goes_on(job: JobView, verdict: Verdict, incident: Incident, situation: Situation) -> bool:
+    """Whether a job that was to be stopped has overcome its trouble by itself."""
+    if job.state != "running" or any(item.kind == Kind.JOB_ENDED for item in incident.evidence):
+        return False
+    if from_silence(verdict, incident):
+        after = _silent_after(incident)
+        return after is not None and situation.last_step is not None and situation.last_step > after
+    return bool(verdict.drain) and set(verdict.drain) <= situation.good_nodes and situation.goes_on
+
+
+def _numbers(verdict: Verdict, incident: Incident) -> bool:
+    """Whether this is about numbers that stay bad in a job that still runs."""
+    kinds = {item.kind for item in incident.evidence}
+    return Kind.NUMBERS in kinds and not kinds & {Kind.JOB_ENDED, Kind.STALL} and not verdict.drain
+
+
+def _restart(
+    job: JobView,
+    verdict: Verdict,
+    incident: Incident,
+    situation: Situation,
+    drained: Sequence[Step],
+    limits: Limits,
+    bad_numbers: str,
+    now: datetime,
+) -> JobSteps:
+    attempt = incident.attempt if incident.attempt is not None else job.restarts
+    ground: dict[str, Scalar] = {}
+    if from_silence(verdict, incident):
+        ground = {"ground": SILENCE, "silent_after": _silent_after(incident)}
+    reason = {"reason": verdict.advice or str(verdict.cause)}
+    hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={**reason, **ground})
+    asked = situation.intent.bad_numbers or bad_numbers
+    requeue = ""
+    if job.requeue is False:
+        requeue = (
+            f"Job {job.id} was submitted with --no-requeue; its comment asks for a restart, so it is made requeueable."
+        )
+    if verdict.restart is Restart.HOLD or (_numbers(verdict, incident) and asked == "hold"):
+        return JobSteps((hold,), None, requeue)
+    stop = _no_progress(verdict, situation, limits)
+    if stop:
+        return JobSteps((hold,), None, f"{stop} {requeue}".strip())
+    without = _exclusions(verdict, job, situation, drained)
+    if without.left < without.needed and _in_service(verdict, situation, drained):
+        words = (
+            f"Job {job.id} needs {without.needed} nodes, and {without.left} usable ones would be left without "
+            f"{', '.join(_in_service(verdict, situation, drained))}."
+        )
+        return JobSteps((), Wait("no-node", now, words, (f"restart {job.id}",)), requeue)
+    spared = ""
+    if without.spared:
+        words = f"Not excluded, since job {job.id} needs {without.needed} nodes and "
+        spared = f"{words}{without.left - len(without.spared)} would be left: {', '.join(without.spared)}."
+    if without.left < without.needed:
+        spared = f"Job {job.id} needs {without.needed} nodes and {without.left} are usable: it waits in the queue."
+    reached: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
+    kinds: list[tuple[StepKind, dict[str, Scalar]]] = [
+        (StepKind.REQUEUE_HOLD, ground),
+        (StepKind.CHOOSE_CHECKPOINT, {"onset_step": verdict.onset_step}),
+        (StepKind.QUARANTINE, {}),
+        (StepKind.WRITE_RESUME, {}),
+        (StepKind.EXCLUDE, {"nodes": ",".join(without.nodes)}),
+        (StepKind.RELEASE, reached),
+        (StepKind.CONFIRM, {}),
+    ]
+    steps = tuple(Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds)
+    return JobSteps(steps, None, " ".join(text for text in (requeue, spared) if text))
+
+
+def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: Sequence[Step]) -> Exclusions:
+    good = situation.good_nodes
+    bad = [name for name in verdict.drain if name not in good]
+    others = sorted(situation.bad_nodes - set(bad))
+    suspects = (*others, *verdict.suspect, *situation.slow_nodes, *situation.excluded_by_us)
+    return excluded(
+        job,
+        situation.fleet,
+        bad=bad,
+        suspect=[name for name in dict.fromkeys(suspects) if name not in good and name not in bad],
+        leaving={step.node for step in drained if step.node is not None},
+        added_by_us=situation.added_by_us,
+    )
+
+
+def _in_service(verdict: Verdict, situation: Situation, drained: Sequence[Step]) -> list[str]:
+    """Convicted nodes that Slurm still gives work to, and that this plan does not take out."""
+    leaving = {step.node for step in drained}
+    nodes = situation.fleet.nodes
+    return [n for n in verdict.drain if n in nodes and nodes[n].usable and n not in leaving | situation.good_nodes]
+
+
+def _silent_after(incident: Incident) -> int | None:
+    """The last step before the silence: if the job makes another one, it is left alone."""
+    steps = [item.data.get("step") for item in incident.evidence if item.kind == Kind.STALL]
+    return max((step for step in steps if isinstance(step, int)), default=None)
+
+
+# --- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def _too_many_stops(stop: Step, situation: Situation, limits: Limits, now: datetime) -> Wait | None:
+    """What stopping this job would have to wait for, under the cluster-wide limits.
+
+    Stopping a job for its silence alone destroys work if the detection is wrong, and many at once most likely share a cause
+    outside the jobs. If the job has ended or a node is convicted, only the rate of restarts is limited.
+    """
+    what = (f"{'hold' if stop.kind is StepKind.HOLD else 'restart'} {stop.job}",)
+    silent = stop.data.get("ground") == SILENCE
+    jobs = situation.fleet.jobs.values()
+    running = sum(job.state == "running" for job in jobs)
+    hung = situation.hung_jobs | {stop.job or 0}
+    if silent and len(hung) >= max(limits.hung_jobs, limits.hung_fraction * running) and not situation.breaker_passed:
+        words = (
+            f"{len(hung)} jobs were called hung within {limits.hung_window_s:g} s: more likely one shared cause than so "
+            "many hangs. None is stopped for its silence until they go on, or a person has looked: sentinel resume."
+        )
+        return Wait("hang-breaker", now, words, what, now + timedelta(seconds=limits.hung_window_s))
+    hour = [known for known in situation.stops if now - known.at <= _HOUR and known.job != stop.job]
+    most = max(limits.silent_restarts_per_hour, int(limits.silent_restarts_fraction * running))
+    before = [known.at for known in hour if known.silent]
+    if silent and len(before) >= most:
+        words = f"{len(before)} silent jobs were stopped in the last hour; {most} are allowed."
+        return Wait("restart-budget", now, words, what, min(before, default=now) + _HOUR)
+    begun = sum(job.state not in ("pending", "configuring") for job in jobs)
+    most = max(limits.restarts_per_hour, int(limits.restarts_fraction * begun))
+    if stop.kind is StepKind.REQUEUE_HOLD and len(hour) >= most:
+        words = f"{len(hour)} jobs were restarted in the last hour; {most} are allowed."
+        return Wait("restart-budget", now, words, what, min((known.at for known in hour), default=now) + _HOUR)
+    return None
+
+
+def _no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:
+    """Why the job must not be tried again, or empty (promise 4: a budget in steps gained, not in tries)."""
+    past = situation.restarts
+    most = min(limits.restarts_per_job, situation.intent.retries if situation.intent.retries is not None else 10**9)
+    if len(past) >= most:
+        return f"Restarted {len(past)} times, {most} are allowed: held."
+    fruitless = 0
+    reached, observed, resumed = situation.last_step, situation.observed, None
+    if verdict.onset_step is not None and reached is not None:
+        reached = min(reached, verdict.onset_step)  # what came after bad numbers is nothing gained
+    for restart in reversed(past):
+        if restart.cause is not verdict.cause or _gained(restart, reached, resumed, observed=observed) is not False:
+            break
+        fruitless += 1
+        reached, observed, resumed = restart.step_before, restart.observed, restart.resumed_step
+    if fruitless >= limits.restarts_without_progress:
+        return f"The same cause {fruitless + 1} times in a row without a step gained: held."
+    return ""
+
+
+def _gained(restart: PastRestart, reached: int | None, resumed: int | None, *, observed: bool) -> bool | None:
+    """Whether the attempt after ``restart`` got further than the one before it; None if not known.
+
+    Args:
+        reached: the last step of that attempt that was seen.
+        resumed: the step of the checkpoint from which the job resumed after that attempt.
+        observed: whether that attempt was watched from its beginning; if not, it may have reached more.
+    """
+    if resumed is not None and restart.resumed_step is not None and resumed > restart.resumed_step:
+        return True  # a later checkpoint than the one that it began from
+    if reached is not None and (restart.step_before is None or reached > restart.step_before):
+        return True
+    return False if observed else None

@@ -1,0 +1,67 @@
+"""What policy reads besides verdict and incident: the state of cluster, job and budgets at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sentinel.model.intent import NOTHING, Intent
+from sentinel.model.records import Cause, Fleet, Incident, JobView, Kind, Source, Verdict
+
+SILENCE = "silence"  # ground of a stop, in its step's data: a running job printed nothing
+_MACHINES = frozenset(
+    {Source.KERNEL, Source.DCGM, Source.NVML, Source.AMD_SMI, Source.DIAGNOSTIC, Source.SLURM, Source.PROBE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PastRestart:
+    """One restart of a job by Sentinel."""
+
+    at: datetime
+    cause: Cause
+    step_before: int | None  # last step that the failed attempt is known to have reached
+    resumed_step: int | None
+    observed: bool = True  # whether that attempt was watched from its beginning: it reached no later step
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One job that Sentinel stopped or is about to stop, to restart or hold it."""
+
+    job: int
+    at: datetime
+    silent: bool  # whether its silence was the only reason
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that policy reads, at one moment."""
+
+    fleet: Fleet
+    intent: Intent = NOTHING
+    job: JobView | None = None
+    last_step: int | None = None  # that the failed attempt reached
+    observed: bool = True  # whether the attempt was watched from its beginning: it reached no later step
+    drains: tuple[datetime, ...] = ()  # of ours in the last hour
+    failing_nodes: frozenset[str] = frozenset()  # convicted within the breaker's window, any incident
+    restarts: tuple[PastRestart, ...] = ()  # of this job, oldest first
+    stops: tuple[Stop, ...] = ()  # of any job in the last hour, with those under way
+    hung_jobs: frozenset[int] = frozenset()  # called hung within the window for that, any incident
+    paused: bool = False  # by an operator
+    opt_in: bool = True
+    onset_step: int | None = None  # at which the attempt's numbers went bad, if they stay so
+    slow_nodes: tuple[str, ...] = ()  # suspected of slowing this attempt down
+    bad_nodes: frozenset[str] = frozenset()  # whose agent says that they are bad now, whatever the incident
+    good_nodes: frozenset[str] = frozenset()  # proven good since this incident's evidence
+    excluded_by_us: tuple[str, ...] = ()  # nodes in the job's exclusions that Sentinel added, and still wants there
+    added_by_us: frozenset[str] = frozenset()  # nodes in the job's exclusions that Sentinel added at any time
+    goes_on: bool = False  # the attempt made steps after the newest evidence of this incident
+    breaker_passed: bool = False  # an operator let this incident go on in spite of the breakers
+
+
+def from_silence(verdict: Verdict, incident: Incident) -> bool:
+    """Whether a running job is judged only by its silence: it has not ended, and there is no hardware evidence."""
+    kinds = {item.kind for item in incident.evidence}
+    hard = any(ground.weight > 0 and ground.evidence.source in _MACHINES for ground in verdict.grounds)
+    return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain and not hard

@@ -1,0 +1,132 @@
+"""Bundles: a recording as one compressed file, for a replay elsewhere, a bug report, or a vendor's ticket.
+
+gzip of JSON lines. The first line says what it is, the last one how many records there are: without it the file is torn.
+What is read is data of a stranger: sizes are bounded, and every record is decoded strictly.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sentinel import __version__
+from sentinel.errors import FileError, ProtocolError
+from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
+from sentinel.model.records import Evidence
+from sentinel.wire import record_from, to_text
+
+FORMAT = "sentinel-bundle"
+VERSION = 1  # raised when an older release could not read it
+MOST_LINE_BYTES = 16 << 20  # an incident with all grounds of its verdict takes 100 kB
+MOST_BYTES = 4 << 30  # unpacked; 90 days of 2,048 nodes take about 300 MB
+
+_KINDS: Mapping[str, type[Any]] = {"evidence": Evidence, "incident": RecordedIncident, "attempt": RecordedAttempt}
+T = TypeVar("T")
+
+
+def write_bundle(path: Path, lines: Iterable[Mapping[str, Any]], *, anonymised: bool) -> int:
+    """Write ``lines`` (see ``lines_of``) to a new file, readable by its owner only. Returns the number of records.
+
+    Raises:
+        FileError: the file is there already, or cannot be written.
+    """
+    count = 0
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as raw, gzip.open(raw, "wt", encoding="utf-8") as out:
+            out.write(
+                json.dumps({"format": FORMAT, "version": VERSION, "release": __version__, "anonymised": anonymised})
+            )
+            for line in lines:
+                out.write("\n" + json.dumps(line))
+                count += 1
+            out.write("\n" + json.dumps({"records": count}) + "\n")
+    except FileExistsError as error:
+        raise FileError(path, "is there already", fix="name another file with --out, or remove this one") from error
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror}", fix="name another file with --out") from error
+    return count
+
+
+def lines_of(recording: Recording) -> Iterator[dict[str, Any]]:
+    """The records of a recording as JSON objects ``{kind: record}``."""
+    for kind, items in (
+        ("attempt", recording.attempts), ("evidence", recording.evidence), ("incident", recording.incidents),
+    ):  # fmt: skip
+        for item in items:
+            yield {kind: json.loads(to_text(item))}
+
+
+def read_bundle(path: Path) -> Recording:
+    """
+    Raises:
+        FileError: not a bundle, torn, from a newer release, or larger than a bundle can be; with the line where it has one.
+    """
+    lines = _lines(path)
+    head = next(lines, (0, None))[1]
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise FileError(path, "is not a bundle", fix="name a file that `sentinel bundle` wrote, or a store", line=1)
+    if head.get("version") != VERSION:
+        made_by = f"{head.get('release')!r:.40}"
+        raise FileError(
+            path, f"has format {head.get('version')!r:.20} of release {made_by}; this release reads {VERSION}",
+            fix="read it with that release, or a newer one", line=1,
+        )  # fmt: skip
+    found: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
+    count = unreadable = 0
+    ended = False
+    for number, line in lines:
+        if ended:
+            raise FileError(path, "goes on after its end", fix="export it again", line=number)
+        if isinstance(line, dict) and line.keys() == {"records"}:
+            ended = True
+            if line["records"] != count:
+                raise _torn(path, number)
+            continue
+        count += 1
+        kind, record = next(iter(line.items())) if isinstance(line, dict) and len(line) == 1 else ("", None)
+        try:
+            found[kind].append(record_from(_KINDS[kind], record))
+        except (KeyError, ProtocolError):
+            unreadable += 1  # one that is not understood hides no other
+    if not ended:
+        raise _torn(path, None)
+    return Recording(
+        evidence=tuple(sorted(found["evidence"], key=lambda item: item.seen_at)),
+        incidents=tuple(sorted(found["incident"], key=lambda item: item.incident.opened_at)),
+        attempts=tuple(sorted(found["attempt"], key=lambda item: item.started_at)),
+        unreadable=unreadable,
+    )
+
+
+def _torn(path: Path, line: int | None) -> FileError:
+    return FileError(path, "is torn: its end is missing", fix="export or copy it again", line=line)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Number and value of each line."""
+    size = 0
+    try:
+        with gzip.open(path, "rb") as file:
+            number = 0
+            while line := file.readline(MOST_LINE_BYTES + 1):
+                number += 1
+                size += len(line)
+                if len(line) > MOST_LINE_BYTES or size > MOST_BYTES:
+                    most = f"{MOST_LINE_BYTES >> 20} MiB a line, {MOST_BYTES >> 30} GiB in all"
+                    raise FileError(path, f"is larger than a bundle can be ({most})", fix="export less", line=number)
+                try:
+                    yield number, json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise FileError(path, "is not JSON", fix="export or copy it again", line=number) from error
+    except EOFError as error:
+        raise _torn(path, None) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise FileError(path, "is not a bundle", fix="name a file that `sentinel bundle` wrote, or a store") from error
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}", fix="name a readable file") from error

@@ -1,0 +1,98 @@
+"""What was judged and planned, against what would be now: one difference for each incident. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.model.recording import RecordedIncident, Recording
+from sentinel.model.records import Plan, Verdict
+from sentinel.replay.run import Replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One incident, then and now. One side is None where only the other has it."""
+
+    incident: str  # the recorded one's id; the replayed one's where nothing was recorded
+    at: str  # when it was opened, ISO 8601
+    was: dict[str, Any] | None
+    now: dict[str, Any] | None
+    reasons: tuple[str, ...]  # why they differ, one sentence each; empty: the same
+
+    @property
+    def same(self) -> bool:
+        return not self.reasons
+
+
+def compare(recording: Recording, replayed: Sequence[Replayed]) -> list[Comparison]:
+    """In order of time. Incidents belong together that share most of their evidence."""
+    left = {item.incident.id: item for item in replayed}
+    found = []
+    for recorded in recording.incidents:
+        if recorded.verdict is None or recorded.plan is None:
+            continue  # never judged, or not readable
+        ours = set(recorded.evidence)
+        shared = {name: len(ours & {e.id for e in item.incident.evidence}) for name, item in left.items()}
+        best = max(shared, key=lambda name: shared[name], default=None)
+        now = left.pop(best) if best is not None and shared[best] else None
+        found.append(_compared(recorded, now))
+    found += [
+        Comparison(item.incident.id, item.incident.opened_at.isoformat(), None, _shown(item.verdict, item.plan),
+                   ("nothing was decided then: this evidence opened no incident",))
+        for item in left.values()
+    ]  # fmt: skip
+    return sorted(found, key=lambda item: item.at)
+
+
+def _compared(recorded: RecordedIncident, now: Replayed | None) -> Comparison:
+    assert recorded.verdict is not None and recorded.plan is not None
+    was = _shown(recorded.verdict, recorded.plan)
+    at = recorded.incident.opened_at.isoformat()
+    if now is None:
+        why = "today's rules open no incident for its evidence, or join it to another one"
+        return Comparison(recorded.incident.id, at, was, None, (why,))
+    is_ = _shown(now.verdict, now.plan)
+    return Comparison(recorded.incident.id, at, was, is_, tuple(_reasons(was, is_)))
+
+
+def _shown(verdict: Verdict, plan: Plan) -> dict[str, Any]:
+    return {
+        "cause": str(verdict.cause),
+        "scope": str(verdict.scope),
+        "confidence": round(verdict.confidence, 2),
+        "drain": sorted(verdict.drain),
+        "suspect": sorted(verdict.suspect),
+        "restart": str(verdict.restart),
+        "refusal": plan.refusal,
+        "steps": [f"{step.kind} {step.node or step.job}" for step in plan.steps],
+        "explanation": plan.explanation,
+    }
+
+
+_NAMES = {
+    "cause": "cause", "scope": "scope", "drain": "nodes to drain", "suspect": "suspect nodes", "restart": "restart",
+    "refusal": "refusal",
+}  # fmt: skip
+
+
+def _reasons(was: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Confidence alone is no difference: nothing is done otherwise."""
+    reasons = [
+        f"{words}: {_said(was[key])} then, {_said(now[key])} now"
+        for key, words in _NAMES.items()
+        if was[key] != now[key]
+    ]
+    gone = [step for step in was["steps"] if step not in now["steps"]]
+    new = [step for step in now["steps"] if step not in was["steps"]]
+    if gone or new:
+        parts = [f"not done now: {', '.join(gone)}"] if gone else []
+        parts += [f"done now: {', '.join(new)}"] if new else []
+        why = f" ({now['explanation']})" if now["explanation"] and now["explanation"] != was["explanation"] else ""
+        reasons.append("; ".join(parts) + why)
+    return reasons
+
+
+def _said(value: Any) -> str:
+    return (", ".join(value) if isinstance(value, list) else str(value)) or "none"

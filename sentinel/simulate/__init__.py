@@ -1,0 +1,10 @@
+"""A cluster in memory on virtual time, with the code that runs live: engine, actions, runner, readers, policy and rules.
+
+What comes in: a seed. What goes out: histories of faults, of people's actions and of lost messages that ended in a broken
+promise. Nothing outside the process is touched.
+
+``slurm`` is the cluster, ``programs`` what runs on it, ``event_loop`` the virtual time, ``store`` what outlives the daemon,
+``daemon`` one life of it, ``crossings`` and ``agents`` what lies between them; ``world`` brings them together. ``stories``
+generates histories of ``faults`` and of what ``people`` do, ``promises`` (with ``outcomes`` and ``observer``) checks them,
+``explore`` runs many and shrinks what fails.
+"""

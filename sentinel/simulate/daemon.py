@@ -1,0 +1,262 @@
+"""One life of the daemon: the live engine, runner, actions and ingest, wired as the live daemon wires them.
+
+What it leaves out: the HTTP server, MUNGE, log and GPU collectors, diagnostics, Prometheus. What those would bring comes
+from ``sentinel.simulate.agents``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from sentinel.actions import Means
+from sentinel.adapters.slurm.writer import Writer
+from sentinel.adapters.store.store import Store
+from sentinel.classify.history import WINDOW
+from sentinel.daemon.effects.ask_nodes import NodeQuestions
+from sentinel.daemon.effects.checkpoints import FleetCheckpoints
+from sentinel.daemon.effects.diagnostics import Diagnostics
+from sentinel.daemon.effects.perform import Effects
+from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.daemon.runner import Perform, Runner
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine import Engine
+from sentinel.engine.engine import HOUSEKEEPING
+from sentinel.engine.events import Event, Started
+from sentinel.engine.loading import state_of
+from sentinel.engine.transition import CarryOutStep, ProbeNode
+from sentinel.engine.watch.events import NodeProbed
+from sentinel.engine.watch.reconciliation import RECONCILE
+from sentinel.errors import Unavailable
+from sentinel.log import Log
+from sentinel.model.changes import Change
+from sentinel.model.records import Evidence, Notice, Task
+from sentinel.ports import Orders
+from sentinel.simulate.agents import signatures
+from sentinel.simulate.crossings import SlurmReading, SlurmWriting
+from sentinel.simulate.event_loop import VirtualLoop
+from sentinel.simulate.happened import Bug, NoticeArrived, ResumeWritten, StepBegan
+
+if TYPE_CHECKING:
+    from sentinel.simulate.world import World
+
+RECEIVER = "pager"
+_HOUSEKEEPING_S = 10.0  # as in the live daemon
+_RESUME_FILE_S = 10.0  # deadline of the shared file system
+under_way: ContextVar[Task | None] = ContextVar("under_way", default=None)  # the step that asks for a write
+
+
+@cache
+def _telemetry() -> Any:
+    """One for all lives of this process: a registry is slow to make, and nobody reads it."""
+    from sentinel.telemetry import Telemetry
+
+    return Telemetry(CollectorRegistry())
+
+
+class _StoryLog(Log):
+    """Keeps errors of our own, which break a promise; passes the rest to ``say`` when a history is printed."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def info(self, event: str, **values: object) -> None:
+        self._world.say(event, values)
+
+    def warning(self, event: str, **values: object) -> None:
+        self._world.say(event, values)
+
+    def error(self, event: str, **values: object) -> None:
+        self._world.say(event, values)
+        self._world.happened(Bug(f"{event}: {values}"))
+
+
+class _Saving:
+    """The store behind the crossings: full, lost, or the last thing that this daemon did."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.store, name)
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        self._world.save(lambda: self._world.store.commit(changes))
+
+    def save_attempt(self, job: Any, **what: Any) -> None:
+        self._world.save(lambda: self._world.store.save_attempt(job, **what))
+
+
+class _Receiver:
+    """Where notices arrive."""
+
+    name = RECEIVER
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def send(self, notice: Notice) -> None:
+        async def arrived() -> None:
+            self._world.happened(NoticeArrived(notice, RECEIVER))
+
+        await self._world.crossings.ask("notice", arrived, self._world.settings.alerts.deadline_s)
+
+
+class _ResumePoints:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def write(self, job: int, values: Mapping[str, str]) -> None:
+        async def written() -> None:
+            self._world.programs.resume[job] = dict(values)
+            self._world.happened(ResumeWritten(job, values))
+
+        await self._world.crossings.ask("resume point", written, _RESUME_FILE_S)
+
+
+class SimulatedDaemon:
+    """Runs on its own event loop until it is killed or the history ends."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.loop = VirtualLoop(world)
+        self.ready = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        settings, clock, log, telemetry = world.settings, world.clock, _StoryLog(world), _telemetry()
+        self._store = cast(Store, _Saving(world))  # held to the real one by a test
+        live = ClusterView()
+        reader = SlurmReading(world.slurm, world.crossings)
+        self.fleets = FleetSnapshots(reader, live, telemetry, log, seconds=self.loop.time)
+        lately = world.now(-settings.judgement.group_s)
+        self._stored = world.store.load(month=world.now() - WINDOW, lately=lately, evidence_ids=100_000)
+        state = state_of(
+            self._stored, live, rules=signatures().rules, settings=settings, receivers=[RECEIVER], metrics=False
+        )
+        self.runner = Runner(
+            Engine(state), self._store, clock=clock, telemetry=telemetry, log=log, seconds=self.loop.time
+        )
+        self.fleets.observed, self.fleets.unanswered = self.runner.observed, self.runner.unobserved
+        orders: Orders = world.agents
+        means = self._means(reader, live, orders, log)
+        self.runner.perform = self._performing(
+            Effects(
+                means=means,
+                fleets=self.fleets,
+                inquiry=NodeQuestions(orders, live, clock),
+                diagnostics=Diagnostics(orders=orders, store=self._store, live=live, counters={}, clock=clock, log=log),
+                writer=means.writer,
+                signals=None,
+                sinks={RECEIVER: _Receiver(world)},
+                attempts=settings.alerts.attempts,
+                clock=clock,
+                telemetry=telemetry,
+                log=log,
+            ).table
+        )
+
+    def _means(self, reader: SlurmReading, live: ClusterView, orders: Orders, log: Log) -> Means:
+        world, settings = self._world, self._world.settings
+        checkpoints = FleetCheckpoints(
+            orders=orders, live=live, fleets=self.fleets, store=self._store, recovery=settings.recovery, log=log,
+            seconds=self.loop.time,
+        )  # fmt: skip
+        return Means(
+            clock=world.clock,
+            reader=reader,
+            writer=Writer(SlurmWriting(world.slurm, world.crossings, world.wrote), now=world.slurm.time_s),
+            ledger=self.runner,
+            checkpoints=checkpoints,
+            resume=_ResumePoints(world),
+            progress=self.runner,
+            pending_s=settings.recovery.pending_s,
+            booted_at=reader.booted_at,
+        )
+
+    def _performing(self, table: Mapping[type[Any], Perform]) -> Mapping[type[Any], Perform]:
+        """The effects, with each step of a plan noted before it is carried out."""
+
+        async def step(effect: CarryOutStep) -> Event | None:
+            under_way.set(effect.task)
+            self._world.happened(StepBegan(effect.task))
+            return await table[CarryOutStep](effect)
+
+        async def probe(effect: ProbeNode) -> Event | None:
+            machine = self._world.slurm.nodes.get(effect.node.name)
+            answers = machine is not None and machine.alive
+            return NodeProbed(self._world.now(), effect.id, None if answers else "no answer")
+
+        return {**table, CarryOutStep: step, ProbeNode: probe}
+
+    # -- living ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until somebody stops the loop: what is under way then is dropped, as in a process that is killed."""
+        self._begin(self._live())
+        self.loop.run_forever()
+        self.loop.drop()
+
+    def _begin(self, what: Any) -> None:
+        task = self.loop.create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _live(self) -> None:
+        """As the live daemon starts."""
+        with contextlib.suppress(Unavailable):
+            await self.fleets.take()
+        await self._take_up()
+        self.ready = True
+        self._begin(self._every(self._world.settings.slurm.reconcile_s, self._reconcile))
+        self._begin(self._every(_HOUSEKEEPING_S, self._forget))
+
+    async def _take_up(self) -> None:
+        await self.runner.handle(Started(self._world.now(), self._stored))
+
+    async def _reconcile(self) -> None:
+        """Without the checks of silent nodes and jobs: the simulated agents send no heartbeats."""
+        await self.runner.timer_due(RECONCILE)
+
+    async def _forget(self) -> None:
+        await self.runner.timer_due(HOUSEKEEPING)
+
+    async def _every(self, seconds: float, what: Callable[[], Any]) -> None:
+        while True:
+            with contextlib.suppress(Unavailable):  # the scheduler of the live daemon logs it and goes on
+                await what()
+            await asyncio.sleep(seconds)
+
+    # -- what arrives ----------------------------------------------------------------------------------------------
+
+    def receive(self, items: Sequence[Evidence], heard: Callable[[], None]) -> None:
+        """Evidence of an agent; ``heard`` is called when it is acknowledged."""
+        if self.ready:
+            self._begin(self._observe(items, heard))
+
+    async def _observe(self, items: Sequence[Evidence], heard: Callable[[], None]) -> None:
+        with contextlib.suppress(Unavailable):
+            await self.runner.observe(items)
+            heard()
+
+    def job_ended(self, job: int) -> None:
+        """Slurm's hook on the controller."""
+        if self.ready:
+            self.runner.report("job_ended", {job})
+
+    def command(self, command: str) -> None:
+        """An operator's ``sentinel pause`` or ``resume``."""
+        if self.ready:
+            self._begin(self._command(command))
+
+    async def _command(self, command: str) -> None:
+        if command == "resume":
+            self._world.paused = False  # from now on it may act, before the answer is there
+        with contextlib.suppress(Unavailable):
+            await self.runner.command(command, "olga")
+            self._world.paused = command == "pause"

@@ -1,0 +1,95 @@
+"""An asyncio event loop on virtual time: nothing waits, the clock jumps to the next moment at which something happens.
+
+The loop never asks the operating system for anything: where an ordinary loop would sleep until the next timer, this one
+lets the world go on until then. What code hands to a thread (``asyncio.to_thread``) is done on the loop a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Time(Protocol):
+    """Virtual time, and what happens in it outside of the loop."""
+
+    now_s: float
+
+    def go_on(self, until_s: float | None) -> None:
+        """Let time pass until ``until_s`` or to the next thing that happens, whichever comes first.
+
+        Args:
+            until_s: None: the loop waits for no timer.
+        """
+        ...
+
+    def thread_s(self) -> float:
+        """How long a call that was handed to a thread takes."""
+        ...
+
+
+class _NoSockets(selectors.BaseSelector):
+    """Where the loop would wait, ``Time`` passes. The loop registers one socket of its own, which is never read."""
+
+    def __init__(self, time: Time) -> None:
+        self._time = time
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = selectors.SelectorKey(fileobj, fileobj, events, data)  # the loop registers numbers only
+        self._keys[fileobj] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            self._time.go_on(None)
+        elif timeout > 0:
+            self._time.go_on(self._time.now_s + timeout)
+        return []
+
+    def close(self) -> None:
+        self._keys.clear()
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Runs until somebody calls ``stop``; what is left then is dropped, as in a process that was killed."""
+
+    def __init__(self, time: Time) -> None:
+        self._virtual = time
+        super().__init__(_NoSockets(time))
+        self.set_exception_handler(lambda _loop, _context: None)  # tasks that a killed process leaves behind
+
+    def drop(self) -> None:
+        """Forget everything that is under way, at once: nothing of it goes on."""
+        self.call_soon = _nothing  # type: ignore[method-assign,assignment]
+        for task in asyncio.all_tasks(self):
+            coroutine = task.get_coro()
+            if isinstance(coroutine, Coroutine):
+                coroutine.close()
+        self.close()
+
+    def time(self) -> float:
+        return self._virtual.now_s
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """Call ``func`` on the loop, after the time that a thread takes."""
+        return self.create_task(_called_later(self._virtual.thread_s(), func, args))
+
+
+async def _called_later(after_s: float, func: Callable[..., T], args: tuple[Any, ...]) -> T:
+    await asyncio.sleep(after_s)
+    return func(*args)
+
+
+def _nothing(*_arguments: Any, **_named: Any) -> Any:
+    """Stands in for ``call_soon`` while a killed process is cleared away."""

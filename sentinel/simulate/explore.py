@@ -1,0 +1,158 @@
+"""Runs many histories over the cores, and shrinks each that breaks a promise to the shortest that still does."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sentinel.errors import UserError
+from sentinel.simulate.histories import Happening, History
+from sentinel.simulate.known import known_defect
+from sentinel.simulate.promises import Violation
+from sentinel.simulate.stories import STORIES, history_of
+from sentinel.simulate.world import World
+
+SAME_END = "same-end"  # checked over two runs, here
+_SAME_END_STORIES = frozenset({"killed"})
+_CUTS = frozenset({"kill", "lose"})
+_TIMED = frozenset({"silence"})  # how it ends depends on when it is looked at: the job goes on by itself
+_CHUNK = 8  # histories that a process takes at a time
+MOST_HISTORIES = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A history that broke a promise, shrunk. ``name``: what ``--replay`` takes."""
+
+    seed: int
+    name: str
+    story: str
+    violation: Violation
+    happenings: tuple[Happening, ...]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "seed": self.seed,
+            "id": self.name,
+            "promise": self.violation.promise,
+            "story": self.story,
+            "at": round(self.violation.at_s, 3),
+            "why": self.violation.why,
+            "events": [f"{one.at_s:.3f} s: {one}" for one in self.happenings],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of one history."""
+
+    number: int
+    cuts: int  # crossings at which the daemon was killed or an answer lost
+    found: Found | None
+    known: tuple[str, ...] = ()  # names of the known defects that it met
+
+
+def run(history: History, tell: Callable[[float, str], None] | None = None) -> tuple[list[Violation], int]:
+    """The promises that the history breaks, and at how many crossings it was cut."""
+    world = World(history, tell=tell)
+    violations = world.run()
+    happened = {one.what for one in history.happenings}
+    if history.story in _SAME_END_STORIES and happened & _CUTS and not happened & _TIMED:
+        violations = [*violations, *_same_end(history, world)]
+    return violations, len(world.crossings.cut_at)
+
+
+def _same_end(history: History, world: World) -> list[Violation]:
+    """Killed at any instant and started again, the daemon ends in the same state as if it had not been."""
+    kept = tuple(one for one in history.happenings if one.what not in _CUTS)
+    whole = World(dataclasses.replace(history, happenings=kept))
+    whole.run()
+    end, other = world.end_state(), whole.end_state()
+    if end == other:
+        return []
+    differs = "; ".join(f"{key}: {end[key]} instead of {other[key]}" for key in end if end[key] != other[key])
+    return [Violation(SAME_END, f"another end than without the kill: {differs}", world.now_s)]
+
+
+def explore(
+    seed: int, histories: int, *, story: str | None = None, processes: int = 1, first: int = 0
+) -> Iterator[Ran]:
+    """Run histories ``first`` to ``first + histories - 1`` of this seed, in no particular order."""
+    jobs = [(seed, number, story) for number in range(first, first + histories)]
+    if processes <= 1:
+        yield from map(_one, jobs)
+        return
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap_unordered(_one, jobs, chunksize=_CHUNK)
+
+
+def _one(job: tuple[int, int, str | None]) -> Ran:
+    seed, number, story = job
+    history = history_of(seed, number, story)
+    violations, cuts = run(history)
+    fresh = [one for one in violations if known_defect(history, one) is None]
+    met = {name for one in violations if (name := known_defect(history, one)) is not None}
+    return Ran(number, cuts, shrunk(history, fresh[0]) if fresh else None, tuple(sorted(met)))
+
+
+def shrunk(history: History, violation: Violation) -> Found:
+    """The shortest history found that still breaks this promise: parts are left out as long as it does."""
+    kept = list(range(len(history.happenings)))
+    best = violation
+    size = max(1, len(kept) // 2)
+    while size >= 1:
+        start, smaller = 0, False
+        while start < len(kept):
+            fewer = kept[:start] + kept[start + size :]
+            broken = _breaks(part_of(history, fewer), violation.promise)
+            if broken is not None:
+                kept, best, smaller = fewer, broken, True
+            else:
+                start += size
+        size = size if smaller and size == 1 else size // 2
+    parts = f":{','.join(map(str, kept))}" if len(kept) < len(history.happenings) else ""
+    happenings = tuple(history.happenings[index] for index in kept)
+    return Found(history.seed, history.name + parts, history.story, best, happenings)
+
+
+def _breaks(history: History, promise: str) -> Violation | None:
+    broken = (one for one in run(history)[0] if one.promise == promise)
+    return next((one for one in broken if known_defect(history, one) is None), None)
+
+
+def part_of(history: History, kept: Sequence[int]) -> History:
+    """The history with only these of its happenings."""
+    return dataclasses.replace(history, happenings=tuple(history.happenings[index] for index in kept))
+
+
+def named(seed: int, name: str) -> History:
+    """The history of an id: story, number, and which of its happenings are kept, e.g. "people-17" or "people-17:0,3".
+
+    Raises:
+        UserError: that is no such id.
+    """
+    whole, colon, kept = name.partition(":")
+    story, _, number = whole.rpartition("-")
+    fix = "give the id that explore printed, e.g. --replay people-17 or --replay people-17:0,3"
+    if not (number.isascii() and number.isdecimal()) or int(number) >= MOST_HISTORIES:
+        raise UserError(f"--replay {name!r:.80}: no id of a history", fix=fix)
+    known_story(story)
+    history = history_of(seed, int(number), story)
+    if not colon:
+        return history
+    indices = kept.split(",")
+    count = len(history.happenings)
+    if not all(index.isascii() and index.isdecimal() and int(index) < count for index in indices):
+        raise UserError(f"--replay {name!r:.80}: {whole} has events 0 to {count - 1}", fix=fix)
+    return part_of(history, [int(index) for index in indices])
+
+
+def known_story(story: str | None) -> None:
+    """
+    Raises:
+        UserError: there is no such story.
+    """
+    if story is not None and story not in STORIES:
+        raise UserError(f"no story {story!r:.80}", fix=f"stories: {', '.join(STORIES)}")

@@ -1,0 +1,127 @@
+"""What is true in the simulated cluster, as far as promises need it: what broke, who did what, what Sentinel did when."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sentinel.model.records import OURS, StepKind
+from sentinel.simulate.happened import AttemptBegan, Happened, NoticeArrived, SlurmWrite
+
+if TYPE_CHECKING:
+    from sentinel.simulate.world import World
+
+
+@dataclass(slots=True)
+class Drain:
+    """A node that Sentinel took out of service."""
+
+    node: str
+    at_s: float
+    incident: str
+
+
+@dataclass(slots=True)
+class Observer:
+    """Updated after the promises were checked against what happened, so that they see it as it was before."""
+
+    world: World
+    broken: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))  # node -> when, what
+    convicted: dict[str, tuple[float, str]] = field(default_factory=dict)  # of these, the nodes that must go
+    accused: set[str] = field(default_factory=set)  # nodes that only a user's words speak against
+    unread: set[str] = field(default_factory=set)  # nodes of which something could not be read
+    cancelled: set[int] = field(default_factory=set)  # jobs, by their users
+    held: dict[int, float] = field(default_factory=dict)  # jobs that a person holds, since when
+    resumed: dict[str, float] = field(default_factory=dict)  # nodes that a person put back into service, when last
+    drained_by_people: dict[str, float] = field(default_factory=dict)  # node -> since when
+    touched: set[int] = field(default_factory=set)  # jobs that a person requeued or released
+    drains: list[Drain] = field(default_factory=list)
+    stops: list[tuple[float, str, int, int]] = field(
+        default_factory=list
+    )  # when, incident, job, attempt that was stopped
+    releases: dict[int, str] = field(default_factory=dict)  # job -> incident that let it go last
+    arrived: Counter[str] = field(default_factory=Counter)  # notices by id
+    refusals: set[str] = field(default_factory=set)  # that people were told of
+    notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # incident -> ids
+    ended: dict[int, tuple[int, str]] = field(default_factory=dict)  # job -> attempt that stopped last, in which state
+    attempts: list[AttemptBegan] = field(default_factory=list)
+    broken_once: set[tuple[str, str]] = field(default_factory=set)  # promises that were reported, with what about
+
+    # -- what happens without Sentinel -----------------------------------------------------------------------------
+
+    def broke(self, node: str, what: str, *, must_go: bool = True) -> None:
+        """Hardware of the node failed, and machines say so. ``must_go``: what they say convicts it."""
+        self.broken[node].append((self.world.now_s, what))
+        if must_go:
+            self.convicted.setdefault(node, (self.world.now_s, what))
+
+    def accuse(self, node: str) -> None:
+        self.accused.add(node)
+
+    def person(self, job: int, what: str) -> None:
+        """A person did this to a job: "cancel", "hold", "release", "requeue"."""
+        if what == "cancel":
+            self.cancelled.add(job)
+        elif what == "hold":
+            self.held.setdefault(job, self.world.now_s)
+        else:
+            self.touched.add(job)
+            if what == "release":
+                self.held.pop(job, None)
+            else:
+                self.cancelled.discard(job)
+
+    def node_drained(self, node: str) -> None:
+        self.drained_by_people[node] = self.world.now_s
+
+    def node_resumed(self, node: str) -> None:
+        self.drained_by_people.pop(node, None)
+        self.resumed[node] = self.world.now_s
+
+    def repaired(self, node: str) -> None:
+        self.broken.pop(node, None)
+        self.convicted.pop(node, None)
+
+    # -- what Sentinel does ----------------------------------------------------------------------------------------
+
+    def after(self, what: Happened) -> None:
+        if isinstance(what, SlurmWrite):
+            self._wrote(what)
+        elif isinstance(what, NoticeArrived):
+            self.arrived[what.notice.id] += 1
+            self.notices[what.notice.incident].add(what.notice.id)
+            self.refusals.add(str(what.notice.data.get("refusal", "")))
+        elif isinstance(what, AttemptBegan):
+            self.attempts.append(what)
+
+    def _wrote(self, what: SlurmWrite) -> None:
+        incident = what.task.incident.id if what.task is not None else ""
+        if takes_out(what):
+            self.drains.append(Drain(what.target, self.world.now_s, incident))
+        if what.job is None:
+            return
+        if what.verb == "requeue_hold" and what.job.state != "PENDING":
+            self.stops.append((self.world.now_s, incident, what.job.id, what.job.restarts))
+        if what.task is not None and what.task.step.kind is StepKind.RELEASE:
+            self.releases[what.job.id] = incident
+
+    # -- asked by promises -----------------------------------------------------------------------------------------
+
+    def ours(self) -> list[str]:
+        """Nodes that are out of service by Sentinel now."""
+        return [n.name for n in self.world.slurm.nodes.values() if n.drained and n.reason.startswith(OURS)]
+
+    def acting(self) -> bool:
+        """Whether Sentinel may act at all."""
+        return self.world.history.setup.mode == "act" and not self.world.paused
+
+
+def takes_out(what: SlurmWrite) -> bool:
+    """Whether this request takes a node out of service that is in it."""
+    return (
+        what.verb == "set_node"
+        and what.fields["state"] in ("DRAIN", "DOWN")
+        and what.node is not None
+        and not what.node.drained
+    )

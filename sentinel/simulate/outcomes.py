@@ -1,0 +1,162 @@
+"""Promises about how a history ends: by then everything had time to come to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sentinel.model.records import OURS, Incident, IncidentState, Plan, Result
+from sentinel.simulate.observer import Observer
+from sentinel.simulate.slurm.records import SimulatedJob
+
+_BUDGETS = frozenset({"drain-budget", "last-healthy"})
+_OVER = frozenset({"paused", "observe"})  # reasons that no longer hold when this is asked
+_FAILED = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"})
+_DEFERRED_S = 86_400.0  # a job that is to start later than this has been put off by Sentinel
+JOINED = frozenset({"breaker", "hang-breaker"})  # refusals of which one notice tells for many incidents
+
+
+def nothing_lost(seen: Observer) -> Iterator[str]:
+    """A node that broke is out of service in the end, or people know why it is not."""
+    if not seen.acting():
+        return
+    store = seen.world.store
+    for name, (since_s, what) in sorted(seen.convicted.items()):
+        node = seen.world.slurm.nodes[name]
+        put_back = seen.resumed.get(name, -1.0) >= since_s
+        if node.out or put_back:
+            continue
+        judged = [incident for incident, verdict in store.verdicts.items() if name in verdict.drain]
+        refusals = {word for incident in judged if incident in store.plans for word in reasons(store.plans[incident])}
+        if not judged:
+            about = [i.id for i in store.incidents.values() if name in i.nodes and i.id in store.plans]
+            where = f"; its evidence came to incident {about[0]} after that one's plan was made" if about else ""
+            yield f"{name} broke ({what}), and is in service; no verdict names it{where}"
+        elif not refusals - _OVER and not any("Not drained" in store.plans[i].explanation for i in judged):
+            yield f"{name} broke ({what}), was judged broken, and is in service"
+        elif refusals & _BUDGETS and has_room(seen, name):
+            yield f"{name} broke ({what}), was not drained for want of budget; there is room now, and it is in service"
+
+
+def reasons(plan: Plan) -> set[str]:
+    """Why something that the plan wants is not done."""
+    return {*({plan.refusal} if plan.refusal else ()), *(wait.kind for wait in plan.waits)}
+
+
+def has_room(seen: Observer, node: str) -> bool:
+    """Whether the limits would allow to drain the node now."""
+    limits, nodes, now_s = seen.world.settings.limits, seen.world.slurm.nodes, seen.world.now_s
+    ours = seen.ours()
+    hour = {drain.node for drain in seen.drains if now_s - drain.at_s <= 3600.0}
+    if len(ours) >= limits.drain_count or len(hour) >= limits.drain_per_hour:
+        return False
+    for partition in nodes[node].partitions:
+        members = [other for other in nodes.values() if partition in other.partitions]
+        out = [name for name in ours if partition in nodes[name].partitions]
+        left = [other for other in members if not other.out and other.name != node]
+        if len(out) >= max(1, int(limits.drain_fraction * len(members))) or len(left) < limits.keep_healthy:
+            return False
+    return True
+
+
+def brought_back(seen: Observer) -> Iterator[str]:
+    """A job that asked for it and failed is restarted or held, or people know why neither was done."""
+    store = seen.world.store
+    for job, (attempt, state) in sorted(seen.ended.items()):
+        now = seen.world.slurm.jobs.get(job)
+        spec = seen.world.spec_of(job)
+        gone = now is None or (now.restarts == attempt and now.over)
+        if not (gone and state in _FAILED and spec.opted_in and seen.acting()) or job in seen.cancelled:
+            continue
+        about = [i.id for i in store.incidents.values() if i.job == job and i.id in store.plans]
+        if not any(_answered(seen, incident, attempt) for incident in about):
+            yield f"job {job} failed in attempt {attempt}, and nobody restarts it, holds it, or says why not"
+
+
+def _answered(seen: Observer, incident: str, attempt: int) -> bool:
+    """Whether the incident's plan did something about this attempt, or people were told why it did not."""
+    plan = seen.world.store.plans[incident]
+    mine = [step for step in plan.steps if step.job is not None and step.attempt == attempt]
+    if reasons(plan) - _OVER:
+        return True
+    return (bool(mine) and not plan.observe_only and not plan.waits) or bool(plan.explanation and not plan.steps)
+
+
+def holds_stay(seen: Observer) -> Iterator[str]:
+    """A job that its user cancelled stays so, and one that a person holds does not start."""
+    for job in seen.world.slurm.jobs.values():
+        if job.id in seen.cancelled and not job.over:
+            yield f"job {job.id} was cancelled by its user, and is {job.state}"
+        began = [a for a in seen.attempts if a.job == job.id and a.attempt == job.restarts]
+        since = seen.held.get(job.id)
+        if since is not None and job.state == "PENDING" and not job.held:
+            yield f"job {job.id} was held by a person, and the hold is gone"
+        if since is not None and job.state == "RUNNING" and began and seen.world.began_s(job.id, job.restarts) > since:
+            yield f"job {job.id} was held by a person, and attempt {job.restarts} began"
+
+
+def told(seen: Observer) -> Iterator[str]:
+    """Whatever Sentinel did or refused to do, people were told of it."""
+    store = seen.world.store
+    causes = {store.verdicts[i].cause for i in seen.notices if i in store.verdicts}
+    for incident, plan in sorted(store.plans.items()):
+        did = [s for s in store.steps.values() if s.incident == incident and s.outcome is not None]
+        acted = any(s.outcome is not None and s.outcome.result is Result.DONE for s in did)
+        if incident in seen.notices or not (reasons(plan) or acted):
+            continue
+        if (reasons(plan) and JOINED & seen.refusals) or store.verdicts[incident].cause in causes:
+            continue  # one notice told of a breaker that it waited for first, or of a cause that many share
+        why = ", ".join(sorted(reasons(plan))) or "acted"
+        yield f"incident {incident} ({store.verdicts[incident].cause}) was never told: {why}"
+
+
+def comes_to_rest(seen: Observer) -> Iterator[str]:
+    """In the end every job runs, has ended, or waits for a reason that people can see; no plan is left half done."""
+    for job in seen.world.slurm.jobs.values():
+        why = _unsettled(seen, job)
+        if why:
+            yield f"job {job.id} (attempt {job.restarts}): {why}"
+    if seen.world.paused or seen.world.crossings.slurm != "up":
+        return
+    for incident, plan in sorted(seen.world.store.plans.items()):
+        state = seen.world.store.incidents[incident].state
+        waits = plan.waits or state is IncidentState.WATCHING  # for a condition, or for the job's turn in the queue
+        if plan.to_do and not waits and plan.id not in seen.world.store.finished:
+            yield f"the plan of incident {incident} ({state}) is not finished"
+
+
+def _unsettled(seen: Observer, job: SimulatedJob) -> str:
+    """What is wrong with the state in which a job is left; empty if nothing."""
+    world = seen.world
+    if job.over:
+        return "still completing" if job.completing else ""
+    if job.state == "RUNNING":
+        return _stuck(seen, job)
+    if job.completing:
+        return "still completing"
+    if job.held:
+        ours = job.admin_comment.startswith(OURS) and "held" in job.admin_comment
+        known = job.id in seen.held or ours or any(i.job == job.id for i in _waiting(seen))
+        return "" if known else "held, and nobody said why"
+    if job.after_ok is not None:
+        return ""
+    if job.eligible - world.slurm.time_s() > _DEFERRED_S:
+        return "" if world.paused else "put off for a month by Sentinel, and nobody goes on with it"
+    if job.bad:
+        mine = set(job.excluded) - set(world.spec_of(job.id).excluded)
+        return f"can never start (BadConstraints): {','.join(sorted(mine))} excluded by Sentinel" if mine else ""
+    return ""
+
+
+def _waiting(seen: Observer) -> list[Incident]:
+    return [i for i in seen.world.store.incidents.values() if i.state is IncidentState.HELD]
+
+
+def _stuck(seen: Observer, job: SimulatedJob) -> str:
+    program = seen.world.programs.newest.get(job.id)
+    if program is None or not program.runs or program.attempt != job.restarts:
+        return "listed as running, and no process is there" if seen.acting() else ""
+    if program.hung_at is None or not seen.acting():
+        return ""
+    if seen.world.spec_of(job.id).opted_in and not any(job.id == i.job for i in seen.world.store.incidents.values()):
+        return "hangs, and no incident is about it"
+    return ""

@@ -1,0 +1,189 @@
+"""What users and operators do, and what becomes of slurmctld, the daemon, the network and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from sentinel.simulate.crossings import Cut
+from sentinel.simulate.faults import UNREACHABLE_S, unreachable
+from sentinel.simulate.histories import Happening
+
+if TYPE_CHECKING:
+    from sentinel.simulate.world import World
+
+Act = Callable[["World", Happening], None]
+_DOWN_S = 2.0  # from a kill to the next start, where the history does not say
+_REBOOT_S = 60.0
+_AGAIN_S = 5.0  # an operator whose command was refused tries again
+
+# -- users ---------------------------------------------------------------------------------------------------------
+
+
+def _cancel(world: World, happening: Happening) -> None:
+    job = world.job_named(happening.who)
+    if job is not None and not (job.over and not job.completing):
+        world.observer.person(job.id, "cancel")
+        world.slurm.cancel(job.id)
+
+
+def _hold(world: World, happening: Happening) -> None:
+    """scontrol uhold; Slurm does nothing for a job that is held already."""
+    job = world.job_named(happening.who)
+    if job is not None and not job.over and not job.held:
+        world.observer.person(job.id, "hold")
+        world.slurm.person_holds(job.id)
+
+
+def _release(world: World, happening: Happening) -> None:
+    job = world.job_named(happening.who)
+    if job is not None and not job.over:
+        world.observer.person(job.id, "release")
+        world.slurm.person_releases(job.id)
+
+
+def _requeue(world: World, happening: Happening) -> None:
+    job = world.job_named(happening.who)
+    if job is not None and not job.completing:
+        world.observer.person(job.id, "requeue")
+        world.slurm.person_requeues(job.id)
+
+
+# -- operators -----------------------------------------------------------------------------------------------------
+
+
+def _drain(world: World, happening: Happening) -> None:
+    node = world.node_named(happening.who)
+    if node is not None:
+        world.observer.node_drained(node)
+        world.slurm.person_drains(node, "cable swap")
+
+
+def _resume_node(world: World, happening: Happening) -> None:
+    node = world.node_named(happening.who)
+    if node is not None and world.slurm.nodes[node].out:
+        world.observer.node_resumed(node)
+        world.slurm.person_resumes(node)
+
+
+def _repair(world: World, _happening: Happening) -> None:
+    """The first node that Sentinel drained is repaired and put back into service."""
+    for name in world.observer.ours()[:1]:
+        world.observer.repaired(name)
+        world.observer.node_resumed(name)
+        world.slurm.nodes[name].alive = True
+        world.slurm.person_resumes(name)
+
+
+def _reboot(world: World, happening: Happening) -> None:
+    """The node goes away for a minute and comes back whole; a drain stays."""
+    node = world.node_named(happening.who)
+    if node is None:
+        return
+    world.observer.broke(node, "reboot", must_go=False)
+    world.lose_node(node)
+    world.later(UNREACHABLE_S, lambda: unreachable(world, node))
+    world.later(_REBOOT_S, lambda: world.rebooted(node))
+
+
+def _pause(world: World, _happening: Happening) -> None:
+    _command(world, "pause")
+
+
+def _resume(world: World, _happening: Happening) -> None:
+    _command(world, "resume")
+
+
+def _command(world: World, command: str) -> None:
+    if world.daemon is not None and world.daemon.ready:
+        world.daemon.command(command)
+    else:
+        world.later(_AGAIN_S, lambda: _command(world, command))
+
+
+# -- slurmctld, the daemon, the network, the store -----------------------------------------------------------------
+
+
+def _slurmctld(state: str) -> Act:
+    def act(world: World, happening: Happening) -> None:
+        world.crossings.slurm = state
+
+        def back() -> None:
+            world.crossings.slurm = "up"
+
+        world.later(float(happening.data.get("for_s", 30.0)), back)
+
+    return act
+
+
+def _slurmctld_crash(world: World, happening: Happening) -> None:
+    """slurmctld is killed, forgets its last seconds, and is back after ``for_s``."""
+    world.slurm.crash()
+    _slurmctld("gone")(world, happening)
+
+
+def _cut(kill: bool) -> Act:
+    def act(world: World, happening: Happening) -> None:
+        data = happening.data
+        cut = Cut(kill, bool(data.get("after", False)), float(data.get("down_s", _DOWN_S)))
+        for following in range(int(data.get("times", 1))):
+            world.crossings.arm(int(data.get("nth", 0)) + following, cut)
+
+    return act
+
+
+def _freeze(world: World, happening: Happening) -> None:
+    """The daemon is stopped (SIGSTOP) and goes on later."""
+    world.frozen_until_s = world.now_s + float(happening.data.get("for_s", 30.0))
+
+
+def _lossy(world: World, happening: Happening) -> None:
+    world.agents.network.lossy_until_s = world.now_s + float(happening.data.get("for_s", 60.0))
+
+
+def _cut_off(world: World, happening: Happening) -> None:
+    node = world.node_named(happening.who)
+    if node is not None:
+        world.agents.network.cut_off.add(node)
+        world.later(float(happening.data.get("for_s", 60.0)), lambda: world.agents.network.cut_off.discard(node))
+
+
+def _clock_off(world: World, happening: Happening) -> None:
+    """The clock of a node is wrong by ``by_s``."""
+    node = world.node_named(happening.who)
+    if node is not None:
+        world.clock_off_s[node] = float(happening.data.get("by_s", 30.0))
+
+
+def _store_full(world: World, happening: Happening) -> None:
+    world.store_full = True
+
+    def room() -> None:
+        world.store_full = False
+
+    world.later(float(happening.data.get("for_s", 30.0)), room)
+
+
+ACTS: Mapping[str, Act] = {
+    "cancel": _cancel,
+    "hold": _hold,
+    "release": _release,
+    "requeue": _requeue,
+    "drain": _drain,
+    "resume-node": _resume_node,
+    "repair": _repair,
+    "reboot": _reboot,
+    "pause": _pause,
+    "resume": _resume,
+    "slurmctld-gone": _slurmctld("gone"),
+    "slurmctld-slow": _slurmctld("slow"),
+    "slurmctld-refuses": _slurmctld("refuses"),
+    "slurmctld-crash": _slurmctld_crash,
+    "kill": _cut(kill=True),
+    "lose": _cut(kill=False),
+    "freeze": _freeze,
+    "lossy": _lossy,
+    "cut-off": _cut_off,
+    "clock-off": _clock_off,
+    "store-full": _store_full,
+}

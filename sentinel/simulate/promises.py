@@ -1,0 +1,330 @@
+"""The promises of Sentinel as code: each is a function that sees what happened and says what is wrong with it.
+
+A promise's first line is the promise. It is checked against everything that happens, before it has its effect; what can
+only be said at the end is checked there (``sentinel.simulate.outcomes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sentinel.model.records import OURS, StepKind
+from sentinel.simulate import outcomes
+from sentinel.simulate.crossings import SLURM_DEADLINE_S
+from sentinel.simulate.happened import (
+    AttemptBegan,
+    Bug,
+    Happened,
+    HistoryEnded,
+    MovedAside,
+    NoticeArrived,
+    ResumeWritten,
+    SlurmWrite,
+    StepBegan,
+)
+from sentinel.simulate.observer import Observer, takes_out
+
+Promise = Callable[[Observer, Happened], Iterator[str]]
+HOUR_S = 3600.0
+_SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
+_JUDGED_S = (
+    3.0  # a failure is judged this long after it at the latest, when nothing is in the way; the window ends there
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    promise: str
+    why: str
+    at_s: float
+
+
+def no_bug(_seen: Observer, what: Happened) -> Iterator[str]:
+    """The daemon meets no error of its own."""
+    if isinstance(what, Bug):
+        yield what.text
+
+
+# -- 1 and 2: what is not known, and what users say ----------------------------------------------------------------
+
+
+def unknown_drains_nobody(seen: Observer, what: Happened) -> Iterator[str]:
+    """What is missing, late or unreadable never drains a node."""
+    if isinstance(what, SlurmWrite) and takes_out(what) and what.target not in {*seen.broken, *seen.accused}:
+        yield f"{what.target} is taken out of service and nothing broke there: {what.fields['reason']}"
+
+
+def never_drained_on_user_words(seen: Observer, what: Happened) -> Iterator[str]:
+    """What a user's program prints never drains a node."""
+    if isinstance(what, SlurmWrite) and takes_out(what) and what.target in seen.accused - seen.broken.keys():
+        yield f"{what.target} is taken out of service on the words of a job's log: {what.fields['reason']}"
+
+
+# -- 3: nothing lost, nothing twice --------------------------------------------------------------------------------
+
+
+def saved_before_done(seen: Observer, what: Happened) -> Iterator[str]:
+    """Nothing is asked of Slurm before the store holds the step that asks for it."""
+    if isinstance(what, SlurmWrite) and what.verb != "notify":
+        if what.task is None:
+            yield f"{what.verb} {what.target} belongs to no step of a plan"
+        elif what.task.step.key(what.task.incident.id) not in seen.world.store.steps:
+            yield f"{what.verb} {what.target}: the step {what.task.step.kind} is not in the ledger"
+
+
+def nothing_twice(seen: Observer, what: Happened) -> Iterator[str]:
+    """An incident stops a job once and drains a node once, however often the daemon is killed."""
+    if not isinstance(what, SlurmWrite) or what.task is None:
+        return
+    incident = what.task.incident.id
+    if what.verb == "requeue_hold" and what.job is not None and what.job.state != "PENDING":
+        before = [stop for stop in seen.stops if stop[1] == incident and stop[2] == what.job.id]
+        if before and before[-1][3] != what.job.restarts:
+            yield f"incident {incident} stops job {what.job.id} again, in attempt {what.job.restarts}"
+    if takes_out(what):
+        back = seen.resumed.get(what.target, -1.0)
+        if any(d.node == what.target and d.incident == incident and d.at_s < back for d in seen.drains):
+            yield f"incident {incident} drains {what.target} again, which a person put back into service"
+
+
+# -- 4: blast radius -----------------------------------------------------------------------------------------------
+
+
+def blast_radius(seen: Observer, what: Happened) -> Iterator[str]:
+    """Drains keep to their budgets: in all, in an hour, of a partition; the last healthy nodes stay."""
+    if not isinstance(what, SlurmWrite) or not takes_out(what) or what.node is None:
+        return
+    limits, nodes, now_s = seen.world.settings.limits, seen.world.slurm.nodes, seen.world.now_s
+    ours = [name for name in seen.ours() if name != what.target]
+    if len(ours) + 1 > limits.drain_count:
+        yield f"{what.target} is the {len(ours) + 1}th node out of service, {limits.drain_count} are allowed"
+    hour = {drain.node for drain in seen.drains if now_s - drain.at_s <= HOUR_S} | {what.target}
+    if len(hour) > limits.drain_per_hour:
+        yield f"{what.target} is the {len(hour)}th node drained in an hour, {limits.drain_per_hour} are allowed"
+    for partition in what.node.partitions:
+        members = [node for node in nodes.values() if partition in node.partitions]
+        most = max(1, int(limits.drain_fraction * len(members)))
+        out = [name for name in ours if partition in nodes[name].partitions]
+        if len(out) + 1 > most:
+            yield f"{what.target}: {len(out) + 1} nodes of partition {partition} are out, {most} are allowed"
+        left = [node for node in members if not node.out and node.name != what.target]
+        if len(left) < limits.keep_healthy:
+            yield f"{what.target} is among the last {limits.keep_healthy} healthy nodes of partition {partition}"
+
+
+def breaker(seen: Observer, what: Happened) -> Iterator[str]:
+    """When many nodes fail at once, they are not drained one after the other."""
+    if not isinstance(what, SlurmWrite) or not takes_out(what):
+        return
+    limits = seen.world.settings.limits
+    failed = {name: times[0][0] for name, times in seen.broken.items()}
+    out = {drain.node for drain in seen.drains} | {what.target}
+    since_s = seen.world.now_s - limits.breaker_window_s + _JUDGED_S
+    near = [name for name in out if failed.get(name, -1.0) >= since_s]
+    if len(near) >= limits.breaker_nodes:
+        yield f"{what.target} is the {len(near)}th node drained of those that failed within {limits.breaker_window_s:g} s"
+
+
+def no_fruitless_restarts(seen: Observer, what: Happened) -> Iterator[str]:
+    """A job that gains no step is not restarted again and again."""
+    if not isinstance(what, AttemptBegan) or seen.releases.get(what.job) is None:
+        return
+    limits = seen.world.settings.limits
+    ours = [stop for stop in seen.stops if stop[2] == what.job]
+    if len(ours) > limits.restarts_per_job:
+        yield f"job {what.job} is restarted for the {len(ours)}th time"
+    fruitless = seen.world.programs.fruitless(what.job)
+    most = limits.restarts_without_progress + 1  # the first restart follows an attempt that was not ours
+    if fruitless > most:
+        yield f"job {what.job} begins attempt {what.attempt} after {fruitless} attempts without a step gained"
+
+
+# -- 5: only what is ours ------------------------------------------------------------------------------------------
+
+
+def only_what_is_ours(seen: Observer, what: Happened) -> Iterator[str]:
+    """Drains, holds, cancellations and node lists of people and other tools are left as they are."""
+    if not isinstance(what, SlurmWrite):
+        return
+    if what.verb == "set_node" and what.node is not None:
+        theirs = what.node.drained and not what.node.reason.startswith(OURS)
+        if theirs and what.fields["state"] == "RESUME":
+            yield f"{what.target} is put back into service, and was drained by somebody else: {what.node.reason}"
+        # A write acts on what was seen a request ago: Slurm knows no "only if it is still so".
+        seen_s = SLURM_DEADLINE_S if seen.world.crossings.slurm == "slow" else _SEEN_S
+        just = seen.world.now_s - seen.drained_by_people.get(what.target, -1e9) <= seen_s
+        if theirs and not just and what.fields["state"] != "RESUME" and what.fields["reason"] != what.node.reason:
+            yield f"{what.target}: the reason {what.node.reason!r} of somebody else is replaced"
+    if what.job is None:
+        return
+    if what.job.id in seen.cancelled and what.verb in ("requeue_hold", "release"):
+        yield f"{what.verb} of job {what.job.id}, which its user cancelled"
+    if what.job.id in seen.held and what.job.held and what.verb == "release":
+        yield f"job {what.job.id} is released, and a person holds it"
+    spec = seen.world.spec_of(what.job.id)
+    if "ExcNodeList" in what.fields:
+        lost = set(spec.excluded) - set(what.fields["ExcNodeList"].split(","))
+        if lost:
+            yield f"job {what.job.id} was submitted without {','.join(sorted(lost))}, and may get it now"
+    if "ReqNodeList" in what.fields and set(spec.required) - set(what.fields["ReqNodeList"].split(",")):
+        yield f"job {what.job.id} was submitted for {','.join(spec.required)}, and need not get it now"
+
+
+def our_reason(_seen: Observer, what: Happened) -> Iterator[str]:
+    """A drain of ours says so, and names its incident."""
+    if not isinstance(what, SlurmWrite) or not takes_out(what) or what.task is None:
+        return
+    if not what.fields["reason"].startswith(f"{OURS}{what.task.incident.id}"):
+        yield f"{what.target} is drained with the reason {what.fields['reason']!r}"
+
+
+# -- 6: proof before return ----------------------------------------------------------------------------------------
+
+
+def proof_before_return(_seen: Observer, what: Happened) -> Iterator[str]:
+    """A node that Sentinel drained returns only after what failed has passed."""
+    if isinstance(what, SlurmWrite) and what.verb == "set_node" and what.fields["state"] == "RESUME":
+        yield f"{what.target} is put back into service, and no diagnostic passed there"
+
+
+def not_offered_back(seen: Observer, what: Happened) -> Iterator[str]:
+    """The restarted job does not get the node again that broke under it."""
+    if not isinstance(what, AttemptBegan):
+        return
+    incident = seen.releases.get(what.job)
+    verdict = seen.world.store.verdicts.get(incident) if incident is not None else None
+    if verdict is not None and what.job not in seen.touched:
+        back = {node for node in what.nodes if node in seen.resumed}
+        again = sorted((set(verdict.drain) & set(what.nodes) & seen.convicted.keys()) - back)
+        if again:
+            yield f"job {what.job} begins attempt {what.attempt} on {','.join(again)}, which broke under it"
+
+
+# -- 7: modes are true ---------------------------------------------------------------------------------------------
+
+
+def observe_changes_nothing(seen: Observer, what: Happened) -> Iterator[str]:
+    """In observe mode nothing is changed anywhere."""
+    if seen.world.history.setup.mode == "observe" and isinstance(what, (SlurmWrite, ResumeWritten, MovedAside)):
+        yield f"{type(what).__name__} in observe mode: {getattr(what, 'verb', '')} {getattr(what, 'target', '')}"
+
+
+def pause_begins_nothing(seen: Observer, what: Happened) -> Iterator[str]:
+    """While an operator has paused Sentinel, it begins no step."""
+    if isinstance(what, StepBegan) and seen.world.paused:
+        yield f"{what.task.step.kind} {what.task.step.node or what.task.step.job} begins while paused"
+
+
+# -- the way back to work ------------------------------------------------------------------------------------------
+
+
+def resumed_from_valid(seen: Observer, what: Happened) -> Iterator[str]:
+    """The resume point names the newest checkpoint that can be read and is from before the numbers went bad."""
+    if not isinstance(what, ResumeWritten) or "SENTINEL_RESUME_STEP" not in what.values:
+        return
+    step = int(what.values["SENTINEL_RESUME_STEP"])
+    good = seen.world.programs.good(what.job)
+    if step not in good:
+        yield f"job {what.job} is to resume from step {step}, which cannot be read, or holds bad numbers"
+    elif step < max(good):
+        yield f"job {what.job} is to resume from step {step}, and step {max(good)} is good"
+
+
+def resume_point_first(seen: Observer, what: Happened) -> Iterator[str]:
+    """A job is let go only after its resume point is written, for the attempt that follows."""
+    if not isinstance(what, SlurmWrite) or what.task is None or what.job is None:
+        return
+    task = what.task
+    if task.step.kind is not StepKind.RELEASE or what.verb not in ("release", "set_job"):
+        return
+    written = seen.world.programs.resume.get(what.job.id, {})
+    if written.get("SENTINEL_INCIDENT") != task.incident.id:
+        yield f"job {what.job.id} is let go without a resume point of incident {task.incident.id}"
+    elif written.get("SENTINEL_ATTEMPT") != f"{what.job.restarts}":
+        yield f"job {what.job.id}: the resume point is for attempt {written.get('SENTINEL_ATTEMPT')}"
+
+
+# -- 9 and 10: explained, and told ---------------------------------------------------------------------------------
+
+
+def explained(_seen: Observer, what: Happened) -> Iterator[str]:
+    """Every action and every message says why."""
+    if isinstance(what, SlurmWrite) and takes_out(what) and what.task is not None and not what.task.verdict.grounds:
+        yield f"{what.target} is drained without a ground"
+    if isinstance(what, NoticeArrived) and what.notice.incident:
+        data = what.notice.data
+        if not what.notice.title or not data.get("cause"):
+            yield f"the notice of incident {what.notice.incident} names no cause"
+        if data.get("refusal") and f"Not done ({data['refusal']}): " not in what.notice.body:
+            yield f"the notice of incident {what.notice.incident} does not say why nothing is done"
+
+
+def one_notice(seen: Observer, what: Happened) -> Iterator[str]:
+    """People get one message about an incident."""
+    if not isinstance(what, NoticeArrived) or not what.notice.incident:
+        return
+    if len(seen.notices[what.notice.incident] | {what.notice.id}) > 1:
+        yield f"incident {what.notice.incident} has a second notice"
+    again = seen.arrived[what.notice.id] + 1 - 1 - len(seen.world.crossings.cut_at) - (seen.world.lives - 1)
+    if again > 0:
+        yield f"the notice of incident {what.notice.incident} arrives again, and no answer was lost"
+
+
+def true_words(seen: Observer, what: Happened) -> Iterator[str]:
+    """A message says what has happened, not what is hoped."""
+    if not isinstance(what, NoticeArrived):
+        return
+    drained = what.notice.data.get("drained")
+    for node in drained if isinstance(drained, list) else ():
+        there = seen.world.slurm.nodes.get(str(node))
+        did = any(drain.node == node for drain in seen.drains)  # slurmctld may have forgotten it since
+        if there is not None and not there.out and not did:
+            yield f"the notice of incident {what.notice.incident} says that {node} is drained, and it never was"
+
+
+def _at_the_end(check: Callable[[Observer], Iterator[str]]) -> Promise:
+    def promise(seen: Observer, what: Happened) -> Iterator[str]:
+        if isinstance(what, HistoryEnded):
+            yield from check(seen)
+
+    promise.__doc__ = check.__doc__
+    return promise
+
+
+PROMISES: Mapping[str, Promise] = {
+    "no-bug": no_bug,
+    "unknown-drains-nobody": unknown_drains_nobody,
+    "never-drained-on-user-words": never_drained_on_user_words,
+    "saved-before-done": saved_before_done,
+    "nothing-twice": nothing_twice,
+    "nothing-lost": _at_the_end(outcomes.nothing_lost),
+    "blast-radius": blast_radius,
+    "breaker": breaker,
+    "no-fruitless-restarts": no_fruitless_restarts,
+    "only-what-is-ours": only_what_is_ours,
+    "brought-back": _at_the_end(outcomes.brought_back),
+    "holds-stay": _at_the_end(outcomes.holds_stay),
+    "our-reason": our_reason,
+    "proof-before-return": proof_before_return,
+    "not-offered-back": not_offered_back,
+    "observe-changes-nothing": observe_changes_nothing,
+    "pause-begins-nothing": pause_begins_nothing,
+    "resumed-from-valid": resumed_from_valid,
+    "resume-point-first": resume_point_first,
+    "explained": explained,
+    "one-notice": one_notice,
+    "told": _at_the_end(outcomes.told),
+    "true-words": true_words,
+    "comes-to-rest": _at_the_end(outcomes.comes_to_rest),
+}
+
+
+def check(seen: Observer, what: Happened) -> Iterator[Violation]:
+    """What every promise has to say about what happens now. The same about the same is said once in a history."""
+    for name, promise in PROMISES.items():
+        for why in promise(seen, what):
+            if (name, why) not in seen.broken_once:
+                seen.broken_once.add((name, why))
+                yield Violation(name, why, seen.world.now_s)
+    seen.after(what)

@@ -1,0 +1,366 @@
+"""A Slurm in memory: nodes, jobs and the scheduler, as slurmctld and its slurmd behave towards Sentinel.
+
+Time is the caller's: ``clock`` moves only when told to, and what has become due since is caught up with at the next call
+(``catch_up``), in order of time. What Sentinel asks of slurmctld goes through ``sentinel.simulate.slurm.requests``; the
+methods here are what happens on the cluster: jobs are submitted and end, nodes die, people use ``scontrol``.
+
+    slurm = SimulatedSlurm(nodes=4)
+    job = slurm.submit(nodes=2, comment="...")
+    slurm.lose("n1"); slurm.end(job, exit_code=3); slurm.answers = False
+    await slurm.fleet(); await slurm.drain("n1", "sentinel: ...")
+    slurm.calls      # every write that reached "slurmctld", in order
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from sentinel.adapters.slurm.writer import Writer
+from sentinel.errors import Denied, Timeout
+from sentinel.model.records import Fleet, JobView, NodeView
+from sentinel.ports import Clock
+from sentinel.simulate.slurm.records import SimulatedJob, SimulatedNode, SlurmTimes, StandingClock, Views
+from sentinel.simulate.slurm.requests import Requests
+from sentinel.simulate.slurm.scheduling import start_what_may_run
+
+
+class SimulatedSlurm(Writer):
+    """``SlurmReader`` and ``SlurmWriter``, held to the contract suite of the real ones."""
+
+    def __init__(
+        self,
+        nodes: int | Sequence[str] = 4,
+        *,
+        gpus: int = 8,
+        clock: Clock | None = None,
+        times: SlurmTimes | None = None,
+    ) -> None:
+        super().__init__(Requests(self), now=self.time_s, sleep=self._no_wait)
+        names = [f"n{index}" for index in range(1, nodes + 1)] if isinstance(nodes, int) else list(nodes)
+        self.clock: Any = clock or StandingClock()
+        self.times = times or SlurmTimes()
+        self.nodes = {name: SimulatedNode(name, port=17_001 + index, gpus=gpus) for index, name in enumerate(names)}
+        self.jobs: dict[int, SimulatedJob] = {}
+        self.calls: list[tuple[str, ...]] = []
+        self.answers = True  # False: slurmctld is frozen
+        self.denies = False  # True: munge trouble
+        self.unreadable: set[int | str] = set()  # jobs and nodes whose records cannot be read
+        self.waited_s = 0.0  # what the writer would have waited before releases
+        self.release_name = "22.05.8"
+        self.booted: datetime | None = None  # when slurmctld was started the last time; None: not known
+        self.started: Callable[[SimulatedJob], None] = lambda _job: None  # called when an attempt begins
+        self.stopped: Callable[[SimulatedJob, str], None] = lambda _job, _state: None  # when it ends, with its state
+        self._views = Views(self)
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._saved: tuple[dict[str, SimulatedNode], dict[int, SimulatedJob]] | None = None
+
+    # -- what happens on the cluster -------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        *,
+        nodes: int = 1,
+        name: str = "train",
+        comment: str = "",
+        user: str = "alice",
+        uid: int = 1001,
+        requeue: bool = True,
+        batch: bool = True,
+        held: bool = False,
+        excluded: Sequence[str] = (),
+        required: Sequence[str] = (),
+        stdout: str = "",
+        folder: str = "/home/alice",
+        partition: str = "train",
+        array: tuple[int, int] | None = None,
+        het: int | None = None,
+        after_ok: int | None = None,
+    ) -> int:
+        """sbatch. ``array``: (array job id, task). ``het``: id of the leader. ``after_ok``: job that must complete first."""
+        job = SimulatedJob(max(self.jobs, default=100) + 1, nodes, self.time_s(), requeue=requeue, batch=batch)
+        job.record = {
+            "name": name,
+            "comment": comment,
+            "user_name": user,
+            "user_id": uid,
+            "partition": partition,
+            "standard_output": stdout,
+            "current_working_directory": folder,
+        }
+        if array is not None:
+            job.record |= {"array_job_id": array[0], "array_task_id": array[1]}
+        if het is not None:
+            job.record["het_job_id"] = het or job.id
+        job.after_ok = after_ok
+        job.excluded, job.required = tuple(excluded), tuple(required)
+        job.held, job.held_by = held, "JobHeldUser" if held else ""
+        job.eligible = self.time_s()
+        self.jobs[job.id] = job
+        self.schedule()
+        return job.id
+
+    def end(self, job: int, *, exit_code: int = 0, exit_signal: int = 0, state: str = "") -> None:
+        """The job's script ends by itself."""
+        this = self.jobs[job]
+        assert this.state == "RUNNING", this.state
+        this.exit_code, this.exit_signal = exit_code, exit_signal
+        self._stop(this, state or ("FAILED" if exit_code or exit_signal else "COMPLETED"))
+        self.schedule()
+
+    def cancel(self, job: int) -> None:
+        """scancel: also a job that is on its way back to the queue stays cancelled."""
+        this = self.jobs[job]
+        if this.over and not this.completing:
+            return
+        this.requeues = False
+        self._stop(this, "CANCELLED")
+        self.schedule()
+
+    def purge(self, job: int) -> None:
+        """MinJobAge has passed."""
+        del self.jobs[job]
+
+    def lose(self, node: str) -> None:
+        """The machine is gone; Slurm does not know it yet."""
+        self.nodes[node].alive = False
+
+    def notice(self, node: str) -> None:
+        """SlurmdTimeout has passed: Slurm sets the lost node down by itself."""
+        this = self.nodes[node]
+        this.silent, this.down, this.reason = True, True, this.reason or "Not responding"
+        self._node_fail(node)
+
+    def revive(self, node: str) -> None:
+        """The machine answers again (ReturnToService=2: a node that is only down comes back)."""
+        this = self.nodes[node]
+        this.alive, this.silent = True, False
+        if this.down and not this.drained:
+            this.down, this.reason = False, ""
+        self.schedule()
+
+    def lost_processes(self, node: str) -> None:
+        """The node has started anew: Slurm finds that its jobs are not there."""
+        self.nodes[node].alive = True
+        self._node_fail(node)
+
+    def person_drains(self, node: str, reason: str) -> None:
+        self.nodes[node].drained, self.nodes[node].reason = True, reason
+
+    def person_resumes(self, node: str) -> None:
+        """scontrol update State=RESUME."""
+        this = self.nodes[node]
+        this.drained = this.down = False
+        this.reason = ""
+        if not this.alive:
+            self.notice(node)
+        self.schedule()
+
+    def person_holds(self, job: int) -> None:
+        """scontrol uhold; of a running job it is kept over a requeue. Slurm leaves a held job as it is."""
+        this = self.jobs[job]
+        if not this.held and not this.over:
+            this.held, this.held_by = True, "JobHeldUser"
+
+    def person_releases(self, job: int) -> None:
+        this = self.jobs[job]
+        if this.held and this.state == "PENDING":
+            this.eligible = max(min(this.eligible, self.time_s()), 0.0)
+        this.held, this.held_by = False, ""
+        self.schedule()
+
+    def person_requeues(self, job: int) -> None:
+        """scontrol requeue, by the user or an operator."""
+        this = self.jobs[job]
+        if this.state != "PENDING" and this.batch and this.requeue:
+            self.to_queue(this, held=False)
+            self.schedule()
+
+    # -- slurmctld -------------------------------------------------------------------------------------------------
+
+    def save_state(self) -> None:
+        """What slurmctld has on its disk by now: a crash falls back to it."""
+        self._saved = copy.deepcopy((self.nodes, self.jobs))
+
+    def crash(self) -> None:
+        """slurmctld is killed and started again: it has forgotten what it had not saved yet.
+
+        A job that was stopped since then is listed as running, without a process (``ghost``), until Slurm finds out.
+        """
+        if self._saved is None:
+            return
+        nodes, jobs = copy.deepcopy(self._saved)
+        for name, node in nodes.items():
+            node.alive = self.nodes[name].alive
+        for job in jobs.values():
+            now = self.jobs.get(job.id)
+            if job.state == "RUNNING" and (now is None or now.state != "RUNNING" or now.restarts != job.restarts):
+                job.ghost = True
+                self.later(self.times.ghost_s, partial(self._find_ghost, job.id))
+        running = {job.id: job for job in self.jobs.values() if job.state == "RUNNING"}
+        for number, job in running.items():
+            known = jobs.get(number)
+            if known is not None and known.state == "PENDING" and known.restarts == job.restarts:
+                jobs[number] = job  # its nodes report it when they register
+        self.nodes, self.jobs = nodes, jobs
+        for job in jobs.values():
+            if job.completing:  # its nodes tell again that their epilogs are over
+                self.later(self.times.epilog_s, partial(self._epilogs_over, job.id, job.restarts))
+        self.booted = self.clock.now().replace(microsecond=0)
+        self.schedule()
+
+    def _find_ghost(self, job: int) -> None:
+        this = self.jobs.get(job)
+        if this is not None and this.ghost and this.state == "RUNNING":
+            self._stop(this, "NODE_FAIL", requeues=this.requeue and this.batch)
+            self.schedule()
+
+    def schedule(self) -> None:
+        """Start what may run now."""
+        start_what_may_run(self)
+
+    def find(self, spec: str) -> SimulatedJob | None:
+        """The job of an id, or of an array's id and task as scontrol takes it."""
+        for job in self.jobs.values():
+            if spec in (f"{job.id}", f"{job.record.get('array_job_id')}_{job.record.get('array_task_id')}"):
+                return job
+        return None
+
+    def catch_up(self) -> None:
+        """Do what has become due, in order of time."""
+        now = self.time_s()
+        while self._due and self._due[0][0] <= now:
+            heapq.heappop(self._due)[2]()
+        self.schedule()
+
+    def next_due_s(self) -> float | None:
+        """When something happens by itself the next time; None if nothing will."""
+        times = [job.eligible for job in self.jobs.values() if job.state == "PENDING" and job.eligible > self.time_s()]
+        return min([*times, *([self._due[0][0]] if self._due else [])], default=None)
+
+    def later(self, after_s: float, what: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._due, (self.time_s() + after_s, self._count, what))
+
+    # -- SlurmReader -----------------------------------------------------------------------------------------------
+
+    async def fleet(self) -> Fleet:
+        self.check()
+        self.catch_up()
+        return self._views.fleet(self.clock.now())
+
+    async def node(self, name: str) -> NodeView | None:
+        self.check()
+        self.catch_up()
+        return self._views.node(name) if name in self.nodes else None
+
+    async def job(self, job: int) -> JobView | None:
+        self.check()
+        self.catch_up()
+        return self._views.job(self.jobs[job]) if job in self.jobs else None
+
+    async def version(self) -> str:
+        self.check()
+        return self.release_name
+
+    async def booted_at(self) -> datetime | None:
+        self.check()
+        return self.booted
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        if not self.answers:
+            raise Timeout("slurmctld did not answer within its deadline")
+        if self.denies:
+            raise Denied("Slurm refused us: Protocol authentication error")
+
+    def job_json(self, job: SimulatedJob) -> dict[str, Any]:
+        """The job in the shape of Slurm's JSON."""
+        return self._views.job_record(job)
+
+    def node_record(self, name: str) -> dict[str, Any]:
+        return self._views.node_record(name)
+
+    def time_s(self) -> float:
+        seconds: float = self.clock.now().timestamp()
+        return seconds
+
+    async def _no_wait(self, seconds: float) -> None:
+        self.waited_s += seconds
+
+    def _stop(self, job: SimulatedJob, state: str, *, requeues: bool = False) -> None:
+        """The job ends or goes back to the queue; first its nodes run their epilogs."""
+        ran = job.has_nodes and not job.completing
+        job.state, job.ended, job.requeues = state, self.time_s(), requeues
+        if not job.on:
+            self._completed(job)
+        elif not job.completing:
+            job.completing = True
+            attempt = job.restarts
+            if ran:
+                self.stopped(job, state)
+            if self.times.epilog_s:
+                self.later(self.times.epilog_s, lambda: self._epilogs_over(job.id, attempt))
+            else:
+                self._epilogs_over(job.id, attempt)
+
+    def _waits_for_a_lost_node(self, job: SimulatedJob) -> bool:
+        return any(not self.nodes[name].alive and not self.nodes[name].down for name in job.on)
+
+    def _epilogs_over(self, name: int, attempt: int) -> None:
+        job = self.jobs.get(name)
+        if job is None or not job.completing or job.restarts != attempt:
+            return
+        if self.times.epilog_s and self._waits_for_a_lost_node(job):
+            return  # until the node is set down, or Slurm sets it down itself
+        self._completed(job)
+        self.schedule()
+
+    def _completed(self, job: SimulatedJob) -> None:
+        job.completing = False
+        if job.requeues:
+            self.back_to_queue(job, held=job.held)
+        elif self.times.min_job_age_s is not None:
+            attempt = job.restarts
+            self.later(self.times.min_job_age_s, lambda: self._purge_old(job.id, attempt))
+
+    def _purge_old(self, name: int, attempt: int) -> None:
+        job = self.jobs.get(name)
+        if job is not None and job.over and not job.completing and job.restarts == attempt:
+            self.purge(name)
+
+    def _node_fail(self, node: str) -> None:
+        for job in list(self.jobs.values()):
+            if job.state == "RUNNING" and node in job.on:
+                self._stop(job, "NODE_FAIL", requeues=job.requeue and job.batch)
+            elif job.completing and node in job.on and not self._waits_for_a_lost_node(job):
+                self._completed(job)
+        self.schedule()
+
+    def to_queue(self, job: SimulatedJob, *, held: bool) -> None:
+        """Requeue a job from whatever state; its nodes are cleaned first."""
+        if held:
+            job.held, job.held_by = True, job.held_by or "JobHeldUser"
+        if job.has_nodes or job.completing:
+            self._stop(job, "PENDING", requeues=True)
+        else:
+            self.back_to_queue(job, held=job.held)
+
+    def back_to_queue(self, job: SimulatedJob, *, held: bool) -> None:
+        job.state, job.on, job.restarts = "PENDING", (), job.restarts + 1
+        job.completing = job.requeues = job.ghost = False
+        job.exit_code = job.exit_signal = 0
+        job.started = job.ended = 0.0
+        job.held, job.held_by = held, (job.held_by or "JobHeldUser") if held else ""
+        job.submitted = self.time_s()
+        job.eligible = self.time_s() + self.times.requeue_s
+
+    def set_down(self, node: str) -> None:
+        self.nodes[node].down = True
+        self._node_fail(node)

@@ -1,0 +1,199 @@
+"""Nodes and jobs of the simulated Slurm, and how slurmctld tells them: records of Slurm's JSON, read by the real parser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sentinel.adapters.slurm.parse import fleet_of, job_of, job_view, node_of, node_view
+from sentinel.adapters.slurm.pyslurm_child import UNREAD
+from sentinel.model.records import Fleet, JobView, NodeView
+
+if TYPE_CHECKING:
+    from sentinel.simulate.slurm.cluster import SimulatedSlurm
+
+REQUEUE_WAIT_S = 121  # Slurm's own wait before a requeued job may start again
+FOREVER_PRIORITY = 4_294_901_760
+_OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"})
+
+
+class StandingClock:
+    """``Clock`` whose time is set by hand."""
+
+    def __init__(self, at: datetime = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)) -> None:
+        self.at = at
+
+    def now(self) -> datetime:
+        return self.at
+
+    def advance(self, seconds: float) -> datetime:
+        self.at += timedelta(seconds=seconds)
+        return self.at
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmTimes:
+    """How long Slurm takes, in seconds. The defaults are those of a unit test: what can happen at once does."""
+
+    epilog_s: float = 0.0  # from the end of a job's processes to its nodes being free
+    requeue_s: float = REQUEUE_WAIT_S
+    min_job_age_s: float | None = None  # ended jobs are forgotten after this; None: never
+    ghost_s: float = 300.0  # until Slurm finds that a job listed as running has no processes
+    save_s: float = 5.0  # between two saves of slurmctld's state
+
+
+@dataclass
+class SimulatedNode:
+    name: str
+    port: int
+    gpus: int = 8
+    alive: bool = True
+    down: bool = False
+    drained: bool = False
+    silent: bool = False  # Slurm has noticed that it does not answer
+    reason: str = ""
+    partitions: tuple[str, ...] = ("train",)
+
+    @property
+    def out(self) -> bool:
+        """Whether Slurm gives it no work."""
+        return self.down or self.drained or self.silent
+
+
+@dataclass
+class SimulatedJob:
+    id: int
+    nodes: int
+    submitted: float
+    record: dict[str, Any] = field(default_factory=dict)  # what the submitter chose
+    state: str = "PENDING"
+    completing: bool = False  # its nodes run their epilogs
+    requeues: bool = False  # goes back to the queue when they are done
+    held: bool = False
+    held_by: str = ""
+    bad: bool = False  # BadConstraints: no node could ever do
+    never: bool = False  # DependencyNeverSatisfied
+    ghost: bool = False  # listed as running, and no process is there
+    after_ok: int | None = None
+    on: tuple[str, ...] = ()
+    restarts: int = 0
+    exit_code: int = 0
+    exit_signal: int = 0
+    requeue: bool = True
+    batch: bool = True
+    excluded: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    admin_comment: str = ""
+    eligible: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
+    printed: list[str] = field(default_factory=list)
+
+    @property
+    def over(self) -> bool:
+        return self.state in _OVER
+
+    @property
+    def has_nodes(self) -> bool:
+        return self.state == "RUNNING" or self.completing
+
+
+class Views:
+    """What slurmctld answers. A record that did not change since the last question is not read again."""
+
+    def __init__(self, slurm: SimulatedSlurm) -> None:
+        self._slurm = slurm
+        self._nodes: dict[str, tuple[dict[str, Any], NodeView]] = {}
+        self._jobs: dict[int, tuple[dict[str, Any], JobView]] = {}
+
+    def fleet(self, at: datetime) -> Fleet:
+        slurm = self._slurm
+        if slurm.unreadable:
+            nodes = [self.node_record(name) for name in slurm.nodes]
+            return fleet_of(at, nodes, [self.job_record(job) for job in slurm.jobs.values()])
+        return Fleet(
+            at,
+            {name: self._node(name) for name in slurm.nodes},
+            {job.id: self._job(job) for job in slurm.jobs.values()},
+        )
+
+    def node(self, name: str) -> NodeView | None:
+        if self._slurm.unreadable:
+            return node_of([self.node_record(name)], name)
+        return self._node(name)
+
+    def job(self, job: SimulatedJob) -> JobView | None:
+        return job_of(self.job_record(job)) if self._slurm.unreadable else self._job(job)
+
+    def _node(self, name: str) -> NodeView:
+        record = self.node_record(name)
+        known = self._nodes.get(name)
+        if known is None or known[0] != record:
+            known = self._nodes[name] = (record, node_view(record))
+        return known[1]
+
+    def _job(self, job: SimulatedJob) -> JobView:
+        record = self.job_record(job)
+        known = self._jobs.get(job.id)
+        if known is None or known[0] != record:
+            known = self._jobs[job.id] = (record, job_view(record))
+        return known[1]
+
+    def node_record(self, name: str) -> dict[str, Any]:
+        node = self._slurm.nodes[name]
+        busy = any(job.has_nodes and name in job.on for job in self._slurm.jobs.values())
+        flags = [
+            flag
+            for flag, there in (("DRAIN", node.drained), ("NOT_RESPONDING", node.silent and not node.down))
+            if there
+        ]
+        return {
+            "name": name,
+            "state": "down" if node.down else "mixed" if busy else "idle",
+            "state_flags": flags,
+            "reason": node.reason,
+            "partitions": list(node.partitions),
+            "address": "127.0.0.1",
+            "port": node.port,
+            "gres": f"gpu:{node.gpus}",
+            **self._spoiled(name),
+        }
+
+    def _spoiled(self, what: int | str) -> dict[str, str]:
+        return {UNREAD: "spoiled"} if what in self._slurm.unreadable else {}
+
+    def job_record(self, job: SimulatedJob) -> dict[str, Any]:
+        return {
+            **job.record,
+            **self._spoiled(job.id),
+            "job_id": job.id,
+            "job_state": f"{job.state},COMPLETING" if job.completing else job.state,
+            "state_reason": self._reason(job),
+            "priority": 0 if job.held or job.bad else FOREVER_PRIORITY,
+            "nodes": ",".join(job.on),
+            "batch_host": job.on[0] if job.on else "",
+            "batch_flag": job.batch,
+            "restart_cnt": job.restarts,
+            "requeue": job.requeue,
+            "admin_comment": job.admin_comment,
+            "excluded_nodes": ",".join(job.excluded),
+            "required_nodes": ",".join(job.required),
+            "node_count": len(job.on) or job.nodes,
+            "exit_code": (job.exit_code << 8) | job.exit_signal,
+            "submit_time": int(job.submitted),
+            "eligible_time": int(job.eligible),
+            "start_time": int(job.started),
+            "end_time": int(job.ended),
+        }
+
+    def _reason(self, job: SimulatedJob) -> str:
+        if job.held:
+            return job.held_by
+        if job.state != "PENDING":
+            return "None"
+        if job.bad:
+            return "BadConstraints"
+        if job.after_ok is not None:
+            return "DependencyNeverSatisfied" if job.never else "Dependency"
+        return "BeginTime" if job.eligible > self._slurm.time_s() else "None"

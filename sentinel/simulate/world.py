@@ -1,0 +1,334 @@
+"""One history as it happens: virtual time, the cluster, the network, the store, and the lives of the daemon."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import heapq
+import json
+import random
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from sentinel.config.settings import Limits, Mode, Modes, Settings
+from sentinel.errors import Unavailable
+from sentinel.simulate import faults, people
+from sentinel.simulate.agents import Agents
+from sentinel.simulate.crossings import Crossings, Killed
+from sentinel.simulate.daemon import SimulatedDaemon, under_way
+from sentinel.simulate.happened import Happened, HistoryEnded, SlurmWrite
+from sentinel.simulate.histories import Happening, History, JobSpec, Setup
+from sentinel.simulate.observer import Observer
+from sentinel.simulate.programs import Programs
+from sentinel.simulate.promises import Violation, check
+from sentinel.simulate.slurm.cluster import SimulatedSlurm
+from sentinel.simulate.slurm.records import SimulatedJob, SlurmTimes
+from sentinel.simulate.store import MemoryStore
+
+T = TypeVar("T")
+AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)  # when every history begins
+TIMES = SlurmTimes(epilog_s=1.0, min_job_age_s=300.0)  # as the lab was measured; MinJobAge is Slurm's default
+SLURMD_TIMEOUT_S = 300.0  # Slurm's default: then it sets a node that does not answer down
+_SAVED_S = (0.001, 0.008)  # one transaction
+
+
+class _Clock:
+    """The daemon's clock, and Slurm's."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now(self) -> datetime:
+        return self._world.now()
+
+
+class World:
+    """Runs one history. ``tell`` is called with each line when it is to be printed."""
+
+    def __init__(self, history: History, *, tell: Callable[[float, str], None] | None = None) -> None:
+        self.history = history
+        self.now_s = 0.0
+        self.ends_s = history.ends_s
+        self.rng = random.Random(f"{history.seed}/{history.number}")  # noqa: S311 - repeatable, not secret
+        self.tell = tell
+        self.clock = _Clock(self)
+        self.settings = _settings(history.setup)
+        self.store = MemoryStore()
+        self.store_full = False
+        self.paused = False
+        self.clock_off_s: dict[str, float] = {}  # by node
+        self.daemon: SimulatedDaemon | None = None
+        self.lives = 0
+        self.frozen_until_s = 0.0
+        self.violations: list[Violation] = []
+        self.crossings = Crossings(self.rng, self._killed)
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._when_back: dict[str, list[Callable[[], None]]] = {}
+        self._over = False
+        self.agents = Agents(self)
+        self.programs = Programs(self)
+        self.slurm = SimulatedSlurm(history.setup.nodes, clock=self.clock, times=TIMES)
+        self.specs: dict[int, JobSpec] = {}
+        self.jobs: list[int] = []  # ids, in the order of the setup
+        self._began_s: dict[tuple[int, int], float] = {}
+        self.observer = Observer(self)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def now(self, more_s: float = 0.0) -> datetime:
+        return AT + timedelta(seconds=self.now_s + more_s)
+
+    def at(self, at_s: float, what: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (max(at_s, self.now_s), self._count, what))
+
+    def later(self, after_s: float, what: Callable[[], None]) -> None:
+        self.at(self.now_s + after_s, what)
+
+    def thread_s(self) -> float:
+        return self.rng.uniform(*_SAVED_S)
+
+    def go_on(self, until_s: float | None) -> None:
+        """See ``sentinel.simulate.event_loop.Time``."""
+        while True:
+            moments = [self.ends_s if until_s is None else min(until_s, self.ends_s)]
+            if self._queue:
+                moments.append(self._queue[0][0])
+            due = self.slurm.next_due_s()
+            if due is not None:
+                moments.append(due - AT.timestamp())
+            self.now_s = max(self.now_s, min(moments))
+            something = self._do_due()
+            if self.now_s >= self.ends_s:
+                self._over = True
+                self._stop_daemon()
+                return
+            if self.now_s < self.frozen_until_s:
+                if until_s is not None:
+                    until_s = max(until_s, self.frozen_until_s)
+                continue
+            if something or (until_s is not None and self.now_s >= until_s):
+                return
+
+    def _do_due(self) -> bool:
+        self.slurm.catch_up()
+        did = False
+        while self._queue and self._queue[0][0] <= self.now_s:
+            heapq.heappop(self._queue)[2]()
+            did = True
+        self.slurm.catch_up()
+        return did
+
+    def run(self) -> list[Violation]:
+        """Let it happen; returns the promises that were broken, the first first."""
+        self._begin()
+        while not self._over:
+            if self.daemon is None:
+                self.go_on(None)
+            else:
+                self.daemon.run()
+        self.happened(HistoryEnded())
+        return self.violations
+
+    def _begin(self) -> None:
+        self.slurm.started, self.slurm.stopped = self._job_began, self._job_stopped
+        names = list(self.slurm.nodes)
+        partitions = self.history.setup.partitions
+        for index, name in enumerate(names):
+            self.slurm.nodes[name].partitions = (partitions[index % len(partitions)],)
+        for spec in self.history.setup.jobs:
+            self._submit(spec)
+        self._save_slurm()
+        for happening in self.history.happenings:
+            self.at(happening.at_s, lambda one=happening: self._happen(one))  # type: ignore[misc]
+        self._start_daemon()
+
+    def _happen(self, happening: Happening) -> None:
+        self.say_what(f"-- {happening}")
+        for part in (faults.FAULTS, people.ACTS):
+            if happening.what in part:
+                part[happening.what](self, happening)
+                return
+        raise ValueError(f"nothing is called {happening.what!r}")
+
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def _submit(self, spec: JobSpec) -> None:
+        first = self.jobs[0] if self.jobs else None
+        count = 2 if spec.kind in ("array", "het") else 1
+        ids: list[int] = []
+        following = max(self.slurm.jobs, default=100) + 1
+        for task in range(count):
+            name = following + task
+            asked = {"restart": True, "global": [f"/shared/{name}"]} if spec.opted_in else {"restart": False}
+            self.specs[name] = spec
+            ids.append(
+                self.slurm.submit(
+                    nodes=spec.nodes,
+                    comment=json.dumps({"sentinel": asked}),
+                    user=spec.user,
+                    requeue=spec.requeue,
+                    excluded=spec.excluded,
+                    required=spec.required,
+                    partition=spec.partition,
+                    array=(following + count - 1, task) if spec.kind == "array" else None,
+                    het=following if spec.kind == "het" else None,
+                    after_ok=first if spec.kind == "after" else None,
+                )
+            )
+        self.jobs.extend(ids)
+
+    def spec_of(self, job: int) -> JobSpec:
+        return self.specs[job]
+
+    def job_named(self, who: str) -> SimulatedJob | None:
+        """The job of "job0" or "job0/1"; None when Slurm has forgotten it."""
+        index = int(who.removeprefix("job").partition("/")[0])
+        return self.slurm.jobs.get(self.jobs[index % len(self.jobs)]) if self.jobs else None
+
+    def node_named(self, who: str) -> str | None:
+        """A node's own name, or a node of a job as it runs now or ran last."""
+        if not who.startswith("job"):
+            return who if who in self.slurm.nodes else None
+        job = self.job_named(who)
+        program = self.programs.newest.get(job.id) if job is not None else None
+        nodes = (job.on if job is not None else ()) or (program.nodes if program is not None else ())
+        index = int(who.partition("/")[2] or 0)
+        return nodes[index % len(nodes)] if nodes else None
+
+    def began_s(self, job: int, attempt: int) -> float:
+        """When the attempt began; -1 if it never did."""
+        return self._began_s.get((job, attempt), -1.0)
+
+    def _job_began(self, job: SimulatedJob) -> None:
+        self._began_s[job.id, job.restarts] = self.now_s
+        self.say_what(f"slurm: job {job.id} attempt {job.restarts} runs on {','.join(job.on)}")
+        self.programs.began(job)
+
+    def _job_stopped(self, job: SimulatedJob, state: str) -> None:
+        self.say_what(f"slurm: job {job.id} attempt {job.restarts} stops: {state}")
+        self.observer.ended[job.id] = (job.restarts, state)
+        self.programs.stopped(job)
+        self.later(self.slurm.times.epilog_s + 0.05, lambda: self._tell_end(job.id))
+
+    def _tell_end(self, job: int) -> None:
+        if self.daemon is not None:
+            self.daemon.job_ended(job)
+
+    # -- Slurm -----------------------------------------------------------------------------------------------------
+
+    def _save_slurm(self) -> None:
+        """Only histories in which slurmctld crashes need what it had saved."""
+        if any(happening.what == "slurmctld-crash" for happening in self.history.happenings):
+            self.slurm.save_state()
+            self.later(self.slurm.times.save_s, self._save_slurm)
+
+    def wrote(self, verb: str, target: str, fields: Mapping[str, str]) -> None:
+        """The daemon's request reaches slurmctld."""
+        self.say_what(f"sentinel: {verb} {target} {' '.join(f'{k}={v}' for k, v in fields.items())}".rstrip())
+        node = self.slurm.nodes.get(target)
+        job = self.slurm.find(target)
+        self.happened(SlurmWrite(verb, target, fields, under_way.get(), copy.copy(node), copy.copy(job)))
+
+    def lose_node(self, node: str) -> None:
+        """The machine is gone: its jobs make no step, and Slurm notices after SlurmdTimeout."""
+        self.slurm.lose(node)
+        for program in self.programs.on(node):
+            self.programs.hang(program, node)
+        self.later(SLURMD_TIMEOUT_S, lambda: self._notice(node))
+
+    def _notice(self, node: str) -> None:
+        if not self.slurm.nodes[node].alive and not self.slurm.nodes[node].down:
+            self.slurm.notice(node)
+
+    def when_back(self, node: str, what: Callable[[], None]) -> None:
+        self._when_back.setdefault(node, []).append(what)
+
+    def rebooted(self, node: str) -> None:
+        """The node is back and registers; what Slurm still lists there has no process any more."""
+        self.slurm.lost_processes(node)
+        self.slurm.revive(node)
+        for what in self._when_back.pop(node, []):
+            what()
+
+    # -- the daemon ------------------------------------------------------------------------------------------------
+
+    def save(self, what: Callable[[], T]) -> T:
+        """A transaction of the daemon's store.
+
+        Raises:
+            Unavailable: the disk is full, or the answer is lost.
+        """
+        number = self.crossings.count
+        self.crossings.count += 1
+        if self.crossings.dead:
+            raise Killed
+        if self.store_full:
+            raise Unavailable("the store does not answer: database or disk is full")
+        if self.crossings.cut(number, after=False) is not None:
+            raise Unavailable("the store does not answer: database is locked")
+        result = what()
+        if self.crossings.cut(number, after=True) is not None:
+            raise Unavailable("the store does not answer: database is locked")
+        return result
+
+    def _start_daemon(self) -> None:
+        if self.daemon is None and not self._over:
+            self.lives += 1
+            self.say_what(f"-- the daemon starts (life {self.lives})")
+            self.crossings.dead = False
+            self.daemon = SimulatedDaemon(self)
+
+    def _killed(self, crossing: int, down_s: float) -> None:
+        self.say_what(f"-- the daemon is killed at crossing {crossing}")
+        self.end_life(down_s)
+
+    def end_life(self, down_s: float) -> None:
+        """The daemon's process is gone; the next one starts after ``down_s``."""
+        if self.daemon is not None:
+            self._stop_daemon()
+            self.later(down_s, self._start_daemon)
+
+    def _stop_daemon(self) -> None:
+        if self.daemon is not None:
+            self.crossings.dead = True
+            self.daemon.loop.stop()
+            self.daemon = None
+
+    def end_state(self) -> dict[str, object]:
+        """What must be the same whatever was cut: Slurm's state, incidents, and of what people were told."""
+        store = self.store
+        return {
+            "nodes": {n.name: (n.drained, n.down) for n in self.slurm.nodes.values()},
+            "jobs": {j.id: (j.state, j.held, j.restarts, j.excluded, j.required) for j in self.slurm.jobs.values()},
+            "incidents": sorted(
+                (str(incident.job), str(store.verdicts[name].cause), str(incident.state))
+                for name, incident in store.incidents.items()
+                if name in store.verdicts
+            ),
+            "told": len(self.observer.arrived),
+        }
+
+    # -- what is noted ---------------------------------------------------------------------------------------------
+
+    def happened(self, what: Happened) -> None:
+        """Check every promise against what has just happened."""
+        for violation in check(self.observer, what):
+            self.say_what(f"BROKEN {violation.promise}: {violation.why}")
+            self.violations.append(violation)
+
+    def say(self, event: str, values: Mapping[str, object]) -> None:
+        if self.tell is not None:
+            self.tell(self.now_s, " ".join(["daemon:", event, *(f"{k}={v}" for k, v in values.items())]))
+
+    def say_what(self, line: str) -> None:
+        if self.tell is not None:
+            self.tell(self.now_s, line)
+
+
+def _settings(setup: Setup) -> Settings:
+    mode = Mode(drain=setup.mode, restart=setup.mode)
+    limits = dataclasses.replace(Limits(drain_fraction=0.5), **setup.limits)  # type: ignore[arg-type]
+    return Settings(modes=Modes(default=mode), limits=limits)

@@ -1,0 +1,98 @@
+"""Text from outside: bytes that users, programs and operators chose, as text that every outlet can carry. Pure.
+
+Job names, comments, paths and reasons may hold any byte but NUL, and JSON may name half a surrogate pair. PostgreSQL, a
+terminal and a webhook's receiver refuse such text, and one refusal would hide everything that stands beside it. So what
+comes in is made ``plain``: a byte that is no UTF-8 becomes its escape (``\\xff``), as do NUL (``\\x00``) and half a pair
+(``\\ud800``). No input raises and no character beside changes. Text that already held these four characters looks the same
+afterwards: it is for reading and comparing.
+
+Names of files that must be opened again cannot be told from that. JSON about them is read with ``json_with_bytes``, which
+keeps their bytes as Python's file functions do (``surrogateescape``); it is made plain where it is shown or sent on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_UNFIT = re.compile("[\0\ud800-\udfff]")
+_UNFIT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # in JSON: NUL, or half of a pair
+_BYTES = range(0xDC80, 0xDD00)  # where surrogateescape puts a byte that is no UTF-8
+
+
+def text_of(raw: bytes) -> str:
+    """What a program printed."""
+    return plain(_decoded(raw))
+
+
+def plain(text: str) -> str:
+    """``text`` without NUL and lone surrogates; see above."""
+    return _UNFIT.sub(_escape, text) if _UNFIT.search(text) else text
+
+
+def clean(value: Any) -> Any:
+    """Plain JSON (objects, lists, scalars) with every string in it made plain, keys too."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {clean(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    return value
+
+
+def json_of(raw: bytes) -> Any:
+    """The value of a JSON text, its strings plain.
+
+    Raises:
+        ValueError: not JSON, or nested without end.
+    """
+    text = _decoded(raw)
+    if "\0" in text or not _encodable(text):
+        # Such a character can only stand inside a string: its escape is written there as JSON writes it.
+        text = _UNFIT.sub(lambda unfit: "\\" + _escape(unfit), text)
+    value = _json(text)
+    if not _UNFIT_ESCAPE.search(text):
+        return value  # as nearly all: no walk over the answer of a large cluster
+    try:
+        return clean(value)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def json_with_bytes(raw: bytes | str) -> Any:
+    """The value of a JSON text about files: a byte that is no UTF-8 stays what it is, for ``os.open`` and the like.
+
+    Raises:
+        ValueError: not JSON, or nested without end.
+    """
+    return _json(raw if isinstance(raw, str) else _decoded(raw))
+
+
+def _decoded(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(
+            text, strict=False
+        )  # a control character that its writer did not escape is no reason to refuse it
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _escape(unfit: re.Match[str]) -> str:
+    code = ord(unfit[0])
+    if code in _BYTES:
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}" if code else "\\x00"

@@ -1,0 +1,243 @@
+"""Judge checkpoints that real libraries wrote, good ones and damaged ones. Needs the libraries of `real_writers.py`.
+
+    python tests/bench/checkpoints/judge_real.py --good 300 --damages 600 [--seed 1] [--only NAME ...] [--cache DIR]
+
+Good ones must not be refused at any level, damaged ones not be accepted at a level that can see the damage. One JSON line;
+exit status 1 where one was judged wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import real_writers
+
+from sentinel.checkpoints.validate import validate
+
+LEVELS = ("structural", "checksum", "content")
+# What a resumed run does without, or makes anew.
+_OPTIONAL = (
+    "training_args.bin",
+    "README.md",
+    "generation_config.json",
+    "config.json",
+    "rng_state.pth",
+    ".gitattributes",
+)
+_OPTIONAL += ("_sharding", "scheduler.pt", "chat_template.jinja", "adapter_config.json", "array_metadatas/process_0")
+
+
+def write_all(root, names, seeds):
+    """writer/seed/(10, 20) -> paths; steps an hour apart, the newest a day old."""
+    made = {}
+    for name in names:
+        for seed in seeds:
+            folder = root / name / str(seed)
+            paths = []
+            for step, age_s in ((10, 90_000), (20, 86_400)):
+                with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                    began = time.time()
+                    path = real_writers.WRITERS[name](folder, step, seed)
+                shift(path, began, age_s)
+                paths.append(path)
+            made[name, seed] = paths
+    return made
+
+
+def shift(path, began, age_s):
+    for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        status = file.lstat()
+        if not file.is_symlink():
+            os.utime(file, (began - age_s, status.st_mtime - age_s))
+
+
+def files_of(path):
+    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+
+
+class Case:
+    """One checkpoint with the step before it, copied, to be damaged."""
+
+    def __init__(self, paths, root, rng):
+        self.rng = rng
+        base = Path(os.path.commonpath(paths))
+        inside = base if base.is_dir() else base.parent
+        shutil.copytree(inside, root, symlinks=True)
+        self.other, self.path = (root / path.relative_to(inside) for path in paths)
+
+    def pick(self, wanted=lambda file: True):
+        files = [file for file in files_of(self.path) if wanted(file) and file.stat().st_size]
+        return self.rng.choice(files) if files else None
+
+    def put(self, file, data, *, late=0.0):
+        status = file.stat()
+        file.write_bytes(data)
+        os.utime(file, (status.st_atime, status.st_mtime + late))
+
+    def needed(self, file):
+        name = str(file.relative_to(self.path)) if self.path.is_dir() else file.name
+        # A process's own store of Orbax is read where the merged one refers to it; what a commit marker says is not read.
+        return not name.endswith((*_OPTIONAL, "commit_success.txt")) and "ocdbt.process" not in name
+
+
+def truncated(case):
+    file = case.pick(case.needed)
+    data = file.read_bytes()
+    case.put(file, data[: case.rng.randrange(len(data))])
+    return "structural"
+
+
+def emptied(case):
+    case.put(case.pick(case.needed), b"")
+    return "structural"
+
+
+def zeroed(case):
+    file = case.pick(case.needed)
+    case.put(file, bytes(file.stat().st_size))
+    return "checksum" if file.suffix in ("", ".json") and file.stat().st_size < 64 else "structural"
+
+
+def missing(case):
+    if case.path.is_file():
+        return None
+    case.pick(case.needed).unlink()
+    return "structural"
+
+
+def flipped(case):
+    file = case.pick(case.needed)
+    data = bytearray(file.read_bytes())
+    data[case.rng.randrange(len(data))] ^= 1 << case.rng.randrange(8)
+    case.put(file, data)
+    return "checksum"
+
+
+def zeroed_page(case):
+    file = case.pick(case.needed)
+    data = bytearray(file.read_bytes())
+    at = case.rng.randrange(0, len(data), 512)
+    if not data[at : at + 512].strip(b"\0"):
+        return None
+    data[at : at + 512] = bytes(len(data[at : at + 512]))
+    case.put(file, data)
+    return "checksum"
+
+
+def cut_json(case):
+    file = case.pick(lambda file: file.suffix == ".json")
+    if file is None:
+        return None
+    data = file.read_bytes()
+    case.put(file, data[: case.rng.randrange(len(data.rstrip()))])
+    return "structural"
+
+
+STATE = ("model", "optimizer", "shard", "__", "scheduler", "d/", "checkpoint_")
+
+
+def _state(file):
+    return file.name.startswith(STATE) and file.suffix not in (".json", "") and file.name != "scheduler.pt"
+
+
+def of_another_save(case, *, times, beside):
+    file = None if case.path.is_file() else case.pick(_state)
+    if file is None:
+        return None
+    other = case.other / file.relative_to(case.path)
+    if not other.is_file() or other.read_bytes() == file.read_bytes():
+        return None
+    status = file.stat()
+    shutil.copy2(other, file)
+    if times == "mine":
+        os.utime(file, (status.st_atime, status.st_mtime))
+    if not beside:
+        shutil.rmtree(case.other)
+    return "structural" if times == "theirs" else "checksum"
+
+
+def mixed_old_times(case):
+    return of_another_save(case, times="theirs", beside=True)
+
+
+def mixed_alone(case):
+    # What only the times show: not shown where each file may be written by another process at another time.
+    return None if case.path.is_file() or not case.one_process else of_another_save(case, times="theirs", beside=False)
+
+
+def mixed_same_times(case):
+    return of_another_save(case, times="mine", beside=True)
+
+
+def torn_overwrite(case):
+    file = None if case.path.is_file() or not case.has_marker else case.pick(_state)
+    if file is None:
+        return None
+    case.put(file, file.read_bytes(), late=1800)
+    return "structural"
+
+
+DAMAGES = [
+    truncated, emptied, zeroed, missing, flipped, zeroed_page, cut_json, mixed_old_times, mixed_alone, mixed_same_times,
+    torn_overwrite,
+]  # fmt: skip
+ONE_PROCESS = ("trainer", "accelerate")
+NO_MARKER = ("dcp_experimental",)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--good", type=int, default=300)
+    parser.add_argument("--damages", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*")
+    asked = parser.parse_args()
+    names = asked.only or sorted(real_writers.WRITERS)
+    root = Path(tempfile.mkdtemp())
+    seeds = [asked.seed * 1000 + index for index in range(max(1, -(-asked.good // (2 * len(names)))))]
+    refused, accepted, good, counts = [], [], 0, {}
+    try:
+        made = write_all(root / "made", names, seeds)
+        for (name, seed), paths in made.items():
+            for path in paths:
+                good += 1
+                for level in LEVELS:
+                    answer = validate(path, level)
+                    if answer.valid is False or (level == "structural" and answer.valid is not True):
+                        refused.append((name, seed, level, answer.valid, answer.reason))
+        done = number = 0
+        while done < asked.damages and number < 40 * asked.damages:
+            number += 1
+            rng = random.Random(f"{asked.seed} {number}")
+            name, seed = rng.choice(names), rng.choice(seeds)
+            damage = DAMAGES[number % len(DAMAGES)]
+            case = Case(made[name, seed], root / "case", rng)
+            case.one_process, case.has_marker = name.startswith(ONE_PROCESS), name not in NO_MARKER
+            seen_at = damage(case)
+            if seen_at:
+                done += 1
+                counts[damage.__name__] = counts.get(damage.__name__, 0) + 1
+                for level in LEVELS[LEVELS.index(seen_at) :]:
+                    answer = validate(case.path, level)
+                    if answer.valid is True:
+                        accepted.append((name, damage.__name__, number, level, answer.reason[:80]))
+            shutil.rmtree(root / "case")
+    finally:
+        shutil.rmtree(root)
+    kinds = len(names)
+    print(json.dumps({"kinds": kinds, "good": good, "refused": refused, "damages": counts, "accepted": accepted}))
+    return 1 if refused or accepted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""An installed DCGM for tests: a real one where ``SENTINEL_DCGM`` names its folder, and the double laid out alike.
+
+SENTINEL_DCGM=FOLDER          bin/dcgmi, lib (or lib64), and DCGM's Python bindings anywhere below
+SENTINEL_DCGM_ENGINE=COMMAND  starts a host engine in the foreground; {address} stands for a port or a socket's path.
+                              Without it: FOLDER/bin/nv-hostengine. With GPUs, or with NVML injection
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+DOUBLE = ROOT / "deploy" / "lab" / "fake_dcgm"
+REAL = os.environ.get("SENTINEL_DCGM", "")
+PATIENCE_S = 120.0  # far above what anything takes here: the machine may be busy
+
+Said = list[dict[str, Any]]
+
+
+def bindings_below(folder: str) -> list[Path]:
+    """Where DCGM's Python modules lie in an installation; links are followed."""
+    return [Path(path) for path, _, files in os.walk(folder, followlinks=True) if folder and "pydcgm.py" in files]
+
+
+class Dcgm:
+    """One installation and its host engine on ``address``: a port, or the path of a socket."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder, self.address = folder, address
+        self.environment: dict[str, str] = {}
+        self._engine: subprocess.Popen[bytes] | None = None
+
+    @property
+    def dcgmi(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def bindings(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def where(self) -> dict[str, str]:
+        """As the adapters want it."""
+        if self.address.isdigit():
+            return {"host": f"127.0.0.1:{self.address}", "socket": ""}
+        return {"host": "", "socket": self.address}
+
+    @property
+    def host(self) -> str:
+        """As ``dcgmi --host`` and the hooks want it."""
+        return self.where["host"] or f"unix://{self.address}"
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        self._engine = subprocess.Popen(
+            self.command(), env={**os.environ, **self.environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        end_s = time.monotonic() + PATIENCE_S
+        while not self._listens():
+            assert self._engine.poll() is None, f"{self.command()} ended with {self._engine.returncode}"
+            assert time.monotonic() < end_s, f"nothing listens on {self.address}"
+            time.sleep(0.05)
+
+    def _listens(self) -> bool:
+        try:
+            if self.address.isdigit():
+                socket.create_connection(("127.0.0.1", int(self.address)), timeout=1.0).close()
+            else:
+                with socket.socket(socket.AF_UNIX) as connection:
+                    connection.connect(self.address)
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        if self._engine is not None:
+            os.killpg(self._engine.pid, signal.SIGKILL)
+            self._engine.wait(PATIENCE_S)
+            self._engine = None
+
+    def freeze(self) -> None:
+        assert self._engine is not None
+        os.killpg(self._engine.pid, signal.SIGSTOP)
+
+    def inject(self, gpu: int, field: int, value: int) -> None:
+        """A value of a field, as the engine's own injection makes it."""
+        raise NotImplementedError
+
+    def probe(self, enough: Callable[[Said], bool] = lambda _: False, **changes: Any) -> Said:
+        """What the agent's GPU probe says until it is enough, or until it ends by itself."""
+        arguments = {"bindings": self.bindings, **self.where, "connect_s": 15, "interval_s": 0.5, "health_s": 5,
+                     "dcgmi": "/nowhere/dcgmi", **changes}  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sentinel.agent.probes.dcgm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env={**os.environ, **self.environment, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        late = threading.Timer(PATIENCE_S, process.kill)
+        late.start()
+        said: Said = []
+        try:
+            process.stdin.write(json.dumps(arguments).encode() + b"\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                said.append(json.loads(line))
+                if enough(said):
+                    break
+            assert late.is_alive(), said[-5:]
+        finally:
+            late.cancel()
+            process.kill()
+            process.stdin.close()
+            process.stdout.close()
+            process.wait()
+        return said
+
+
+class RealDcgm(Dcgm):
+    """The one in ``SENTINEL_DCGM``."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        super().__init__(folder, address)
+        installed = Path(REAL)
+        libraries = [str(installed / name) for name in ("lib", "lib64") if (installed / name).is_dir()]
+        path = os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(os.pathsep)
+        self.environment = {"LD_LIBRARY_PATH": path}
+
+    @property
+    def dcgmi(self) -> str:
+        return str(Path(REAL) / "bin" / "dcgmi")
+
+    @property
+    def bindings(self) -> str:
+        (folder, *_) = bindings_below(REAL)
+        return str(folder)
+
+    def command(self) -> list[str]:
+        given = os.environ.get("SENTINEL_DCGM_ENGINE", "")
+        if given:
+            return [word.replace("{address}", self.address) for word in shlex.split(given)]
+        where = ["-b", "127.0.0.1", "-p", self.address] if self.address.isdigit() else ["-d", self.address]
+        return [str(Path(REAL) / "bin" / "nv-hostengine"), "-n", *where]
+
+    def inject(self, gpu: int, field: int, value: int) -> None:
+        command = [
+            self.dcgmi,
+            "test",
+            "--host",
+            self.host,
+            "--inject",
+            "--gpuid",
+            str(gpu),
+            "-f",
+            str(field),
+            "-v",
+            str(value),
+        ]
+        subprocess.run(
+            command, env={**os.environ, **self.environment}, check=True, capture_output=True, timeout=PATIENCE_S
+        )
+
+
+class DoubleDcgm(Dcgm):
+    """The stand-in of the lab; its state is a file."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        super().__init__(folder, address)
+        self._state: dict[str, Any] = {
+            "gpus": [
+                {"index": n, "uuid": f"GPU-{n:08x}", "pci": f"0000:{0x1B + n:02x}:00.0", "fields": {}, "xids": []}
+                for n in range(4)
+            ],
+            "refuse_s": 0.2,
+        }
+        self.environment = {"SENTINEL_FAKE_GPUS": str(folder / "gpus.json")}
+        self._write(engine="down")
+
+    def _write(self, **changes: Any) -> None:
+        self._state.update(changes)
+        temporary = self.folder / "gpus.tmp"
+        temporary.write_text(json.dumps(self._state))
+        temporary.replace(self.folder / "gpus.json")
+
+    @property
+    def dcgmi(self) -> str:
+        return str(DOUBLE / "dcgmi")
+
+    @property
+    def bindings(self) -> str:
+        return str(DOUBLE)
+
+    def command(self) -> list[str]:
+        return [sys.executable, str(DOUBLE / "nv-hostengine"), self.address]
+
+    def start(self) -> None:
+        super().start()
+        self._write(engine=f"engine {time.monotonic_ns()}", hang_s=0)
+
+    def kill(self) -> None:
+        super().kill()
+        self._write(engine="down")
+
+    def freeze(self) -> None:
+        super().freeze()
+        self._write(hang_s=600)
+
+    def inject(self, gpu: int, field: int, value: int) -> None:
+        if field == 230:
+            self._state["gpus"][gpu]["xids"].append({"xid": value, "at_us": int(time.time() * 1e6)})
+        else:
+            self._state["gpus"][gpu]["fields"][str(field)] = value
+        self._write()

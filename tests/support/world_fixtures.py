@@ -1,0 +1,31 @@
+"""Fixtures over ``core_world``: one store for the module (its schema takes longer than a test), emptied for each world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from core_world import World, clear, opened, without_time
+
+from sentinel.adapters.store.store import Store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    folder: Path = tmp_path_factory.mktemp("store")
+    with opened(folder) as made:
+        yield made
+
+
+@pytest.fixture
+def world(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+    """A new world on the emptied store; waiting moves its clock."""
+
+    def make(**how: object) -> World:
+        clear(store)
+        made = World(store, **how)  # type: ignore[arg-type]
+        without_time(monkeypatch, made.slurm.clock)
+        return made
+
+    return make

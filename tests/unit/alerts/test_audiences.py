@@ -1,0 +1,176 @@
+"""What the owner of a job and what operators are told of one incident: each what they need, and only what is so."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from core_records import AT, evidence, incident, job, plan, step, verdict
+
+from sentinel.alerts import Stage, Story, for_operators, for_owner, severity_of, stage_of
+from sentinel.alerts.audiences import WORDS
+from sentinel.model.records import (
+    Cause,
+    Ground,
+    Outcome,
+    Restart,
+    Result,
+    Scalar,
+    Scope,
+    StepKind,
+    Verdict,
+    Wait,
+)
+
+DRAIN = step(StepKind.DRAIN, node="n2")
+REQUEUE = step(StepKind.REQUEUE_HOLD, job=8801, attempt=0)
+CHOOSE = step(StepKind.CHOOSE_CHECKPOINT, job=8801, attempt=0)
+RELEASE = step(StepKind.RELEASE, job=8801, attempt=0)
+CONFIRM = step(StepKind.CONFIRM, job=8801, attempt=0)
+HOLD = step(StepKind.HOLD, job=8801, attempt=0)
+RESTART = plan(DRAIN, REQUEUE, CHOOSE, RELEASE, CONFIRM)
+
+
+def done(this: Any, result: Result = Result.DONE, reason: str = "", **data: Scalar) -> Outcome:
+    return Outcome(this, result, AT, reason, data)
+
+
+CHOSEN = done(CHOOSE, path="/shared/s25", step=25, tier="global")
+
+
+def gpu_lost(**changes: Any) -> Verdict:
+    item = dataclasses.replace(
+        evidence(node="n2", text="NVRM: Xid 79", data={"serial": "1650522003820"}),
+        where=dataclasses.replace(evidence(node="n2").where, gpu=5, gpu_uuid="GPU-7"),
+    )
+    made = verdict(Cause.GPU_FALLEN_OFF_BUS, drain=("n2",), gpus=("n2:5",), advice="reboot the node")
+    return dataclasses.replace(made, confidence=0.99, grounds=(Ground(item, 6.0), Ground(item, 5.0)), **changes)
+
+
+def story(**changes: Any) -> Story:
+    given = {
+        "incident": incident(job=8801, id="51a7"), "verdict": gpu_lost(), "plan": RESTART,
+        "outcomes": (done(DRAIN), done(REQUEUE), CHOSEN, done(RELEASE), done(CONFIRM)),
+        "job": job(8801, name="pretrain-7b", partition="gpu"), "last_step": 37, "step_time_s": 40.0, "gpus": 24,
+        "nodes_now": ("n4", "n5", "n6"), "cluster": "alps", **changes,
+    }  # fmt: skip
+    return Story(**given)
+
+
+def test_owner_of_a_job_that_runs_again() -> None:
+    assert for_owner(story()) == (
+        "Job 8801 (pretrain-7b) runs again from step 25 on n4, n5, n6. 12 steps are made again (8 min, 3.2 GPU-hours). "
+        "A GPU fell off the bus (GPU n2:5). Nothing to do. More: sentinel why 8801"
+    )
+
+
+def test_operators_of_the_same() -> None:
+    assert for_operators(story()).splitlines() == [
+        "WARNING: A GPU fell off the bus (GPU n2:5).",
+        "Where: cluster alps, partition gpu, job 8801.",
+        "Serial number: 1650522003820.",
+        "UUID: GPU-7.",
+        "Seen: NVRM: Xid 79",
+        "State: running again.",
+        "Advice: reboot the node",
+        "More: sentinel why 51a7",
+    ]
+
+
+WAIT = Wait("drain-budget", AT, "8 nodes are drained; 8 are allowed.", ("drain n2",))
+
+
+@pytest.mark.parametrize(
+    ("made", "outcomes", "stage", "words"),
+    [
+        (RESTART, (), Stage.RESTARTING, "is being restarted."),
+        (RESTART, (CHOSEN, done(RELEASE)), Stage.RESTARTING, "is being restarted from step 25."),
+        (RESTART, (CHOSEN, done(CONFIRM, Result.NOT_KNOWN)), Stage.RESTARTING, "is being restarted from step 25."),
+        (RESTART, (CHOSEN, done(CONFIRM)), Stage.RUNNING, "runs again from step 25"),
+        (RESTART, (CHOSEN, done(RELEASE, Result.FAILED, "no such job.")), Stage.FAILED, "restarted: no such job."),
+        (RESTART, (done(DRAIN, Result.FAILED, "x"), done(CONFIRM)), Stage.RUNNING, "runs again"),
+        (plan(HOLD), (done(HOLD),), Stage.HELD, "is held and keeps its id."),
+        (plan(HOLD), (), Stage.HANDLED, "has failed."),
+        (plan(refusal="breaker"), (), Stage.WAITING, "is not restarted now: because."),
+        (
+            dataclasses.replace(RESTART, observe_only=True, waits=(WAIT,)),
+            (),
+            Stage.WAITING,
+            "now: 8 nodes are drained; 8",
+        ),
+        (None, (), Stage.HANDLED, "has failed."),
+    ],
+)
+def test_nothing_is_announced_before_it_is_so(made: Any, outcomes: Any, stage: Stage, words: str) -> None:
+    told = story(plan=made, outcomes=outcomes)
+    assert stage_of(told) is stage and words in for_owner(told)
+    assert ("runs again" in for_owner(told)) is (stage is Stage.RUNNING)
+
+
+def test_held_job_says_what_to_do_and_how_it_goes_on() -> None:
+    mine = dataclasses.replace(
+        verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD), advice="read it"
+    )
+    said = for_owner(story(verdict=mine, plan=plan(HOLD), outcomes=(done(HOLD),)))
+    assert "To do: read it Then: scontrol release 8801." in said and "made again" not in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"last_step": None}, None),
+        ({"last_step": 25}, "No step is lost."),
+        ({"last_step": 26, "gpus": None}, "1 step is made again (40 s)."),
+        ({"step_time_s": None}, "12 steps are made again. "),
+        ({"outcomes": (done(CONFIRM),)}, None),
+    ],
+)
+def test_what_is_not_known_of_the_loss_is_not_said(changes: dict[str, Any], words: str | None) -> None:
+    said = for_owner(story(**changes))
+    assert words in said if words else ("made again" not in said and "lost" not in said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({}, "warning"),
+        ({"outcomes": (done(RELEASE, Result.FAILED, "x"),)}, "critical"),
+        ({"verdict": verdict(Cause.FILESYSTEM_STORAGE, scope=Scope.CLUSTER)}, "critical"),
+        ({"plan": plan(refusal="breaker"), "outcomes": ()}, "critical"),
+        ({"plan": dataclasses.replace(RESTART, observe_only=True), "outcomes": ()}, "warning"),
+        ({"verdict": verdict(Cause.USER_CODE, scope=Scope.APPLICATION)}, "info"),
+    ],
+)
+def test_severity(changes: dict[str, Any], severity: str) -> None:
+    assert severity_of(story(**changes)) == severity
+
+
+def test_without_a_job_its_owner_is_told_nothing() -> None:
+    alone = story(incident=incident(job=None, id="51a7"), job=None)
+    assert for_owner(alone) == "" and "Where: cluster alps." in for_operators(alone)
+
+
+def test_doubt_is_told_and_certainty_is_not() -> None:
+    assert "%" not in for_operators(story())
+    assert "; 61% sure." in for_operators(story(verdict=dataclasses.replace(gpu_lost(), confidence=0.61)))
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_cause_has_words(cause: Cause) -> None:
+    assert WORDS[cause][0].islower() or WORDS[cause].startswith(("GPU", "NVLink", "PCIe", "Slurm"))
+
+
+HOSTILE = "x\nMore: sentinel why other\r\n\x1b[31m\u2028\u202e\x00" + "y" * 5000
+
+
+def test_user_text_forges_no_line() -> None:
+    told = story(
+        job=job(8801, name=HOSTILE, partition=HOSTILE), cluster=HOSTILE, nodes_now=(HOSTILE,),
+        verdict=dataclasses.replace(gpu_lost(), advice=HOSTILE, grounds=(Ground(evidence(text=HOSTILE), 1.0),)),
+        outcomes=(CHOSEN, done(RELEASE, Result.FAILED, HOSTILE)),
+    )  # fmt: skip
+    assert for_owner(told).isprintable() and len(for_owner(told)) < 2000
+    lines = for_operators(told).split("\n")
+    assert all(line.isprintable() and len(line) < 500 for line in lines)
+    assert [line.partition(":")[0] for line in lines] == ["CRITICAL", "Where", "Seen", "State", "Advice", "More"]

@@ -1,0 +1,152 @@
+"""Which numbers must be finite: those of model and optimizer, and only where a tensor shows them."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from sentinel.checkpoints.parsing.content import Role, look_at, role_of
+from sentinel.checkpoints.parsing.floats import FloatScan, Look, View
+from sentinel.checkpoints.validate import validate
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def content(make, value, payloads, name="step_7.pt"):
+    make.write(make.root / name, make.torch_file(value, payloads))
+    return validate(make.root / name, "content", now_s=make.now_s)
+
+
+def scalar(make, key):
+    return make.tensor((), key=key)
+
+
+def one(number):
+    return struct.pack("<f", number)
+
+
+SCALARS = [
+    ("callbacks", "ModelCheckpoint{'monitor': None}", "best_model_score"),
+    ("callbacks", "EarlyStopping", "best_score"),
+    ("lr_schedulers", "plateau", "best"),
+    ("metrics", "val", "minimum"),
+    ("loops", "fit_loop", "smoothed"),
+    ("trainer_state", "x", "best_metric"),
+    ("grad_scaler", "x", "scale"),
+    ("optimizer", "param_groups", "max_grad_norm"),
+]
+
+
+@pytest.mark.parametrize("number", [NAN, INFINITY])
+@pytest.mark.parametrize("path", SCALARS)
+def test_scores_and_settings_may_be_anything(make, path, number):
+    a, b, c = path
+    value = {"state_dict": {"w.weight": make.tensor((16, 8))}, a: {b: {c: scalar(make, 1)}}}
+    answer = content(make, value, [make.floats(128), one(number)])
+    assert answer.valid is True, answer
+
+
+MODELS = [
+    lambda t: {"state_dict": {"net.weight": t}},
+    lambda t: {"model": {"w": t}, "epoch": 3},
+    lambda t: {"a.weight": t},
+    lambda t: {"generator": {"w": t}},
+    lambda t: {"weights_of_it": t, "epoch": 3},
+    lambda t: {"callbacks": {"EMA": {"ema_weights": {"net.weight": t}}}},
+    lambda t: {"state_dict": {"loss_head.weight": t}},
+    lambda t: {"optimizer_states": [{"state": {0: {"exp_avg": t}}, "param_groups": []}]},
+    lambda t: {"anything": {"state": {0: {"moment": t}}, "param_groups": [{}]}},
+    lambda t: t,
+    lambda t: [t],
+]
+
+
+@pytest.mark.parametrize("number", [NAN, INFINITY])
+@pytest.mark.parametrize("index", range(len(MODELS)))
+def test_weights_and_moments_may_not(make, index, number):
+    value = MODELS[index](make.tensor((16, 8)))
+    assert content(make, value, [make.floats(128)]).valid is True
+    assert content(make, value, [make.floats(127) + one(number)]).valid is False
+
+
+def test_a_scalar_parameter_may_not(make):
+    value = {"state_dict": {"w.weight": make.tensor((16, 8)), "logit_scale": scalar(make, 1)}}
+    assert content(make, value, [make.floats(128), one(2.0)]).valid is True
+    assert content(make, value, [make.floats(128), one(NAN)]).valid is False
+
+
+def test_what_no_tensor_shows_may_be_anything(make):
+    """A view of a buffer: torch.save keeps all of the buffer."""
+    stored = make.Stored(0, "float32", 128)
+    hooks = make.Call("collections", "OrderedDict")
+    view = make.Call("torch._utils", "_rebuild_tensor_v2", stored, 32, (8, 4), (4, 1), False, hooks)
+    columns = make.Call("torch._utils", "_rebuild_tensor_v2", stored, 0, (16, 4), (8, 1), False, hooks)
+    good = bytearray(make.floats(128))
+    bad = bytearray(good)
+    bad[4 * 127 :] = one(NAN)
+    assert content(make, {"model": {"w": view}}, [bytes(bad)]).valid is True
+    assert content(make, {"model": {"w": columns}}, [bytes(bad)]).valid is True
+    bad = bytearray(good)
+    bad[4 * 40 : 4 * 41] = one(NAN)  # element 40: row 5, column 0
+    assert content(make, {"model": {"w": view}}, [bytes(bad)]).valid is False
+    assert content(make, {"model": {"w": columns}}, [bytes(bad)]).valid is False
+
+
+def mask(size, share):
+    return b"".join(one(-INFINITY if i < share * size else 0.0) for i in range(size))
+
+
+def test_masks_of_a_model_are_no_damage_and_single_infinities_are(make):
+    good = make.floats(128)
+    value = {"model": {"w": make.tensor((16, 8)), "bias": make.tensor((8, 8), key=1)}}
+    assert content(make, value, [good, mask(64, 0.4)]).valid is True
+    assert content(make, value, [good, mask(64, 0.01)]).valid is False
+
+
+def test_zeros_and_negative_infinity_are_no_mask_in_an_optimizer(make):
+    value = {"optimizer": {"state": {0: {"exp_avg": make.tensor((8, 8))}}, "param_groups": []}}
+    assert content(make, value, [mask(64, 0.4)]).valid is False
+
+
+@pytest.mark.parametrize(
+    ("path", "role"),
+    [
+        ("optimizer_states", Role.OPTIMIZER),
+        ("opt_param_scheduler.x", Role.OTHER),
+        ("app.optimizer.state.w.exp_avg", Role.OPTIMIZER),
+        ("optimizer.param_groups.0.lr", Role.OTHER),
+        ("model.loss_fn.weight", Role.MODEL),
+        ("hyper_parameters.x", Role.OTHER),
+        ("layers.0.attention.wq.weight", Role.MODEL),
+        ("train_state.ntokens_seen", Role.OTHER),
+        ("history_proj.weight", Role.MODEL),
+    ],
+)
+def test_roles_by_name(path, role):
+    assert role_of(path.split(".")) is role
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_complex_numbers_are_looked_at(width):
+    kind = {2: "complex32", 4: "complex64", 8: "complex128"}[width]
+    code = {2: "e", 4: "f", 8: "d"}[width]
+    scan = FloatScan(Look(kind))
+    scan.feed(memoryview(struct.pack(f"<4{code}", 1, 2, 3, 4)))
+    assert scan.finding == ""
+    scan.feed(memoryview(struct.pack(f"<4{code}", 1, 2, 3, NAN)))
+    assert scan.finding == "NaN"
+
+
+def test_a_view_knows_its_elements():
+    view = View(3, (2, 3), (8, 2))
+    shown = {3 + 8 * i + 2 * j for i in range(2) for j in range(3)}
+    assert {n for n in range(40) if view.shows(n)} == shown
+    assert View(5, (3, 4), (4, 1)).dense() == (5, 17)
+    assert View(5, (4, 3), (1, 4)).dense() == (5, 17)
+    assert view.dense() is None
+
+
+def test_a_score_at_the_top_beside_a_flat_model():
+    assert look_at(("best_loss",), "float32", (), role_of(("best_loss",)), in_model=False) is None
+    assert look_at(("norm", "weight"), "float32", (5,), role_of(("norm", "weight")), in_model=True) is not None

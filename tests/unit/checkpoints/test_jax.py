@@ -1,0 +1,153 @@
+"""Checkpoints that Orbax 0.12.8 and flax themselves wrote (recorded), whole and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sentinel.checkpoints import manifest
+from sentinel.checkpoints.files import scan
+from sentinel.checkpoints.formats.jax.ocdbt import crc32c, spans
+from sentinel.checkpoints.inventory import listing
+from sentinel.checkpoints.validate import Settings, record, validate
+
+NOW_S = 2_000_000_000.0
+LAYOUTS = ("manager/20", "zarr/checkpoint_20", "zarr3/checkpoint_20")
+
+
+@pytest.fixture
+def run(tmp_path):
+    with tarfile.open(Path(__file__).parent / "recorded/orbax-0.12.8.tar.gz") as archive:
+        archive.extractall(tmp_path / "run", filter="data")
+    return tmp_path / "run"
+
+
+def ask(path, level="structural", **more):
+    return validate(path, level, now_s=NOW_S, settings=Settings(**more))
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "manager/10"])
+def test_what_orbax_wrote(run, layout):
+    answer = ask(run / layout)
+    assert (answer.valid, answer.format, answer.step) == (True, "orbax", int(layout[-2:])), answer
+    assert ask(run / layout, "checksum").valid is None
+
+
+def test_steps_are_found_in_their_order(run):
+    for folder in ("manager", "zarr"):
+        parts = listing(run / folder, "global", None, now_s=NOW_S)
+        assert [(part.step, part.valid) for part in parts] == [(20, True), (10, True)], parts
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_with_a_manifest_its_bytes_are_proven_and_its_numbers_are_not(run, layout, tmp_path):
+    kept = record(run / layout, tmp_path / "kept", lambda count: None, now_s=NOW_S)
+    assert kept.level == "checksum"
+    assert ask(run / layout, "checksum", manifests=tmp_path / "kept").valid is True
+    assert ask(run / layout, "content", manifests=tmp_path / "kept").valid is None
+    manifest.write(run / layout)
+    assert ask(run / layout, "checksum").valid is True
+    assert ask(run / layout, "content").valid is None
+
+
+def needed(path):
+    """The files that a restore reads."""
+    return [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and "ocdbt.process" not in str(file.parent) and file.name not in ("_sharding", "process_0")
+    ]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_missing_file(run, layout, tmp_path):
+    for file in needed(run / layout):
+        if file.name == "metadata":
+            continue  # of an item of plain JSON: which items a step has is the program's to say
+        broken = tmp_path / "broken" / Path(layout).name
+        shutil.rmtree(tmp_path / "broken", ignore_errors=True)
+        shutil.copytree((run / layout).parent, tmp_path / "broken")
+        (broken / file.relative_to(run / layout)).unlink()
+        answer = ask(broken)
+        optional = file.name == "commit_success.txt" and file.parent != run / layout
+        assert answer.valid is not True or optional, (file, answer)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_cut_short_or_empty(run, layout):
+    for file in needed(run / layout):
+        if file.name == "commit_success.txt":
+            continue  # what is in it says nothing
+        good, status = file.read_bytes(), file.stat()
+        for cut in (0, len(good) // 2):
+            file.write_bytes(good[:cut])
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+            assert ask(run / layout).valid is not True, (file, cut)
+        file.write_bytes(good)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert ask(run / layout).valid is True
+
+
+def test_data_that_the_store_refers_to(run):
+    tree = scan(run / "manager/20/state")
+    referred = {span.file for span in spans(tree)}
+    assert any(name.startswith("ocdbt.process_0/d/") for name in referred)
+    for name in referred:
+        good = (run / "manager/20/state" / name).read_bytes()
+        (run / "manager/20/state" / name).unlink()
+        answer = ask(run / "manager/20")
+        assert answer.valid is False and "referred to" in answer.reason
+        (run / "manager/20/state" / name).write_bytes(good[:-1])
+        assert ask(run / "manager/20").valid is False
+        (run / "manager/20/state" / name).write_bytes(good)
+        os.utime(run / "manager/20/state" / name, (1e9, 1e9))
+
+
+@pytest.mark.parametrize("at", range(0, 110, 7))
+def test_a_flipped_bit_in_the_manifest_of_a_store(run, at):
+    file = run / "manager/20/state/manifest.ocdbt"
+    data, status = bytearray(file.read_bytes()), file.stat()
+    data[at] ^= 4
+    file.write_bytes(data)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert ask(run / "manager/20").valid is False
+
+
+def test_a_save_that_was_not_committed(run):
+    folder = (run / "manager/20").rename(run / "manager/20.orbax-checkpoint-tmp-17")
+    answer = ask(folder)
+    assert answer.valid is False and "committed" in answer.reason
+    file = run / "manager/10/_CHECKPOINT_METADATA"
+    told = json.loads(file.read_text()) | {"commit_timestamp_nsecs": None}
+    file.write_text(json.dumps(told))
+    assert ask(run / "manager/10").valid is False
+
+
+def test_without_zstandard_a_store_is_not_known(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    answer = ask(run / "manager/20")
+    assert answer.valid is None and "zstandard" in answer.reason
+    assert ask(run / "zarr/checkpoint_20").valid is True
+
+
+def test_the_checksum_of_the_store():
+    assert crc32c(b"123456789") == 0xE3069283
+
+
+def test_flax(run):
+    path = run / "checkpoint_70.msgpack"
+    assert (ask(path).valid, ask(path).step, ask(path, "checksum").valid) == (True, 70, None)
+    assert ask(path, "content").valid is None
+    good = path.read_bytes()
+    for cut in (0, 1, len(good) // 2, len(good) - 1):
+        path.write_bytes(good[:cut])
+        assert ask(path).valid is False, cut
+    for bad in (good + b"\0", bytes(len(good)), b"\xc1" + good[1:]):
+        path.write_bytes(bad)
+        assert ask(path).valid is False

@@ -1,0 +1,149 @@
+"""Manifests made while a job runs: what was read once is proven while nothing changes, and invalid when it does."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+
+from sentinel.checkpoints.files import Broken, NotKnown, scan
+from sentinel.checkpoints.kept_manifest import Kept, find, keep, paced, place_of
+from sentinel.checkpoints.validate import Settings, record, validate
+
+FORMATS = {
+    "hf": lambda m: m.hf("run/checkpoint-20", 20),
+    "hf_sharded": lambda m: m.hf("run/checkpoint-20", 20, sharded=True),
+    "accelerate": lambda m: m.accelerate("run/step_20", 20),
+    "legacy": lambda m: m.legacy("run/iter_5.pt"),
+    "dcp": lambda m: m.dcp("run/step-20", step=20),
+    "consolidated": lambda m: m.consolidated("run/step-20"),
+}
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def saved(request, make):
+    return FORMATS[request.param](make)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "kept"
+
+
+def made(make, path, folder):
+    return record(path, folder, lambda count: None, now_s=make.now_s)
+
+
+def ask(make, path, level, folder):
+    return validate(path, level, now_s=make.now_s, settings=Settings(manifests=folder))
+
+
+def files(path):
+    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+
+
+def test_what_was_read_once_is_proven(make, saved, folder, monkeypatch):
+    before = [file.stat().st_mtime_ns for file in files(saved)]
+    kept = made(make, saved, folder)
+    assert kept.level == "content" and kept.bytes == scan(saved).bytes
+    for level in ("structural", "checksum", "content"):
+        assert ask(make, saved, level, folder).valid is True
+    assert "nothing has changed" in ask(make, saved, "content", folder).reason
+    assert [file.stat().st_mtime_ns for file in files(saved)] == before
+    assert not [file for file in files(saved) if "manifest" in file.name]
+
+
+def test_what_was_changed_after_it_is_invalid(make, saved, folder):
+    made(make, saved, folder)
+    for file in files(saved):
+        data = bytearray(file.read_bytes())
+        status = file.stat()
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        answer = ask(make, saved, "checksum", folder)
+        assert answer.valid is False, (file, answer)
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    answer = ask(make, saved, "content", folder)
+    assert answer.valid is True and "same bytes" in answer.reason
+
+
+def test_the_reason_names_the_manifest(make, folder):
+    path = make.hf("run/checkpoint-20", 20)
+    made(make, path, folder)
+    file = path / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    status = file.stat()
+    file.write_bytes(data)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    answer = ask(make, path, "checksum", folder)
+    assert (answer.valid, answer.level) == (False, "checksum") and "changed after its manifest" in answer.reason
+    (path / "training_args.bin").unlink()
+    assert "was there when its manifest was made" in ask(make, path, "checksum", folder).reason
+
+
+def test_bad_numbers_are_remembered(make, folder):
+    path = make.hf("run/checkpoint-20", 20)
+    file = path / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-4:] = struct.pack("<f", float("nan"))
+    make.write(file, bytes(data))
+    kept = made(make, path, folder)
+    assert kept.level == "checksum" and "NaN" in kept.finding
+    assert ask(make, path, "checksum", folder).valid is True
+    answer = ask(make, path, "content", folder)
+    assert (answer.valid, answer.level) == (False, "content") and "when it was saved" in answer.reason
+
+
+def test_no_manifest_of_what_is_not_whole(make, folder):
+    path = make.hf("run/checkpoint-20", 20)
+    (path / "optimizer.pt").write_bytes(b"")
+    with pytest.raises(Broken):
+        made(make, path, folder)
+    with pytest.raises(NotKnown):
+        made(make, make.root / "nothing", folder)
+    assert not folder.exists()
+
+
+def test_a_file_that_came_later_is_not_proven(make, folder):
+    path = make.hf("run/checkpoint-20", 20)
+    made(make, path, folder)
+    make.write(path / "notes.txt", b"good run")
+    assert ask(make, path, "content", folder).valid is True
+    make.write(path / "adapter.safetensors", make.safetensors({"w": ("F32", (4, 4), make.floats(16))}))
+    assert ask(make, path, "content", folder).valid is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1", b'{"version": 1}'])
+def test_a_damaged_manifest_is_none(make, folder, damage):
+    path = make.dcp("run/step-20", step=20)
+    made(make, path, folder)
+    place_of(folder, path).write_bytes(damage)
+    assert find(folder, scan(path)) is None
+    assert ask(make, path, "checksum", folder).valid is True
+
+
+def test_the_oldest_are_forgotten(folder, monkeypatch):
+    monkeypatch.setattr("sentinel.checkpoints.kept_manifest.KEPT", 3)
+    for number in range(5):
+        place = keep(folder, Kept(f"/run/{number}", "content", "", 0.0, 0, 0.0, {}))
+        os.utime(place, (number, number))
+    assert len(list(folder.iterdir())) == 3 and place_of(folder, type(folder)("/run/4")).exists()
+
+
+def test_the_rate_is_kept():
+    now, slept = [0.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += seconds
+
+    pace = paced(100.0, sleep, lambda: now[0])
+    for _ in range(10):
+        pace(50)
+        now[0] += 0.1
+    assert sum(slept) == pytest.approx(4.1) and now[0] >= 5

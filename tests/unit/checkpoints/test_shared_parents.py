@@ -1,0 +1,224 @@
+"""Quarantine and copies beside a run in a folder where others may write, too, and have prepared something."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sentinel.checkpoints import copying
+from sentinel.checkpoints import own_folders as own
+from sentinel.checkpoints import quarantine as q
+from sentinel.checkpoints.transfer import _check_target
+from sentinel.errors import Denied, FileError, Refused, SentinelError
+
+
+@pytest.fixture
+def run(make):
+    for step in (10, 20, 30):
+        make.dcp(f"shared/run/step-{step}", step=step, ranks=1)
+    return make.root / "shared/run"
+
+
+@pytest.fixture
+def somebody_else(monkeypatch):
+    """From here on we are another user than the one who made the files so far."""
+    return lambda: monkeypatch.setattr("os.geteuid", lambda: 54321)
+
+
+def entry(source: Path, target: Path, event: str = "move") -> bytes:
+    line = {"event": event, "source": str(source), "target": str(target), "reason": "", "time_s": 1.0}
+    return json.dumps(line).encode() + b"\n"
+
+
+def prepare(run: Path, *lines: bytes, folder_mode: int = 0o700, mode: int = 0o600) -> Path:
+    store = q.store_of(run)
+    store.mkdir(parents=True)
+    for folder in (store, store.parent):
+        folder.chmod(folder_mode)
+    journal = store / q.JOURNAL
+    journal.write_bytes(b"".join(lines))
+    journal.chmod(mode)
+    return store
+
+
+def names(run: Path) -> list[str]:
+    return sorted(os.listdir(run))
+
+
+def test_what_another_user_prepared_is_not_obeyed(run, somebody_else):
+    prepare(run)
+    somebody_else()
+    for attempt in (lambda: q.quarantine(run, [run / "step-30"]), lambda: q.undo(run), lambda: q.read_journal(run)):
+        with pytest.raises(Refused, match="not to us"):
+            attempt()
+    assert names(run) == ["step-10", "step-20", "step-30"]
+
+
+@pytest.mark.parametrize(("folder_mode", "mode"), [(0o770, 0o600), (0o777, 0o600), (0o700, 0o620), (0o700, 0o602)])
+def test_what_others_can_write_is_not_obeyed(run, folder_mode, mode):
+    prepare(run, folder_mode=folder_mode, mode=mode)
+    for attempt in (lambda: q.quarantine(run, [run / "step-30"]), lambda: q.undo(run)):
+        with pytest.raises(Refused, match="written by others"):
+            attempt()
+    assert "step-30" in names(run)
+
+
+def test_a_checkpoint_is_not_moved_out_of_the_quarantine(run, tmp_path):
+    """The journal names a place of the attacker's as the target that was planned."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    prepare(run, entry(run / "step-30", theirs / "step-30"))
+    with pytest.raises(FileError, match="not between"):
+        q.quarantine(run, [run / "step-30"])
+    assert names(theirs) == [] and "step-30" in names(run)
+
+
+@pytest.mark.parametrize("target", ["profile", "../../../profile"])
+def test_undo_plants_nothing_outside(run, tmp_path, target):
+    home = tmp_path / "home"
+    home.mkdir()
+    store = prepare(run)
+    (store / "profile").write_text("echo owned")
+    (run.parent / "profile").write_text("echo owned")
+    (store / q.JOURNAL).write_bytes(entry(home / ".profile", store / target))
+    with pytest.raises(FileError, match="not between"):
+        q.undo(run)
+    (store / q.JOURNAL).write_bytes(entry(run / "../../home/.profile", store / "profile"))
+    with pytest.raises(FileError, match="not between"):
+        q.undo(run)
+    assert names(home) == []
+
+
+def test_undo_goes_through_no_link(run, tmp_path):
+    (tmp_path / "home").mkdir()
+    store = prepare(run)
+    (store / "profile").write_text("echo owned")
+    (run / "out").symlink_to(tmp_path / "home")
+    (store / q.JOURNAL).write_bytes(entry(run / "out/.profile", store / "profile"))
+    with pytest.raises(SentinelError):
+        q.undo(run)
+    assert names(tmp_path / "home") == []
+
+
+@pytest.mark.parametrize("which", [".quarantine", ".quarantine/run", ".quarantine/run/journal.jsonl"])
+def test_links_are_not_followed(run, tmp_path, which):
+    theirs = tmp_path / "theirs"
+    store = prepare(run)
+    place = run.parent / which
+    place.rename(theirs)
+    place.symlink_to(theirs)
+    before = sorted(map(str, theirs.rglob("*")))
+    with pytest.raises((Refused, Denied)):
+        q.quarantine(run, [run / "step-30"])
+    assert "step-30" in names(run) and sorted(map(str, theirs.rglob("*"))) == before
+    assert store.name == "run"
+
+
+def test_a_journal_with_a_second_name_is_not_obeyed(run, tmp_path):
+    os.link(prepare(run) / q.JOURNAL, tmp_path / "second")
+    with pytest.raises(Refused, match="another name"):
+        q.quarantine(run, [run / "step-30"])
+
+
+def test_a_quarantine_that_is_swapped_meanwhile_gets_nothing(run, tmp_path, monkeypatch):
+    theirs = tmp_path / "theirs"
+    (theirs / "run").mkdir(parents=True)
+    append = q._append
+
+    def swapped(*arguments):
+        append(*arguments)
+        (run.parent / ".quarantine").rename(run.parent / ".gone")
+        (run.parent / ".quarantine").symlink_to(theirs)
+
+    monkeypatch.setattr(q, "_append", swapped)
+    q.quarantine(run, [run / "step-30"])
+    assert list((theirs / "run").iterdir()) == [] and list((run.parent / ".gone/run").rglob("step-30"))
+
+
+def test_new_folders_and_the_journal_are_ours_alone(run):
+    q.quarantine(run, [run / "step-30"])
+    store = q.store_of(run)
+    assert [part.stat().st_mode & 0o777 for part in (store.parent, store, store / q.JOURNAL)] == [0o700, 0o700, 0o600]
+
+
+def test_a_tracker_is_not_written_through_a_prepared_link(tmp_path):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/iter_0000100").mkdir()
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / f"root/.latest_checkpointed_iteration.txt.{os.getpid()}.tmp").symlink_to(victim)
+    q.point_to(tmp_path / "root", "megatron", 100)
+    assert victim.read_text() == "mine"
+    assert (tmp_path / "root/latest_checkpointed_iteration.txt").read_text() == "100"
+
+
+# --- copies ------------------------------------------------------------------------------------------------------------
+
+
+def planted(run: Path, target: Path) -> Path:
+    """A file of the right size and time where a copy is put together: it would count as copied already."""
+    shard = next(path for path in (run / "step-30").iterdir() if path.name.endswith(".distcp"))
+    place = copying.incoming(target, Path("step-30")) / shard.name
+    place.parent.mkdir(parents=True)
+    for folder in (place.parent, *place.parent.parents[:2]):
+        folder.chmod(0o755)
+    place.write_bytes(b"\0" * shard.stat().st_size)
+    os.utime(place, ns=(shard.stat().st_mtime_ns,) * 2)
+    return place
+
+
+def test_a_copy_takes_up_nothing_that_another_user_began(run, tmp_path, somebody_else):
+    target = tmp_path / "global/run"
+    planted(run, target)
+    somebody_else()
+    with pytest.raises(Refused, match="not to us"):
+        copying.copy(run / "step-30", target, Path("step-30"))
+    assert not target.exists()
+
+
+def test_a_copy_takes_up_nothing_where_others_can_write(run, tmp_path):
+    target = tmp_path / "global/run"
+    planted(run, target)
+    (target.parent / copying.FOLDER).chmod(0o777)
+    with pytest.raises(Refused, match="written by others"):
+        copying.copy(run / "step-30", target, Path("step-30"))
+
+
+def test_a_copy_is_put_together_in_the_folder_that_was_checked(run, tmp_path, monkeypatch):
+    target, theirs = tmp_path / "global/run", tmp_path / "theirs"
+    theirs.mkdir()
+    copy_file = copying._copy_file
+
+    def swapped(*arguments):
+        if not (target.parent / copying.FOLDER).is_symlink():
+            (target.parent / copying.FOLDER).rename(target.parent / ".gone")
+            (target.parent / copying.FOLDER).symlink_to(theirs)
+        return copy_file(*arguments)
+
+    monkeypatch.setattr(copying, "_copy_file", swapped)
+    copying.copy(run / "step-30", target, Path("step-30"))
+    assert list(theirs.rglob("*")) == [] and list((target.parent / ".gone").rglob("*.distcp"))
+
+
+def test_a_received_checkpoint_goes_into_no_folder_of_others(tmp_path, somebody_else):
+    _check_target(tmp_path / "new")
+    (tmp_path / "step").mkdir(mode=0o755)
+    _check_target(tmp_path / "step")
+    (tmp_path / "link").symlink_to(tmp_path / "step")
+    with pytest.raises(Denied):
+        _check_target(tmp_path / "link")
+    somebody_else()
+    with pytest.raises(Refused):
+        _check_target(tmp_path / "step")
+
+
+def test_descriptors_are_closed(run):
+    before = len(os.listdir("/proc/self/fd"))
+    q.quarantine(run, [run / "step-30"])
+    q.undo(run)
+    with pytest.raises(OSError), own.opened_folder(run) as fd, own.below(fd, ("nothing",)):
+        pass
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,146 @@
+"""Folders that trainers fill by hand: one torch file per rank or per part, checkpoints inside of folders, other formats."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.checkpoints.validate import validate
+
+
+def ask(make, path, level="structural"):
+    return validate(path, level, now_s=make.now_s)
+
+
+def ranks(make, folder, step=10, count=3, name="checkpoint_{}.pt"):
+    path = make.root / folder
+    for rank in range(count):
+        value, payloads = make.state(step)
+        state = {"optimizer": {"state": value, "param_groups": []}, "step": step}
+        make.write(path / name.format(rank), make.torch_file(state, payloads))
+    return path
+
+
+@pytest.mark.parametrize("name", ["checkpoint_{}.pt", "ep0-ba10-rank{}.pt", "model_world_size_3_rank_{}.pt"])
+def test_one_file_per_rank(make, name):
+    path = ranks(make, "step-10", name=name)
+    answer = ask(make, path, "content")
+    assert (answer.valid, answer.step) == (True, 10), answer
+    (path / name.format(1)).unlink()
+    assert ask(make, path).valid is False
+
+
+def test_the_last_rank_is_missed_by_the_save_beside(make):
+    path = ranks(make, "run/step-10")
+    ranks(make, "run/step-20", step=20)
+    assert ask(make, path).valid is True
+    (path / "checkpoint_2.pt").unlink()
+    assert ask(make, path).valid is None
+
+
+def test_ranks_of_two_steps(make):
+    path = ranks(make, "step-10")
+    make.write(path / "checkpoint_1.pt", ranks(make, "other", step=9).joinpath("checkpoint_1.pt").read_bytes())
+    answer = ask(make, path)
+    assert answer.valid is False and "two saves" in answer.reason
+
+
+def test_what_has_no_end_marker_may_be_being_written(make):
+    path = ranks(make, "step-10")
+    make.age(path / "checkpoint_2.pt", 5)
+    assert ask(make, path).valid is None
+
+
+def test_a_run_with_files_of_several_steps_is_no_checkpoint(make):
+    make.legacy("run/iter_5.pt")
+    make.legacy("run/iter_6.pt", step=6)
+    assert ask(make, make.root / "run").format == "unknown"
+
+
+def test_checkpoints_in_folders_of_a_step(make):
+    path = make.root / "step-10"
+    make.dcp("step-10/model_and_optim", step=10)
+    make.write(path / "train" / "rank0.pt", make.torch_file({"global_step": 10}))
+    assert (ask(make, path, "checksum").valid, ask(make, path).format) == (True, "nested")
+    (path / "model_and_optim/__1_0.distcp").unlink()
+    assert ask(make, path).valid is False
+
+
+def test_folders_of_two_steps(make):
+    make.dcp("step-10/model", step=10)
+    make.dcp("step-10/optimizer", step=9)
+    answer = ask(make, make.root / "step-10")
+    assert answer.valid is False and "two saves" in answer.reason
+
+
+def test_programs_beside_a_checkpoint_are_none_of_ours(make):
+    records = [("data/0", make.floats(4)), ("data.pkl", b"x"), ("code/__torch__.py", b"y"), ("constants.pkl", b"z")]
+    program = make.torch_zip(records, prefix="model")
+    path = make.dcp("step-10", step=10)
+    make.write(path / "scripted.pt", program)
+    assert ask(make, path).valid is True
+    make.write(path / "scripted.pt", program[:150])
+    assert ask(make, path).valid is True
+    alone = make.root / "scripted.pt"
+    make.write(alone, program)
+    answer = ask(make, alone)
+    assert answer.valid is None and "TorchScript" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (["model.ckpt-10.index", "model.ckpt-10.data-00000-of-00001"], "TensorFlow"),
+        (["model_state.pdparams", "optimizer.pdopt"], "Paddle"),
+        (["0_0.distcp", "0.metadata"], "Paddle"),
+    ],
+)
+def test_other_formats_are_named(make, names, title):
+    for name in names:
+        make.write(make.root / "step_10" / name, b"something")
+    answer = ask(make, make.root / "step_10")
+    assert answer.valid is None and title in answer.reason
+
+
+def test_checksums_that_were_switched_off(make):
+    state, payloads = make.state(10)
+    make.write(make.root / "iter_10.pt", make.torch_file({"state": state}, payloads, crc=False))
+    path = make.accelerate("step_10")
+    make.write(path / "optimizer.bin", make.torch_file({"state": state}, payloads, crc=False))
+    for one in (make.root / "iter_10.pt", path):
+        assert ask(make, one).valid is True
+        assert ask(make, one, "checksum").valid is None
+        assert ask(make, one, "content").valid is None
+
+
+def zarr(make, folder, step=200):
+    path = make.root / folder
+    for name in ("model.weight", "optimizer.exp_avg"):
+        make.json(
+            path / name / ".zarray",
+            {"shape": [4, 6], "chunks": [2, 3], "dtype": "<f4", "fill_value": 0, "compressor": None},
+        )
+        for chunk in ("0.0", "0.1", "1.0", "1.1"):
+            make.write(path / name / chunk, make.floats(6))
+    make.write(path / "common.pt", make.torch_file({"iteration": step}))
+    make.json(path / "metadata.json", {"sharded_backend": "zarr", "sharded_backend_version": 1}, 1)
+    return path
+
+
+def test_megatrons_zarr(make):
+    path = zarr(make, "run/iter_0000200")
+    answer = ask(make, path)
+    assert (answer.valid, answer.format, answer.step) == (True, "megatron", 200), answer
+    assert ask(make, path, "content").valid is None
+    zarr(make, "run/iter_0000300", 300)
+    for damage in ("0.1", "cut", ".zarray", "common.pt", "all"):
+        broken = zarr(make, "run/iter_0000200")
+        if damage == "cut":
+            (broken / "model.weight/1.1").write_bytes(b"abc")
+        elif damage == "common.pt":
+            (broken / damage).unlink()
+        elif damage == "all":
+            for file in (broken / "optimizer.exp_avg").iterdir():
+                file.unlink()
+        else:
+            (broken / "model.weight" / damage).unlink()
+        assert ask(make, broken).valid is not True, damage

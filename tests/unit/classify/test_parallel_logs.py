@@ -1,0 +1,73 @@
+"""A large log read in parts, by several processes, gives what reading it from end to end gives."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.offline import parallel_logs
+from sentinel.cli.offline.parallel_logs import Log, on_all_cores, read_log, read_parts, together
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.reader import Signatures
+from sentinel.model.records import Kind, Source
+
+SIGNATURES = Signatures(load_rules())
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    monkeypatch.setattr(parallel_logs, "PART_BYTES", 3000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    lines = [f"iteration {i:8d}/ 5000 | lm loss: 2.1 |" for i in range(400)]
+    lines[30:30] = ["[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered"] * 9
+    lines[300:300] = ["[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered"] * 9
+    lines[200:200] = ["x" * 7000, "NVRM: Xid (PCI:0000:5d:00): 79, pid=1, GPU has fallen off the bus."]
+    path = tmp_path / "job.log"
+    path.write_text("\n".join(lines))
+    return Log(path, Source.JOB_LOG, None)
+
+
+def test_parts_give_what_the_whole_gives(log: Log) -> None:
+    whole = read_log(log, SIGNATURES, NOW)
+    parts = read_parts(log, SIGNATURES, NOW)
+    key = lambda item: (item.line, item.rule)  # noqa: E731
+    assert sorted((replace(item, id="") for item in parts), key=key) == sorted(
+        (replace(item, id="") for item in whole), key=key
+    )
+    assert len({item.id for item in parts}) == len(parts)
+    assert sum(item.kind == Kind.STEP for item in parts) == parallel_logs.KEEP_STEPS
+
+
+def test_results_come_in_order_and_from_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    here = os.getpid()
+    found = list(on_all_cores(lambda task: (task, os.getpid() != here), [3, 1, 2]))
+    assert found == [(3, True), (1, True), (2, True)]
+
+
+def test_a_killed_process_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    here = os.getpid()
+
+    def dies(task: int) -> int:
+        if os.getpid() != here:
+            os._exit(9)
+        return task
+
+    assert list(on_all_cores(dies, [1, 2, 3])) == [1, 2, 3]
+
+
+def test_only_long_files_are_worth_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("x" * 60)
+    two.write_text("x" * 60)
+    assert not together([one, two])
+    monkeypatch.setattr(parallel_logs, "LEAST_TOGETHER", 100)
+    assert together([one, two])
+    assert not together([one])
+    assert not together([one, two, Path("-")])

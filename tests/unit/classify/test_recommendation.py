@@ -1,0 +1,155 @@
+"""What asks for a drain, what for a test, and what is said where no cause is found."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sentinel.classify import classify as judged
+from sentinel.cli.offline.classify import classify
+from sentinel.config.rules import Drain
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Cause, Incident, Recommendation, Source, Verdict, Where
+
+RULES = load_rules()
+SIGNATURES = Signatures(RULES)
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+README = Path(__file__).resolve().parents[3] / "rules" / "README.md"
+
+CHANNEL = "NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7"
+CONTAINED = "NVRM: Xid (PCI:0000:5d:00): 94, pid=1, Contained: SM (0x1). RST: No, D-RST: No"
+LOST = "NVRM: Xid (PCI:0000:5d:00): 79, pid=1, GPU has fallen off the bus."
+SILENT = "error: Nodes gpu9 not responding"
+UNKILLABLE = "update_node: node gpu9 reason set to: Kill task failed"
+SET_DOWN = "error: Nodes gpu9 not responding, setting DOWN"
+
+
+def verdict_of(source: Source, *lines: str) -> Verdict:
+    reader = LogReader(SIGNATURES, source=source, where=Where(node="gpu9", job=7, path="x"))
+    found = reader.feed("".join(f"{line}\n" for line in lines).encode(), NOW) + reader.finish(NOW)
+    return judged(Incident("i1", NOW, NOW, job=7, nodes=("gpu9",), evidence=tuple(found)), rules=RULES, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (Source.SLURM, [SILENT]),
+        (Source.SLURM, [UNKILLABLE]),
+        (Source.SLURM, [SILENT, UNKILLABLE]),
+        (Source.KERNEL, [CHANNEL]),
+        (Source.KERNEL, [CONTAINED]),
+        (Source.KERNEL, [CHANNEL, CONTAINED]),
+        (Source.KERNEL, ["NVRM: Xid (PCI:0000:5d:00): 109, pid=1, name=_, Ch 8, errorString CTX SWITCH TIMEOUT"]),
+    ],
+)
+def test_what_only_suspects_drains_nothing_however_much_of_it_there_is(source: Source, lines: list[str]) -> None:
+    verdict = verdict_of(source, *lines)
+    assert (verdict.drain, verdict.suspect) == ((), ("gpu9",))
+    assert (verdict.recommendation, verdict.drain_recommended) == (Recommendation.SUSPECT, False)
+
+
+@pytest.mark.parametrize(("source", "line"), [(Source.SLURM, SET_DOWN), (Source.KERNEL, LOST)])
+def test_what_convicts_drains_by_one_line(source: Source, line: str) -> None:
+    verdict = verdict_of(source, line)
+    assert (verdict.drain, verdict.recommendation, verdict.drain_recommended) == (("gpu9",), Recommendation.DRAIN, True)
+
+
+def test_the_table_of_what_convicts_alone_is_that_of_the_rules() -> None:
+    table = README.read_text().partition("## What convicts alone")[2].partition("\n## ")[0]
+    alone = {f"`{rule.id}`": rule.source for rule in RULES.rules if rule.drain is Drain.YES}
+    assert all(alone.values())
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    listed = {row[0].removeprefix("| "): row[2].removesuffix(" |") for row in rows}
+    assert {name: why for name, why in listed.items() if name.startswith("`")} == alone
+
+
+def ask(path: Path) -> dict:
+    result = CliRunner().invoke(classify, ["--json", str(path)])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+STEPS = "".join(f"iteration {i:8d}/ 5000 | lm loss: 2.1 |\n" for i in range(20))
+ODD = "boiler: error 17: the valve refused to turn\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "restart", "unread"),
+    [
+        (STEPS, "no_failure", "none", 0),
+        (ODD + STEPS, "no_failure", "none", 1),
+        (ODD + "[after training is done] datetime: 2026-03-04\n", "no_failure", "none", 1),
+        (STEPS + ODD, "nothing_recognised", "resume", 1),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB\n" + STEPS, "no_failure", "none", 0),
+        (ODD * 3, "nothing_recognised", "resume", 3),
+        ("hello\n", "nothing_recognised", "resume", 0),
+    ],
+)
+def test_without_a_cause_it_is_said_why(tmp_path: Path, text: str, kind: str, restart: str, unread: int) -> None:
+    log = tmp_path / "job.out"
+    log.write_text(text)
+    answer = ask(log)
+    assert (answer["cause"], answer["unknown_kind"], answer["restart"], answer["confidence"]) == (
+        "unknown",
+        kind,
+        restart,
+        0.0,
+    )
+    assert [line["text"] for line in answer["unread"]] == [ODD.strip()] * unread
+    assert answer["recommendation"] == "none"
+
+
+def test_undecided_names_the_causes_and_their_shares(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_text("    torch.distributed.barrier()\n")  # where it stood, and no word of what broke
+    answer = ask(log)
+    assert answer["cause"] == "unknown" and answer["unknown_kind"] == "undecided"
+    assert len(answer["alternatives"]) >= 2 and all(0 < each["confidence"] < 1 for each in answer["alternatives"])
+
+
+def test_one_line_of_a_program_is_never_quite_sure() -> None:
+    text = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.00 GiB in total"
+    assert verdict_of(Source.JOB_LOG, text).confidence <= RULES.judgement.single_line
+    assert verdict_of(Source.KERNEL, LOST).confidence > RULES.judgement.single_line
+
+
+def test_a_cause_is_named_where_its_siblings_share_the_odds() -> None:
+    verdict = verdict_of(Source.JOB_LOG, "AssertionError")
+    assert verdict.cause in {Cause.USER_CODE, Cause.USER_CONFIG}
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "recommendation"),
+    [
+        (
+            149,
+            "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 0x00000000)",
+            Recommendation.DRAIN,
+        ),  # the peer
+        (145, "RLW_SRC_TRACK Fatal XC0 i0 Link 12 (0x040988e2 0x00000001 0x00000000)", Recommendation.DRAIN),
+        (145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000)", Recommendation.SUSPECT),
+        (145, "RLW_REMAP Nonfatal XC0 i0 Link 12 (0x04098082 0x00000001 0x00000000)", Recommendation.SUSPECT),
+        (144, "SAW_MVB Nonfatal XC0 i0 Link 12 (0x04098021 0x00000004 0x00000000)", Recommendation.NONE),
+        (149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001 0x00000000)", Recommendation.NONE),
+        (
+            149,
+            "NETIR_LINK_EVT Fatal XC0 i0 Link 03 (0x02600000 0x00000000 0x00000000)",
+            Recommendation.NONE,
+        ),  # software
+    ],
+)
+def test_nvlink_5_is_judged_by_sub_code_and_status(number: int, words: str, recommendation: Recommendation) -> None:
+    verdict = verdict_of(Source.KERNEL, f"NVRM: Xid (PCI:0008:01:00): {number}, {words}")
+    assert verdict.recommendation is recommendation
+    assert verdict.cause is (Cause.UNKNOWN if recommendation is Recommendation.NONE else Cause.GPU_NVLINK)
+    assert "link" in verdict.grounds[0].note
+
+
+def test_all_rows_of_nvidias_decoding_are_there() -> None:
+    assert len({(key[0], key[2], key[3], row) for key, row in RULES.nvlink5.items()}) > 40
+    assert sum(1 for _ in (README.parent / "nvlink5.toml").read_text().splitlines() if "xid = " in _) == 94

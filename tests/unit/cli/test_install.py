@@ -1,0 +1,226 @@
+"""install and uninstall: shown first, the site's own kept, every file whole, and Slurm working at every moment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sentinel.agent.settings import AgentSettings, require_sound
+from sentinel.cli import cli
+from sentinel.cli.install import host
+from sentinel.cli.install.slurm_conf import hook_folder, names_hook, planned
+from sentinel.config.settings import Settings, load
+from sentinel.errors import FileError, Unavailable, UserError
+
+BARE = (
+    "ClusterName=c\nSlurmctldHost=head(10.0.0.1)\nSlurmUser=slurm\nAccountingStorageType=accounting_storage/slurmdbd\n"
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    conf = tmp_path / "etc/slurm/slurm.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text(BARE)
+    return tmp_path
+
+
+def run(root: Path, *words: str, says: str | None = None) -> Result:
+    return CliRunner().invoke(cli, [*words, "--root", str(root)], input=says, env={"COLUMNS": "200"})
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+
+
+NODE = {
+    "etc/systemd/system/sentinel-agent.service", "etc/slurm/prolog.d/10-sentinel", "etc/slurm/epilog.d/10-sentinel",
+    "etc/slurm/sentinel/task-sentinel", "etc/sentinel/agent.toml", "etc/sentinel/hook.conf",
+}  # fmt: skip
+CONTROLLER = {
+    "etc/systemd/system/sentinel-daemon.service", "etc/tmpfiles.d/sentinel.conf",
+    "etc/slurm/sentinel/slurmctld-sentinel", "etc/sentinel/sentinel.toml", "etc/sentinel/hook.conf",
+}  # fmt: skip
+CONF = {"etc/slurm/slurm.conf"}
+
+
+@pytest.mark.parametrize(("role", "written"), [("--node", NODE), ("--controller", CONTROLLER)])
+def test_dry_run_names_every_file_and_writes_none(root: Path, role: str, written: set[str]) -> None:
+    found = run(root, "install", role, "--dry-run")
+    assert found.exit_code == 0, found.output
+    assert files(root) == CONF and found.output.endswith("Nothing was changed: --dry-run.\n")
+    for name in written:
+        assert f"write   {root}/{name}" in found.output
+
+
+def test_without_a_yes_nothing_is_written(root: Path) -> None:
+    assert run(root, "install", "--node", says="n\n").exit_code == 1 and files(root) == CONF
+
+
+def test_node_with_settings_that_its_agent_reads(root: Path) -> None:
+    found = run(root, "install", "--node", "--yes", "--daemon-uid", "991", "--resume", "/shared/sentinel")
+    assert found.exit_code == 0 and files(root) == CONF | NODE, found.output
+    made = load(root / "etc/sentinel/agent.toml", AgentSettings)
+    require_sound(made)
+    assert (made.url, made.trusted_uids, made.resume) == ("http://head:9478", [991], "/shared/sentinel")
+    for hook in ("prolog.d/10-sentinel", "epilog.d/10-sentinel", "sentinel/task-sentinel"):
+        path = root / "etc/slurm" / hook
+        assert path.stat().st_mode & 0o777 == 0o755
+        assert subprocess.run(["sh", "-n", str(path)], check=False).returncode == 0
+    unit = (root / "etc/systemd/system/sentinel-agent.service").read_text()
+    (start,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
+    assert start.startswith("ExecStart=/") and "/usr/bin/env" not in start and "agent --config" in start
+    assert "SENTINEL_URL=http://head:9478\n" in (root / "etc/sentinel/hook.conf").read_text()
+
+
+def test_controller_with_settings_that_its_daemon_reads(root: Path) -> None:
+    found = run(root, "install", "--controller", "--yes", "--resume", "/shared/sentinel")
+    assert found.exit_code == 0 and files(root) == CONF | CONTROLLER, found.output
+    made = load(root / "etc/sentinel/sentinel.toml", Settings)
+    assert made.daemon.resume == "/shared/sentinel" and made.modes.default.drain == "observe"
+    unit = (root / "etc/systemd/system/sentinel-daemon.service").read_text()
+    assert "\nUser=sentinel\nGroup=sentinel\n" in unit and "ReadWritePaths=-/shared/sentinel\n" in unit
+    assert "d /run/sentinel-events 2770 slurm sentinel -" in (root / "etc/tmpfiles.d/sentinel.conf").read_text()
+    assert "needs these changes" in found.output
+    assert "+EpilogSlurmctld=/etc/slurm/sentinel/slurmctld-sentinel" in found.output
+    assert (root / "etc/slurm/slurm.conf").read_text() == BARE  # it is the site's
+
+
+def test_without_slurmdbd_nobody_but_slurm_user_may_drain(root: Path) -> None:
+    (root / "etc/slurm/slurm.conf").write_text("SlurmctldHost=head\nSlurmUser=slurm\n")
+    run(root, "install", "--controller", "--yes")
+    assert "\nUser=slurm\n" in (root / "etc/systemd/system/sentinel-daemon.service").read_text()
+
+
+def test_controller_that_is_a_node_too_keeps_the_two_states_apart(root: Path) -> None:
+    assert run(root, "install", "--controller", "--node", "--yes").exit_code == 0
+    assert load(root / "etc/sentinel/agent.toml", AgentSettings).state == "/var/lib/sentinel-agent"
+    assert "StateDirectory=sentinel-agent\n" in (root / "etc/systemd/system/sentinel-agent.service").read_text()
+    assert "SENTINEL_EVENTS=" in (root / "etc/sentinel/hook.conf").read_text()
+
+
+def test_upgrade_replaces_what_is_ours_and_keeps_what_is_the_site_s(root: Path) -> None:
+    run(root, "install", "--node", "--yes")
+    hook, settings = root / "etc/slurm/prolog.d/10-sentinel", root / "etc/sentinel/agent.toml"
+    text = hook.read_text()
+    hook.write_text("#!/bin/sh\n# of an earlier release\n")
+    settings.write_text('url = "http://other:1"\n')
+    found = run(root, "install", "--node", "--yes")
+    assert hook.read_text() == text and settings.read_text() == 'url = "http://other:1"\n'
+    assert f"change  {hook}" in found.output and f"keep    {settings}" in found.output
+    again = run(root, "install", "--node", "--yes")
+    assert f"same    {hook}" in again.output and "change  " not in again.output
+
+
+def test_refresh_replaces_only_hooks_that_are_installed(root: Path) -> None:
+    run(root, "install", "--node", "--yes")
+    hook, unit = root / "etc/slurm/prolog.d/10-sentinel", root / "etc/systemd/system/sentinel-agent.service"
+    text = hook.read_text()
+    hook.write_text("old")
+    unit.write_text("of the site")
+    before = files(root)
+    assert run(root, "install", "--refresh", "--yes").exit_code == 0
+    assert hook.read_text() == text and unit.read_text() == "of the site" and files(root) == before
+
+
+def test_slurm_conf_is_changed_only_when_asked_and_a_copy_is_kept(root: Path) -> None:
+    found = run(root, "install", "--controller", "--yes", "--write-slurm-conf")
+    conf = root / "etc/slurm/slurm.conf"
+    assert found.exit_code == 0 and (root / "etc/slurm/slurm.conf.before-sentinel").read_text() == BARE
+    text = conf.read_text()
+    assert "Prolog=/etc/slurm/prolog.d/*\n" in text and planned(text).changed == text
+    assert "has all that Sentinel needs" in run(root, "install", "--controller", "--yes").output
+
+
+@pytest.mark.parametrize("words", [(), ("--resume", "shared")])
+def test_what_is_missing_is_told(root: Path, words: tuple[str, ...]) -> None:
+    role = ("--controller",) if words else ()
+    found = run(root, "install", *role, *words, "--yes")
+    assert isinstance(found.exception, UserError) and found.exception.fix and files(root) == CONF
+
+
+def test_node_that_cannot_know_the_controller_asks_for_it(tmp_path: Path) -> None:
+    found = run(tmp_path, "install", "--node", "--dry-run")
+    assert isinstance(found.exception, UserError) and "--daemon http://HOST:9478" in found.exception.fix
+
+
+def test_file_that_cannot_be_written_is_told_with_the_fix(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot be written"):
+        host.write_file(tmp_path / "file" / "below", "x", 0o644)
+
+
+@pytest.mark.parametrize(("command", "words"), [(["false"], "ended with 1"), (["/no/such/program"], "No such file")])
+def test_command_that_fails_stops_the_rest_and_says_why(command: list[str], words: str) -> None:
+    with pytest.raises(Unavailable, match=words):
+        host.run(command)
+
+
+# --- uninstall -----------------------------------------------------------------------------------------------------------
+
+
+def test_uninstall_takes_what_is_ours_and_leaves_settings(root: Path) -> None:
+    run(root, "install", "--controller", "--node", "--yes")
+    found = run(root, "uninstall", "--controller", "--node", "--yes")
+    assert found.exit_code == 0
+    assert files(root) == CONF | {f"etc/sentinel/{name}" for name in ("sentinel.toml", "agent.toml", "hook.conf")}
+
+
+def test_hook_that_slurm_conf_still_names_stays_as_one_that_does_nothing(root: Path) -> None:
+    run(root, "install", "--controller", "--node", "--yes", "--write-slurm-conf")
+    found = run(root, "uninstall", "--controller", "--node", "--yes")
+    for name in ("task-sentinel", "slurmctld-sentinel"):
+        path = root / "etc/slurm/sentinel" / name
+        assert "Take" in path.read_text() and os.access(path, os.X_OK)
+        assert subprocess.run([str(path)], check=False, timeout=10).returncode == 0
+        assert f"slurm.conf still names /etc/slurm/sentinel/{name}" in found.output
+    assert not (root / "etc/slurm/prolog.d/10-sentinel").exists()  # a folder's script is named by nobody
+    (root / "etc/slurm/slurm.conf").write_text(BARE)
+    run(root, "uninstall", "--controller", "--node", "--yes")
+    assert not (root / "etc/slurm/sentinel/task-sentinel").exists()
+
+
+# --- slurm.conf ----------------------------------------------------------------------------------------------------------
+
+
+def changed(text: str) -> dict[str, str]:
+    lines = planned(text).changed.splitlines()
+    parts = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
+    return {key: value for key, _, value in parts}
+
+
+def test_bare_slurm_conf_gets_every_line_once() -> None:
+    assert changed("ClusterName=c\n") == {
+        "ClusterName": "c", "Prolog": "/etc/slurm/prolog.d/*", "Epilog": "/etc/slurm/epilog.d/*",
+        "TaskProlog": "/etc/slurm/sentinel/task-sentinel", "EpilogSlurmctld": "/etc/slurm/sentinel/slurmctld-sentinel",
+        "PrologFlags": "Alloc", "SchedulerParameters": "nohold_on_prolog_fail", "PrologEpilogTimeout": "120",
+        "BatchStartTimeout": "60", "MinJobAge": "600", "JobFileAppend": "1",
+    }  # fmt: skip
+
+
+def test_what_the_site_has_stays() -> None:
+    text = (
+        "# a comment\nprolog = /site/check.sh # ours\nEpilog=/site/epilog.d/*\nPrologFlags=Contain,X11\n"
+        "SchedulerParameters=bf_window=60\nMinJobAge=30\nTaskProlog=/site/task\nBatchStartTimeout=90\nJobRequeue=0\n"
+    )
+    conf = planned(text)
+    made = changed(text)
+    assert made["Prolog"] == "/etc/slurm/prolog.d/*"
+    assert conf.links == {"/etc/slurm/prolog.d/50-site": "/site/check.sh"}
+    assert made["Epilog"] == "/site/epilog.d/*" and hook_folder(text, "Epilog", "epilog.d") == "/site/epilog.d"
+    assert made["PrologFlags"] == "Contain,X11,Alloc" and made["TaskProlog"] == "/site/task"
+    assert made["SchedulerParameters"] == "bf_window=60,nohold_on_prolog_fail"
+    assert made["MinJobAge"] == "600" and made["BatchStartTimeout"] == "90"
+    assert conf.changed.startswith("# a comment\n") and len(conf.notes) == 3
+    assert any("TaskProlog=/site/task is yours" in note for note in conf.notes)
+
+
+def test_planned_changes_need_no_further_change() -> None:
+    once = planned(BARE).changed
+    assert planned(once).changed == once
+    assert names_hook(once, "/etc/slurm/sentinel/task-sentinel")
+    assert not names_hook(BARE, "/etc/slurm/sentinel/task-sentinel")

@@ -1,0 +1,138 @@
+"""jobs and lost: attempts once, steps that were gained, and what failures cost; unknown is never zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cli_asked import HOSTILE, Asked, attempt_row, failed_row, harmless, incident_row, objects
+
+
+def jobs(*attempts: dict[str, Any], incidents: Any = ()) -> dict[str, Any]:
+    return {"attempts": list(attempts), "incidents": list(incidents)}
+
+
+def test_each_job_is_one_row_with_its_attempts_counted(asked: Asked) -> None:
+    asked.views["jobs"] = jobs(failed_row(), attempt_row(), attempt_row(job=102, attempt=0))
+    heading, first, second = asked.run("jobs", columns=200).output.splitlines()
+    assert heading.split()[:3] == ["job", "state", "attempts"] and first.split()[:5] == [
+        "101",
+        "running",
+        "2",
+        "250",
+        "0.8",
+    ]
+    assert second.split()[:5] == ["102", "running", "1", "250", "-"]
+    assert first.split()[-1] == "250"  # steps 201 to 230 were made twice and are gained once
+    assert [row["attempt"] for row in objects(asked.run("jobs", "--json").output)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "words"),
+    [
+        ([attempt_row()], None),
+        ([failed_row(), attempt_row()], "0.8"),
+        ([failed_row(lost_gpu_h=None), attempt_row()], "not known"),
+        ([failed_row(), failed_row(attempt=1, lost_gpu_h=None)], "0.8 + ?"),
+        ([failed_row(lost_gpu_h=1234.4)], "1234"),
+    ],
+)
+def test_lost_hours_in_words(attempts: list[dict[str, Any]], words: str | None) -> None:
+    from sentinel.cli.operator.jobs import lost_words
+
+    assert lost_words(attempts) == words
+
+
+def test_story_of_one_job(asked: Asked) -> None:
+    asked.views["jobs"] = jobs(
+        failed_row(), attempt_row(interval_reason="it fails each day"), incidents=[incident_row()]
+    )
+    said = asked.run("jobs", "101", columns=200).output
+    assert asked.seen == [("jobs", {"job": 101})]
+    assert said.startswith(
+        "Job 101 train of ada in train: running\n  2 attempts; 250 steps gained; 0.8 GPU-hours lost\n"
+    )
+    assert "Saves every 10 min; should every 7 min. it fails each day" in said
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line[:1].isdigit()}
+    assert rows["0"][-3:] == ["2", "min", "gpu_memory_ecc"] and "30" in rows["0"] and rows["1"][1] == "running"
+    assert "Incidents" in said and "0f3a9c" in said
+
+
+def test_what_reading_saves_cost_is_shown_where_it_was_done(asked: Asked) -> None:
+    cost = {"read_back_bytes": 12_100_000_000, "read_back_s": 61.0, "read_back_fraction": 0.017}
+    asked.views["jobs"] = jobs(attempt_row(**cost))
+    assert "read once: 12.1 GB in 61 s, 1.7% of the time" in asked.run("jobs", "101", columns=300).output
+    asked.views["jobs"] = jobs(attempt_row())
+    assert "read once" not in asked.run("jobs", "101", columns=300).output
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_job_that_is_not_known_ends_as_a_node_that_is_not_known(asked: Asked, more: tuple[str, ...]) -> None:
+    asked.views["jobs"] = jobs()
+    found = asked.run("jobs", "7", *more)
+    assert getattr(found.exception, "exit_status", 0) == 2 and "nothing is known of job 7" in str(found.exception)
+    found = asked.run("jobs")
+    assert found.exit_code == 0 and found.output == "No job in the last 30 days.\n"
+
+
+def test_filters_are_asked_of_the_daemon(asked: Asked) -> None:
+    asked.views["jobs"] = jobs()
+    said = asked.run(
+        "jobs", "--user", "ada", "--node", "n[1-3]", "--since", "2026-03-01T00:00:00+00:00", "--cause", "pcie"
+    )
+    chosen = {"user": "ada", "node": "n[1-3]", "since": "2026-03-01T00:00:00+00:00", "cause": "pcie"}
+    assert asked.seen == [("jobs", chosen)] and said.output.startswith("No job of ")
+
+
+def test_many_nodes_are_folded(asked: Asked) -> None:
+    asked.views["jobs"] = jobs(attempt_row(nodes=[f"n{i}" for i in range(500)]))
+    assert "n[0-499]" in asked.run("jobs", columns=200).output
+
+
+def test_hostile_names_act_nowhere(asked: Asked) -> None:
+    asked.views["jobs"] = jobs(failed_row(name=HOSTILE, user=HOSTILE, partition=HOSTILE), attempt_row(name=HOSTILE))
+    for words in (["jobs"], ["jobs", "101"]):
+        for columns in (40, 200):
+            assert harmless(asked.run(*words, columns=columns).output)
+
+
+# --- lost ----------------------------------------------------------------------------------------------------------------
+
+ROW = {
+    "job": 101, "name": "train", "user": "ada", "failures": 2, "lost_gpu_h": 12.34, "redone_gpu_h": 10.0,
+    "down_gpu_h": 2.34, "redone_steps": 40, "not_known": 0, "causes": {"pcie": 2}, "last_at": "2026-03-01T12:00:00Z",
+}  # fmt: skip
+LOST = {"by": "job", "since": "2026-02-22T12:00:00Z", "rows": [ROW], "failures": 2, "lost_gpu_h": 12.34, "not_known": 0}
+
+
+def test_which_jobs_lost_most(asked: Asked) -> None:
+    asked.views["lost"] = LOST
+    said = asked.run("lost", columns=200).output.splitlines()
+    assert (
+        asked.seen == [("lost", {"by": "job"})]
+        and said[0] == "12.3 GPU-hours lost by 2 failures since 2026-02-22 12:00 UTC"
+    )
+    assert said[1].split("  ")[0] == "job" and said[2].split() == [
+        "101", "train", "ada", "12.3", "2", "40", "10.0", "2.3", "-", "2", "pcie",
+    ]  # fmt: skip
+    assert objects(asked.run("lost", "--json").output) == [ROW]
+
+
+def test_lost_by_cause_with_what_is_not_known(asked: Asked) -> None:
+    row = {key: value for key, value in ROW.items() if key not in ("job", "name", "user")} | {
+        "cause": "pcie",
+        "not_known": 3,
+    }
+    asked.views["lost"] = LOST | {"by": "cause", "rows": [row], "not_known": 3}
+    said = asked.run("lost", "--by", "cause", "--user", "ada", columns=200).output
+    assert asked.seen == [("lost", {"by": "cause", "user": "ada"})]
+    assert said.startswith("12.3 GPU-hours lost by 2 failures of user ada + what is not known of 3\n")
+    assert said.splitlines()[2].split()[-3:] == ["3", "2", "pcie"]
+
+
+def test_nothing_lost_and_much_lost(asked: Asked) -> None:
+    asked.views["lost"] = LOST | {"rows": []}
+    assert asked.run("lost").output == "No job failed since 2026-02-22 12:00 UTC.\n"
+    asked.views["lost"] = LOST | {"rows": [ROW | {"job": number} for number in range(100)]}
+    assert "... and 70 more (--all shows them)" in asked.run("lost").output
+    assert len(asked.run("lost", "--all").output.splitlines()) == 102

@@ -1,0 +1,240 @@
+"""What a person means by "why n2", "why 8801", "why last", and what the daemon answers to each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from core_records import evidence, fleet, incident, job, later, node, plan, step, verdict
+from core_views import ADA, BOB, OPERATOR, Shown, name_people
+from core_world import World
+
+from sentinel.config.settings import Mode, Modes
+from sentinel.daemon.api import status as state_of
+from sentinel.daemon.api.explanation import meant
+from sentinel.errors import UserError
+from sentinel.model.records import Kind, NodeView, Outcome, Result, StepKind
+
+Worlds = Callable[..., World]
+
+
+@pytest.fixture(autouse=True)
+def people(monkeypatch: pytest.MonkeyPatch) -> None:
+    name_people(monkeypatch)
+
+
+def row(
+    name: str, *, number: int | None = None, blames: list[str] | None = None, nodes: list[str] | None = None
+) -> Any:
+    return {"id": name, "job": number, "culprit_nodes": blames, "seen_on": None, "nodes": nodes or []}
+
+
+ROWS = [
+    row("c1", number=8801, nodes=["n2", "n3"]),
+    row("b1", blames=["n2"], number=7),
+    row("88a", blames=["n2"], number=8801),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "node_view", "has_job", "kind", "found"),
+    [
+        ("last", None, False, "last", ["c1"]),
+        ("8801", None, True, "job", ["c1", "88a"]),
+        ("8801", None, False, "job", ["c1", "88a"]),
+        ("9", None, True, "job", []),
+        ("88", None, False, "incident", ["88a"]),
+        ("n2", node("n2"), False, "node", ["b1", "88a", "c1"]),
+        ("n2", node("n2", flags=("drain",), reason="sentinel:88a pcie"), False, "node", ["88a", "b1", "c1"]),
+        ("n2", None, False, "node", ["b1", "88a", "c1"]),
+        ("n9", node("n9"), False, "node", []),
+        ("b", None, False, "incident", ["b1"]),
+    ],
+)
+def test_what_is_meant(what: str, node_view: NodeView | None, has_job: bool, kind: str, found: list[str]) -> None:
+    asked = meant(what, ROWS, node=node_view, has_job=has_job)
+    assert (asked.kind, [item["id"] for item in asked.found]) == (kind, found)
+
+
+@pytest.mark.parametrize("what", ["", "zz", "n9", "12"])
+def test_what_nobody_knows(what: str) -> None:
+    with pytest.raises(UserError, match="not known"):
+        meant(what, ROWS, node=None, has_job=False)
+
+
+def test_no_incident_yet() -> None:
+    with pytest.raises(UserError, match="no incident yet"):
+        meant("last", [], node=None, has_job=False)
+
+
+# --- asked of the daemon -------------------------------------------------------------------------------------------------
+
+
+async def test_node_with_the_incident_that_drained_it(world: Worlds) -> None:
+    shown = Shown(world())
+    shown.world.slurm.nodes["n1"].drained, shown.world.slurm.nodes["n1"].reason = True, "sentinel:bbb1 ecc"
+    await shown.daemon.fleets.take()
+    seen = await shown("why", what="n1")
+    assert seen["asked"] == {"kind": "node", "name": "n1"} and seen["incident"]["id"] == "bbb1"
+    assert {item["id"] for item in seen["others"]} == {"aaa1", "ccc1"} and seen["node"]["reason"] == "sentinel:bbb1 ecc"
+    quiet = await shown("why", what="n4")
+    assert quiet["incident"] is None and quiet["node"]["node"] == "n4" and quiet["evidence"] == []
+
+
+async def test_job_with_its_attempts_and_what_it_lost(world: Worlds) -> None:
+    shown = Shown(world())
+    await shown.daemon.fleets.take()
+    again = job(201, user="ada", nodes=("n2", "n3"), restarts=1, started_s=60.0)
+    shown.world.store.save_attempt(again, first_step=201, last_step=300, step_time_s=2.0)
+    seen = await shown("why", ADA, what="201")
+    assert seen["asked"]["kind"] == "job" and seen["incident"]["id"] == "aaa1"
+    first, second = seen["attempts"]
+    assert (first["redone_steps"], first["redone_s"], first["down_s"], first["gpus"]) == (50, 100.0, 60.0, 16)
+    assert first["lost_gpu_h"] == pytest.approx(16 * 160 / 3600, abs=1e-3) and second["steps_gained"] == 100
+    assert "lost_gpu_h" not in second and first["cause"] == "gpu_memory_ecc"
+
+
+@pytest.mark.parametrize("what", ["202", "bbb1", "ccc1"])
+async def test_what_belongs_to_others_is_not_known(world: Worlds, what: str) -> None:
+    with pytest.raises(UserError, match="not known"):
+        await Shown(world())("why", ADA, what=what)
+
+
+async def test_last_is_the_newest_of_one_s_own(world: Worlds) -> None:
+    shown = Shown(world())
+    assert (await shown("why", BOB, what="last"))["incident"]["id"] == "bbb1"
+    with pytest.raises(UserError, match="no incident yet"):
+        await shown("why", 59999, what="last")
+
+
+async def test_lost_by_job_and_cause_of_one_s_own(world: Worlds) -> None:
+    shown = Shown(world())
+    await shown.daemon.fleets.take()
+    seen = await shown("lost", ADA)
+    assert [(row["job"], row["user"], row["not_known"]) for row in seen["rows"]] == [(201, "ada", 1)]
+    assert {row["cause"] for row in (await shown("lost", by="cause"))["rows"]} == {"gpu_memory_ecc"}
+    assert (await shown("lost", since=later(3600.0).isoformat()))["rows"] == []
+    for wrong in ({"by": "moon"}, {"since": "yesterday"}, {"since": "2026-03-01"}, {"since": 7}):
+        with pytest.raises(UserError):
+            await shown("lost", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "ids"),
+    [
+        ({}, {"aaa1", "bbb1", "ccc1"}),
+        ({"user": "ada"}, {"aaa1"}),
+        ({"node": "n[1-2]"}, {"aaa1", "bbb1", "ccc1"}),
+        ({"node": "n2"}, set()),
+        ({"cause": "pcie"}, set()),
+        ({"since": later(1.0).isoformat()}, set()),
+        ({"job": 202, "node": "n1"}, {"bbb1"}),
+    ],
+)
+async def test_listings_take_the_same_filters(world: Worlds, chosen: dict[str, Any], ids: set[str]) -> None:
+    shown = Shown(world())
+    assert {item["id"] for item in (await shown("incidents", **chosen))["incidents"]} == ids
+    assert {item["id"] for item in (await shown("history", **chosen))["incidents"]} == ids
+
+
+async def test_near_miss_of_a_cause_is_told(world: Worlds) -> None:
+    with pytest.raises(UserError) as caught:
+        await Shown(world())("incidents", cause="gpu_memory_ec")
+    assert caught.value.fix == "did you mean 'gpu_memory_ecc'?"
+
+
+async def test_names_for_a_shell(world: Worlds) -> None:
+    shown = Shown(world())
+    await shown.daemon.fleets.take()
+    assert await shown("names", ADA) == {"nodes": ["n1", "n2", "n3", "n4"], "jobs": [201], "incidents": ["aaa1"]}
+
+
+# --- what to repair ------------------------------------------------------------------------------------------------------
+
+
+async def test_drained_node_with_gpu_serial_number_and_advice(world: Worlds) -> None:
+    shown = Shown(world())
+    items = [evidence(Kind.XID, node="n1", id="with-serial", text="NVRM: Xid 48", data={"serial": "165052"})]
+    items = [_on_gpu(item) for item in items]
+    shown.world.store.append(items)
+    shown.world.store.save_incident(_incident(*items), user="ada")
+    shown.world.store.save_verdict("ddd1", verdict(drain=("n1",), gpus=("n1:3",), advice="replace the GPU"), later(0))
+    shown.world.slurm.nodes["n1"].drained, shown.world.slurm.nodes["n1"].reason = True, "sentinel:ddd1 ecc n1:3"
+    shown.world.slurm.person_drains("n2", "a person")
+    shown.world.slurm.nodes["n3"].drained, shown.world.slurm.nodes["n3"].reason = True, "sentinel:ada: to look at it"
+    rows = {row["node"]: row for row in (await shown("repairs"))["repairs"]}
+    assert set(rows) == {"n1", "n3"}  # what a person drained is that person's
+    one = rows["n1"]
+    assert (one["gpu"], one["gpu_uuid"], one["serial"], one["advice"]) == ("3", "GPU-7", "165052", "replace the GPU")
+    assert one["incident"] == "ddd1" and one["cause"] == "gpu_memory_ecc"
+    assert rows["n3"]["incident"] is None and rows["n3"]["reasons"] == ["sentinel:ada: to look at it"]
+
+
+def _on_gpu(item: Any) -> Any:
+    return dataclasses.replace(item, where=dataclasses.replace(item.where, gpu=3, gpu_uuid="GPU-7"))
+
+
+def _incident(*items: Any) -> Any:
+    return incident(*items, id="ddd1", job=201)
+
+
+# --- what it may do, does, and would have done -----------------------------------------------------------------------------
+
+
+async def test_modes_by_partition_and_over_all(world: Worlds) -> None:
+    shown = Shown(world())
+    await shown.daemon.fleets.take()
+    seen = await shown("status")
+    assert seen["mode"] == "act" and seen["modes"]["train"] == {
+        "mode": "act", "drain": "act", "restart": "act", "known": True,
+    }  # fmt: skip
+    shown.world.store.put("paused", True)
+    assert (await shown("status"))["mode"] == "paused"
+
+
+def test_partition_that_slurm_does_not_have_is_told() -> None:
+    modes = Modes(
+        default=Mode("observe", "observe"), partitions={"gone": Mode("act", "act"), "train": Mode("act", "observe")}
+    )
+    found = state_of.modes_by_partition(modes, fleet(1), paused=False)
+    assert {name: (entry["mode"], entry["known"]) for name, entry in found.items()} == {
+        "gone": ("act", False), "train": ("mixed", True),
+    }  # fmt: skip
+    assert state_of.overall(modes, found, paused=False) == "mixed"
+    assert state_of.modes_by_partition(modes, None, paused=False)["gone"]["known"] is None
+    assert state_of.overall(Modes(), {}, paused=False) == "observe"
+
+
+async def test_steps_under_way_and_plans_that_were_only_observed(world: Worlds) -> None:
+    shown = Shown(world())
+    drain = step(StepKind.DRAIN, node="n1")
+    made = plan(drain, incident="aaa1")
+    shown.world.store.save_plan(made)
+    shown.world.store.intend(made, drain, later(0))
+    observed = plan(step(StepKind.DRAIN, node="n2"), incident="bbb1", observe_only=True)
+    shown.world.store.save_plan(observed)
+    seen = await shown("status", OPERATOR)
+    assert [(s["step"], s["node"], s["incident"]) for s in seen["under_way"]] == [("drain", "n1", "aaa1")]
+    assert [(p["incident"], p["steps"]) for p in seen["would_have_done"]] == [
+        ("bbb1", [{"step": "drain", "node": "n2", "job": None}])
+    ]
+    own = await shown("status", BOB)
+    assert own["under_way"] == [] and len(own["would_have_done"]) == 1
+    shown.world.store.record(made, Outcome(drain, Result.DONE, later(1.0)))
+    seen = await shown("status")
+    assert seen["under_way"] == [] and seen["budget"]["drains_last_hour"] == {"used": 1, "limit": 6}
+
+
+async def test_breaker_is_open_within_its_window(world: Worlds) -> None:
+    shown = Shown(world())
+    assert (await shown("status"))["breakers"]["breaker"]["open"] is False
+    shown.world.store.put("breaker_told", {"incident": "aaa1", "at": later(0).isoformat()})
+    seen = (await shown("status"))["breakers"]
+    assert seen["breaker"] | {"last_at": None} == {
+        "open": True, "last_at": None, "incident": "aaa1", "opens_at_nodes": 5, "window_s": 60.0,
+    }  # fmt: skip
+    assert seen["hang-breaker"]["open"] is False
+    shown.world.slurm.clock.advance(61.0)
+    assert (await shown("status"))["breakers"]["breaker"]["open"] is False

@@ -1,0 +1,112 @@
+"""Metrics of the cluster: what may be done, what is open, what was lost; label sets that are over go away."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from core_daemon import SETTINGS
+from core_records import evidence, job, step
+from core_records import plan as made_plan
+from core_views import Shown, name_people
+from core_world import World
+
+from sentinel import __version__
+from sentinel.config.settings import Mode, Modes
+from sentinel.daemon.fleet_metrics import FleetMetrics
+from sentinel.model.records import Kind, Outcome, Result, Source, StepKind
+
+Worlds = Callable[..., World]
+
+
+@pytest.fixture(autouse=True)
+def people(monkeypatch: pytest.MonkeyPatch) -> None:
+    name_people(monkeypatch)
+
+
+class Measured:
+    def __init__(self, world: World, **settings: Any) -> None:
+        self.shown = Shown(world)
+        self.telemetry = self.shown.daemon.telemetry
+        made = dataclasses.replace(SETTINGS, **settings)
+        self.metrics = FleetMetrics(world.store, self.shown.daemon.live, made, self.telemetry, world.slurm.clock)
+
+    def read(self, name: str, **labels: str) -> float | None:
+        self.metrics.read()
+        return self.telemetry.registry.get_sample_value(f"sentinel_{name}", labels)
+
+
+async def test_before_slurm_answered_what_needs_it_is_not_known(world: Worlds) -> None:
+    seen = Measured(world())
+    assert seen.read("build_info", version=__version__) == 1.0
+    assert seen.read("acting", partition="train", step="drain") is None
+    assert seen.read("nodes_drained", by="others") == 0.0
+
+
+async def test_modes_by_partition_and_a_pause(world: Worlds) -> None:
+    modes = Modes(default=Mode("act", "observe"), partitions={"gone": Mode("act", "act")})
+    seen = Measured(world(), modes=modes)
+    await seen.shown.daemon.fleets.take()
+    assert seen.read("acting", partition="train", step="drain") == 1.0
+    assert seen.read("acting", partition="train", step="restart") == 0.0 and seen.read("paused") == 0.0
+    seen.shown.world.store.put("paused", True)
+    assert seen.read("paused") == 1.0 and seen.read("acting", partition="train", step="drain") == 0.0
+    seen.metrics._settings = SETTINGS
+    assert seen.read("acting", partition="gone", step="drain") is None  # the settings name it no more
+
+
+async def test_what_is_open_and_what_is_left_of_the_budget(world: Worlds) -> None:
+    seen = Measured(world())
+    await seen.shown.daemon.fleets.take()
+    store, clock = seen.shown.world.store, seen.shown.world.slurm.clock
+    assert seen.read("incidents_open_by_cause", cause="gpu_memory_ecc") == 3.0
+    before = seen.read("budget_left", budget="drains_last_hour")
+    drain = step(StepKind.DRAIN, node="n1")
+    plan = made_plan(drain, incident="aaa1")
+    store.save_plan(plan)
+    store.intend(plan, drain, clock.now())
+    store.record(plan, Outcome(drain, Result.DONE, clock.now()))
+    assert before is not None and seen.read("budget_left", budget="drains_last_hour") == before - 1
+    store.put("breaker_told", {"incident": "aaa1", "at": clock.now().isoformat()})
+    assert (
+        seen.read("breaker_open", breaker="breaker") == 1.0 and seen.read("breaker_open", breaker="hang-breaker") == 0.0
+    )
+
+
+async def test_who_drained_what(world: Worlds) -> None:
+    seen = Measured(world())
+    slurm = seen.shown.world.slurm
+    slurm.person_drains("n3", "a person")
+    slurm.nodes["n2"].drained, slurm.nodes["n2"].reason = True, "sentinel:inc1 ecc"
+    await seen.shown.daemon.fleets.take()
+    assert seen.read("nodes_drained", by="sentinel") == 1.0 and seen.read("nodes_drained", by="others") == 1.0
+
+
+async def test_gpu_time_lost_and_the_share_that_was_training(world: Worlds) -> None:
+    seen = Measured(world())
+    await seen.shown.daemon.fleets.take()
+    world_ = seen.shown.world
+    again = job(201, user="ada", nodes=("n1", "n2"), restarts=1, started_s=60.0)
+    world_.store.save_attempt(again, first_step=201, last_step=300, step_time_s=2.0)
+    lost = seen.read("lost_gpu_seconds", cause="gpu_memory_ecc")
+    assert lost == pytest.approx(16 * (100.0 + 60.0), rel=0.01)  # 50 steps again, 60 s down
+    share = seen.read("effective_training_time_ratio", partition="train")
+    assert share is not None and 0.0 < share < 1.0
+
+
+async def test_oldest_of_the_newest_saves_and_agents_by_release(world: Worlds) -> None:
+    seen = Measured(world())
+    daemon, slurm = seen.shown.daemon, seen.shown.world.slurm
+    await daemon.fleets.take()
+    daemon.live.node("n1").state, daemon.live.node("n1").version = "heard", "1.0"
+    daemon.live.node("n2").state, daemon.live.node("n2").version = "silent", "1.1"
+    for number in range(2):
+        daemon.live.note(evidence(Kind.CHECKPOINT_SAVED, source=Source.JOB_LOG, job=seen.shown.world.job, attempt=0,
+                                  at_s=600.0 * number))  # fmt: skip
+    slurm.clock.advance(1600.0)
+    assert seen.read("checkpoint_age_seconds", partition="train") == pytest.approx(1000.0, abs=1.0)
+    assert seen.read("agents", version="1.0") == 1.0 and seen.read("agents", version="1.1") is None
+    daemon.live.node("n1").version = "1.2"
+    assert seen.read("agents", version="1.2") == 1.0 and seen.read("agents", version="1.0") is None

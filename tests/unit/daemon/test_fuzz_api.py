@@ -1,0 +1,165 @@
+"""Bounded, seeded fuzzing of the daemon's API: whatever comes with a good credential, no bug, no 500, bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from core_records import evidence, later
+from core_server import NODE, OPERATOR, RESEARCHER, Served, serving
+from core_world import World
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sentinel import protocol
+from sentinel.model.records import Kind
+from sentinel.wire import to_json
+
+MOST_BYTES = 64 << 20  # of memory that a few hundred hostile requests may take at once
+PATHS = (protocol.HEARTBEAT, protocol.EVIDENCE, protocol.ORDER_RESULT, protocol.EVENT, protocol.VIEW, protocol.CHANGE)
+WORDS = st.sampled_from(
+    [
+        "n1",
+        "n2",
+        "status",
+        "nodes",
+        "jobs",
+        "incidents",
+        "why",
+        "history",
+        "doctor",
+        "past",
+        "drain",
+        "release",
+        "pause",
+        "resume",
+        "job_ended",
+        "node_down",
+        "xid",
+        "kernel",
+        "slurm",
+        "2026-03-01T12:00:00Z",
+        "0001-01-01T00:00:00+23:59",
+        "\0",
+        "\ud800",
+        "\udcff",
+        "\u202e",
+        "%n%s",
+        "=cmd|' /C calc'!A0",
+        "<b>",
+        "../../etc/passwd",
+        "x" * 5000,
+    ]
+)
+SCALARS = st.one_of(
+    WORDS,
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from([2**63, -(2**70), 1e308]),
+)
+KEYS = st.sampled_from(
+    [
+        "node",
+        "jobs",
+        "job",
+        "attempt",
+        "gpus",
+        "logs",
+        "looked_ago_s",
+        "sent_s",
+        "boot_id",
+        "at",
+        "verdict",
+        "spool",
+        "version",
+        "first",
+        "items",
+        "id",
+        "kind",
+        "source",
+        "where",
+        "data",
+        "text",
+        "trust",
+        "seen_at",
+        "ok",
+        "result",
+        "error",
+        "event",
+        "environment",
+        "SLURM_JOB_ID",
+        "view",
+        "change",
+        "arguments",
+        "days",
+        "user",
+        "cause",
+        "incident",
+        "reason",
+    ]
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=6), max_leaves=20
+)
+BODIES = st.dictionaries(KEYS, VALUES, max_size=8)
+GOOD = to_json(evidence(Kind.XID, node="n1", data={"xid": 43}))
+
+
+@pytest.fixture
+async def served(world: Callable[..., World]) -> AsyncIterator[Served]:
+    async with serving(world()) as made:
+        await made.daemon.fleets.take()
+        yield made
+
+
+def checked(served: Served, answer: Any, sent: object) -> None:
+    assert answer.status in (200, 400, 403, 409, 413, 422, 503), (answer.status, sent)
+    assert served.daemon.bugs() == 0, (sent, served.daemon.said[-2000:])
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(
+    path=st.sampled_from(PATHS), body=BODIES, uid=st.sampled_from([0, NODE, OPERATOR, RESEARCHER]), own=st.booleans()
+)
+async def test_any_body(served: Served, path: str, body: dict[str, Any], uid: int, own: bool) -> None:
+    sent = {**body, **({"node": "n1"} if own else {})}
+    checked(served, await served.post(path, sent, uid=uid), sent)
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(changed=st.dictionaries(st.sampled_from(sorted(GOOD)), VALUES, max_size=3), first=st.integers(-(2**40), 2**40))
+async def test_evidence_with_any_fields(served: Served, changed: dict[str, Any], first: int) -> None:
+    good = to_json(evidence(Kind.XID, node="n1", data={"xid": 43}))
+    sent = {"node": "n1", "epoch": "e", "first": first, "items": [{**GOOD, **changed}, good]}
+    checked(served, await served.post(protocol.EVIDENCE, sent), sent)
+    await served.daemon.runner.stop()
+    kept = {item.id for item in served.world.store.evidence_since(later(-1.0))}
+    assert good["id"] in kept, "what is sound beside it is kept"
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(path=st.sampled_from((*PATHS, protocol.ORDERS)), raw=st.binary(max_size=200))
+async def test_any_bytes(served: Served, path: str, raw: bytes) -> None:
+    answer = await served.post(path, raw=raw, uid=0)
+    assert answer.status in (400, 413), (answer.status, raw)
+    checked(served, answer, raw)
+
+
+async def test_memory_of_hostile_requests_is_bounded(served: Served) -> None:
+    """Nested and repeated JSON takes far more than its bytes."""
+    shapes = (b"[" * 3000, b'{"a":' * 2000, b"[[],[],[]," * 1600, b'{"arguments":{"x":"' + b"\\u0000" * 2000 + b'"}}')
+    tracemalloc.start()
+    try:
+        for _ in range(4):
+            paths = (protocol.VIEW, protocol.CHANGE, protocol.EVIDENCE)
+            await asyncio.gather(*(served.post(path, raw=raw, uid=0) for path in paths for raw in shapes))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_BYTES and served.daemon.bugs() == 0

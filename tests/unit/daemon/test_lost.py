@@ -1,0 +1,110 @@
+"""What failures cost: steps made twice and time without steps. Unknown is counted, and adds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+from core_records import later
+
+from sentinel.daemon.api.lost import NO_NODE, grouped, losses
+
+GPUS = 8
+
+
+def failed(job: int = 1, attempt: int = 0, *, at_s: float = 0.0, **changes: Any) -> dict[str, Any]:
+    """An incident as the store lists it."""
+    return {
+        "id": f"i{job}.{attempt}", "opened_at": later(at_s), "job": job, "attempt": attempt, "user": "ada",
+        "cause": "pcie", "scope": "node", "culprit_nodes": ["n1"], "seen_on": [], **changes,
+    }  # fmt: skip
+
+
+def ran(job: int = 1, attempt: int = 0, *, at_s: float = -600.0, **changes: Any) -> dict[str, Any]:
+    """An attempt as the store lists it, on two nodes."""
+    return {
+        "job": job, "attempt": attempt, "started_at": later(at_s), "ended_at": None, "name": "train", "user": "ada",
+        "nodes": ["n1", "n2"], "first_step": 1, "last_step": 100, "step_time_s": 2.0, **changes,
+    }  # fmt: skip
+
+
+def gpus(nodes: Sequence[str]) -> int | None:
+    return None if "ghost" in nodes else GPUS * len(nodes)
+
+
+def cost(incidents: list[dict[str, Any]], attempts: list[dict[str, Any]], **recovered: datetime) -> list[Any]:
+    return losses(
+        incidents, attempts, gpus=gpus, recovered={name.replace("_", "."): at for name, at in recovered.items()}
+    )
+
+
+AGAIN = ran(attempt=1, at_s=60.0, first_step=81, last_step=500)
+
+
+def test_steps_made_twice_and_time_without_steps() -> None:
+    (loss,) = cost([failed()], [ran(), AGAIN], i1_0=later(90.0))
+    assert (loss.gpus, loss.redone_steps, loss.redone_s, loss.down_s, loss.known) == (16, 20, 40.0, 90.0, True)
+    assert loss.gpu_h == pytest.approx(16 * 130 / 3600)
+
+
+def test_without_a_seen_step_the_next_attempt_s_start_ends_the_down_time() -> None:
+    (loss,) = cost([failed()], [ran(), AGAIN])
+    assert loss.down_s == 60.0
+
+
+@pytest.mark.parametrize(
+    ("attempts", "redone_s", "down_s"),
+    [
+        ([], None, None),  # nothing is known of the attempt
+        ([ran()], None, None),  # the job did not go on
+        ([ran(last_step=None), AGAIN], None, 60.0),
+        ([ran(), {**AGAIN, "first_step": None}], None, 60.0),
+        ([ran(step_time_s=None), {**AGAIN, "step_time_s": None}], None, 60.0),
+        ([ran(step_time_s=None), {**AGAIN, "step_time_s": 1.0}], 20.0, 60.0),
+        ([ran(), {**AGAIN, "first_step": 101}], 0.0, 60.0),
+        ([ran(step_time_s=None), {**AGAIN, "first_step": 101, "step_time_s": None}], 0.0, 60.0),
+    ],
+)
+def test_what_is_not_known_adds_nothing_and_is_counted(
+    attempts: list[dict[str, Any]], redone_s: float | None, down_s: float | None
+) -> None:
+    (loss,) = cost([failed()], attempts)
+    assert (loss.redone_s, loss.down_s) == (redone_s, down_s)
+    assert loss.known is (None not in (redone_s, down_s))
+    (row,) = grouped([loss], "job")
+    assert row["not_known"] == int(not loss.known)
+    assert row["lost_gpu_h"] == pytest.approx(16 * ((redone_s or 0) + (down_s or 0)) / 3600, abs=1e-4)
+
+
+def test_gpus_that_are_not_known_make_the_loss_not_known() -> None:
+    (loss,) = cost([failed()], [ran(nodes=["ghost"]), AGAIN])
+    assert loss.gpus is None and not loss.known and loss.gpu_h == 0.0
+
+
+def test_several_incidents_of_one_attempt_count_once_for_the_first() -> None:
+    later_one = failed(at_s=5.0, id="second", cause="gpu_nvlink")
+    (loss,) = cost([later_one, failed()], [ran(), AGAIN])
+    assert loss.incident["cause"] == "pcie"
+
+
+@pytest.mark.parametrize("changes", [{"job": None}, {"attempt": None}, {"cause": None}])
+def test_incidents_without_a_job_or_a_verdict_cost_nothing(changes: dict[str, Any]) -> None:
+    assert cost([failed() | changes], [ran(), AGAIN]) == []
+
+
+def test_groups_the_greatest_first() -> None:
+    found = cost(
+        [failed(1), failed(2, cause="user_code", scope="application", culprit_nodes=None, user="bob"),
+         failed(3, culprit_nodes=["n1", "n2"])],
+        [ran(1), AGAIN, ran(2, last_step=500), {**AGAIN, "job": 2}, ran(3), {**AGAIN, "job": 3}],
+    )  # fmt: skip
+    one, two = 16 * 100 / 3600, 16 * 900 / 3600
+    assert [(row["job"], row["user"], row["name"]) for row in grouped(found, "job")] == [
+        (2, "bob", "train"), (1, "ada", "train"), (3, "ada", "train"),
+    ]  # fmt: skip
+    shares = {row["node"]: row["lost_gpu_h"] for row in grouped(found, "node")}
+    assert shares == pytest.approx({"n1": 1.5 * one, "n2": 0.5 * one, NO_NODE: two}, abs=1e-3)
+    assert [(row["cause"], row["failures"]) for row in grouped(found, "cause")] == [("user_code", 1), ("pcie", 2)]
+    assert {row["user"]: row["redone_steps"] for row in grouped(found, "user")} == {"ada": 40, "bob": 420}

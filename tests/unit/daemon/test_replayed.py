@@ -1,0 +1,82 @@
+"""What a daemon judged and did is judged and planned the same when its store is replayed; with other rules it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from core_daemon import RULES, SETTINGS, Daemon, FakeSink
+from core_records import ended, evidence
+from core_world import World
+
+from sentinel.adapters.store.recording import LOOK_BACK
+from sentinel.config.settings import Limits
+from sentinel.model.recording import Recording
+from sentinel.model.records import Evidence, Kind, Source
+from sentinel.replay.compare import Comparison, compare
+from sentinel.replay.run import Replay
+
+Worlds = Callable[..., World]
+
+BUS = evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid (PCI:0000:3b:00): 79, pid=7")
+ERROR = dataclasses.replace(
+    evidence("x", source=Source.JOB_LOG, job=101, attempt=0, text="IndexError: list index out of range", at_s=0.5),
+    rule="python-bug",
+)
+STORM = [
+    evidence(
+        Kind.XID, node=f"n{n}", data={"xid": 79, "pci": "0000:3b:00"}, text=f"NVRM: Xid (PCI:0000:3b:00): 79, n{n}"
+    )
+    for n in range(3, 9)
+]
+
+
+async def recorded(world: World, items: list[Evidence]) -> Recording:
+    daemon = Daemon(world, [FakeSink()])
+    await daemon.start()
+    assert await daemon.observe(items)
+    await daemon.quiet()
+    assert daemon.bugs() == 0, daemon.said
+    now = world.slurm.clock.now()
+    return world.store.recording(since=now - 10 * LOOK_BACK, until=now + LOOK_BACK)
+
+
+def replayed(recording: Recording, settings: object = SETTINGS) -> list[Comparison]:
+    return compare(recording, Replay(recording, rules=RULES, settings=settings).run())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", ["gpu", "user", "storm"])
+async def test_the_same_rules_judge_the_same(world: Worlds, case: str) -> None:
+    there = world(nodes=20)
+    if case == "user":
+        there.slurm.end(there.job, exit_code=1)
+    items = {"gpu": [BUS], "user": [ERROR, ended(101)], "storm": STORM}[case]
+    recording = await recorded(there, items)
+    found = replayed(recording)
+    assert [(item.incident, item.reasons) for item in found] == [(i.incident.id, ()) for i in recording.incidents]
+    assert len(found) == (len(STORM) if case == "storm" else 1)
+    assert all(
+        item.was is not None and item.was["cause"] == item.now["cause"] for item in found if item.now is not None
+    )
+
+
+async def test_another_limit_shows_what_it_would_have_changed(world: Worlds) -> None:
+    recording = await recorded(world(nodes=20), [BUS])
+    strict = dataclasses.replace(SETTINGS, limits=dataclasses.replace(Limits(), drain_count=0, drain_fraction=0.0))
+    (only,) = replayed(recording, strict)
+    assert not only.same and only.now is not None
+    assert only.now["refusal"] == "drain-budget"
+    assert any(reason.startswith("refusal: none then, drain-budget now") for reason in only.reasons)
+
+
+async def test_evidence_that_nobody_judged_is_shown_when_it_is_judged_now(world: Worlds) -> None:
+    recording = await recorded(world(nodes=20), [BUS])
+    (only,) = replayed(dataclasses.replace(recording, incidents=()))
+    assert only.was is None and only.now is not None and only.now["drain"] == ["n1"]
+
+
+async def test_an_incident_whose_evidence_is_gone_differs(world: Worlds) -> None:
+    recording = await recorded(world(nodes=20), [BUS])
+    (only,) = replayed(dataclasses.replace(recording, evidence=()))
+    assert only.now is None and not only.same

@@ -1,0 +1,76 @@
+"""Diagnostics that agents are asked to run: whatever they answer, or do not, becomes one event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from core_daemon import FakeOrders
+from core_records import evidence
+from fake_slurm import FakeClock
+
+from sentinel.config.settings import Diagnostics as Settings
+from sentinel.config.settings import Settings as AllSettings
+from sentinel.daemon.effects.diagnostics import Diagnostics, check_deadlines
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.events import DiagnosticEnded
+from sentinel.engine.transition import ReadScores, RunDiagnostic
+from sentinel.errors import Timeout, Unavailable, UserError
+from sentinel.log import Log
+from sentinel.model.records import Kind
+from sentinel.wire import to_json
+
+FAILED = evidence(Kind.DIAG_FAILED, node="n1")
+
+
+class Away:
+    """A store that does not answer."""
+
+    def incident_rows(self, **_how: object) -> list[Any]:
+        raise Unavailable("the store does not answer")
+
+
+def performer(answer: object) -> tuple[Diagnostics, FakeOrders]:
+    orders = FakeOrders({("n1", "diagnose"): answer})
+    store: Any = Away()
+    return Diagnostics(
+        orders=orders, store=store, live=ClusterView(), counters={}, clock=FakeClock(), log=Log()
+    ), orders  # fmt: skip
+
+
+async def ended(answer: object) -> DiagnosticEnded:
+    return await performer(answer)[0].run(RunDiagnostic("diagnostic:n1", "n1", 2, 900.0))
+
+
+async def test_it_yields_to_jobs_and_tests_all_gpus() -> None:
+    made, orders = performer({"result": "pass", "reason": ""})
+    assert (await made.run(RunDiagnostic("diagnostic:n1", "n1", 2, 900.0))).result == "pass"
+    assert orders.asked == [("n1", "diagnose", {"level": 2, "gpus": None, "yields": True})]
+
+
+async def test_findings_come_with_the_answer() -> None:
+    found = await ended({"result": "fail", "reason": "GPU 1 failed", "evidence": to_json([FAILED])})
+    assert (found.result, found.reason, found.evidence) == ("fail", "GPU 1 failed", (FAILED,))
+
+
+@pytest.mark.parametrize(
+    "answer", ["what?", {}, Timeout("the agent of n1 did not answer"), None, {"result": "unknown", "evidence": {}}]
+)
+async def test_no_answer_and_nonsense_are_not_known(answer: object) -> None:
+    found = await ended(answer)
+    assert (found.effect, found.node, found.result, found.evidence) == ("diagnostic:n1", "n1", "unknown", ())
+
+
+async def test_evidence_that_cannot_be_read_does_not_hide_the_result() -> None:
+    found = await ended({"result": "fail", "evidence": [{"kind": 7}]})
+    assert (found.result, found.evidence) == ("fail", ())
+
+
+async def test_scores_are_not_known_while_the_store_is_away() -> None:
+    assert await performer(None)[0].scores(ReadScores("scores")) is None
+
+
+@pytest.mark.parametrize("deadlines_s", [[60.0], [1.0, 1.0, 1.0, 0.0], []])
+def test_settings_that_do_not_fit_are_refused(deadlines_s: list[float]) -> None:
+    with pytest.raises(UserError, match="four positive"):
+        check_deadlines(AllSettings(diagnostics=Settings(deadline_s=deadlines_s)))

@@ -1,0 +1,423 @@
+"""What anybody who reaches the daemon's port can try: memory, descriptors, time, and requests of others sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from core_server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
+from core_world import World
+
+from sentinel import protocol
+from sentinel.adapters.client import DaemonClient
+from sentinel.daemon.api.callers import DenialLog, UsedCredentials
+from sentinel.daemon.api.connections import Connections, open_files_limit
+from sentinel.daemon.api.memory_budget import MemoryBudget
+from sentinel.errors import Denied, Unavailable
+from sentinel.log import Log
+from sentinel.ports import Signed
+
+PATIENCE_S = 20.0  # an answer that is late by this much does not come
+STATUS = {"view": "status"}
+SIGNERS = {uid: FakeCredentials(uid) for uid in (0, RESEARCHER)}
+
+
+@pytest.fixture
+async def served(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr("sentinel.daemon.api.server._SAYS_NOTHING_S", 1)
+    async with serving(world(), header_s=0.2, body_s=0.3, idle_s=1.0) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def connected(served: Served) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    assert served.server._runner is not None
+    host, port = served.server._runner.addresses[0][:2]
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def head(path: str, length: int | str, *more: str) -> bytes:
+    size = f"Content-Length: {length}" if isinstance(length, int) else length
+    return "\r\n".join((f"POST {path} HTTP/1.1", "Host: d", size, *more, "", "")).encode()
+
+
+def signed(uid: int, path: str, body: bytes) -> str:
+    return f"{protocol.HEADER}: {SIGNERS[uid].encode(protocol.digest_of(path, body))}"
+
+
+async def all_of(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the daemon closes the connection."""
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+
+
+async def status_of(reader: asyncio.StreamReader) -> int:
+    async with asyncio.timeout(PATIENCE_S):
+        return int((await reader.readline()).split()[1])
+
+
+# --- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("credential", ["", "X-Sentinel-Munge: rubbish", "X-Sentinel-Munge: " + "x" * 5000])
+async def test_the_body_of_nobody_is_not_waited_for(served: Served, credential: str) -> None:
+    async with connected(served) as (reader, writer):
+        writer.write(head(protocol.EVIDENCE, 60_000, *filter(None, [credential])))
+        assert await status_of(reader) == 403
+
+
+async def test_a_body_with_a_content_encoding_is_not_read(served: Served) -> None:
+    content = json.dumps(STATUS).encode()
+    for encoding, raw in (("gzip", gzip.compress(content)), ("deflate", content), ("br", content)):
+        async with connected(served) as (reader, writer):
+            sent = signed(RESEARCHER, protocol.VIEW, content), f"Content-Encoding: {encoding}"
+            writer.write(head(protocol.VIEW, len(raw), *sent) + raw)
+            assert await status_of(reader) == 415
+
+
+@pytest.mark.parametrize("path", [protocol.VIEW, protocol.CHANGE, protocol.ORDERS])
+@pytest.mark.parametrize("framing", ["Content-Length: 40000", "Transfer-Encoding: chunked"])
+async def test_each_kind_of_request_has_its_size(served: Served, path: str, framing: str) -> None:
+    async with connected(served) as (reader, writer):
+        writer.write(head(path, framing, signed(0, path, b"")))
+        body = b"x" * 40_000
+        writer.write(b"9c40\r\n" + body + b"\r\n" if "chunked" in framing else body)
+        assert await status_of(reader) == 413
+
+
+async def test_a_person_has_few_requests_under_way(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, going = 0, asyncio.Event()
+
+    async def show(*_: Any) -> dict[str, Any]:
+        nonlocal shown
+        shown += 1
+        await going.wait()
+        return {}
+
+    monkeypatch.setattr(served.server._views, "show", show)
+    asked = [asyncio.create_task(served.post(protocol.VIEW, STATUS, uid=RESEARCHER)) for _ in range(20)]
+    async with asyncio.timeout(PATIENCE_S):
+        while sum(task.done() for task in asked) < 16:
+            await asyncio.sleep(0)
+    assert {task.result().status for task in asked if task.done()} == {503} and shown == 2
+    going.set()
+    assert sorted([answer.status for answer in await asyncio.gather(*asked)]) == [200] * 4 + [503] * 16
+
+
+async def test_a_client_that_does_not_read_its_answer_is_cut_off(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def show(*_: Any) -> dict[str, Any]:
+        return {"text": "x" * (30 << 20)}
+
+    monkeypatch.setattr(served.server._views, "show", show)
+    content = json.dumps(STATUS).encode()
+    async with connected(served) as (_, writer):
+        writer.write(head(protocol.VIEW, len(content), signed(RESEARCHER, protocol.VIEW, content)) + content)
+        async with asyncio.timeout(PATIENCE_S):
+            while not served.server.connections:
+                await asyncio.sleep(0)
+            while served.server.connections:
+                await asyncio.sleep(0)
+        assert served.server._answers.taken_bytes == 0
+
+
+async def test_memory_is_waited_for_in_order_and_given_back() -> None:
+    budget, order = MemoryBudget(10), list[str]()
+    release = asyncio.Event()
+
+    async def take(name: str, count: int) -> None:
+        async with budget.taking(count):
+            order.append(name)
+            await release.wait()
+
+    tasks = [asyncio.create_task(take(*one)) for one in (("a", 6), ("big", 99), ("c", 1))]
+    await asyncio.sleep(0)
+    assert order == ["a"] and budget.taken_bytes == 6  # the small one does not overtake the big one
+    tasks[1].cancel()
+    await asyncio.gather(tasks[1], return_exceptions=True)
+    await asyncio.sleep(0)
+    assert order == ["a", "c"]
+    release.set()
+    await asyncio.gather(tasks[0], tasks[2])
+    assert budget.taken_bytes == 0
+
+
+# --- time and descriptors ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /v1/view HT", b"POST /v1/view HTTP/1.1\r\nHost: d\r\n"])
+async def test_a_connection_without_a_whole_header_is_closed(served: Served, said: bytes) -> None:
+    async with connected(served) as (reader, writer):
+        writer.write(said)
+        assert await all_of(reader) == b""
+    assert served.server.connections.overdue == 1
+
+
+async def test_a_body_that_does_not_end_is_given_up(served: Served) -> None:
+    async with connected(served) as (reader, writer):
+        writer.write(head(protocol.VIEW, 1000, signed(RESEARCHER, protocol.VIEW, b"")) + b"{")
+        assert b" 408 " in await all_of(reader)
+
+
+async def test_an_idle_connection_is_closed(served: Served) -> None:
+    async with connected(served) as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: d\r\n\r\n")
+        assert b"ok" in await all_of(reader)
+
+
+async def test_what_is_no_http_is_neither_a_bug_nor_a_line(served: Served) -> None:
+    for said in (
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9\r\n\r\n",
+        b"\r\n" * 9000,
+        b"x" * 90_000,
+    ):
+        async with connected(served) as (reader, writer):
+            writer.write(said)
+            await all_of(reader)
+    async with connected(served) as (reader, writer):
+        writer.write(head(protocol.VIEW, "Transfer-Encoding: chunked", signed(0, protocol.VIEW, b"")) + b"zz\r\n")
+        assert b" 400 " in await all_of(reader)
+    assert served.daemon.bugs() == 0 and served.daemon.said == ""
+
+
+FLOOD = """
+import socket, sys
+kept = []
+for _ in range(10_000):
+    made = socket.socket()
+    made.setblocking(False)
+    made.connect_ex(("127.0.0.1", int(sys.argv[1])))
+    kept.append(made)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_ten_thousand_silent_connections_keep_nobody_out(world: Callable[..., World]) -> None:
+    """With the 1,024 files that a shell allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = 1024 + len(os.listdir("/proc/self/fd"))
+    assert hard >= 10_100, "the test needs so many files for its own connections"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    try:
+        async with serving(world(), header_s=60.0) as served:
+            assert served.server._runner is not None
+            port = str(served.server._runner.addresses[0][1])
+            limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (10_100, 10_100))"
+            flood = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", limit + FLOOD, port, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            assert flood.stdout is not None
+            async with asyncio.timeout(60.0):
+                assert await flood.stdout.readline() == b"open\n"
+                began_s = time.monotonic()
+                await asyncio.get_running_loop().run_in_executor(None, heard, served)
+            print(f"answered after {time.monotonic() - began_s:.3f} s")  # shown with -s; measured, not asserted
+            assert len(served.server.connections) <= 256 + 1
+            seen = served.daemon.state.watch.visibility
+            assert seen is None or seen.own_fault_s is None
+            flood.kill()
+            await flood.wait()
+            async with asyncio.timeout(PATIENCE_S):
+                while len(served.server.connections) > 1 or not await gone(served):
+                    await asyncio.sleep(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def heard(served: Served) -> None:
+    """A heartbeat, tried again as agents do when a connection is closed on them."""
+    client = DaemonClient(served.url, served.signers[NODE])
+    for _ in range(50):
+        try:
+            client.post(protocol.HEARTBEAT, {"node": "n1"})
+        except Unavailable:
+            continue
+        client.close()
+        return
+    raise AssertionError("no heartbeat was answered")
+
+
+async def gone(served: Served) -> bool:
+    """Whether the connections that the flood left in the kernel's queue were taken, and found closed."""
+    await asyncio.get_running_loop().run_in_executor(None, heard, served)
+    return len(served.server.connections) <= 1
+
+
+class Table:
+    """``Connections`` in virtual time, and what it closed."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.now_s = 0.0
+        self.closed: list[str] = []
+        self.full = 0
+        given = {"most": 100, "most_waiting": 50, "most_waiting_per_peer": 50, "header_s": 5.0, "idle_s": 60.0}
+        self.made = Connections(**given | limits, seconds=lambda: self.now_s, full=self._full)
+
+    def _full(self) -> None:
+        self.full += 1
+
+    def open(self, *keys: str, peer: str = "a", trusted: bool = False) -> None:
+        for key in keys:
+            self.made.opened(key, peer, lambda key=key: self.closed.append(key))  # type: ignore[misc]
+            if trusted:
+                self.made.began(key)
+                self.made.trust(key)
+                self.made.ended(key)
+
+
+def test_the_longest_waiting_connection_of_an_address_goes_first() -> None:
+    table = Table(most_waiting_per_peer=2)
+    table.open("a1", "a2", "a3", peer="a")
+    table.open("b1", "b2", peer="b")
+    assert table.closed == ["a1"]
+    table.open("a4", peer="a")
+    assert table.closed == ["a1", "a2"] and len(table.made) == 4
+
+
+def test_connections_of_all_addresses_together_are_bounded() -> None:
+    table = Table(most_waiting=3)
+    for number in range(9):
+        table.open(f"c{number}", peer=f"p{number}")
+    assert table.closed == [f"c{number}" for number in range(6)] and len(table.made) == 3
+
+
+def test_a_flood_closes_its_own_connections_first() -> None:
+    table = Table(most_waiting=5)
+    table.open("one", peer="quiet")
+    table.open(*(f"f{number}" for number in range(100)), peer="flood")
+    assert "one" not in table.closed and len(table.made) == 5
+
+
+def test_a_trusted_connection_and_a_request_under_way_stay() -> None:
+    table = Table(most_waiting_per_peer=1, most=3)
+    table.open("node", trusted=True)
+    table.open("asks")
+    table.made.began("asks")
+    table.open("x1", "x2", "x3")
+    assert table.closed == ["x1", "x2"]
+    table.made.ended("asks")  # it waits again, behind x3
+    assert table.closed == ["x1", "x2", "x3"]
+    assert table.full == 0 and table.made.refused == 0
+
+
+def test_a_connection_that_finds_only_trusted_ones_is_refused_and_that_is_said() -> None:
+    table = Table(most=2)
+    table.open("n1", "n2", trusted=True)
+    table.open("late")
+    assert table.closed == ["late"] and (table.full, table.made.refused, len(table.made)) == (1, 1, 2)
+
+
+def test_deadlines_of_connections() -> None:
+    table = Table()
+    table.open("silent", "asks")
+    table.open("idle", "node", trusted=True)
+    table.made.began("asks")
+    table.now_s = 6.0
+    table.made.close_overdue()
+    assert table.closed == ["silent"]
+    table.now_s = 61.0
+    table.made.close_overdue()
+    assert table.closed == ["silent", "idle", "node"] and len(table.made) == 1
+    table.made.lost("asks")
+    assert len(table.made) == 0 and table.made._waiting_of == {}
+
+
+def test_connections_leave_files_for_other_ends() -> None:
+    assert [open_files_limit(16384, files, 512) for files in (1024, 20_000, 100)] == [512, 16384, 1]
+
+
+# --- requests of others ------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_sent_again_after_munged_was_restarted_is_denied(served: Served) -> None:
+    change = {"change": "drain", "arguments": {"node": "n1", "reason": "fan"}}
+    first = await served.post(protocol.CHANGE, change, uid=OPERATOR)
+    assert first.status == 200
+    calls = list(served.world.slurm.calls)
+    served.credentials.used.clear()  # as munged does when it is restarted
+    again = await served.post(protocol.CHANGE, change, credential=first.credential)
+    assert again.status == 403 and "before" in again.body["error"]
+    assert served.world.slurm.calls == calls
+
+
+async def test_a_change_older_than_the_daemon_is_denied(served: Served) -> None:
+    served.credentials.made_s = time.time() - 60.0
+    change = {"change": "drain", "arguments": {"node": "n1"}}
+    answer = await served.post(protocol.CHANGE, change, uid=OPERATOR)
+    assert answer.status == 403 and "older" in answer.body["error"] and served.world.slurm.calls == []
+    assert (await served.post(protocol.HEARTBEAT, {"node": "n1"})).status == 200  # a node's clock may be behind
+
+
+def test_credentials_are_remembered_as_long_as_they_live() -> None:
+    now_s = 1000.0
+    used = UsedCredentials(lambda: now_s)
+    at = [Signed(b"", 0, 0, "", made_s, 300.0) for made_s in (1000.0, 700.0, 1290.0, None)]  # clocks differ
+    for number, one in enumerate(at):
+        used.use(f"c{number}", one)
+    for passed_s, still in ((0.0, (0, 1, 2, 3)), (299.0, (0, 2, 3)), (589.0, (2,))):
+        now_s = 1000.0 + passed_s
+        for number in still:
+            with pytest.raises(Denied):
+                used.use(f"c{number}", at[number])
+    now_s = 1000.0 + 10_000.0
+    used.use("new", Signed(b"", 0, 0, "", now_s, 300.0))
+    assert sum(map(len, used._used.values())) == used._count == 1
+
+
+def test_credentials_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.daemon.api.callers._REMEMBERED", 2)
+    used = UsedCredentials(lambda: 0.0)
+    used.use("a", Signed(b"", 0, 0))
+    used.use("b", Signed(b"", 0, 0))
+    with pytest.raises(Unavailable):
+        used.use("c", Signed(b"", 0, 0))
+
+
+async def test_denied_requests_fill_no_log(served: Served) -> None:
+    for _ in range(40):
+        assert (await served.post(protocol.VIEW, STATUS, credential="junk")).status == 403
+    assert served.daemon.said.count("request-denied ") == 5
+    await served.server.stop()
+    assert "requests-denied more=35 addresses=1" in served.daemon.said
+
+
+def test_denials_are_logged_again_in_the_next_period_and_by_address(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = 0.0
+    log = DenialLog(Log(), lambda: now_s)
+    for peer in ("a", "b"):
+        for _ in range(7):
+            log.denied("/v1/view", peer, "why")
+    now_s = 61.0
+    log.denied("/v1/view", "a", "why")
+    lines = [line.split()[2] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["request-denied"] * 10 + ["requests-denied", "request-denied"]
+
+
+async def test_nodes_are_not_bounded_as_people_are(served: Served) -> None:
+    asked = [asyncio.create_task(served.post(protocol.ORDERS, {"node": f"n{at}"}, uid=NODE)) for at in range(1, 13)]
+    async with asyncio.timeout(PATIENCE_S):
+        while sum(seen.state == "heard" for seen in served.daemon.live.nodes.values()) < 12:
+            await asyncio.sleep(0)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)

@@ -1,0 +1,137 @@
+"""The engine alone: one event in, changes and effects out; the same events, the same transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from core_daemon import RULES, SETTINGS
+from core_records import AT, evidence, fleet, incident, job, later, plan, step
+
+from sentinel.detect.bad_numbers_onset import OnsetTracker
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine import Engine, Transition
+from sentinel.engine.events import (
+    EffectCompleted,
+    Event,
+    EvidenceReceived,
+    FleetObserved,
+    HistoryForgotten,
+    OperatorCommand,
+    TimerDue,
+)
+from sentinel.engine.state import KnownEvidence, State
+from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer
+from sentinel.model.changes import EvidenceAdded, IncidentChanged, PlanMade, StepIntended, VerdictReached
+from sentinel.model.records import Fleet, IncidentState, Kind, Outcome, Result, StepKind
+
+THERE = fleet(20, [job(101, nodes=("n1", "n2"))])
+XID = evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid (PCI:0000:3b:00): 79, pid=7")
+
+
+def engine() -> Engine:
+    view = ClusterView()
+    return Engine(State(rules=RULES, settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement)))
+
+
+def fresh(at_s: float) -> Fleet:
+    return Fleet(later(at_s), THERE.nodes, THERE.jobs)
+
+
+def run(made: Engine, events: Iterable[Event]) -> list[Transition]:
+    return [made.handle(event) for event in events]
+
+
+def judged(made: Engine) -> Transition:
+    """Evidence of a lost GPU, its timer, a snapshot: the transition with the verdict."""
+    first = run(made, [FleetObserved(AT, THERE), EvidenceReceived(AT, (XID,))])[-1]
+    (timer,) = (effect for effect in first.effects if isinstance(effect, StartTimer))
+    wanted = made.handle(TimerDue(later(2.0), timer.id))
+    (look,) = (effect for effect in wanted.effects if isinstance(effect, ObserveFleet))
+    made.handle(FleetObserved(later(2.1), fresh(2.1)))
+    return made.handle(EffectCompleted(later(2.1), look.id))
+
+
+def test_evidence_is_a_change_and_its_settling_an_effect() -> None:
+    out = engine().handle(EvidenceReceived(AT, (XID,)))
+    assert [type(change) for change in out.changes] == [EvidenceAdded]
+    assert [type(effect) for effect in out.effects] == [StartTimer]
+
+
+def test_what_was_delivered_twice_changes_nothing() -> None:
+    made = engine()
+    made.handle(EvidenceReceived(AT, (XID,)))
+    out = made.handle(EvidenceReceived(later(1.0), (XID,)))
+    assert out.changes == [] and out.effects == []
+
+
+def test_incident_verdict_plan_and_the_intent_are_one_transition_with_the_first_step() -> None:
+    out = judged(engine())
+    kinds = [type(change) for change in out.changes]
+    assert (
+        kinds.index(IncidentChanged) < kinds.index(VerdictReached) < kinds.index(PlanMade) < kinds.index(StepIntended)
+    )
+    (first,) = (effect for effect in out.effects if isinstance(effect, CarryOutStep))
+    assert first.task.step.kind is StepKind.DRAIN and first.task.step.node == "n1"
+
+
+def test_next_step_follows_the_outcome_and_a_missing_one_is_tried_again() -> None:
+    made = engine()
+    (drain,) = (effect for effect in judged(made).effects if isinstance(effect, CarryOutStep))
+    unknown = Outcome(drain.task.step, Result.NOT_KNOWN, later(3.0), "no answer")
+    out = made.handle(EffectCompleted(later(3.0), drain.id, outcome=unknown))
+    (timer,) = out.effects
+    assert isinstance(timer, StartTimer) and timer.due > later(3.0)
+    (again,) = made.handle(TimerDue(timer.due, timer.id)).effects
+    assert isinstance(again, CarryOutStep) and again.id == drain.id
+    done = Outcome(drain.task.step, Result.DONE, later(4.0))
+    out = made.handle(EffectCompleted(later(4.0), drain.id, outcome=done))
+    assert [e.task.step.kind for e in out.effects if isinstance(e, CarryOutStep)] == [StepKind.REQUEUE_HOLD]
+
+
+def test_nothing_is_begun_while_paused_and_what_waited_goes_on() -> None:
+    made = engine()
+    (drain,) = (effect for effect in judged(made).effects if isinstance(effect, CarryOutStep))
+    made.handle(OperatorCommand(later(2.5), "pause", "root"))
+    done = Outcome(drain.task.step, Result.DONE, later(3.0))
+    assert not any(
+        isinstance(e, CarryOutStep) for e in made.handle(EffectCompleted(later(3.0), drain.id, outcome=done)).effects
+    )
+    out = made.handle(OperatorCommand(later(9.0), "resume", "root"))
+    assert [e.task.step.kind for e in out.effects if isinstance(e, CarryOutStep)] == [StepKind.REQUEUE_HOLD]
+
+
+def test_same_events_same_transitions() -> None:
+    first, second = engine(), engine()
+    assert judged(first) == judged(second)
+
+
+def test_unknown_effects_timers_and_commands_harm_nothing() -> None:
+    made = engine()
+    outcome = Outcome(step(StepKind.DRAIN, node="n1"), Result.DONE, AT)
+    events: list[Event] = [
+        TimerDue(AT, "judge:nobody"), TimerDue(AT, "retry:nobody"), TimerDue(AT, "tell:nobody"), TimerDue(AT, ""),
+        EffectCompleted(AT, "ask:nobody"), EffectCompleted(AT, "no such step", outcome=outcome),
+    ]  # fmt: skip
+    assert all(out == Transition() for out in run(made, events))
+    with pytest.raises(ValueError, match="no command"):
+        made.handle(OperatorCommand(AT, "drain", "root"))
+
+
+def test_only_the_newest_ids_are_remembered() -> None:
+    known = KnownEvidence(["a"], most=2)
+    assert not known.add("a") and known.add("b") and known.add("c") and known.add("a")
+
+
+def test_what_the_store_deleted_leaves_memory_and_what_it_kept_does_not() -> None:
+    made = engine()
+    for name, state, updated_s in (
+        ("held", IncidentState.HELD, 0.0), ("waits", IncidentState.WAITING, 0.0), ("open", IncidentState.OPEN, 0.0),
+        ("young", IncidentState.HELD, 20.0),
+    ):  # fmt: skip
+        made.state.put(incident(id=name, job=None, nodes=("n1",), state=state, updated_s=updated_s))
+        made.state.plans[name] = plan(step(StepKind.DRAIN, node="n1"), incident=name)
+        made.state.open_plans.add(name)
+    made.handle(HistoryForgotten(later(30.0), before=later(10.0)))
+    assert set(made.state.incidents) == set(made.state.plans) == made.state.open_plans == {"open", "young"}
+    assert [found.id for found in made.state.index.about(None, ["n1"])] == ["open", "young"]

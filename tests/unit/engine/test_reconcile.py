@@ -1,0 +1,292 @@
+"""What is wanted of Slurm is compared with every snapshot: what slurmctld lost is done again, what people changed stays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from core_daemon import SETTINGS, Daemon, FakeSink, incidents_of
+from core_records import OPTED_IN, evidence
+from core_world import World
+
+from sentinel.config.settings import Limits, Settings
+from sentinel.model.records import Evidence, Kind, Source
+
+Worlds = Callable[..., World]
+WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0))
+
+
+def bus(node: str, at_s: float = 0.0) -> Evidence:
+    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
+
+
+def printed(job: int, attempt: int, step: int, at_s: float) -> Evidence:
+    return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})
+
+
+def states(there: World) -> list[str]:
+    return sorted(str(state) for state, _, _ in incidents_of(there.store).values())
+
+
+def outcomes(there: World) -> list[str]:
+    return [row["outcome"] for row in there.store.incident_rows()]
+
+
+async def fail(daemon: Daemon, *items: Evidence) -> None:
+    await daemon.fleets.take()
+    assert await daemon.observe(items)
+    await daemon.quiet()
+
+
+def silent(there: World) -> World:
+    """Its jobs print no steps: nothing confirms a restart early."""
+    there.progress._steps = False
+    return there
+
+
+# --- slurmctld forgets -------------------------------------------------------------------------------------------------
+
+
+async def test_a_requeue_and_a_drain_that_slurmctld_lost_are_done_again(world: Worlds) -> None:
+    there, sink = silent(world()), FakeSink()
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    there.slurm.save_state()
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.restarts == 1 and there.slurm.nodes["n1"].drained
+    there.slurm.crash()
+    assert there.slurm.jobs[there.job].restarts == 0 and not there.slurm.nodes["n1"].drained
+    await daemon.pass_time(20.0)
+    job = there.slurm.jobs[there.job]
+    assert there.slurm.nodes["n1"].drained and there.slurm.nodes["n1"].reason.startswith("sentinel:")
+    assert job.restarts == 1 and job.state == "RUNNING" and "n1" not in job.on
+    await daemon.observe([printed(there.job, 1, 201, 60.0)])
+    await daemon.quiet()
+    assert states(there) == ["closed"] and len(sink.got) == 1 and daemon.bugs() == 0
+    assert len(daemon.state.past.restarts(there.job)) == 1, "one restart, done twice"
+
+
+async def test_a_release_that_slurmctld_lost_is_done_again(world: Worlds) -> None:
+    there = silent(world(nodes=3))
+    daemon = Daemon(there, settings=WIDE)
+    blocker = there.slurm.submit(nodes=1)  # the released job waits for its node
+    defer = there.slurm.defer
+
+    async def deferred(job: int) -> None:
+        await defer(job)
+        there.slurm.save_state()
+
+    there.slurm.defer = deferred  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    there.slurm.crash()
+    there.slurm.cancel(blocker)
+    job = there.slurm.jobs[there.job]
+    assert job.state == "PENDING" and job.eligible > there.slurm.time_s() + 86_400
+    await daemon.pass_time(20.0)
+    await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and job.restarts == 1
+
+
+async def test_a_node_that_a_person_returned_is_left_in_service(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    await fail(daemon, bus("n1"))
+    there.slurm.nodes["n1"].drained = False  # scontrol update State=RESUME
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert not there.slurm.nodes["n1"].drained and daemon.bugs() == 0
+
+
+async def test_a_drain_that_was_seen_for_long_was_not_lost_with_a_later_restart_of_slurmctld(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(60.0)
+    there.slurm.nodes["n1"].drained = False
+    there.slurm.save_state()
+    there.slurm.crash()
+    await daemon.pass_time(20.0)
+    assert not there.slurm.nodes["n1"].drained
+
+
+async def test_what_was_lost_is_found_by_the_next_daemon_too(world: Worlds) -> None:
+    there = silent(world())
+    first = Daemon(there)
+    await first.fleets.take()
+    there.slurm.save_state()
+    await fail(first, bus("n1"))
+    there.slurm.crash()
+    second = Daemon(there)
+    await second.start()
+    await second.pass_time(20.0)
+    job = there.slurm.jobs[there.job]
+    assert job.restarts == 1 and "n1" not in job.on and there.slurm.nodes["n1"].drained
+
+
+# --- exclusions --------------------------------------------------------------------------------------------------------
+
+
+async def test_without_a_spare_the_job_starts_as_soon_as_the_repaired_node_is_back(world: Worlds) -> None:
+    there = world(nodes=2)
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.state == "PENDING" and job.excluded == () and states(there) == ["watching"]
+    await daemon.pass_time(900.0)  # longer than a restart may take: it waits for a node, not for us
+    assert states(there) == ["watching"] and "queue" in outcomes(there)[0]
+    there.slurm.nodes["n1"].drained = False
+    await daemon.pass_time(20.0)
+    await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and states(there) == ["closed"]
+
+
+async def test_an_exclusion_that_the_job_cannot_live_with_any_more_is_taken_back(world: Worlds) -> None:
+    there = silent(world(nodes=3))
+    job = there.slurm.jobs[there.job]
+    daemon = Daemon(there, settings=WIDE)
+    blocker = there.slurm.submit(nodes=1)  # n3 is busy: the restarted job waits for it
+    await fail(daemon, bus("n1"))
+    assert job.state == "PENDING" and job.excluded == ("n1",)
+    await daemon.pass_time(60.0)
+    there.slurm.person_drains("n3", "ticket 7")
+    there.slurm.cancel(blocker)
+    there.slurm.nodes["n1"].drained = False
+    await daemon.pass_time(20.0)
+    await daemon.pass_time(20.0)
+    assert job.excluded == (), daemon.said
+    assert job.state == "RUNNING" and set(job.on) == {"n1", "n2"}
+
+
+async def test_a_node_that_goes_bad_while_the_job_waits_is_excluded_before_it_starts(world: Worlds) -> None:
+    there = silent(world(nodes=6))
+    job = there.slurm.jobs[there.job]
+    daemon = Daemon(there, settings=WIDE)
+    blockers = [there.slurm.submit(nodes=2), there.slurm.submit(nodes=2)]
+    await fail(daemon, bus("n1"))
+    assert job.state == "PENDING" and job.excluded == ("n1",)
+    seen = daemon.live.node("n3")
+    seen.state, seen.verdict = "heard", {"word": "BAD"}
+    await daemon.pass_time(20.0)
+    assert job.excluded == ("n1", "n3")
+    for blocker in blockers:
+        there.slurm.cancel(blocker)
+    await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and not {"n1", "n3"} & set(job.on)
+
+
+async def test_the_users_own_exclusions_stay_and_a_changed_list_is_respected(world: Worlds) -> None:
+    there = silent(world(nodes=6))
+    job = there.slurm.jobs[there.job]
+    job.excluded = ("n6",)
+    daemon = Daemon(there, settings=WIDE)
+    blockers = [there.slurm.submit(nodes=1, excluded=["n6"]) for _ in range(3)]
+    await fail(daemon, bus("n1"))
+    assert job.state == "PENDING" and job.excluded == ("n1", "n6"), (job, blockers)
+    job.excluded = ("n4",)  # scontrol update ExcNodeList
+    await daemon.pass_time(20.0)
+    assert job.excluded == ("n4",)
+
+
+async def test_every_node_that_its_agent_calls_bad_is_left_out_of_a_restart(world: Worlds) -> None:
+    there = world(nodes=6)
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    seen = daemon.live.node("n3")
+    seen.state, seen.verdict = "heard", {"word": "BAD"}
+    await fail(daemon, bus("n1"))
+    assert not {"n1", "n3"} & set(there.slurm.jobs[there.job].on)
+
+
+# --- confirmation ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_first_step_line_confirms_a_restart(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    await fail(daemon, bus("n1"))
+    assert states(there) == ["watching"]
+    await daemon.observe([printed(there.job, 1, 201, 60.0)])
+    await daemon.quiet()
+    assert states(there) == ["closed"] and outcomes(there) == ["gains steps again from step 201"]
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "words"),
+    [
+        ({}, "closed", "ran to its end"),
+        ({"exit_code": 1}, "held", "ended as failed before it gained a step"),
+    ],
+)
+async def test_the_end_of_a_restarted_job_before_its_first_step(
+    world: Worlds, end: dict[str, int], state: str, words: str
+) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    await fail(daemon, bus("n1"))
+    there.slurm.end(there.job, **end)
+    await daemon.pass_time(20.0)
+    assert states(there) == [state] and words in outcomes(there)[0]
+
+
+async def test_a_restarted_job_that_prints_nothing_counts_as_running_after_its_time(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(500.0)
+    assert states(there) == ["watching"]
+    await daemon.pass_time(150.0)
+    assert states(there) == ["closed"] and outcomes(there) == ["runs; no step line was seen"]
+
+
+async def test_an_attempt_that_was_replaced_is_not_confirmed(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    await fail(daemon, bus("n1"))
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
+    await daemon.pass_time(20.0)
+    assert states(there) == ["held"]
+
+
+def settings_of(**how: float) -> Settings:
+    return dataclasses.replace(SETTINGS, limits=Limits(**how))  # type: ignore[arg-type]
+
+
+async def test_steps_gained_while_no_daemon_ran_never_hold_a_job(world: Worlds) -> None:
+    """Killed during recoveries, the daemon misses the step lines of the attempts in between."""
+    there = silent(world(nodes=12, comment=OPTED_IN))
+    for number, node in enumerate(["n1", "n2", "n3", "n4"]):
+        daemon = Daemon(there, settings=settings_of(drain_fraction=1.0, drain_count=99, drain_per_hour=99))
+        await daemon.start()
+        job = there.slurm.jobs[there.job]
+        there.slurm.clock.advance(200.0)  # it gains steps, of which this daemon hears nothing
+        on = next(name for name in job.on if name == node or number)
+        await fail(daemon, bus(on, at_s=(there.slurm.clock.now() - there.slurm.clock.now()).total_seconds()))
+        await daemon.pass_time(20.0)
+        assert there.slurm.jobs[there.job].restarts == number + 1, daemon.said
+
+
+async def test_a_hold_that_the_user_put_on_the_running_job_outlives_the_restart(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    job = there.slurm.jobs[there.job]
+    job.held = True  # scontrol hold: it runs on, and is not to start again
+    daemon = Daemon(there, [sink])
+    await fail(daemon, bus("n1"))
+    assert job.state == "PENDING" and job.held and job.restarts == 1 and job.excluded == ("n1",)
+    assert states(there) == ["held"] and "whoever held it releases it" in outcomes(there)[0]
+
+
+async def test_a_heterogeneous_job_is_restarted_with_all_its_components(world: Worlds) -> None:
+    there = silent(world(nodes=6))
+    leader = there.slurm.submit(nodes=1, comment=OPTED_IN, het=0)
+    second = there.slurm.submit(nodes=1, comment=OPTED_IN, het=leader)
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    (bad,) = there.slurm.jobs[second].on
+    await fail(daemon, bus(bad))
+    await daemon.pass_time(20.0)
+    for name in (leader, second):
+        job = there.slurm.jobs[name]
+        assert job.state == "RUNNING" and job.restarts == 1 and bad not in job.on, daemon.said
+        assert job.excluded == (bad,)

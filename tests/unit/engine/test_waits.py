@@ -1,0 +1,280 @@
+"""A refusal is a wait: what is not allowed now stays wanted, is judged anew when that changes, and ends with its cause."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from core_daemon import SETTINGS, Daemon, FakeSink, incidents_of
+from core_records import OPTED_IN, ended, evidence, later
+from core_world import World
+
+from sentinel.config.settings import Limits, Mode, Modes, Settings
+from sentinel.daemon.api.commands import OperatorCommands
+from sentinel.log import Log
+from sentinel.model.records import Evidence, Kind, Plan, Source
+
+Worlds = Callable[..., World]
+
+
+def bus(node: str, at_s: float = 0.0) -> Evidence:
+    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
+
+
+def limited(**how: float) -> Settings:
+    limits = {"drain_fraction": 1.0, "drain_count": 99, "drain_per_hour": 99, **how}
+    return dataclasses.replace(SETTINGS, limits=Limits(**limits))  # type: ignore[arg-type]
+
+
+def observing(drain: str = "observe", restart: str = "observe") -> Settings:
+    return dataclasses.replace(SETTINGS, modes=Modes(default=Mode(drain, restart)))
+
+
+def drained(there: World) -> set[str]:
+    return {name for name, node in there.slurm.nodes.items() if node.drained}
+
+
+def states(there: World) -> list[str]:
+    return sorted(str(state) for state, _, _ in incidents_of(there.store).values())
+
+
+def waits(there: World) -> list[str]:
+    return [wait.kind for plan in there.store.open_plans() for wait in plan.waits]
+
+
+def only_plan(there: World) -> Plan:
+    (name,) = incidents_of(there.store)
+    plan = there.store.plan_of(name)
+    assert plan is not None
+    return plan
+
+
+def agent_says(daemon: Daemon, node: str, word: str) -> None:
+    seen = daemon.live.node(node)
+    seen.state, seen.verdict = "heard", {"word": word}
+
+
+async def command(daemon: Daemon, name: str) -> None:
+    there = daemon.world
+    made = OperatorCommands(
+        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
+        runner=daemon.runner, log=Log(daemon.stream),
+    )  # fmt: skip
+    await made.make(name, {}, 0)
+    await daemon.quiet()
+
+
+async def fail(daemon: Daemon, *items: Evidence) -> None:
+    await daemon.fleets.take()
+    assert await daemon.observe(items)
+    await daemon.quiet()
+
+
+# --- drain budget ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_restarted_around_a_node_that_may_not_be_drained_which_goes_when_there_is_room(
+    world: Worlds,
+) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
+    daemon = Daemon(there, [sink], settings=limited(drain_count=1))
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.restarts == 1 and job.state == "RUNNING" and "n1" not in job.on
+    assert drained(there) == {"n6"} and states(there) == ["waiting"] and waits(there) == ["drain-budget"]
+    there.slurm.nodes["n6"].drained = False  # repaired and returned
+    await daemon.pass_time(20.0)
+    assert drained(there) == {"n1"} and states(there) == ["closed"] and job.restarts == 1
+    assert there.store.open_plans() == [] and daemon.bugs() == 0
+
+
+async def test_a_budget_of_an_hour_lets_go_when_the_hour_is_over_without_any_event(world: Worlds) -> None:
+    there = world(nodes=10, wide=1)
+    daemon = Daemon(there, settings=limited(drain_per_hour=2))
+    await fail(daemon, *(bus(f"n{i}") for i in range(2, 5)))
+    assert len(drained(there)) == 2 and "waiting" in states(there)
+    await daemon.pass_time(3590.0)
+    assert len(drained(there)) == 2
+    await daemon.pass_time(20.0)
+    assert len(drained(there)) == 3 and states(there) == ["closed"] * 3
+
+
+async def test_a_restart_waits_while_only_the_bad_node_is_left_for_it(world: Worlds) -> None:
+    there = world(nodes=2)
+    daemon = Daemon(there, settings=limited(drain_count=0))
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.restarts == 0 and waits(there) == ["drain-budget", "no-node"]
+    there.slurm.nodes["n3"] = dataclasses.replace(there.slurm.nodes["n2"], name="n3", port=17_010)
+    await daemon.pass_time(20.0)
+    assert job.restarts == 1 and set(job.on) == {"n2", "n3"} and waits(there) == ["drain-budget"]
+
+
+async def test_a_wait_is_kept_over_a_restart_of_the_daemon(world: Worlds) -> None:
+    there, sink = world(nodes=10, wide=1), FakeSink()
+    await fail(Daemon(there, [sink], settings=limited(drain_count=0)), bus("n5"))
+    since = only_plan(there).waits[0].since
+    there.slurm.clock.advance(300.0)
+    second = Daemon(there, [sink], settings=limited(drain_count=0))
+    await second.start()
+    await second.quiet()
+    assert drained(there) == set() and only_plan(there).waits[0].since == since and states(there) == ["waiting"]
+    third = Daemon(there, [sink], settings=limited(drain_count=1))  # the limit was raised
+    await third.start()
+    await third.quiet()
+    assert drained(there) == {"n5"} and states(there) == ["closed"] and len(sink.got) == 1
+
+
+async def test_what_a_person_has_done_meanwhile_ends_the_wait(world: Worlds) -> None:
+    there = world(nodes=10, wide=1)
+    daemon = Daemon(there, settings=limited(drain_count=0))
+    await fail(daemon, bus("n5"))
+    there.slurm.person_drains("n5", "ticket 7")
+    await daemon.pass_time(20.0)
+    assert states(there) == ["closed"] and there.slurm.nodes["n5"].reason == "ticket 7"
+
+
+async def test_another_job_on_a_bad_node_that_may_not_be_drained_leaves_it_too(world: Worlds) -> None:
+    there = world(nodes=6)
+    other = there.slurm.submit(nodes=99, comment=OPTED_IN)
+    this = there.slurm.jobs[other]
+    this.state, this.on, this.nodes = "RUNNING", ("n1",), 1
+    daemon = Daemon(there, settings=limited(drain_count=0))
+    await fail(daemon, bus("n1"))
+    for job in (there.job, other):
+        assert there.slurm.jobs[job].restarts == 1 and "n1" not in there.slurm.jobs[job].on
+
+
+# --- breaker -----------------------------------------------------------------------------------------------------------
+
+
+async def storm(there: World, daemon: Daemon) -> int:
+    """Five nodes fail within a second, two jobs run on them."""
+    other = there.slurm.submit(nodes=2, comment=OPTED_IN, user="bo", uid=1002)
+    await fail(daemon, *(bus(f"n{i}") for i in (1, 3, 5, 6, 7)))
+    return other
+
+
+async def test_resume_lets_go_on_what_the_breaker_froze_and_each_job_is_told_of(world: Worlds) -> None:
+    there, sink = world(nodes=12), FakeSink()
+    daemon = Daemon(there, [sink], settings=limited(breaker_nodes=5))
+    other = await storm(there, daemon)
+    assert set(waits(there)) == {"breaker"} and drained(there) == set()
+    assert {notice.data["job"] for notice in sink.got} == {there.job, other}
+    await daemon.pass_time(120.0)
+    assert drained(there) == set(), "five nodes are bad still, and nobody has looked"
+    await command(daemon, "resume")
+    assert drained(there) == {"n1", "n3", "n5", "n6", "n7"}
+    for job in (there.job, other):
+        assert there.slurm.jobs[job].restarts == 1 and there.slurm.jobs[job].state == "RUNNING"
+    assert set(states(there)) == {"closed"} and daemon.bugs() == 0
+
+
+async def test_the_breaker_lets_go_by_itself_when_its_cause_is_over(world: Worlds) -> None:
+    there = world(nodes=12)
+    daemon = Daemon(there, settings=limited(breaker_nodes=5))
+    await storm(there, daemon)
+    for name in ("n5", "n6", "n7"):
+        agent_says(daemon, name, "BAD")
+    await daemon.pass_time(70.0)
+    assert drained(there) == set()
+    for name in ("n5", "n6", "n7"):
+        agent_says(daemon, name, "OK")
+    await daemon.pass_time(20.0)
+    assert drained(there) == {"n1", "n3"} and set(states(there)) == {"closed"}
+
+
+async def test_silent_jobs_that_the_breaker_of_hangs_froze_and_that_go_on_are_left_alone(world: Worlds) -> None:
+    there = world(nodes=12)
+    jobs = [there.job, *(there.slurm.submit(nodes=2, comment=OPTED_IN) for _ in range(3))]
+    daemon = Daemon(there)
+    await fail(daemon, *(stall(job) for job in jobs))
+    assert set(waits(there)) == {"hang-breaker"} and len(states(there)) == 4
+    for job in jobs[:3]:
+        await daemon.observe([printed(job, at_s=30.0)])
+    await daemon.pass_time(150.0)
+    assert [there.slurm.jobs[job].restarts for job in jobs] == [0, 0, 0, 1]
+    assert set(states(there)) == {"closed"}
+
+
+def stall(job: int) -> Evidence:
+    return evidence(Kind.STALL, source=Source.PROGRESS, job=job, attempt=0, data={"step": 250, "silent_s": 60.0})
+
+
+def printed(job: int, at_s: float, step: int = 251, attempt: int = 0) -> Evidence:
+    return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})
+
+
+# --- pause and modes ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_fault_during_a_pause_is_recovered_after_it(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    await command(daemon, "pause")
+    await fail(daemon, bus("n1"))
+    assert drained(there) == set() and states(there) == ["waiting"] and waits(there) == ["paused"]
+    await command(daemon, "resume")
+    assert drained(there) == {"n1"} and there.slurm.jobs[there.job].restarts == 1 and states(there) == ["closed"]
+
+
+async def test_an_observed_fault_stays_open_and_is_acted_on_after_the_switch(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink], settings=observing())
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(600.0)
+    await daemon.housekeeping()
+    assert there.slurm.calls == [] and states(there) == ["waiting"] and waits(there) == ["observe"]
+    acting = Daemon(there, [sink])
+    await acting.start()
+    await acting.quiet()
+    assert drained(there) == {"n1"} and there.slurm.jobs[there.job].restarts == 1 and states(there) == ["closed"]
+
+
+async def test_an_observed_fault_is_over_when_its_node_is_good_and_its_job_gone(world: Worlds) -> None:
+    there = world()
+    daemon = Daemon(there, settings=observing())
+    await fail(daemon, bus("n1"))
+    agent_says(daemon, "n1", "BAD")
+    await daemon.pass_time(20.0)
+    there.slurm.cancel(there.job)
+    await daemon.pass_time(20.0)
+    assert states(there) == ["waiting"]
+    agent_says(daemon, "n1", "OK")
+    await daemon.pass_time(20.0)
+    assert states(there) == ["closed"] and there.slurm.calls == []
+
+
+async def test_more_of_an_observed_fault_opens_no_second_incident(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink], settings=observing())
+    await fail(daemon, bus("n1"))
+    for minute in range(1, 6):
+        there.slurm.clock.at = later(300.0 * minute)
+        await fail(daemon, bus("n1", at_s=300.0 * minute))
+    assert states(there) == ["waiting"] and len(sink.got) == 1
+
+
+async def test_a_job_that_failed_while_observed_is_forgotten_with_its_record(world: Worlds) -> None:
+    there = world()
+    daemon = Daemon(there, settings=observing(drain="act"))
+    there.slurm.end(there.job, exit_code=1)
+    await fail(daemon, ended(there.job), bus("n1"))
+    assert drained(there) == {"n1"} and waits(there) == ["observe"]
+    there.slurm.purge(there.job)
+    await daemon.pass_time(20.0)
+    assert states(there) == ["closed"]
+
+
+def outcome_of(there: World) -> Any:
+    return [row["outcome"] for row in there.store.incident_rows()]
+
+
+async def test_a_wait_says_what_waits_for_what_and_since_when(world: Worlds) -> None:
+    there = world(nodes=10, wide=1)
+    await fail(Daemon(there, settings=limited(drain_count=0)), bus("n5"))
+    (wait,) = only_plan(there).waits
+    assert (wait.kind, wait.what) == ("drain-budget", ("drain n5",)) and wait.since >= later(0.0)
+    assert outcome_of(there) == ["0 nodes are drained by Sentinel; 0 are allowed."]

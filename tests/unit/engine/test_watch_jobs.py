@@ -1,0 +1,567 @@
+"""Jobs that stand still, and what reconciliation finds that no event told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from core_daemon import FakeOrders
+from core_records import OPTED_IN, evidence
+from core_watch import Scene
+from core_world import World
+
+from sentinel.daemon.runner import Perform
+from sentinel.engine import Transition
+from sentinel.engine.events import EffectCompleted, TimerDue
+from sentinel.engine.transition import AskHungJob, LookAtJob, ObserveFleet
+from sentinel.engine.watch import jobs, routing
+from sentinel.engine.watch.events import WatchStarted
+from sentinel.model.records import OURS, Kind, Source
+
+Worlds = Callable[..., World]
+
+
+def tasks(*states: str) -> dict[str, object]:
+    return {"tasks": [{"rank": rank, "state": state, "pid": 40 + rank} for rank, state in enumerate(states)]}
+
+
+async def steps(scene: Scene, count: int, *, last: int, gap_s: float = 1.0) -> None:
+    """The job has printed ``count`` steps, the last one just now."""
+    await scene.fleets.take()
+    for back in range(count - 1, -1, -1):
+        scene.live.note(
+            evidence(
+                Kind.STEP,
+                at_s=-gap_s * back,
+                source=Source.PROGRESS,
+                job=scene.world.job,
+                attempt=0,
+                data={"step": last - back},
+            )
+        )
+    scene.settled()
+    scene.read(scene.world.job)
+    await scene.check_jobs()
+
+
+async def look(scene: Scene, after_s: float, *, read: bool = True, tick_s: float = 0.25) -> list[str]:
+    """Time passes in looks; all the while the batch host's agent says that it has read the log (``read``)."""
+    until = scene.world.slurm.clock.at + timedelta(seconds=after_s)
+    while (left_s := (until - scene.world.slurm.clock.at).total_seconds()) > 0.0:
+        await scene.advance(min(tick_s, left_s))
+        if read:
+            scene.read(scene.world.job)
+        await scene.check_jobs()
+    return scene.kinds
+
+
+def still(*states: str, cpu_s: float = 5.0, **rest: object) -> dict[str, object]:
+    """Tasks that move no byte; the GPUs of the node as given."""
+    each = [
+        {"rank": rank, "state": state, "pid": 40 + rank, "cpu_s": cpu_s, "read_bytes": 10, "written_bytes": 10}
+        for rank, state in enumerate(states)
+    ]
+    return {"tasks": each, "has_gpus": False, "gpus": None, **rest}
+
+
+def waiting() -> FakeOrders:
+    """Both nodes of the job say that its processes only wait."""
+    return FakeOrders({(node, "task_states"): still("S", "S") for node in ("n1", "n2")})
+
+
+# --- silence -----------------------------------------------------------------------------------------------------------
+
+
+async def test_job_that_stands_still_is_reported_once(world: Worlds) -> None:
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 30, last=37)
+    assert await look(scene, 11.9) == []
+    assert (await look(scene, 0.25))[0] == Kind.STALL
+    assert "job-silent" in scene.daemon.said
+    assert (await look(scene, 60.0)).count(Kind.STALL) == 1
+    item = scene.reported[0]
+    assert (item.where.job, item.where.attempt, item.data["step"]) == (scene.world.job, 0, 37)
+    assert f"job-stalled job={scene.world.job} attempt=0 step=37" in scene.daemon.said
+
+
+async def test_steps_outlive_a_daemon_that_dies_before_it_has_reconciled(world: Worlds) -> None:
+    before = Scene(world(), orders=waiting())
+    await steps(before, 3, last=2)
+    await look(before, 0.1)
+    after = Scene(before.world)
+    await after.start()
+    assert after.live.attempts[before.world.job, 0].last_step == 2
+    await steps(before, 30, last=37)
+    assert Kind.STALL in await look(before, 30.0)  # and dies before anybody acknowledges it
+    again = Scene(before.world, orders=waiting())
+    await again.start()
+    await again.fleets.take()
+    assert Kind.STALL in await look(again, 30.0)
+    assert again.reported[0].data["step"] == 37
+
+
+async def test_job_that_goes_on_may_stall_again(world: Worlds) -> None:
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 30, last=37)
+    await look(scene, 25.0)
+    now_s = 25.0
+    scene.live.note(
+        evidence(Kind.STEP, at_s=now_s, source=Source.PROGRESS, job=scene.world.job, attempt=0, data={"step": 38})
+    )
+    assert (await look(scene, 45.0)).count(Kind.STALL) == 2
+    assert len({item.id for item in scene.reported if item.kind == Kind.STALL}) == 2
+
+
+async def test_slurm_that_does_not_answer_leaves_it_not_known(world: Worlds) -> None:
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 30, last=37)
+    scene.world.slurm.answers = False
+    assert await look(scene, 25.0) == []
+    scene.world.slurm.answers = True
+    assert Kind.STALL in await look(scene, 1.0)
+
+
+@pytest.mark.parametrize("end", ["failed", "requeued", "purged"])
+async def test_job_that_runs_no_more_is_no_stall(world: Worlds, end: str) -> None:
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 30, last=37)
+    scene.world.slurm.end(scene.world.job, exit_code=1)
+    if end == "requeued":
+        scene.world.slurm.back_to_queue(scene.world.slurm.jobs[scene.world.job], held=False)
+    if end == "purged":
+        scene.world.slurm.purge(scene.world.job)
+    assert await look(scene, 25.0) == []
+
+
+async def test_suspended_job_is_no_stall_and_gets_its_time_when_it_runs_again(world: Worlds) -> None:
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 30, last=37)
+    this = scene.world.slurm.jobs[scene.world.job]
+    this.state = "SUSPENDED"
+    for _ in range(20):
+        assert await look(scene, 30.0) == []
+    this.state = "RUNNING"
+    await scene.reconcile()
+    assert await look(scene, 5.0) == []  # nobody steps at the moment of its resumption
+    assert Kind.STALL in await look(scene, 20.0)
+
+
+async def test_suspension_that_began_and_ended_between_two_looks_is_no_stall(world: Worlds) -> None:
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 30, last=37)
+    scene.world.slurm.clock.advance(30.0)
+    this = scene.world.slurm.jobs[scene.world.job]
+    this.record["suspend_time"] = int(scene.world.slurm.clock.now().timestamp())
+    assert await look(scene, 1.0) == []
+    assert await look(scene, 5.0) == []
+    assert Kind.STALL in await look(scene, 20.0)
+
+
+# --- silence that may be a pause -----------------------------------------------------------------------------------------
+
+
+async def test_tasks_that_run_are_in_a_pause(world: Worlds) -> None:
+    """At step 100 a job may evaluate: its tasks are asked every 2.5 s (a large job's less often in time)."""
+    orders = FakeOrders({("n1", "task_states"): tasks("R", "S"), ("n2", "task_states"): tasks("D", "S")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=100)
+    assert await look(scene, 4.9) == [] and orders.asked == []
+    for _ in range(100):
+        assert await look(scene, 0.25) == []
+    assert len(orders.asked) == 2 * 10
+
+
+async def test_stopped_task_is_no_pause(world: Worlds) -> None:
+    orders = FakeOrders({("n1", "task_states"): tasks("S", "S"), ("n2", "task_states"): tasks("S", "T")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=100)
+    assert (await look(scene, 6.5))[0] == Kind.STALL  # before the floor: a stopped task is not slow
+    item = scene.reported[0]
+    assert "rank 1 on n2: process 41 is in state T" in item.text
+    assert (item.data["step"], item.data["motion"]) == (100, "stopped")
+    assert item.source is Source.PROGRESS and item.at < item.seen_at
+    assert {task.kind for task in scene.reported[1:]} == {Kind.TASK_STATE}
+
+
+def busy(scene: Scene, orders: FakeOrders, at_s: float) -> None:
+    """Rank 0 of n1 takes a core, as one that computes or one that loops does."""
+    orders.answers["n1", "task_states"] = still("S", "S", cpu_s=at_s)
+
+
+async def test_job_of_which_every_process_waits_is_hung_at_once(world: Worlds) -> None:
+    orders = FakeOrders({(node, "task_states"): still("S", "S") for node in ("n1", "n2")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    for _ in range(23):
+        assert await look(scene, 0.5) == []
+    assert (await look(scene, 0.7))[0] == Kind.STALL  # 12 s: the floor, not twice the usual silence
+    assert scene.reported[0].data["motion"] == "waits" and "its GPUs only wait" in scene.reported[0].text
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hung"),
+    [
+        ([{"index": 0, "utilisation": 1.0, "power_w": 200.0, "usual_w": 600.0}], True),  # spins in a collective
+        ([{"index": 0, "utilisation": 1.0, "power_w": 580.0, "usual_w": 600.0}], False),  # computes
+        ([{"index": 0, "utilisation": 0.0, "power_w": 90.0, "usual_w": 600.0}], False),  # the host computes
+        (None, False),  # nobody knows
+    ],
+)
+async def test_gpus_tell_a_poll_from_work(world: Worlds, gpus: object, hung: bool) -> None:
+    """Every rank takes a whole core: it polls for its GPU, or it works."""
+    orders = FakeOrders()
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    for _ in range(12):
+        now_s = scene.world.slurm.clock.now().timestamp()
+        for node in ("n1", "n2"):
+            orders.answers[node, "task_states"] = still("R", "R", cpu_s=now_s, has_gpus=True, gpus=gpus)
+        await look(scene, 1.1)
+    assert (scene.kinds[:1] == [Kind.STALL]) is hung
+
+
+def standing(since_s: float, now_s: float, *, works: bool = False) -> dict[str, object]:
+    """A node whose GPU has stood since then, or works."""
+    gpu = {"index": 0, "utilisation": 1.0, "power_w": 180.0, "usual_w": 600.0, "traffic": 0.6 if works else 0.0,
+           "still_s": 0.0 if works else now_s - since_s, "stood": []}  # fmt: skip
+    return still("S", "S", has_gpus=True, gpus=[gpu])
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_in_a_long_step_one_node_is_asked_and_all_once_its_gpus_stand(world: Worlds, hangs: bool) -> None:
+    orders = FakeOrders()
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37, gap_s=60.0)
+    for now_s in range(1, 60):
+        for node in ("n1", "n2"):
+            orders.answers[node, "task_states"] = standing(20.0, now_s, works=not hangs or now_s < 20)
+        await look(scene, 1.0)
+        if scene.kinds:
+            break
+    if hangs:
+        assert scene.kinds[0] == Kind.STALL and 32 <= now_s <= 40  # it stood for 12 s; the steps alone explain 180 s
+        return
+    assert scene.kinds == []
+    assert {node for node, _, _ in orders.asked} == {"n1"} and len(orders.asked) <= 7
+
+
+async def test_one_rank_that_moves_is_no_proof(world: Worlds) -> None:
+    orders = FakeOrders({(node, "task_states"): still("S", "S") for node in ("n1", "n2")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    for number in range(13):
+        busy(scene, orders, 1000.0 + number)
+        assert await look(scene, 1.1) == []
+
+
+async def test_job_that_was_seen_to_wait_and_went_on_must_wait_longer(world: Worlds) -> None:
+    orders = FakeOrders({(node, "task_states"): still("S", "S") for node in ("n1", "n2")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=100)  # a round step: it may evaluate
+    for _ in range(14):
+        assert await look(scene, 1.0) == []
+    scene.live.note(
+        evidence(Kind.STEP, at_s=14.0, source=Source.PROGRESS, job=scene.world.job, attempt=0, data={"step": 101})
+    )
+    waited_s = 0.0
+    while Kind.STALL not in await look(scene, 0.5):
+        waited_s += 0.5
+        assert waited_s < 24.0
+    assert waited_s > 12.0
+
+
+async def test_a_job_that_was_wrongly_called_hung_gets_as_long_again(world: Worlds) -> None:
+    orders = FakeOrders({(node, "task_states"): still("S", "S") for node in ("n1", "n2")})
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    for _ in range(26):
+        await look(scene, 0.5)
+    assert scene.kinds.count(Kind.STALL) == 1
+    await look(scene, 20.0)
+    scene.live.note(
+        evidence(Kind.STEP, at_s=33.0, source=Source.PROGRESS, job=scene.world.job, attempt=0, data={"step": 38})
+    )
+    for _ in range(29):  # 14.5 s, where 12 s were too long before
+        await look(scene, 0.5)
+    assert scene.kinds.count(Kind.STALL) == 1
+
+
+async def test_job_that_writes_has_longer(world: Worlds) -> None:
+    orders = FakeOrders()
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37)
+    for number in range(29):
+        for node in ("n1", "n2"):
+            answer = still("S", "S")
+            answer["tasks"] = [task | {"written_bytes": number * 10_000_000} for task in answer["tasks"]]  # type: ignore[union-attr, operator, attr-defined]
+            orders.answers[node, "task_states"] = answer
+        assert await look(scene, 1.0) == []
+
+
+async def test_the_job_itself_is_asked_as_its_user_and_a_late_answer_is_added(world: Worlds) -> None:
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 30, last=37)
+    asked: list[AskHungJob] = []
+    scene.daemon.runner.perform = {**scene.daemon.runner.perform, AskHungJob: slow(asked)}
+    assert await look(scene, 13.0) == [] and len(asked) == 1, "the verdict waits for the answer"
+    assert (asked[0].job, asked[0].attempt, asked[0].nodes, asked[0].step_s) == (scene.world.job, 0, ("n1", "n2"), 1.0)
+    assert Kind.STALL in await look(scene, 1.5), "but not for long"
+    named = evidence("hang", source=Source.FLIGHT_RECORDER, job=scene.world.job, attempt=0)
+    scene.apply(EffectCompleted(scene.now, asked[0].id, evidence=(named,)))
+    assert scene.reported[-1] == named
+    scene.apply(EffectCompleted(scene.now, asked[0].id, evidence=(replace(named, id="again"),)))
+    assert scene.reported[-1] == named, "one answer"
+
+
+async def test_an_answer_in_time_comes_with_the_stall(world: Worlds) -> None:
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 30, last=37)
+    asked: list[AskHungJob] = []
+    scene.daemon.runner.perform = {**scene.daemon.runner.perform, AskHungJob: slow(asked)}
+    await look(scene, 13.0)
+    named = evidence("hang", source=Source.FLIGHT_RECORDER, job=scene.world.job, attempt=0)
+    await scene.handle(EffectCompleted(scene.now, asked[0].id, evidence=(named,)))
+    assert scene.kinds[0] == Kind.STALL and scene.reported[-1] == named
+
+
+async def test_nobody_is_asked_as_an_unknown_user(world: Worlds) -> None:
+    scene = Scene(world(), orders=waiting())
+    for record in (scene.world.slurm.jobs[scene.world.job].record,):
+        record.pop("user_id")
+    asked: list[AskHungJob] = []
+    scene.daemon.runner.perform = {**scene.daemon.runner.perform, AskHungJob: slow(asked)}
+    await steps(scene, 30, last=37)
+    assert scene.live.attempts[scene.world.job, 0].view.uid is None
+    assert Kind.STALL in await look(scene, 13.0) and asked == []
+
+
+def slow(asked: list[AskHungJob]) -> Perform:
+    """A job that does not answer by itself."""
+
+    async def ask(effect: AskHungJob) -> None:
+        asked.append(effect)
+
+    return ask
+
+
+async def test_answers_that_are_lost_do_not_end_the_watching(world: Worlds) -> None:
+    """Observations, the job's own answer and the snapshot are each asked for again."""
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 30, last=37)
+    real = scene.daemon.runner.perform
+    lost: dict[type[Any], int] = {}
+
+    def loses(kind: type[Any]) -> Perform:
+        async def perform(effect: Any) -> Any:
+            lost[kind] = lost.get(kind, 0) + 1
+            return None if lost[kind] == 1 else await real[kind](effect)
+
+        return perform
+
+    scene.daemon.runner.perform = {**real, **{kind: loses(kind) for kind in (LookAtJob, AskHungJob, ObserveFleet)}}
+    assert Kind.STALL in await look(scene, 200.0)
+    assert set(lost) == {LookAtJob, AskHungJob, ObserveFleet}
+
+
+async def test_of_nodes_that_do_not_answer_nothing_is_concluded_and_they_are_asked_again(world: Worlds) -> None:
+    scene = Scene(world(), orders=FakeOrders())
+    await steps(scene, 30, last=37)
+    assert await look(scene, 1200.0) == []
+    assert len(scene.daemon.orders.asked) > 100
+    scene.daemon.orders.answers = waiting().answers
+    assert Kind.STALL in await look(scene, 30.0)
+
+
+async def test_start_up_may_be_long_and_not_for_ever(world: Worlds) -> None:
+    scene = Scene(world(), orders=waiting())
+    await steps(scene, 2, last=37)  # too few to have a rhythm
+    assert await look(scene, 599.0) == []
+    assert (await look(scene, 2.0))[0] == Kind.STALL
+    assert "no step after 37 for 600.2 s, since the first ones" in scene.reported[0].text
+
+
+async def test_job_that_never_printed_a_step_is_not_judged(world: Worlds) -> None:
+    scene = Scene(world())
+    await scene.fleets.take()
+    assert await look(scene, 100000.0, tick_s=4.0) == []
+
+
+async def test_a_bug_in_the_examination_of_one_job_does_not_keep_out_the_others(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(world(nodes=4), orders=waiting())
+    second = scene.world.slurm.submit(nodes=2, comment=OPTED_IN)
+    await steps(scene, 30, last=37)
+    for back in range(29, -1, -1):
+        scene.live.note(
+            evidence(Kind.STEP, at_s=-back, source=Source.PROGRESS, job=second, attempt=0, data={"step": 37 - back})
+        )
+    real = jobs._examine
+
+    def examine(state: Any, out: Any, key: tuple[int, int], *arguments: Any, **named: Any) -> None:
+        if key[0] == scene.world.job:
+            raise ZeroDivisionError("deliberate")
+        real(state, out, key, *arguments, **named)
+
+    monkeypatch.setattr(jobs, "_examine", examine)
+    event, out = TimerDue(scene.now, "check-jobs"), Transition()
+    with pytest.raises(ZeroDivisionError):
+        scene.engine.handle(event, out)
+    scene.engine.abandon(event, out)
+    await scene.check_jobs()
+    assert scene.live.attempts[second, 0].observed.after is not None, "the other one is examined"
+
+
+async def test_a_check_that_meets_a_bug_comes_again(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(world())
+    scene.apply(WatchStarted(scene.now))
+
+    def broken(*_arguments: Any) -> None:
+        raise ZeroDivisionError("deliberate")
+
+    monkeypatch.setattr(routing.jobs, "check", broken)
+    monkeypatch.setattr(routing.nodes, "check", broken)
+    for timer in ("check-jobs", "check-nodes"):
+        out = Transition()
+        with pytest.raises(ZeroDivisionError):
+            scene.engine.handle(TimerDue(scene.now, timer), out)
+        assert [effect.id for effect in out.effects] == [timer]
+
+
+# --- after a start -------------------------------------------------------------------------------------------------------
+
+
+async def test_hang_that_began_while_nobody_watched_is_noticed(world: Worlds) -> None:
+    there = world()
+    before = Scene(there)
+    await steps(before, 30, last=37, gap_s=2.0)
+    before.live.attempts[there.job, 0].step_time_s = 2.0
+    await before.reconcile()
+    scene = Scene(there, orders=waiting())
+    await scene.start()
+    seen = scene.live.attempts[there.job, 0]
+    assert (seen.first_step, seen.last_step, seen.step_time_s, seen.nodes) == (8, 37, 2.0, ("n1", "n2"))
+    assert seen.rhythm.gap_s == 2.0 and not seen.ended
+    assert await look(scene, 12.0) == []
+    assert Kind.STALL in await look(scene, 1.0)
+
+
+async def test_ended_attempts_are_remembered_as_ended(world: Worlds) -> None:
+    there = world()
+    before = Scene(there)
+    await steps(before, 30, last=37)
+    there.slurm.end(there.job, exit_code=1)
+    await before.reconcile()
+    (row,) = there.store.attempts()
+    assert row["state"] == "failed" and row["ended_at"] is not None
+    scene = Scene(there)
+    await scene.start()
+    assert scene.live.ended(there.job, 0) and scene.live.nodes_of(there.job, 0) == ("n1", "n2")
+
+
+async def test_attempt_without_steps_is_remembered_without_a_rhythm(world: Worlds) -> None:
+    there = world()
+    await Scene(there).reconcile()
+    scene = Scene(there)
+    await scene.start()
+    assert scene.live.attempts[there.job, 0].rhythm.lines == 0
+
+
+@pytest.mark.parametrize("last", [0, 3])
+async def test_few_steps_are_remembered_from_the_first(world: Worlds, last: int) -> None:
+    there = world()
+    before = Scene(there)
+    await steps(before, last + 1, last=last)
+    await before.reconcile()
+    scene = Scene(there)
+    await scene.start()
+    rhythm = scene.live.attempts[there.job, 0].rhythm
+    assert (rhythm.last_step, rhythm.lines, rhythm.last_at) == (last, last + 1, there.slurm.clock.now())
+
+
+async def test_job_that_slurm_purged_meanwhile_is_over(world: Worlds) -> None:
+    """Nobody can tell how it ended; but it must not be asked about for ever, nor count as running."""
+    there = world()
+    await Scene(there).reconcile()
+    there.slurm.end(there.job)
+    there.slurm.purge(there.job)
+    scene = Scene(there)
+    await scene.start()
+    await scene.reconcile()
+    assert scene.live.ended(there.job, 0) and scene.reported == []
+    (row,) = there.store.attempts()
+    assert (row["state"], row["ended_at"]) == ("unknown", there.slurm.clock.now())
+
+
+# --- reconciliation ------------------------------------------------------------------------------------------------------
+
+
+async def test_end_that_no_event_told_is_found_once(world: Worlds) -> None:
+    scene = Scene(world())
+    await scene.reconcile()
+    assert scene.reported == []
+    scene.world.slurm.end(scene.world.job, exit_code=9)
+    for _ in range(2):
+        await scene.reconcile()
+    (item,) = scene.reported
+    assert item.kind == Kind.JOB_ENDED and item.where.job == scene.world.job and item.data["nodes"] == "n1,n2"
+    assert (item.data["state"], item.data["exit_code"]) == ("failed", 9)
+
+
+@pytest.mark.parametrize(
+    ("state", "before_s", "found"),
+    [("FAILED", 60, True), ("FAILED", 600, False), ("COMPLETED", 60, False), ("NODE_FAIL", 60, True)],
+)
+async def test_what_ended_while_the_daemon_was_away(world: Worlds, state: str, before_s: float, found: bool) -> None:
+    there = world()
+    there.slurm.end(there.job, exit_code=int(state == "FAILED"), state=state)
+    there.slurm.clock.advance(before_s)
+    scene = Scene(there)
+    await scene.reconcile()
+    assert scene.kinds == [Kind.JOB_ENDED] * found
+
+
+async def test_job_that_completes_while_watched_is_told(world: Worlds) -> None:
+    scene = Scene(world())
+    await scene.reconcile()
+    scene.world.slurm.end(scene.world.job)
+    await scene.reconcile()
+    assert [item.data["state"] for item in scene.reported] == ["completed"]
+
+
+async def test_node_that_goes_down_is_told_once_and_one_that_was_down_never(world: Worlds) -> None:
+    there = world()
+    there.slurm.nodes["n4"].down = True
+    scene = Scene(there)
+    await scene.reconcile()
+    there.slurm.lose("n3")
+    there.slurm.notice("n3")
+    for _ in range(2):
+        await scene.reconcile()
+    (item,) = scene.reported
+    assert (item.kind, item.where.node, item.source) == (Kind.NODE_DOWN, "n3", Source.SLURM)
+    assert "Not responding" in item.text and item.data == {"reason": "Not responding"}
+    there.slurm.revive("n3")
+    await scene.reconcile()
+    there.slurm.notice("n3")
+    await scene.reconcile()
+    assert len(scene.reported) == 2  # a node may go down again
+
+
+async def test_node_that_we_set_down_is_no_news(world: Worlds) -> None:
+    scene = Scene(world())
+    await scene.reconcile()
+    this = scene.world.slurm.nodes["n3"]
+    this.down, this.reason = True, f"{OURS}inc1 node_failure"
+    await scene.reconcile()
+    assert scene.reported == []
+
+
+async def test_reconciliation_without_slurm_does_nothing(world: Worlds) -> None:
+    scene = Scene(world())
+    scene.world.slurm.answers = False
+    await scene.reconcile()
+    assert scene.reported == [] and scene.live.fleet is None and scene.world.store.attempts() == []

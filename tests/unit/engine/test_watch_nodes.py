@@ -1,0 +1,395 @@
+"""Silence of nodes: asked about, never taken for proof, and never a fault of all of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+from core_daemon import SETTINGS
+from core_records import fleet, node
+from core_watch import Ports, Scene
+from core_world import World
+
+from sentinel.daemon.effects import perform
+from sentinel.daemon.effects.slurmd_probe import slurmd_answers
+from sentinel.detect.visibility import is_sufficient
+from sentinel.engine.events import EffectCompleted, SlurmReported
+from sentinel.engine.transition import ObserveFleet
+from sentinel.engine.watch.events import ConnectionLost, NodeProbed, RequestDelayed
+from sentinel.errors import Unavailable
+from sentinel.model.records import Kind, NodeView, Source
+
+Worlds = Callable[..., World]
+Open = Callable[..., Awaitable[Scene]]
+
+
+@pytest.fixture
+def ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
+    made = Ports()
+    monkeypatch.setattr(perform, "slurmd_answers", made)
+    return made
+
+
+@pytest.fixture
+def opened(world: Worlds, ports: Ports) -> Open:
+    """Four nodes, heard just now; the job runs on n1 and n2."""
+
+    async def make() -> Scene:
+        scene = Scene(world())
+        await scene.fleets.take()
+        for name in scene.world.slurm.nodes:
+            scene.hear(name)
+        return scene
+
+    return make
+
+
+async def pass_s(scene: Scene, span_s: float, *heard: str) -> None:
+    """Time passes in looks of a quarter second; the agents named are heard at each."""
+    for _ in range(round(span_s / 0.25)):
+        await scene.advance(0.25)
+        scene.hear(*heard)
+        await scene.check_nodes()
+
+
+def state(scene: Scene) -> dict[str, str]:
+    return {name: seen.state for name, seen in scene.live.nodes.items()}
+
+
+async def test_lost_node_is_reported_once_with_what_its_port_said(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    ports.answers["n1"] = "Connection refused"
+    await pass_s(scene, 20.0, "n2", "n3", "n4")
+    (item,) = scene.reported
+    assert (item.kind, item.source, item.where.node) == (Kind.NODE_UNREACHABLE, Source.PROBE, "n1")
+    assert item.data == {"attempts": 3, "silent_nodes": 1, "job_on_it": scene.world.job}
+    assert "127.0.0.1:17001" in item.text and item.text.count("Connection refused") == 3
+    assert state(scene) == {"n1": "unreachable", "n2": "heard", "n3": "heard", "n4": "heard"}
+    assert "node-unreachable node=n1" in scene.daemon.said
+
+
+async def test_patience_is_the_setting(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    await pass_s(scene, 6.0, "n2", "n3", "n4")
+    assert ports.asked == [] and state(scene)["n1"] == "heard"
+    await pass_s(scene, 0.25, "n2", "n3", "n4")
+    assert ports.asked == ["n1"] and state(scene)["n1"] == "silent"
+    assert scene.daemon.telemetry.registry.get_sample_value("sentinel_agents_connected") == 3.0
+
+
+async def test_silent_agent_of_a_node_whoseslurmd_answers_is_no_fault(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    await pass_s(scene, 60.0, "n2", "n3", "n4")
+    assert scene.reported == [] and state(scene)["n1"] == "silent"
+
+
+async def test_node_whose_agent_died_first_is_still_found_lost(opened: Open, ports: Ports) -> None:
+    """The port answered when the agent fell silent; later the node goes too, and nothing but the port can tell."""
+    scene = await opened()
+    await pass_s(scene, 30.0, "n2", "n3", "n4")
+    ports.answers["n1"] = "no answer"
+    await pass_s(scene, 10.0, "n2", "n3", "n4")
+    assert scene.kinds == [Kind.NODE_UNREACHABLE]
+
+
+async def test_silent_node_is_not_asked_at_every_look(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    await pass_s(scene, 60.0, "n2", "n3", "n4")
+    assert 2 <= len(ports.asked) <= 60 / 6.0
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+async def test_one_answer_among_refusals_is_an_answer(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    scene = await opened()
+    asked = 0
+
+    async def answers(view: NodeView, _deadline_s: float) -> str | None:
+        nonlocal asked
+        asked += 1
+        return None if asked > after else "Connection refused"
+
+    monkeypatch.setattr(perform, "slurmd_answers", answers)
+    await pass_s(scene, 7.0, "n2", "n3", "n4")
+    assert scene.reported == [] and asked == after + 1
+
+
+async def test_agent_heard_during_the_probe_ends_it(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = await opened()
+
+    async def answers(view: NodeView, _deadline_s: float) -> str | None:
+        scene.world.slurm.clock.advance(1.0)
+        scene.hear("n1")
+        return "no answer"
+
+    monkeypatch.setattr(perform, "slurmd_answers", answers)
+    await pass_s(scene, 7.0, "n2", "n3", "n4")
+    assert scene.reported == [] and state(scene)["n1"] == "heard"
+
+
+async def test_all_nodes_silent_is_more_likely_our_own_network(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
+    await pass_s(scene, 30.0)
+    assert scene.reported == [] and scene.daemon.said.count("all-nodes-silent") == 1
+    assert len(ports.asked) == 3 * 4  # in the dark nothing is learned by asking again
+    assert set(state(scene).values()) == {"silent"}
+
+
+async def test_node_that_did_not_come_back_with_the_others_is_lost(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
+    await pass_s(scene, 30.0)
+    ports.answers = {"n3": "no answer"}
+    await pass_s(scene, 20.0, "n1", "n2", "n4")
+    assert [(item.kind, item.where.node) for item in scene.reported] == [(Kind.NODE_UNREACHABLE, "n3")]
+
+
+async def test_nodes_that_come_back_a_little_later_than_the_first_are_not_lost(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
+    await pass_s(scene, 30.0)
+    await pass_s(scene, 5.0, "n1")
+    await pass_s(scene, 20.0, "n1", "n2", "n3", "n4")
+    assert scene.reported == [] and set(state(scene).values()) == {"heard"}
+
+
+async def test_probe_that_began_while_all_were_silent_convicts_nobody(
+    opened: Open, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first agent that is heard again must not make the others, which were asked in the dark, look lost."""
+    scene = await opened()
+
+    async def answers(view: NodeView, _deadline_s: float) -> str | None:
+        asked.append(view.name)
+        if len(asked) > 2 * len(scene.live.nodes):
+            scene.hear("n1")  # the network is back, for one of them a moment sooner
+        return "no answer"
+
+    asked: list[str] = []
+    monkeypatch.setattr(perform, "slurmd_answers", answers)
+    await pass_s(scene, 7.5)
+    assert scene.reported == [] and len(asked) > 2 * len(scene.live.nodes)
+
+
+async def test_two_nodes_of_two_may_both_be_lost(world: Worlds, ports: Ports) -> None:
+    """Two are too few to tell their silence from ours."""
+    scene = Scene(world(nodes=2))
+    await scene.fleets.take()
+    ports.answers = {"n1": "no answer", "n2": "no answer"}
+    await pass_s(scene, 10.0)
+    assert {item.where.node for item in scene.reported} == {"n1", "n2"}
+
+
+async def test_node_that_carries_a_job_is_expected_although_never_heard(world: Worlds, ports: Ports) -> None:
+    scene = Scene(world())
+    await scene.fleets.take()
+    scene.hear("n2")
+    ports.answers = {"n1": "Connection refused", "n3": "Connection refused"}
+    await pass_s(scene, 10.0, "n2")
+    assert [item.where.node for item in scene.reported] == ["n1"]  # n3 has neither a job nor an agent that ever spoke
+
+
+async def test_lost_connection_is_asked_about_at_once(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    ports.answers = {"n1": "Connection refused"}
+    scene.apply(ConnectionLost(scene.now, "n1"))
+    scene.apply(ConnectionLost(scene.now, "n1"))
+    await scene.settle()
+    assert scene.kinds == [Kind.NODE_UNREACHABLE] and ports.asked == ["n1"] * 3
+    scene.apply(ConnectionLost(scene.now, "n1"))  # known already
+    await scene.settle()
+    assert len(scene.reported) == 1
+
+
+async def test_restarted_agent_breaks_its_connection_and_is_no_fault(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    scene.apply(ConnectionLost(scene.now, "n1"))
+    await scene.settle()
+    assert scene.reported == [] and ports.asked == ["n1"] and state(scene)["n1"] == "heard"
+
+
+async def test_drained_node_that_falls_silent_is_nobodys_news(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    scene.world.slurm.person_drains("n4", "a person")
+    await scene.reconcile()
+    ports.answers = {"n4": "no answer"}
+    await pass_s(scene, 10.0, "n1", "n2", "n3")
+    assert scene.reported == [] and state(scene)["n4"] == "unreachable"
+
+
+async def test_node_that_is_heard_again_may_be_lost_again(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    ports.answers = {"n1": "no answer"}
+    await pass_s(scene, 10.0, "n2", "n3", "n4")
+    scene.hear("n1")
+    assert "node-heard node=n1 before=unreachable" in scene.daemon.said
+    await pass_s(scene, 10.0, "n2", "n3", "n4")
+    assert len(scene.reported) == 2 and len({item.id for item in scene.reported}) == 2
+
+
+async def test_node_that_slurm_does_not_know_is_not_probed(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    scene.hear("elsewhere")
+    scene.live.fleet = fleet([node("n1", port=None), node("n2"), node("n3"), node("n4")])
+    await pass_s(scene, 10.0, "n2", "n3", "n4")
+    assert ports.asked == [] and scene.reported == []
+
+
+# --- news of jobs ------------------------------------------------------------------------------------------------------
+
+
+async def test_attempt_not_heard_of_is_worth_a_look_once_a_second(opened: Open) -> None:
+    scene = await opened()
+    new = scene.world.slurm.submit(nodes=2)
+    said = {"jobs": [{"job": new, "attempt": 0}]}
+    await scene.advance(1.0)
+    scene.beat("n3", said)
+    await scene.settle()
+    assert scene.live.nodes_of(new, 0) == ("n3", "n4")
+    scene.beat("n3", said)  # known by now
+    scene.beat("n1", said)  # not there: but a look was just taken
+    assert not scene.effects
+    await scene.advance(1.0)
+    scene.beat("n1", said)
+    assert [type(effect) for effect in scene.effects] == [ObserveFleet]
+
+
+async def test_a_look_that_is_wanted_while_another_is_on_its_way_follows_it(opened: Open) -> None:
+    """The first one may have begun before what the second one is wanted for."""
+    scene = await opened()
+    scene.apply(SlurmReported(scene.now, "node_down"))
+    scene.apply(SlurmReported(scene.now, "node_down"))
+    (first,) = scene.effects
+    scene.effects.clear()
+    scene.apply(EffectCompleted(scene.now, first.id))
+    assert [effect.id for effect in scene.effects] == [first.id]
+    scene.effects.clear()
+    scene.apply(EffectCompleted(scene.now, first.id))
+    assert not scene.effects
+
+
+@pytest.mark.parametrize("said", [None, "101", [], [7], [{}], [{"job": [], "attempt": {}}], [{"job": "x"}], {"job": 1}])
+async def test_torn_list_of_jobs_breaks_nothing(opened: Open, said: object) -> None:
+    scene = await opened()
+    scene.beat("n1", {"jobs": said})
+    assert not scene.effects and scene.reported == []
+
+
+async def test_a_probe_whose_answer_is_lost_is_given_up(opened: Open, ports: Ports) -> None:
+    """An outcome that never comes must not keep a node from being probed for ever."""
+    scene = await opened()
+    scene.apply(ConnectionLost(scene.now, "n1"))
+    (lost,) = scene.effects
+    scene.effects.clear()
+    scene.apply(ConnectionLost(scene.now, "n1"))
+    assert not scene.effects, "one is under way"
+    ports.answers["n1"] = "no answer"
+    await pass_s(scene, 60.0, "n2", "n3", "n4")
+    assert scene.kinds == [Kind.NODE_UNREACHABLE]
+    scene.apply(NodeProbed(scene.now, lost.id, "no answer"))
+    assert len(scene.reported) == 1, "it comes too late to count"
+
+
+# --- the port ----------------------------------------------------------------------------------------------------------
+
+
+async def test_port_that_listens_and_port_that_does_not() -> None:
+    server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert await slurmd_answers(node("n1", port=port), 30.0) is None
+    server.close()
+    await server.wait_closed()
+    assert await slurmd_answers(node("n1", port=port), 30.0) == "Connection refused"
+
+
+async def test_port_that_says_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_where: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "open_connection", never)
+    assert await slurmd_answers(node("n1"), 0.0) == "no answer"
+
+
+async def test_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_where: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(asyncio, "open_connection", unknown)
+    assert await slurmd_answers(node("n1"), 30.0) is None  # what our resolver does not know is no node that is gone
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EADDRNOTAVAIL])
+async def test_we_who_ran_out_of_something_learn_nothing_about_a_node(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async def exhausted(*_where: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(asyncio, "open_connection", exhausted)
+    with pytest.raises(Unavailable, match=os.strerror(number)):
+        await slurmd_answers(node("n1"), 30.0)
+
+
+@pytest.mark.parametrize("number", [errno.ENETUNREACH, errno.EPERM, errno.EACCES])
+async def test_no_way_out_of_this_machine_is_no_answer_of_a_node(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    async def barred(*_where: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(asyncio, "open_connection", barred)
+    assert await slurmd_answers(node("n1"), 30.0) is None
+
+
+async def test_silent_nodes_are_not_lost_while_we_have_no_descriptors_left(
+    opened: Open, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = await opened()
+
+    async def exhausted(_view: NodeView, _deadline_s: float) -> str | None:
+        raise Unavailable("no connection can be made here: Too many open files")
+
+    monkeypatch.setattr(perform, "slurmd_answers", exhausted)
+    await pass_s(scene, 60.0, "n3", "n4")
+    assert scene.reported == [] and scene.state.watch.visibility is not None
+    assert not is_sufficient(scene.state.watch.visibility, scene.seconds(), SETTINGS.judgement)
+    monkeypatch.setattr(perform, "slurmd_answers", ports)
+    ports.answers["n1"] = "no answer"
+    await pass_s(scene, 20.0, "n2", "n3", "n4")
+    assert [item.where.node for item in scene.reported] == ["n1"]  # it is asked again, and this time it counts
+
+
+async def test_deadline_that_passed_while_the_daemon_stood_still_says_nothing(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = await opened()
+
+    async def stopped(_view: NodeView, _deadline_s: float) -> str | None:
+        scene.world.slurm.clock.advance(30.0)  # SIGSTOP, a suspended machine
+        return "no answer"
+
+    monkeypatch.setattr(perform, "slurmd_answers", stopped)
+    scene.apply(ConnectionLost(scene.now, "n1"))
+    await scene.settle()
+    assert scene.reported == []
+
+
+async def test_while_the_daemon_is_late_itself_silence_is_not_the_nodes(opened: Open) -> None:
+    scene = await opened()
+    scene.apply(RequestDelayed(scene.now, 4.0))  # a request waited so long before we knew who asked
+    await pass_s(scene, 7.0, "n1", "n2", "n3")
+    assert state(scene)["n4"] == "heard", "its heartbeat may be waiting for us"
+    await pass_s(scene, 8.0, "n1", "n2", "n3")
+    assert state(scene)["n4"] == "silent", "no excuse for ever"
+
+
+async def test_a_look_that_comes_late_excuses_as_well(opened: Open) -> None:
+    scene = await opened()
+    await pass_s(scene, 1.0, *scene.world.slurm.nodes)
+    scene.world.slurm.clock.advance(20.0)  # the process stood still
+    await scene.check_nodes()
+    assert set(state(scene).values()) == {"heard"}

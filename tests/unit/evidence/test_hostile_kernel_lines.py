@@ -1,0 +1,227 @@
+"""No name that a user chooses is a fault: draining rules against every line of the kernel's in which such names stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import cache
+
+import pytest
+from hostile_lines import COMM, INNOCENT, SHAPES, Shape, draining, escaped, words_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sentinel.adapters.hyperscan import best_screen
+from sentinel.classify import classify
+from sentinel.config.rules import Form
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.kernel import read_message
+from sentinel.evidence.logs.machine_logs import kernel_line
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Evidence, Incident, Kind, Source, Trust, Where
+
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+RULES = load_rules()
+SIGNATURES = Signatures(RULES, best_screen)
+HERE = Where(node="n7")
+KERNEL_RULES = draining(RULES, Source.KERNEL)
+
+
+def of_text(line: str, source: Source = Source.KERNEL) -> list[Evidence]:
+    reader = LogReader(SIGNATURES, source=source, where=HERE)
+    return reader.feed(line.encode("utf-8", "surrogateescape") + b"\n", NOW) + reader.finish(NOW)
+
+
+def of_record(message: str) -> list[Evidence]:
+    """As the agent reads /dev/kmsg."""
+    line = kernel_line(f"4,1,5000000,-;{escaped(message)}")
+    return read_message(SIGNATURES, line, at=NOW, now=NOW, where=HERE, boot="b")
+
+
+def of_journal(message: str) -> list[Evidence]:
+    """As the agent reads journald, which undoes the escapes of /dev/kmsg."""
+    return read_message(SIGNATURES, kernel_line(f"4,1,5000000,-;{message}"), at=NOW, now=NOW, where=HERE, boot="b")
+
+
+READERS = {
+    "kmsg": of_record,
+    "journald": of_journal,
+    "dmesg": lambda message: of_text(f"[  812.500000] {message}"),
+    "syslog": lambda message: of_text(f"Mar  4 05:06:07 n7 kernel: [  812.500000] {message}"),
+}
+
+
+def convicting(evidence: Iterable[Evidence]) -> set[tuple[str, object]]:
+    """What the machine itself is held to say against a node: rules, and what an Xid's line adds to its number."""
+    by_id = RULES.by_id()
+    said = set()
+    for item in evidence:
+        if item.trust is Trust.SYSTEM and by_id[item.rule or ""].convicts:
+            data = (
+                (item.data.get("xid"), item.data.get("fatal"), item.data.get("action")) if item.kind == Kind.XID else ()
+            )
+            said.add((item.rule or "", data))
+    return said
+
+
+@cache
+def usual(reader: str, shape: Shape) -> frozenset[tuple[str, object]]:
+    """What the same line convicts by with a harmless name: a lock-up is one whoever ran."""
+    return frozenset(convicting(READERS[reader](shape.line(INNOCENT))))
+
+
+def drained(evidence: list[Evidence]) -> tuple[str, ...]:
+    return classify(Incident("i", NOW, NOW, nodes=("n7",), evidence=tuple(evidence)), rules=RULES, now=NOW).drain
+
+
+@pytest.mark.parametrize("rule", KERNEL_RULES, ids=lambda rule: rule.id)
+def test_words_of_a_draining_rule_convict_in_no_name(rule) -> None:
+    names = sorted(set(words_of(rule)))
+    assert names
+    for shape in SHAPES:
+        lines = sorted({shape.line(name) for name in names})
+        for reader in ("dmesg", "kmsg"):
+            # All lines at once: the screen has to find what a look at each of them would.
+            for line in suspicious(lines):
+                found = READERS[reader](line)
+                assert convicting(found) <= usual(reader, shape), (reader, line)
+
+
+def suspicious(lines: list[str]) -> list[str]:
+    """Those that any rule may know at all."""
+    block = "\n".join(line.replace("\n", " ") for line in lines).encode()
+    ends = sorted({end for _, end in SIGNATURES.screen.scan(block + b"\n")})
+    places = sorted({block.count(b"\n", 0, max(end - 1, 0)) for end in ends})
+    return [lines[place] for place in places]
+
+
+def test_a_program_called_like_a_lost_gpu_drains_nothing() -> None:
+    """Found as an attack: anybody could drain any node that he had a job on."""
+    for name in (
+        "GPU_IS_LOST",
+        "kernel BUG at",
+        "hard LOCKUP",
+        "UE memory",
+        "AER: Fatal",
+        "LOCAL_CATAS",
+        "NVRM: Xid (PCI",
+    ):
+        assert len(name) <= COMM
+        for shape in SHAPES:
+            for reader, read in READERS.items():
+                found = read(shape.line(name))
+                assert convicting(found) <= usual(reader, shape), (reader, shape.line(name))
+                assert drained(found) == drained(read(shape.line(INNOCENT)))
+
+
+# What an attacker would put together: words of rules, ends of lines, prefixes, and what closes the fields of the shapes.
+FRAGMENTS = st.sampled_from(
+    [
+        *sorted({word[:60] for rule in KERNEL_RULES for word in rule.match}),
+        "\n", "\r", "\x1b[0m", "\x1b]", "\\x0a", "\u00e9", "\udc80", ", ", ": ", "):", "IN= OUT= ", " SRC=1 DST=", "<3>",
+        ":7 blocked for more than 9", "[    1.000000] ", "kernel: ", "n7 kernel: ", "Mar  4 05:06:07 n7 kernel: ",
+        "3,9,9,-;",
+        "NVRM: ", "Fatal", ", fatal", " pid 7", ", pid=7", ", mode:0x", "mce: [Hardware Error]: ", "{1}[Hardware Error]: ",
+    ]
+)  # fmt: skip
+NAMES = st.one_of(st.lists(FRAGMENTS, min_size=1, max_size=4).map("".join), st.text(max_size=40))
+
+
+@settings(max_examples=600, deadline=None)
+@given(name=NAMES, shape=st.sampled_from(SHAPES), reader=st.sampled_from(["kmsg", "journald"]))
+def test_made_up_names_convict_in_no_record(name: str, shape: Shape, reader: str) -> None:
+    found = READERS[reader](shape.line(name.replace("\0", "")))
+    assert convicting(found) <= usual(reader, shape)
+
+
+@settings(max_examples=600, deadline=None)
+@given(name=NAMES, shape=st.sampled_from(SHAPES), reader=st.sampled_from(["dmesg", "syslog"]))
+def test_made_up_names_convict_in_no_line_of_a_file(name: str, shape: Shape, reader: str) -> None:
+    """A line end within a long name begins a new line of a text file, which nothing tells from a message of its own."""
+    found = READERS[reader](shape.line(name.replace("\n", " ").replace("\0", "")))
+    assert convicting(found) <= usual(reader, shape)
+
+
+@pytest.mark.parametrize("rule", KERNEL_RULES, ids=lambda rule: rule.id)
+def test_a_line_end_in_a_programs_name_begins_no_message_that_convicts(rule) -> None:
+    """15 bytes are too few for any anchor and what follows it."""
+    for form in (shape for shape in SHAPES if shape.limit == COMM and not shape.interface):
+        for name in {f"{before}\n{word}" for word in words_of(rule) for before in ("", "a")}:
+            text = form.line(name)
+            for line in text.split("\n")[1:]:
+                assert convicting(of_text(f"[  812.500000] {line}")) <= usual("dmesg", form), line
+
+
+WRITTEN_BY_OTHERS = (
+    "Mar  4 05:06:07 n7 alice[123]: {}",
+    "Mar  4 05:06:07 n7 alice: {}",
+    "Mar  4 05:06:07 n7 kernel[123]: {}",
+    "2026-03-04T05:06:07.123456+00:00 n7 python3[9]: {}",
+    "2026-03-04 05:06:07 n7 user.name[9]: [  812.500000] {}",
+    "<14>Mar  4 05:06:07 n7 kernel: {}",
+    "<12>[  812.500000] {}",
+    "2026-03-04T05:06:07.123+00:00 <12> {}",
+    "12,1,5000000,-;{}",
+    "user  :warn  : [  812.500000] {}",
+    "n7 alice[123]: {}",
+    "alice: {}",
+    "alice[123]: kernel: {}",
+)
+
+
+@pytest.mark.parametrize("rule", KERNEL_RULES, ids=lambda rule: rule.id)
+def test_what_user_space_wrote_is_not_the_kernels_word(rule) -> None:
+    for example in rule.match:
+        for form in WRITTEN_BY_OTHERS:
+            found = of_text(form.replace("{}", example))
+            assert all(item.trust is Trust.USER for item in found), form
+            assert drained(found) == ()
+
+
+PREFIXES = (
+    "[  812.500000] ", "[  812.500000][ T4711] ", "[Wed Mar  4 05:06:07 2026] ", "<3>[  812.500000] ",
+    "kern  :err   : [  812.500000] ", "3,1,5000000,-;", "3,1,5000000,-,caller=T7;", "2026-03-04T05:06:07,123456+00:00 ",
+    "Mar  4 05:06:07 n7 kernel: ", "Mar 04 05:06:07.123456 n7 kernel: ", "Mar  4 05:06:07 n7 kernel: [  812.500000] ",
+    "2026-03-04T05:06:07+0000 n7 kernel: ", "2026-03-04T05:06:07.123456+00:00 n7 kernel: [  812.500000] ",
+    "[  812.500000] n7 kernel: ", "1772600767.123456 n7 kernel: ", "Wed 2026-03-04 05:06:07 UTC n7 kernel: ",
+    "<3>Mar  4 05:06:07 n7 kernel: ", "\x1b[32m[  812.500000] \x1b[0m", "2026-03-04T05:06:07.123+00:00 <3> ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", KERNEL_RULES, ids=lambda rule: rule.id)
+def test_what_the_kernel_says_is_read_behind_every_prefix(rule) -> None:
+    """One example at least of each rule is a message as the kernel prints it."""
+    messages = [kernel_line(example).text for example in rule.match]
+    known = [m for m in messages if rule.id in {i.rule for i in of_record(m) if i.trust is Trust.SYSTEM}]
+    assert known, rule.id
+    for message in known:
+        for before in PREFIXES:
+            found = [item for item in of_text(before + message) if item.rule == rule.id]
+            assert [item.trust for item in found] == [Trust.SYSTEM], before + message
+
+
+CLAIMS = (
+    "Mar  4 05:06:07 n7 alice[1]: {}",
+    "execve(): /home/{}: No such file or directory",
+    "couldn't chdir to `{}': x",
+)
+
+
+@pytest.mark.parametrize("source", [Source.SLURM, Source.DCGM])
+def test_rules_of_the_other_logs_are_anchored_too(source: Source) -> None:
+    rules = draining(RULES, source)
+    assert len(rules) >= 10
+    for rule in rules:
+        heard = [item for line in rule.match for item in of_text(line, source) if item.rule == rule.id]
+        assert any(item.trust is Trust.SYSTEM for item in heard), rule.id
+        for line in rule.match:
+            for form in CLAIMS:
+                found = of_text(form.replace("{}", line), source)
+                assert convicting(found) == set(), line
+                assert drained(found) == ()
+
+
+def test_every_rule_that_can_drain_is_anchored_or_read_in_no_log_of_the_machine() -> None:
+    assert len(KERNEL_RULES) > 35
+    bare = {rule.form for rule in RULES.rules if rule.convicts and not rule.anchors}
+    assert bare == {Form.PROGRAM, Form.TOOL}

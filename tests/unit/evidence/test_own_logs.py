@@ -1,0 +1,133 @@
+"""A machine's own log: whose word a line is, and that what users write into it can neither hide nor use up the machine's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.machine_logs import kernel_line, said
+from sentinel.evidence.logs.reader import LIMIT, LogReader, Signatures
+from sentinel.evidence.logs.user_names import without_names
+from sentinel.model.records import Evidence, Source, Trust, Where
+
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+SIGNATURES = Signatures(load_rules())
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus."
+
+
+def read(*blocks: bytes, source: Source = Source.KERNEL) -> list[Evidence]:
+    reader = LogReader(SIGNATURES, source=source, where=Where(node="n7"))
+    found = [item for block in blocks for item in reader.feed(block, NOW)]
+    return found + reader.finish(NOW)
+
+
+def xids(found: list[Evidence], trust: Trust = Trust.SYSTEM) -> list[object]:
+    return [item.data["xid"] for item in found if item.rule == "xid" and item.trust is trust]
+
+
+@pytest.mark.parametrize(
+    ("message", "left"),
+    [
+        ("a, b[7]: segfault at 0 ip 0", "_[7]: segfault at 0 ip 0"),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=fatal, Fatal, Ch 00000008",
+            "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=_, Ch 00000008",
+        ),
+        (r"INFO: task \xc3\xa9:1 \x0a:7 blocked for more than 120 s", "INFO: task _:7 blocked for more than 120 s"),
+        ("oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/x,task=y", "oom-kill:constraint=CONSTRAINT_NONE,_"),
+        ("NVRM: renamed from GPU_IS_LOST", "_: renamed from _"),
+        ("NVRM: Xid (x): 79, IN=lo OUT= SRC=127.0.0.1 DST=127.0.0.1", "IN=lo OUT= SRC=127.0.0.1 DST=127.0.0.1"),
+        (XID, XID),
+        ("nvme nvme0: I/O 13 QID 4 timeout, aborting", "nvme nvme0: I/O 13 QID 4 timeout, aborting"),
+        ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"),
+    ],
+)  # fmt: skip
+def test_names_are_cut_out(message: str, left: str) -> None:
+    assert without_names(message) == left
+
+
+def test_a_program_cannot_hide_the_line_that_names_it() -> None:
+    for name in ("NCCL INFO", "IN= OUT= SRC=", "a\\x0a", "kernel: ", ", , , , ,"):
+        line = XID.replace("pid=4711, GPU", f"pid=4711, name={name}, GPU")
+        assert xids(read(f"[  812.500000] {line}\n".encode())) == [79], name
+
+
+def test_severity_of_an_xid_is_not_the_programs_name() -> None:
+    line = b"[  812.500000] NVRM: Xid (PCI:0000:3b:00): 145, pid=7, name=Fatal, RLW_RXPIPE XC0 i0 Link 13\n"
+    (found,) = [item for item in read(line) if item.rule == "xid"]
+    assert "fatal" not in found.data
+
+
+def test_claims_do_not_use_up_what_is_kept_of_the_machines_word() -> None:
+    claims = b"".join(b"Mar  4 05:06:07 n7 alice[1]: " + XID.encode() + b"\n" for _ in range(300))
+    found = read(claims + f"Mar  4 05:06:08 n7 kernel: {XID}\n".encode())
+    assert len(xids(found, Trust.USER)) == LIMIT
+    assert xids(found) == [79]
+
+
+def test_a_line_begins_only_at_a_line_end() -> None:
+    """Neither a carriage return, nor where a block or a line that is too long was cut, begins a message."""
+    assert not xids(read(b"overlayfs: failed to resolve 'a\r" + XID.encode() + b"\n"))
+    assert not xids(read(b"x: \r", XID.encode() + b"\n"))
+    assert not xids(read(b"x" * 70_000, XID.encode() + b"\n", b"fine\n"))
+    assert xids(read(b"x" * 70_000, b"\n", XID.encode() + b"\r\n")) == [79]
+
+
+def test_hidden_text_stays_part_of_its_line() -> None:
+    """Terminals do not show what stands in an escape; here it says whose the line is."""
+    packet = XID.encode() + b" \x1b]IN=lo OUT= MAC= SRC=127.0.0.1 DST=127.0.0.1 LEN=84\n"
+    assert not xids(read(b"[  812.500000] " + packet))
+
+
+def test_a_rank_in_a_programs_name_is_no_rank() -> None:
+    line = b"[  812.500000] NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=[Rank 3], Ch 00000008\n"
+    assert {item.where.rank for item in read(line)} == {None}
+
+
+def test_a_rule_without_an_anchor_reads_a_claim() -> None:
+    """A hung task's name is its user's choice: it says whom to look at and convicts nobody."""
+    found = read(b"[  812.500000] INFO: task nvidia-smi:4242 blocked for more than 120 seconds.\n")
+    assert {(item.rule, item.trust) for item in found} == {
+        ("hung-task", Trust.SYSTEM), ("hung-driver-task", Trust.USER), ("hung-driver-task", Trust.USER),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raw", "message", "own"),
+    [
+        ("[2026-03-04T12:00:00.123] error: Nodes n[3-4] not responding", "Nodes n[3-4] not responding", True),
+        ("[2026-03-04T12:00:00.123] [7.batch] error: Kill task failed", "Kill task failed", True),
+        ("slurmctld: error: Node n7 unexpectedly rebooted", "Node n7 unexpectedly rebooted", True),
+        ("Mar  4 05:06:07 n1 slurmctld[12]: error: Node n7 unexpectedly rebooted", "Node n7 unexpectedly rebooted", True),
+        ("Mar  4 05:06:07 n1 alice[12]: Node n7 unexpectedly rebooted", "Node n7 unexpectedly rebooted", False),
+    ],
+)  # fmt: skip
+def test_slurms_own_lines(raw: str, message: str, own: bool) -> None:
+    line = said(Source.SLURM, raw)
+    assert (line.message, line.own) == (message, own)
+    assert line.head + line.text == raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "message", "own"),
+    [
+        ("[Jul 23 2024 07:53:55] [ERROR] [tid 8] detected NVSwitch fatal error 1", "detected NVSwitch fatal error 1", True),
+        ("2026-03-04 12:00:00.123 ERROR [12:34] Detected 2 volatile", "Detected 2 volatile", True),
+        ("|        | GPU 2 has fallen off the bus  |", "GPU 2 has fallen off the bus  |", True),
+        ('\t\t"warning" : "Page Retirement/Row Remap: GPU 4', "Page Retirement/Row Remap: GPU 4", True),
+        ("Mar  4 05:06:07 n7 nv-hostengine[1]: GPU 2 has", "GPU 2 has", True),
+        ("Mar  4 05:06:07 n7 alice[1]: GPU 2 has", "GPU 2 has", False),
+    ],
+)  # fmt: skip
+def test_dcgms_own_lines(raw: str, message: str, own: bool) -> None:
+    line = said(Source.DCGM, raw)
+    assert (line.message, line.own) == (message, own)
+
+
+def test_a_message_that_looks_like_a_prefix_is_not_read_twice() -> None:
+    for text in ("[    1.000000] " + XID, "<3>" + XID, f"Mar  4 05:06:07 n7 kernel: {XID}", f"3,1,1,-;{XID}"):
+        assert kernel_line(f"6,1,5000000,-;{text}").text == text
+        assert said(Source.KERNEL, text, bare=True).message == text
+        assert not xids(read(f"[  812.500000] {text}\n".encode())), text

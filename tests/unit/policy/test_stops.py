@@ -1,0 +1,145 @@
+"""How many jobs may be stopped, across the whole cluster: a budget, and a breaker for those that are only silent."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from core_records import AT, ended, evidence, fleet, incident, job, verdict
+
+from sentinel import policy
+from sentinel.config.settings import Limits, Mode, Modes
+from sentinel.model.intent import Intent
+from sentinel.model.records import Cause, Evidence, Fleet, Ground, Kind, Plan, Restart, Scope, Source, StepKind, Verdict
+from sentinel.policy import SILENCE, Situation, Stop
+
+ACT = Modes(default=Mode(drain="act", restart="act"))
+HANG = verdict(Cause.NCCL_HANG_UNKNOWN, scope=Scope.UNKNOWN)
+
+
+def stall(step: int | None = 37) -> Evidence:
+    return evidence(Kind.STALL, source=Source.PROGRESS, job=101, attempt=0, data={"step": step})
+
+
+def running(jobs: int) -> Fleet:
+    return fleet(10, [job(100 + number) for number in range(1, jobs + 1)])
+
+
+def stops(count: int, *, silent: bool, minutes: float = 10.0) -> tuple[Stop, ...]:
+    return tuple(Stop(900 + number, AT - timedelta(minutes=minutes), silent) for number in range(count))
+
+
+def decide(judged: Verdict, *items: Evidence, limits: Limits | None = None, jobs: int = 1, **how: Any) -> Plan:
+    there = running(jobs)
+    situation = Situation(fleet=there, intent=Intent(restart=True), job=there.jobs[101], last_step=37, **how)
+    return policy.decide(
+        judged,
+        incident(*items),
+        situation,
+        limits=limits or Limits(drain_fraction=1.0),
+        modes=ACT,
+        act_confidence=0.6,
+        now=AT,
+    )
+
+
+def restarts(plan: Plan) -> bool:
+    return any(step.kind is StepKind.REQUEUE_HOLD for step in plan.steps)
+
+
+def test_a_stop_for_silence_says_so_and_after_which_step() -> None:
+    (stop,) = [step for step in decide(HANG, stall()).steps if step.kind is StepKind.REQUEUE_HOLD]
+    assert stop.data == {"ground": SILENCE, "silent_after": 37}
+    (stop,) = [step for step in decide(HANG, ended()).steps if step.kind is StepKind.REQUEUE_HOLD]
+    assert stop.data == {}
+
+
+@pytest.mark.parametrize("source", [Source.KERNEL, Source.DCGM, Source.PROBE])
+def test_a_machine_that_speaks_against_itself_is_more_than_silence(source: Source) -> None:
+    spoke = evidence(Kind.XID, source=source, node="n1", job=101, attempt=0)
+    judged = Verdict(Cause.GPU_MEMORY_ECC, Scope.GPU, 0.9, restart=Restart.RESUME, grounds=(Ground(spoke, 2.0),))
+    assert not policy.from_silence(judged, incident(stall(), spoke))
+    assert not policy.from_silence(verdict(drain=("n1",)), incident(stall()))
+    assert not policy.from_silence(HANG, incident(stall(), ended()))
+    task = evidence(Kind.TASK_STATE, source=Source.PROCESS, node="n1", job=101, attempt=0)
+    assert policy.from_silence(
+        Verdict(Cause.NCCL_HANG_UNKNOWN, Scope.UNKNOWN, 0.9, grounds=(Ground(task, 2.0),)), incident(stall(), task)
+    )
+
+
+# --- the breaker -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("others", "jobs", "frozen"),
+    [(1, 3, False), (2, 3, True), (2, 100, True), (2, 500, False), (8, 500, False), (9, 500, True), (19, 1000, True)],
+)
+def test_many_jobs_called_hung_at_once_are_not_stopped(others: int, jobs: int, frozen: bool) -> None:
+    """Three of them, or one in fifty of those that run."""
+    plan = decide(HANG, stall(), jobs=jobs, hung_jobs=frozenset({101, *range(200, 200 + others)}))
+    assert (plan.refusal == "hang-breaker") is frozen and restarts(plan) is not frozen
+    assert not frozen or f"{others + 1} jobs were called hung within 120 s" in plan.explanation
+
+
+def test_the_breaker_freezes_a_hold_as_well() -> None:
+    judged = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD)
+    assert decide(judged, stall(), hung_jobs=frozenset({1, 2, 3})).refusal == "hang-breaker"
+
+
+def test_the_breaker_of_hangs_leaves_alone_what_ended_or_is_convicted() -> None:
+    many = frozenset(range(50))
+    assert restarts(decide(HANG, ended(), hung_jobs=many))
+    assert restarts(decide(verdict(drain=("n1",)), stall(), hung_jobs=many))
+
+
+# --- the budget --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "jobs", "allowed"), [(5, 1, True), (6, 1, False), (6, 119, False), (14, 300, True), (15, 300, False)]
+)
+def test_budget_of_stops_for_silence(before: int, jobs: int, allowed: bool) -> None:
+    """Six in an hour, or one in twenty of the jobs that run."""
+    plan = decide(HANG, stall(), jobs=jobs, stops=stops(before, silent=True))
+    assert plan.refusal == ("" if allowed else "restart-budget") and restarts(plan) is allowed
+    assert allowed or f"{before} silent jobs were stopped in the last hour" in plan.explanation
+
+
+def test_budget_counts_an_hour() -> None:
+    assert restarts(decide(HANG, stall(), stops=stops(6, silent=True, minutes=60.5)))
+
+
+def test_stops_for_silence_do_not_use_up_what_failures_need_nor_the_other_way_round() -> None:
+    assert restarts(decide(HANG, ended(), stops=stops(50, silent=True)))
+    assert restarts(decide(HANG, stall(), stops=stops(50, silent=False)))
+
+
+@pytest.mark.parametrize(
+    ("before", "jobs", "allowed"), [(99, 1, True), (100, 1, False), (100, 400, True), (400, 400, False)]
+)
+def test_budget_of_all_restarts_is_generous(before: int, jobs: int, allowed: bool) -> None:
+    """A hundred in an hour, or as many as there are jobs."""
+    plan = decide(HANG, ended(), jobs=jobs, stops=stops(before, silent=False))
+    assert plan.refusal == ("" if allowed else "restart-budget")
+
+
+def test_jobs_that_just_ended_count_as_jobs() -> None:
+    """A file system that ends all jobs leaves none running, and all of them are to be restarted."""
+    jobs = [job(101, state="failed"), *(job(number, state="failed") for number in range(200, 500))]
+    there = fleet(10, jobs)
+    situation = Situation(
+        fleet=there, intent=Intent(restart=True), job=there.jobs[101], last_step=1, stops=stops(250, silent=False)
+    )
+    plan = policy.decide(HANG, incident(ended()), situation, limits=Limits(), modes=ACT, act_confidence=0.6, now=AT)
+    assert restarts(plan)
+
+
+def test_the_jobs_own_stop_is_not_counted_against_it() -> None:
+    own = tuple(Stop(101, AT, True) for _ in range(10))
+    assert restarts(decide(HANG, stall(), stops=own))
+
+
+def test_a_hold_of_a_job_that_ended_needs_no_budget() -> None:
+    judged = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD)
+    assert [step.kind for step in decide(judged, ended(), stops=stops(500, silent=False)).steps] == [StepKind.HOLD]

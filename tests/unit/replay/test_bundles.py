@@ -1,0 +1,173 @@
+"""A bundle comes back as it was; one that is torn, newer, foreign or huge is refused with the sentence that helps."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from core_records import AT, ended, evidence, incident, plan, step, verdict
+
+from sentinel.errors import FileError
+from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
+from sentinel.model.records import Kind, Outcome, Result, Source, StepKind
+from sentinel.model.stored import StoredStep
+from sentinel.replay import bundle
+from sentinel.replay.anonymise import Pseudonyms
+from sentinel.replay.bundle import lines_of, read_bundle, write_bundle
+
+DRAIN = step(StepKind.DRAIN, node="gpu017")
+XID = evidence(
+    Kind.XID,
+    node="gpu017",
+    data={"xid": 79},
+    text="gpu017.site.example.org kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1",
+)
+LINE = evidence(
+    "x", source=Source.JOB_LOG, job=7, attempt=0, at_s=1.0,
+    text='gpu[017-019]: File "/home/ada/run/train.py" by ada (ada@site.org) from 10.1.2.3: see /usr/lib/x.so, '
+    "/opt/venv/lib/python3.11/site-packages/torch/nn.py, GPU-5f0c1f5e-1b2c-3d4e-5f60-112233445566",
+)  # fmt: skip
+RECORDING = Recording(
+    evidence=(XID, LINE, ended(7, at_s=2.0)),
+    incidents=(
+        RecordedIncident(
+            incident(id="i1", job=7, attempt=0, nodes=("gpu017",)),
+            (XID.id, LINE.id),
+            "ada",
+            verdict(drain=("gpu017",)),
+            plan(DRAIN, incident="i1"),
+            (StoredStep("i1", DRAIN, AT, Outcome(DRAIN, Result.DONE, AT, "drained gpu017")),),
+        ),
+    ),
+    attempts=(RecordedAttempt(7, 0, AT - timedelta(hours=1), ("gpu017", "gpu018"), "ada", "train", "pretrain-7b"),),
+)
+
+
+def written(path: Path, recording: Recording = RECORDING) -> Path:
+    write_bundle(path, lines_of(recording), anonymised=False)
+    return path
+
+
+def text_of(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes())
+
+
+def test_a_bundle_comes_back_whole_and_is_its_owners_only(tmp_path: Path) -> None:
+    path = written(tmp_path / "b")
+    assert read_bundle(path) == RECORDING
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "b").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("b", "link"):
+        with pytest.raises(FileError, match="already"):
+            written(tmp_path / name)
+    assert (tmp_path / "b").read_text() == "mine" and not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
+def test_a_torn_bundle_is_refused(tmp_path: Path, kept: float) -> None:
+    path = written(tmp_path / "b")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * kept)])
+    with pytest.raises(FileError, match=r"torn|not a bundle"):
+        read_bundle(path)
+
+
+def test_a_bundle_cut_between_two_lines_is_torn(tmp_path: Path) -> None:
+    path = written(tmp_path / "b")
+    lines = text_of(path).splitlines(keepends=True)
+    for kept in (lines[:-1], [*lines[:-2], lines[-1]]):
+        path.write_bytes(gzip.compress(b"".join(kept)))
+        with pytest.raises(FileError, match="torn"):
+            read_bundle(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not a bundle"), (b"\x1f\x8b", "torn|not a bundle"), (b"hello", "not a bundle"),
+        (gzip.compress(b""), "not a bundle"), (gzip.compress(b"[]"), "not a bundle"), (gzip.compress(b"{"), "not JSON"),
+        (gzip.compress(b"[" * 200_000), "not JSON"),
+        (gzip.compress(json.dumps({"format": "sentinel-bundle", "version": 2, "release": "9.0"}).encode()), "release '9.0'"),
+    ],
+    ids=["nothing", "half a head", "text", "no line", "a list", "no JSON", "deep", "newer"],
+)  # fmt: skip
+def test_what_is_no_bundle_of_ours_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "b").write_bytes(content)
+    with pytest.raises(FileError, match=words):
+        read_bundle(tmp_path / "b")
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "MOST_LINE_BYTES", 1 << 16)
+    monkeypatch.setattr(bundle, "MOST_BYTES", 1 << 18)
+    head = json.dumps({"format": "sentinel-bundle", "version": 1}).encode() + b"\n"
+    for name, bomb in (("line", b"x" * (1 << 20)), ("lines", b"{}\n" * (1 << 18))):
+        (tmp_path / name).write_bytes(gzip.compress(head + bomb))
+        with pytest.raises(FileError, match="larger than a bundle"):
+            read_bundle(tmp_path / name)
+
+
+def test_a_record_that_is_not_understood_hides_no_other(tmp_path: Path) -> None:
+    path = written(tmp_path / "b")
+    head, *lines, _ = text_of(path).splitlines()
+    strange = [b'{"evidence": {"id": 3}}', b'{"oracle": {}}', b"[]", b"{}", b'{"incident": {"incident": null}}']
+    end = json.dumps({"records": len(lines) + len(strange)}).encode()
+    path.write_bytes(gzip.compress(b"\n".join([head, *strange, *lines, end, b""])))
+    found = read_bundle(path)
+    assert found.unreadable == len(strange)
+    assert dataclasses.replace(found, unreadable=0) == RECORDING
+
+
+def test_names_are_replaced_everywhere_by_the_same(tmp_path: Path) -> None:
+    names = Pseudonyms(RECORDING)
+    path = tmp_path / "b"
+    write_bundle(path, map(names.line, lines_of(RECORDING)), anonymised=True)
+    text = text_of(path).decode()
+    for secret in (
+        "gpu017",
+        "gpu018",
+        "gpu[",
+        "ada",
+        "pretrain-7b",
+        "site.org",
+        "example.org",
+        "10.1.2.3",
+        "5f0c1f5e",
+        "/home",
+    ):
+        assert secret not in text, secret
+    for common in ("/usr/lib/x.so", "site-packages/torch/nn.py", "NVRM: Xid (PCI:0000:3b:00): 79, pid=1"):
+        assert common in text, common
+    found = read_bundle(path)
+    (node,) = found.incidents[0].incident.nodes
+    assert found.evidence[0].where.node == node == found.attempts[0].nodes[0] == found.incidents[0].plan.steps[0].node
+    assert found.evidence[0].text.startswith(f"{node} kernel:") and found.incidents[0].verdict.drain == (node,)
+    assert found.incidents[0].user == found.attempts[0].user
+    assert names.kept == 1  # the line of the user's program
+
+
+def test_a_user_who_is_called_as_a_word_of_ours_breaks_no_record(tmp_path: Path) -> None:
+    named = dataclasses.replace(
+        RECORDING,
+        incidents=tuple(dataclasses.replace(item, user="gpu") for item in RECORDING.incidents),
+        attempts=tuple(dataclasses.replace(item, user="gpu", name="drain") for item in RECORDING.attempts),
+    )
+    write_bundle(tmp_path / "b", map(Pseudonyms(named).line, lines_of(named)), anonymised=True)
+    found = read_bundle(tmp_path / "b")
+    assert found.unreadable == 0 and len(found.incidents) == 1
+    assert found.incidents[0].user == found.attempts[0].user != "gpu" and found.attempts[0].name != "drain"
+
+
+def test_no_form_of_a_name_takes_long(tmp_path: Path) -> None:
+    """Lines are hostile: none may make the search run away."""
+    names = Pseudonyms(RECORDING)
+    for hostile in ("a." * 2000, "/a" * 2000, "0:" * 2000, "a@" * 2000, "gpu[" * 1000, "1." * 2000, "-" * 4000):
+        names.text(hostile)

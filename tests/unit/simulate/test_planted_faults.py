@@ -1,0 +1,272 @@
+"""explore finds what it is for: a fault planted into the code for each promise, found in a few histories.
+
+Each case patches one thing and lets generated histories run until the promise is broken. The same history breaks it by the
+planted fault only: without it the promise holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from sentinel import policy
+from sentinel.actions import ACTIONS, Means
+from sentinel.correlate import incidents
+from sentinel.daemon.effects import checkpoints
+from sentinel.engine import decision, loading, notices, recovery
+from sentinel.engine.ledger import Ledger
+from sentinel.engine.reconcile import situations
+from sentinel.model.records import Kind, Outcome, Plan, StepKind, Task, Verdict
+from sentinel.policy.restarts import JobSteps
+from sentinel.simulate.explore import SAME_END, run
+from sentinel.simulate.histories import Happening, History, Setup
+from sentinel.simulate.promises import PROMISES
+from sentinel.simulate.stories import history_of
+
+Patch = pytest.MonkeyPatch
+SEED = 1
+MOST = 60  # histories until the planted fault must be found
+ENOUGH = 3  # histories that break the promise; of these, one must keep it without the planted fault
+
+
+def instead_of(patch: Patch, kind: StepKind, action: Callable[[Task, Means], Any]) -> None:
+    patch.setitem(ACTIONS, kind, action)  # type: ignore[arg-type]
+
+
+async def claimed(task: Task, means: Means) -> Outcome:
+    return means.done(task)
+
+
+def judged(patch: Patch, change: Callable[[Any, Verdict], Verdict]) -> None:
+    real = decision.classify
+    patch.setattr(decision, "classify", lambda incident, **how: change(incident, real(incident, **how)))
+
+
+def planned(patch: Patch, change: Callable[[Plan], Plan]) -> None:
+    real = policy.decide
+    patch.setattr(policy, "decide", lambda *what, **how: change(real(*what, **how)))
+
+
+def broken_messages(patch: Patch) -> None:
+    def compose(*_what: Any, **_how: Any) -> None:
+        raise KeyError("step")
+
+    patch.setattr(notices, "compose", compose)
+
+
+def unreadable_convicts(patch: Patch) -> None:
+    unread = {Kind.UNREADABLE, Kind.PROBE_HUNG}
+    patch.setattr(incidents, "QUIET", incidents.QUIET - unread)
+
+    def change(incident: Any, verdict: Verdict) -> Verdict:
+        nodes = tuple({item.where.node for item in incident.evidence if item.kind in unread and item.where.node})
+        return dataclasses.replace(verdict, drain=(*verdict.drain, *nodes), confidence=1.0) if nodes else verdict
+
+    judged(patch, change)
+
+
+def words_convict(patch: Patch) -> None:
+    def change(incident: Any, verdict: Verdict) -> Verdict:
+        named = {item.where.node for item in incident.evidence if item.where.node} if not verdict.drain else ()
+        return dataclasses.replace(verdict, drain=(*verdict.drain, *sorted(named)), confidence=1.0)
+
+    judged(patch, change)
+
+
+def nothing_in_the_ledger(patch: Patch) -> None:
+    real = Ledger.intend
+
+    def intend(self: Ledger, *what: Any) -> bool:
+        real(self, *what)
+        return False
+
+    patch.setattr(Ledger, "intend", intend)
+
+
+def drains_again(patch: Patch) -> None:
+    real = ACTIONS[StepKind.RELEASE]
+
+    async def release(task: Task, means: Means) -> Outcome:
+        outcome = await real(task, means)
+        await asyncio.sleep(10.0)  # of virtual time
+        for node in task.verdict.drain:
+            await means.writer.drain(node, task.reason)
+        return outcome
+
+    instead_of(patch, StepKind.RELEASE, release)
+
+
+def a_start_forgets(patch: Patch) -> None:
+    patch.setattr(loading, "carry_on", lambda *_what: None)
+
+
+def no_partition_limit(patch: Patch) -> None:
+    patch.setattr("sentinel.policy.drains._partition_limit", lambda *_what: None)
+
+
+def no_breaker(patch: Patch) -> None:
+    patch.setattr(situations, "failing_together", lambda *_what: frozenset())
+
+
+def any_number_of_restarts(patch: Patch) -> None:
+    patch.setattr("sentinel.policy.restarts._no_progress", lambda *_what: "")
+
+
+def requeues_whatever_it_finds(patch: Patch) -> None:
+    async def requeue(task: Task, means: Means) -> Outcome:
+        await means.writer.requeue_hold(task.job)
+        return means.done(task)
+
+    instead_of(patch, StepKind.REQUEUE_HOLD, requeue)
+
+
+def drains_only(patch: Patch) -> None:
+    patch.setattr("sentinel.policy.plan.job_steps", lambda *_what: JobSteps())
+
+
+def unsigned_drains(patch: Patch) -> None:
+    patch.setattr(Task, "reason", property(lambda _task: "broken"))
+
+
+def returns_without_proof(patch: Patch) -> None:
+    real = ACTIONS[StepKind.RELEASE]
+
+    async def release(task: Task, means: Means) -> Outcome:
+        outcome = await real(task, means)
+        for node in task.verdict.drain:
+            await means.writer.undrain(node)
+        return outcome
+
+    instead_of(patch, StepKind.RELEASE, release)
+
+
+def neither_drained_nor_excluded(patch: Patch) -> None:
+    instead_of(patch, StepKind.DRAIN, claimed)
+    instead_of(patch, StepKind.EXCLUDE, claimed)
+
+
+def observing_is_acting(patch: Patch) -> None:
+    patch.setattr("sentinel.policy.plan._mode", lambda *_what: "act")
+
+
+def deaf_to_the_pause(patch: Patch) -> None:
+    real = recovery.advance
+
+    def advance(state: Any, *what: Any) -> None:
+        paused, state.paused = state.paused, False
+        real(state, *what)
+        state.paused = paused
+
+    patch.setattr(recovery, "advance", advance)
+
+
+def every_checkpoint_is_good(patch: Patch) -> None:
+    real = checkpoints.choose
+
+    def choose(candidates: Sequence[Any], **how: Any) -> Any:
+        return real([dataclasses.replace(one, valid=True) for one in candidates], **how)
+
+    patch.setattr(checkpoints, "choose", choose)
+
+
+def resume_point_last(patch: Patch) -> None:
+    def change(plan: Plan) -> Plan:
+        late = [step for step in plan.steps if step.kind is StepKind.WRITE_RESUME]
+        return dataclasses.replace(plan, steps=(*(step for step in plan.steps if step not in late), *late))
+
+    planned(patch, change)
+
+
+def without_grounds(patch: Patch) -> None:
+    judged(patch, lambda _incident, verdict: dataclasses.replace(verdict, grounds=()))
+
+
+def told_again(patch: Patch) -> None:
+    real = notices.notify
+
+    def notify(state: Any, out: Any, incident: str, *what: Any) -> None:
+        state.told.discard(incident)
+        real(state, out, incident, *what)
+
+    patch.setattr(notices, "notify", notify)
+
+
+def nobody_is_told(patch: Patch) -> None:
+    patch.setattr(notices, "send", lambda *_what: None)
+
+
+def drains_in_words_only(patch: Patch) -> None:
+    instead_of(patch, StepKind.DRAIN, claimed)
+
+
+def never_lets_go(patch: Patch) -> None:
+    instead_of(patch, StepKind.RELEASE, claimed)
+
+
+def people(*happenings: Happening) -> list[History]:
+    """What a person does at the moment at which it matters; generated histories meet it rarely."""
+    fault = Happening("gpu-off-bus", 60.0, "job0/1")
+    return [History(SEED, 0, "people", Setup(), (fault, *happenings), 700.0)]
+
+
+BUS_CANCELLED = [
+    history for at_s in (60.1, 60.3, 60.5, 60.6, 61.0) for history in people(Happening("cancel", at_s, "job0"))
+]
+BUS_RESUMED = people(Happening("resume-node", 66.0, "n2"))
+
+# promise -> the planted fault, and where it shows: the story that is generated, or histories of its own
+PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
+    "no-bug": (broken_messages, "killed"),
+    "unknown-drains-nobody": (unreadable_convicts, "network"),
+    "never-drained-on-user-words": (words_convict, "again"),
+    "saved-before-done": (nothing_in_the_ledger, "killed"),
+    "nothing-twice": (drains_again, BUS_RESUMED),
+    "nothing-lost": (a_start_forgets, "killed"),
+    SAME_END: (a_start_forgets, "killed"),
+    "blast-radius": (no_partition_limit, "many-nodes"),
+    "breaker": (no_breaker, "many-nodes"),
+    "no-fruitless-restarts": (any_number_of_restarts, "again"),
+    "brought-back": (drains_only, "killed"),
+    "only-what-is-ours": (requeues_whatever_it_finds, BUS_CANCELLED),
+    "holds-stay": (requeues_whatever_it_finds, BUS_CANCELLED),
+    "our-reason": (unsigned_drains, "killed"),
+    "proof-before-return": (returns_without_proof, "killed"),
+    "not-offered-back": (neither_drained_nor_excluded, "killed"),
+    "observe-changes-nothing": (observing_is_acting, "observe"),
+    "pause-begins-nothing": (deaf_to_the_pause, "paused"),
+    "resumed-from-valid": (every_checkpoint_is_good, "again"),
+    "resume-point-first": (resume_point_last, "killed"),
+    "explained": (without_grounds, "killed"),
+    "one-notice": (told_again, "killed"),
+    "told": (nobody_is_told, "killed"),
+    "true-words": (drains_in_words_only, "killed"),
+    "comes-to-rest": (never_lets_go, "killed"),
+}
+
+
+def test_every_promise_has_a_planted_fault() -> None:
+    assert PLANTED.keys() == {*PROMISES, SAME_END}
+
+
+@pytest.mark.parametrize("promise", PLANTED)
+def test_explore_finds_the_planted_fault(promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, where = PLANTED[promise]
+    histories = where if isinstance(where, list) else [history_of(SEED, number, where) for number in range(MOST)]
+    found: list[History] = []
+    with monkeypatch.context() as patch:
+        plant(patch)
+        for history in histories:
+            if promise in broken(history):
+                found.append(history)
+                if len(found) == ENOUGH:
+                    break
+    assert found, f"not found in {len(histories)} histories"
+    assert any(promise not in broken(history) for history in found), "broken without the planted fault as well"
+
+
+def broken(history: History) -> set[str]:
+    return {one.promise for one in run(history)[0]}

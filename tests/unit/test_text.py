@@ -1,0 +1,72 @@
+"""Text from outside: nothing raises, everything can be carried on, and what was text stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.text import clean, json_of, json_with_bytes, plain, text_of
+
+ANY_TEXT = st.text(st.characters(codec=None), max_size=30) | st.text(max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"caf\xc3\xa9 \xe2\x98\x83", "café ☃"),
+        (b"\xff\x80", "\\xff\\x80"),
+        (b"a\0b", "a\\x00b"),
+        (b"\xed\xa0\x80", "\\xed\\xa0\\x80"),
+        (b"\x1b\n", "\x1b\n"),
+    ],
+)
+def test_bytes(raw: bytes, text: str) -> None:
+    assert text_of(raw) == text
+
+
+def test_half_a_pair_of_json_is_shown_and_a_whole_one_is_its_character() -> None:
+    assert json_of(rb'{"\ud800": ["\ud83d\ude00 \udcff \u0000", 1]}') == {"\\ud800": ["😀 \\xff \\x00", 1]}
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_can_be_carried(raw: bytes) -> None:
+    text_of(raw).encode()
+    assert "\0" not in text_of(raw)
+
+
+@given(ANY_TEXT)
+def test_what_is_plain_stays_as_it_is(text: str) -> None:
+    made = plain(text)
+    made.encode()
+    assert "\0" not in made and plain(made) == made
+    fit = "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    assert (made == text) is fit
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | ANY_TEXT,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_json_comes_out_as_its_strings_made_plain(value: Any) -> None:
+    told = json.dumps(value)
+    assert json_of(told.encode()) == clean(json.loads(told))
+
+
+def test_bytes_of_a_file_name_are_kept_where_they_are_needed() -> None:
+    assert os.fsencode(json_with_bytes(b'{"stdout": "/logs/\xff"}')["stdout"]) == b"/logs/\xff"
+    assert json_of(b'{"stdout": "/logs/\xff"}') == {"stdout": "/logs/\\xff"}
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b'{"a": \xff}', b"[" * 100_000, b"1" * 5000])
+def test_what_is_no_json_is_a_value_error(raw: bytes) -> None:
+    for read in (json_of, json_with_bytes):
+        with pytest.raises(ValueError):
+            read(raw)
