@@ -99,6 +99,7 @@ class AttemptSeen:
 
     view: JobView
     nodes: tuple[str, ...] = ()
+    nodes_whole: bool = False  # whether it was ever seen with its whole allocation
     first_step: int | None = None
     last_step: int | None = None
     step_time_s: float | None = None
@@ -166,7 +167,6 @@ class ClusterView:
 
     def see_fleet(self, fleet: Fleet) -> None:
         """Update nodes and attempts from a snapshot; an attempt keeps its nodes after it ended."""
-        self.fleet = fleet
         for (job_id, attempt), seen in self.attempts.items():
             now = fleet.jobs.get(job_id)
             if now is not None and now.restarts == attempt and now.state not in ("pending", "configuring"):
@@ -182,6 +182,16 @@ class ClusterView:
         for job in fleet.jobs.values():
             if job.state in ("running", "completing") and job.nodes:
                 self.see_attempt(job)
+        self.fleet = self._with_whole_allocations(fleet)
+
+    def _with_whole_allocations(self, fleet: Fleet) -> Fleet:
+        """Slurm lists only those nodes of a completing job that are not done yet; here it keeps all that it had."""
+        completing = {
+            job.id: replace(job, nodes=seen.nodes)
+            for job in fleet.jobs.values()
+            if job.state == "completing" and (seen := self.attempts.get((job.id, job.restarts))) is not None
+        }
+        return replace(fleet, jobs={**fleet.jobs, **completing}) if completing else fleet
 
     def job(self, fleet: Fleet, job: int | None, attempt: int | None) -> JobView | None:
         """The job in ``fleet``, or as last seen if its record cannot be read; None if it is not there.
@@ -208,7 +218,10 @@ class ClusterView:
         seen = self.attempts.get((job.id, job.restarts))
         if seen is None:
             seen = self.attempts[job.id, job.restarts] = AttemptSeen(view=job)
-        seen.nodes = job.nodes or seen.nodes
+        if job.state == "completing":
+            seen.nodes = seen.nodes or job.nodes
+        elif job.nodes:
+            seen.nodes, seen.nodes_whole = job.nodes, True
         seen.view = replace(job, nodes=seen.nodes)
         return seen
 
@@ -276,6 +289,11 @@ class ClusterView:
             return ()
         seen = self.attempts.get((job, attempt))
         return seen.nodes if seen else ()
+
+    def may_run_on(self, job: int, attempt: int | None, node: str) -> bool:
+        """Whether the attempt runs or ran on ``node``, as far as its allocation is known: unknown counts as yes."""
+        seen = self.attempts.get((job, attempt)) if attempt is not None else None
+        return seen is None or not seen.nodes_whole or node in seen.nodes
 
     def jobs_on(self, node: str) -> list[JobView]:
         """The running jobs on ``node``."""

@@ -122,9 +122,10 @@ class Engine:
 
     def _fleet_observed(self, event: FleetObserved, out: Transition) -> None:
         self.state.cluster.see_fleet(event.fleet)
+        fleet = self.state.cluster.fleet or event.fleet
         self.state.index.refresh()
         blindness.snapshot_taken(self.state, out)
-        restarts.compare(self.state, out, event.fleet, event.at)
+        restarts.compare(self.state, out, fleet, event.at)
         confirming.snapshot_taken(self.state, out, event.at)
         waits.snapshot_taken(self.state, out, event.at, self._looks)
 

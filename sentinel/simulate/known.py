@@ -45,7 +45,7 @@ KNOWN: Mapping[str, Defect] = {
         _of("only-what-is-ours", "holds-stay"), "a person holds it|by a person", needs="hold"
     ),
     # A node is convicted by late evidence while the release of its job is on its way: the job may get it again.
-    "convicted-during-the-release": Defect(_of("not-offered-back"), "which broke under it", needs="lossy"),
+    "convicted-during-the-release": Defect(_of("not-offered-back"), "which broke under it"),
     # A verdict on two nodes of which the budget would take one drains neither, also when there is room for one.
     "all-or-nothing": Defect(_of("nothing-lost"), "there is room now"),
 }

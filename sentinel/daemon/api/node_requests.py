@@ -93,8 +93,7 @@ class NodeRequests:
             return False
         if where.node not in (None, node) and item.trust is not Trust.USER and item.source not in _USERS_WORDS:
             return False
-        nodes = self._live.nodes_of(where.job, where.attempt) if where.job is not None else ()
-        return not nodes or node in nodes
+        return where.job is None or self._live.may_run_on(where.job, where.attempt, node)
 
     async def heartbeat(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
         node = await self._sender(caller, body)

@@ -171,7 +171,8 @@ class Views:
             "job_state": f"{job.state},COMPLETING" if job.completing else job.state,
             "state_reason": self._reason(job),
             "priority": 0 if job.held or job.bad else FOREVER_PRIORITY,
-            "nodes": ",".join(job.on),
+            # slurmctld lists a completing job's nodes as long as their epilogs run; here the last of them is the slow one.
+            "nodes": ",".join(job.on[-1:] if job.completing else job.on),
             "batch_host": job.on[0] if job.on else "",
             "batch_flag": job.batch,
             "restart_cnt": job.restarts,

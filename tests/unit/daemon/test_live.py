@@ -39,6 +39,23 @@ def test_attempt_keeps_its_nodes_after_it_ended() -> None:
     assert live.nodes_of(101, None) == live.nodes_of(None, 0) == live.nodes_of(101, 1) == ()
 
 
+def test_a_completing_job_keeps_the_nodes_that_slurm_no_longer_lists() -> None:
+    live = ClusterView()
+    live.see_fleet(fleet(2, [job(nodes=("n1", "n2"))]))
+    live.see_fleet(fleet(2, [job(state="completing", nodes=("n2",))]))
+    assert live.nodes_of(101, 0) == ("n1", "n2") and live.may_run_on(101, 0, "n1")
+    assert live.fleet is not None and live.fleet.jobs[101].nodes == ("n1", "n2")
+    assert [view.id for view in live.jobs_on("n1")] == [101]
+
+
+def test_of_a_job_first_seen_while_completing_not_all_nodes_are_known() -> None:
+    live = ClusterView()
+    live.see_fleet(fleet(2, [job(state="completing", nodes=("n2",))]))
+    assert live.may_run_on(101, 0, "n1") and live.may_run_on(101, 1, "n1") and live.may_run_on(101, None, "n1")
+    live.see_fleet(fleet(2, [job(state="failed", nodes=("n2", "n3"))]))
+    assert not live.may_run_on(101, 0, "n1") and live.may_run_on(101, 0, "n3")
+
+
 def test_job_on_a_node_is_the_largest_that_runs() -> None:
     live = ClusterView()
     assert live.job_on("n1") is None  # nothing is known yet
