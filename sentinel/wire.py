@@ -141,14 +141,6 @@ def evidence_from(value: object) -> Evidence:
     )
 
 
-def where_from(value: object) -> Where:
-    """
-    Raises:
-        ProtocolError: a value is of the wrong type, or beyond what a store has room for.
-    """
-    return _place(record_from(Where, value))
-
-
 def _place(where: Where) -> Where:
     for name, number, most in (("job", where.job, MOST_JOB), ("attempt", where.attempt, MOST_ATTEMPT)):
         if number is not None and abs(number) > most:

@@ -36,7 +36,7 @@ from sentinel.model.records import (
     Where,
 )
 from sentinel.text import plain
-from sentinel.wire import evidence_from, record_from, time_from, to_json, to_text, where_from
+from sentinel.wire import evidence_from, record_from, time_from, to_json, to_text
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -225,7 +225,9 @@ def test_silence_about_trust_is_no_trust() -> None:
 
 
 def test_nowhere_is_a_place() -> None:
-    assert where_from({}) == Where()
+    told = there_and_back(evidence())
+    told["where"] = {}
+    assert evidence_from(told).where == Where()
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400), 2**63])

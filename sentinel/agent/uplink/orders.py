@@ -8,7 +8,6 @@ root's own record decides whose files are touched (``sentinel.agent.process.job_
 from __future__ import annotations
 
 import json
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.job_owners import Owner, Owners
 from sentinel.agent.process.state_files import bug, restore, save
 from sentinel.agent.settings import Slurm
+from sentinel.agent.uplink.retries import Retries
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.log import Log
 from sentinel.model.orders import (
@@ -117,19 +117,19 @@ class Orders:
     def run(self) -> None:
         """The thread that asks for orders."""
         client = self._polling = self._client()
-        failures = 0
+        retries = Retries(self._backoff_s)
         while not self._stopped.is_set():
             try:
                 answer = client.post(ORDERS, {"node": self.node}, deadline_s=LONG_POLL_S + 10)
-                failures = 0
+                retries.succeeded()
                 orders = answer.get("orders", [])
                 for order in orders if isinstance(orders, list) else []:
                     self.take(order)
                 if orders:
                     self._stopped.wait(0.2)  # it is given again until its result came
-            except SentinelError:  # what it was is said by the sender, whose daemon is the same
-                failures += 1
-                self._stopped.wait(min(self._backoff_s, 0.2 * 2 ** min(failures, 12)) * (0.5 + random.random()))  # noqa: S311
+            except SentinelError as error:  # logged by the sender, whose daemon is the same
+                retries.failed(error)
+                self._stopped.wait(retries.pause_s())
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
                 bug(log, "orders")
                 self._stopped.wait(1.0)
@@ -304,7 +304,7 @@ class Orders:
 
     def deliver(self) -> None:
         """The thread that sends results, until each is acknowledged."""
-        client, failures = self._client(), 0
+        client, retries = self._client(), Retries(self._backoff_s)
         while not self._stopped.is_set():
             with self._lock:
                 while not self._unsent and not self._stopped.is_set():
@@ -314,10 +314,10 @@ class Orders:
                 continue
             try:
                 self.send(client, identity)
-                failures = 0
-            except SentinelError:  # the daemon is away; what it was is said by the sender, whose daemon is the same
-                failures += 1
-                self._stopped.wait(min(self._backoff_s, 0.2 * 2 ** min(failures, 12)) * (0.5 + random.random()))  # noqa: S311
+                retries.succeeded()
+            except SentinelError as error:  # the daemon is away; logged by the sender, whose daemon is the same
+                retries.failed(error)
+                self._stopped.wait(retries.pause_s())
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
                 bug(log, "results")
                 self._stopped.wait(1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import grp
 import os
 import pwd
 import shutil
@@ -140,14 +139,6 @@ def uid_of(account: str) -> int | None:
         return pwd.getpwnam(account).pw_uid
     except KeyError:
         return None
-
-
-def has_group(name: str) -> bool:
-    try:
-        grp.getgrnam(name)
-    except KeyError:
-        return False
-    return True
 
 
 def has_systemd() -> bool:
