@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-
-from sentinel.adapters.store.store import Store
+from direct_store import DirectStore
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -31,7 +30,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    made = Store(url)
+def store(url: str) -> Iterator[DirectStore]:
+    made = DirectStore(url)
     yield made
     made.close()

@@ -11,9 +11,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from core_records import AT, ended, evidence, incident, job, later, plan, step, verdict
+from direct_store import DirectStore
 
 from sentinel.adapters.store import loading, tables
-from sentinel.adapters.store.store import Store, migrate
+from sentinel.adapters.store.store import migrate
 from sentinel.errors import Unavailable
 from sentinel.model import changes
 from sentinel.model.records import (
@@ -33,30 +34,30 @@ DRAIN = step(StepKind.DRAIN, node="n1")
 PLAN = plan(DRAIN, step(StepKind.RELEASE, job=101, attempt=0))
 
 
-def _unclaimed(store: Store, since: datetime) -> list[Evidence]:
+def _unclaimed(store: DirectStore, since: datetime) -> list[Evidence]:
     return list(store.load(month=since, lately=since, evidence_ids=10).unclaimed)
 
 
 # --- schema ------------------------------------------------------------------------------------------------------------
 
 
-def test_migrations_make_the_tables_of_this_release(store: Store) -> None:
+def test_migrations_make_the_tables_of_this_release(store: DirectStore) -> None:
     with store.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, tables.metadata) == []
 
 
-def test_opening_again_migrates_nothing_and_keeps_everything(store: Store, url: str) -> None:
+def test_opening_again_migrates_nothing_and_keeps_everything(store: DirectStore, url: str) -> None:
     store.append([ended()])
     migrate(store.engine)
-    again = Store(url)
+    again = DirectStore(url)
     assert again.evidence_since(AT) == [ended()]
     again.close()
 
 
 def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
     """An incident that was judged before the columns of the second migration were there."""
-    first = Store(url)
+    first = DirectStore(url)
     first.save_incident(incident(ended(), id="old1"), user="ada")
     first.save_verdict("old1", verdict(drain=("n1",)), AT)
     with first.engine.begin() as connection:
@@ -65,7 +66,7 @@ def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
             connection.exec_driver_sql(f"ALTER TABLE incident DROP COLUMN {column}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     first.close()
-    again = Store(url)
+    again = DirectStore(url)
     (row,) = again.incident_rows()
     assert (row["culprit_nodes"], row["seen_on"], row["onset_step"]) == (["n1"], None, None)
     again.save_counters([{"node": "n1", "unit": "gpu0", "name": "rows", "at": AT, "value": 1.0}])
@@ -76,7 +77,7 @@ def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
 # --- evidence ----------------------------------------------------------------------------------------------------------
 
 
-def test_evidence_is_kept_once(store: Store) -> None:
+def test_evidence_is_kept_once(store: DirectStore) -> None:
     one, two = evidence(node="n1"), evidence(node="n2")
     assert store.append([one, two, one]) == [one, two]
     assert store.append([two, ended()]) == [ended()]
@@ -85,14 +86,14 @@ def test_evidence_is_kept_once(store: Store) -> None:
     assert len(store.evidence_since(AT)) == 3
 
 
-def test_first_telling_stands(store: Store) -> None:
+def test_first_telling_stands(store: DirectStore) -> None:
     first = evidence(node="n1", text="as it was", id="e1")
     store.append([first])
     store.append([evidence(node="n1", text="rewritten", id="e1")])
     assert store.evidence_since(AT) == [first]
 
 
-def test_every_field_comes_back(store: Store) -> None:
+def test_every_field_comes_back(store: DirectStore) -> None:
     item = dataclasses.replace(
         evidence(
             Kind.XID, node="n1", job=101, attempt=2, rank=5, text="öl\x00\x1b[31m\ud800", data={"xid": 79, "a": None}
@@ -107,7 +108,7 @@ def test_every_field_comes_back(store: Store) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_loss_that_is_no_number_can_be_kept(store: Store, number: float) -> None:
+def test_loss_that_is_no_number_can_be_kept(store: DirectStore, number: float) -> None:
     """It is what the evidence of a diverged run says; a batch with it must not be refused."""
     item = evidence("nan", source=Source.JOB_LOG, job=101, data={"loss": number})
     assert store.append([item, ended()]) == [item, ended()]
@@ -115,7 +116,7 @@ def test_loss_that_is_no_number_can_be_kept(store: Store, number: float) -> None
     assert repr(found.data["loss"]) == repr(number)
 
 
-def test_evidence_of_a_job_and_of_a_node(store: Store) -> None:
+def test_evidence_of_a_job_and_of_a_node(store: DirectStore) -> None:
     items = [evidence(node="n1", at_s=2.0), evidence(node="n2", job=101, at_s=1.0), ended(at_s=3.0)]
     store.append(items)
     assert [e.at for e in store.evidence_since(AT)] == [later(1), later(2), later(3)]
@@ -125,7 +126,7 @@ def test_evidence_of_a_job_and_of_a_node(store: Store) -> None:
     assert store.evidence_since(AT, job=101, node="n2") == [items[1]]
 
 
-def test_same_batch_from_two_threads_is_kept_once(store: Store) -> None:
+def test_same_batch_from_two_threads_is_kept_once(store: DirectStore) -> None:
     """An agent that got no answer in time sends again while the first request still runs."""
     items = [evidence(node="n1", at_s=float(i)) for i in range(50)]
     ready, fresh, errors = threading.Barrier(4), list[Evidence](), list[Exception]()
@@ -146,7 +147,7 @@ def test_same_batch_from_two_threads_is_kept_once(store: Store) -> None:
     assert sorted(e.at for e in fresh) == [e.at for e in items]
 
 
-def test_retention_spares_what_incidents_refer_to(store: Store) -> None:
+def test_retention_spares_what_incidents_refer_to(store: DirectStore) -> None:
     old, kept, young = evidence(at_s=-10, node="n1"), evidence(at_s=-20, node="n2"), evidence(at_s=10, node="n3")
     store.append([old, kept, young])
     store.save_incident(incident(kept))
@@ -154,7 +155,7 @@ def test_retention_spares_what_incidents_refer_to(store: Store) -> None:
     assert store.evidence_since(later(-60)) == [kept, young]
 
 
-def test_attempts_that_run_are_loaded_however_old_and_ended_ones_for_a_week(store: Store) -> None:
+def test_attempts_that_run_are_loaded_however_old_and_ended_ones_for_a_week(store: DirectStore) -> None:
     month_s = -30 * 86400.0
     store.commit([changes.AttemptSeen(job(1, started_s=month_s), 0, 900, 2.0)])
     for number, days in ((2, 6.0), (3, 8.0)):
@@ -164,14 +165,14 @@ def test_attempts_that_run_are_loaded_however_old_and_ended_ones_for_a_week(stor
     assert {row["job"]: row["last_step"] for row in found} == {1: 900, 2: None}
 
 
-def test_of_much_unclaimed_evidence_the_newest_is_taken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_much_unclaimed_evidence_the_newest_is_taken(store: DirectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_MOST_EVIDENCE", 2)
     items = [evidence(node=f"n{number}", at_s=number) for number in range(4)]
     store.append(items)
     assert _unclaimed(store, AT) == items[2:]
 
 
-def test_incidents_that_share_evidence_each_have_all_of_theirs(store: Store) -> None:
+def test_incidents_that_share_evidence_each_have_all_of_theirs(store: DirectStore) -> None:
     shared, own = evidence(node="n1", at_s=2.0), [evidence(node="n2", at_s=1.0), evidence(node="n3", at_s=3.0)]
     store.append([shared, *own])
     for number, item in enumerate(own):
@@ -180,7 +181,7 @@ def test_incidents_that_share_evidence_each_have_all_of_theirs(store: Store) -> 
     assert (first.evidence, second.evidence) == ((own[0], shared), (shared, own[1]))
 
 
-def test_unclaimed_is_what_no_incident_refers_to(store: Store) -> None:
+def test_unclaimed_is_what_no_incident_refers_to(store: DirectStore) -> None:
     old, claimed, free = evidence(at_s=-10, node="n1"), evidence(node="n2"), evidence(at_s=1, node="n3")
     store.append([old, free, claimed])
     store.save_incident(incident(claimed))
@@ -190,7 +191,7 @@ def test_unclaimed_is_what_no_incident_refers_to(store: Store) -> None:
 # --- incidents ---------------------------------------------------------------------------------------------------------
 
 
-def test_incident_comes_back_with_its_evidence_in_order(store: Store) -> None:
+def test_incident_comes_back_with_its_evidence_in_order(store: DirectStore) -> None:
     items = [ended(at_s=2.0), evidence(node="n1", at_s=1.0)]
     store.append(items)
     made = dataclasses.replace(incident(*reversed(items), nodes=("n1", "n2")), outcome="ok")
@@ -201,7 +202,7 @@ def test_incident_comes_back_with_its_evidence_in_order(store: Store) -> None:
     assert store.incident("other") is None
 
 
-def test_incident_that_grows_is_saved_with_all_of_its_evidence(store: Store, url: str) -> None:
+def test_incident_that_grows_is_saved_with_all_of_its_evidence(store: DirectStore, url: str) -> None:
     items = [evidence(node="n1", at_s=float(number)) for number in range(5)]
     store.append(items)
     for count in (1, 3, 3, 5):
@@ -209,7 +210,7 @@ def test_incident_that_grows_is_saved_with_all_of_its_evidence(store: Store, url
     found = store.incident("inc1")
     assert found is not None and list(found.evidence) == items
     assert _unclaimed(store, AT) == []
-    again = Store(url)  # another daemon knows nothing of what the first one has linked
+    again = DirectStore(url)  # another daemon knows nothing of what the first one has linked
     try:
         again.save_incident(incident(*items))
         assert again.incident("inc1") == store.incident("inc1")
@@ -217,7 +218,7 @@ def test_incident_that_grows_is_saved_with_all_of_its_evidence(store: Store, url
         again.close()
 
 
-def test_incident_that_was_forgotten_and_comes_again_is_whole(store: Store) -> None:
+def test_incident_that_was_forgotten_and_comes_again_is_whole(store: DirectStore) -> None:
     item = evidence(node="n1")
     over = dataclasses.replace(incident(item, state=IncidentState.CLOSED), closed_at=AT)
     store.append([item])
@@ -229,7 +230,7 @@ def test_incident_that_was_forgotten_and_comes_again_is_whole(store: Store) -> N
     assert store.incident("inc1") == over
 
 
-def test_open_incidents_are_all_that_are_not_closed(store: Store) -> None:
+def test_open_incidents_are_all_that_are_not_closed(store: DirectStore) -> None:
     for number, state in enumerate(IncidentState):
         store.save_incident(incident(id=str(state), state=state, opened_s=float(number)))
     assert {i.id for i in store.open_incidents()} == {"open", "waiting", "held", "watching"}
@@ -240,7 +241,7 @@ def test_open_incidents_are_all_that_are_not_closed(store: Store) -> None:
     assert store.incident_rows(job=7) == []
 
 
-def test_last_verdict_counts_and_the_first_decision_keeps_its_time(store: Store) -> None:
+def test_last_verdict_counts_and_the_first_decision_keeps_its_time(store: DirectStore) -> None:
     store.save_incident(incident())
     store.save_verdict("inc1", verdict(Cause.PCIE, drain=("n1",), gpus=("n1:3",)), AT)
     last = verdict(Cause.GPU_NVLINK, suspect=("n2",), onset_step=4)
@@ -254,7 +255,7 @@ def test_last_verdict_counts_and_the_first_decision_keeps_its_time(store: Store)
 # --- plans and the ledger ----------------------------------------------------------------------------------------------
 
 
-def test_plan_is_open_until_it_is_finished(store: Store) -> None:
+def test_plan_is_open_until_it_is_finished(store: DirectStore) -> None:
     store.save_plan(PLAN)
     assert store.open_plans() == [PLAN] and store.plan_of("inc1") == PLAN
     longer = dataclasses.replace(PLAN, steps=(*PLAN.steps, step(StepKind.CONFIRM, job=101, attempt=0)))
@@ -265,7 +266,7 @@ def test_plan_is_open_until_it_is_finished(store: Store) -> None:
 
 
 @pytest.mark.parametrize("made", [plan(refusal="breaker"), plan(DRAIN, observe_only=True), plan()])
-def test_plan_with_nothing_to_do_is_never_open(store: Store, made: object) -> None:
+def test_plan_with_nothing_to_do_is_never_open(store: DirectStore, made: object) -> None:
     store.save_plan(made)  # type: ignore[arg-type]
     assert store.open_plans() == []
 
@@ -273,7 +274,7 @@ def test_plan_with_nothing_to_do_is_never_open(store: Store, made: object) -> No
 @pytest.mark.parametrize(
     ("result", "again"), [(None, True), (Result.NOT_KNOWN, True), (Result.DONE, False), (Result.FAILED, False)]
 )
-def test_step_with_a_final_outcome_is_not_begun_again(store: Store, result: Result | None, again: bool) -> None:
+def test_step_with_a_final_outcome_is_not_begun_again(store: DirectStore, result: Result | None, again: bool) -> None:
     assert store.intend(PLAN, DRAIN, AT)
     assert store.outcome("inc1", DRAIN) is None
     if result is not None:
@@ -286,7 +287,7 @@ def test_step_with_a_final_outcome_is_not_begun_again(store: Store, result: Resu
     assert store.steps_of("inc1")[0]["intended_at"] == AT
 
 
-def test_step_is_another_for_another_incident_node_or_attempt(store: Store) -> None:
+def test_step_is_another_for_another_incident_node_or_attempt(store: DirectStore) -> None:
     assert store.intend(PLAN, DRAIN, AT)
     store.record(PLAN, Outcome(DRAIN, Result.DONE, AT))
     assert store.intend(plan(DRAIN, incident="inc2"), DRAIN, AT)
@@ -297,12 +298,12 @@ def test_step_is_another_for_another_incident_node_or_attempt(store: Store) -> N
     assert store.intend(PLAN, step(StepKind.RELEASE, job=101, attempt=1), AT)
 
 
-def test_outcome_without_an_intent_is_not_invented(store: Store) -> None:
+def test_outcome_without_an_intent_is_not_invented(store: DirectStore) -> None:
     store.record(PLAN, Outcome(DRAIN, Result.DONE, AT))
     assert store.outcome("inc1", DRAIN) is None
 
 
-def test_steps_done_are_those_that_were(store: Store) -> None:
+def test_steps_done_are_those_that_were(store: DirectStore) -> None:
     for number, result in enumerate([Result.DONE, Result.FAILED, Result.NOT_KNOWN]):
         this = step(StepKind.DRAIN, node=f"n{number}")
         store.intend(PLAN, this, later(number))
@@ -318,7 +319,7 @@ def test_steps_done_are_those_that_were(store: Store) -> None:
 # --- notices, attempts, settings ---------------------------------------------------------------------------------------
 
 
-def test_notice_is_known_before_it_is_delivered(store: Store) -> None:
+def test_notice_is_known_before_it_is_delivered(store: DirectStore) -> None:
     notice = Notice("note", "inc1", AT, "title", "body\nmore", {"nodes": ["n1"], "step": None, "deep": {"a": [1]}})
     assert not store.knows_notice("note", "pager")
     store.record_notice(notice, "pager", delivered=False)
@@ -330,7 +331,7 @@ def test_notice_is_known_before_it_is_delivered(store: Store) -> None:
     assert store.notice_sent("note", "pager") and store.undelivered() == []
 
 
-def test_attempts_are_updated_and_told_apart(store: Store) -> None:
+def test_attempts_are_updated_and_told_apart(store: DirectStore) -> None:
     first = job(nodes=("n1", "n2"))
     store.save_attempt(first, first_step=None, last_step=None, step_time_s=None)
     store.save_attempt(first, first_step=1, last_step=90, step_time_s=0.5)
@@ -345,13 +346,13 @@ def test_attempts_are_updated_and_told_apart(store: Store) -> None:
     assert [r["attempt"] for r in store.attempts(since=AT)] == [1]
 
 
-def test_no_number_that_a_job_prints_stops_the_bookkeeping(store: Store) -> None:
+def test_no_number_that_a_job_prints_stops_the_bookkeeping(store: DirectStore) -> None:
     store.save_attempt(job(), first_step=1, last_step=10**30, step_time_s=1.0)
     store.save_attempt(job(restarts=1), first_step=-(10**12), last_step=2**40, step_time_s=1.0)
     assert [r["attempt"] for r in store.attempts()] == [0, 1]
 
 
-def test_settings_of_operators(store: Store) -> None:
+def test_settings_of_operators(store: DirectStore) -> None:
     assert store.get("paused", False) is False
     for value in (True, False, {"by": "ada"}, None):
         store.put("paused", value)
@@ -361,7 +362,7 @@ def test_settings_of_operators(store: Store) -> None:
 # --- lease -------------------------------------------------------------------------------------------------------------
 
 
-def test_one_holds_the_lease_until_it_runs_out(store: Store) -> None:
+def test_one_holds_the_lease_until_it_runs_out(store: DirectStore) -> None:
     assert store.take_lease("active", "a", AT, 15.0) == "a"
     assert store.take_lease("active", "b", later(14.9), 15.0) == "a"
     assert store.take_lease("active", "a", later(10.0), 15.0) == "a"  # renewed
@@ -373,7 +374,7 @@ def test_one_holds_the_lease_until_it_runs_out(store: Store) -> None:
 
 
 @pytest.mark.parametrize("first", ["nobody", "expired"])
-def test_of_many_that_ask_at_once_one_gets_it(store: Store, first: str) -> None:
+def test_of_many_that_ask_at_once_one_gets_it(store: DirectStore, first: str) -> None:
     if first == "expired":
         store.take_lease("active", "dead", AT, 1.0)
     ready, holders, errors = threading.Barrier(6), list[tuple[str, str]](), list[Exception]()
@@ -399,10 +400,10 @@ def test_of_many_that_ask_at_once_one_gets_it(store: Store, first: str) -> None:
 
 def test_database_that_cannot_be_opened_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="store does not answer"):
-        Store(f"sqlite:///{tmp_path / 'missing' / 'sentinel.db'}")
+        DirectStore(f"sqlite:///{tmp_path / 'missing' / 'sentinel.db'}")
 
 
-def test_store_that_stops_answering_is_unavailable(store: Store) -> None:
+def test_store_that_stops_answering_is_unavailable(store: DirectStore) -> None:
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE step")
     with pytest.raises(Unavailable) as caught:
@@ -413,7 +414,7 @@ def test_store_that_stops_answering_is_unavailable(store: Store) -> None:
 # --- what history needs ---------------------------------------------------------------------------------------------------
 
 
-def test_verdict_leaves_where_it_was_seen_and_when_numbers_went_bad(store: Store) -> None:
+def test_verdict_leaves_where_it_was_seen_and_when_numbers_went_bad(store: DirectStore) -> None:
     grounds = tuple(
         Ground(evidence("nan", node=node, at_s=float(n)), 1.0) for n, node in enumerate(["n2", "n1", "n2", None])
     )
@@ -426,14 +427,14 @@ def test_verdict_leaves_where_it_was_seen_and_when_numbers_went_bad(store: Store
     assert store.incident_rows()[0]["onset_step"] is None
 
 
-def test_incidents_by_their_ids(store: Store) -> None:
+def test_incidents_by_their_ids(store: DirectStore) -> None:
     for name in ("a1", "a2", "a3"):
         store.save_incident(incident(id=name))
     assert {row["id"] for row in store.incident_rows(ids=["a1", "a3", "zz"])} == {"a1", "a3"}
     assert store.incident_rows(ids=[]) == []
 
 
-def test_attempts_that_ran_at_some_time(store: Store) -> None:
+def test_attempts_that_ran_at_some_time(store: DirectStore) -> None:
     for number, (start, end) in enumerate([(-900.0, -500.0), (-900.0, -100.0), (-900.0, None), (-50.0, None)]):
         view = dataclasses.replace(job(201 + number, started_s=start), state="running" if end is None else "failed")
         view = dataclasses.replace(view, ended_at=None if end is None else later(end))
@@ -441,7 +442,7 @@ def test_attempts_that_ran_at_some_time(store: Store) -> None:
     assert [row["job"] for row in store.attempts(ran_since=later(-300.0))] == [202, 203, 204]
 
 
-def test_counters_keep_the_last_value_of_each_day(store: Store) -> None:
+def test_counters_keep_the_last_value_of_each_day(store: DirectStore) -> None:
     def row(at_s: float, value: float, unit: str = "gpu0") -> dict[str, object]:
         return {"node": "n1", "unit": unit, "name": "remapped_rows", "at": later(at_s), "value": value}
 

@@ -7,15 +7,15 @@ import random
 
 import pytest
 from core_records import AT, evidence, incident, job, later, plan, step, verdict
+from direct_store import DirectStore
 
-from sentinel.adapters.store.store import Store
 from sentinel.model.records import IncidentState, Notice, Outcome, Result, StepKind
 
 FEDERATED = 2**32 - 5  # a job id with the cluster's number in its high bits
 DAY = 86_400.0
 
 
-def lived(store: Store, name: str, state: IncidentState, at_s: float) -> None:
+def lived(store: DirectStore, name: str, state: IncidentState, at_s: float) -> None:
     """An incident with all that belongs to it, last changed then."""
     ground = evidence(at_s=at_s, node="n1", text=name)
     store.append([ground])
@@ -31,7 +31,7 @@ def lived(store: Store, name: str, state: IncidentState, at_s: float) -> None:
     store.record_notice(Notice(f"notice-{name}", name, at, "title", "body"), "pager", delivered=True)
 
 
-def left(store: Store, name: str) -> list[bool]:
+def left(store: DirectStore, name: str) -> list[bool]:
     return [
         store.incident(name) is not None,
         store.last_verdict(name) is not None,
@@ -50,7 +50,9 @@ def left(store: Store, name: str) -> list[bool]:
         (IncidentState.WATCHING, True),
     ],
 )
-def test_an_old_incident_goes_with_all_of_it_unless_it_is_open(store: Store, state: IncidentState, stays: bool) -> None:
+def test_an_old_incident_goes_with_all_of_it_unless_it_is_open(
+    store: DirectStore, state: IncidentState, stays: bool
+) -> None:
     lived(store, "old", state, -10 * DAY)
     lived(store, "young", state, 0.0)
     store.forget(later(-DAY))
@@ -58,7 +60,7 @@ def test_an_old_incident_goes_with_all_of_it_unless_it_is_open(store: Store, sta
     assert len(store.evidence_since(later(-20 * DAY))) == 1 + stays
 
 
-def test_an_attempt_that_ended_long_ago_goes_and_one_that_runs_stays(store: Store) -> None:
+def test_an_attempt_that_ended_long_ago_goes_and_one_that_runs_stays(store: DirectStore) -> None:
     for number, (state, ended_s) in enumerate([("failed", -9 * DAY), ("running", None), ("failed", -60.0)]):
         ended_at = later(ended_s) if ended_s is not None else None
         seen = dataclasses.replace(job(), id=number, state=state, started_at=later(-10 * DAY), ended_at=ended_at)
@@ -67,7 +69,7 @@ def test_an_attempt_that_ended_long_ago_goes_and_one_that_runs_stays(store: Stor
     assert [row["job"] for row in store.attempts()] == [1, 2]
 
 
-def test_beyond_its_size_the_store_forgets_the_oldest_first(store: Store) -> None:
+def test_beyond_its_size_the_store_forgets_the_oldest_first(store: DirectStore) -> None:
     noise = random.Random(7)  # what a database cannot compress
     for day in range(40):
         texts = [f"x{noise.randbytes(1500).hex()}" for _ in range(20)]
@@ -82,13 +84,13 @@ def test_beyond_its_size_the_store_forgets_the_oldest_first(store: Store) -> Non
     assert left(store, "open") == [True] * 5
 
 
-def test_the_last_day_stays_however_small_the_store_may_be(store: Store) -> None:
+def test_the_last_day_stays_however_small_the_store_may_be(store: DirectStore) -> None:
     store.append([evidence(at_s=-60.0, node="n1"), evidence(at_s=-50 * DAY, node="n1")])
     store.forget_beyond(1, AT, later(-400 * DAY))
     assert [item.at for item in store.evidence_since(later(-100 * DAY))] == [later(-60.0)]
 
 
-def test_job_ids_of_a_federation_are_kept_whole(store: Store) -> None:
+def test_job_ids_of_a_federation_are_kept_whole(store: DirectStore) -> None:
     ground = evidence(job=FEDERATED, attempt=0)
     store.append([ground])
     store.save_incident(dataclasses.replace(incident(ground), job=FEDERATED, attempt=0))

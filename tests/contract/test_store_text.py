@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from core_records import AT, ended, evidence, incident, job, later, plan, step, verdict
+from direct_store import DirectStore
 
 from sentinel.adapters.store import tables as t
-from sentinel.adapters.store.store import Store
 from sentinel.model.records import Evidence, Kind, Notice, Outcome, Result, Source, StepKind
 from sentinel.text import plain
 
@@ -19,11 +19,11 @@ HOSTILE = "a\0b \udcff\ud800 \udc00 \x1b[2J\n☃ '; DROP TABLE evidence; --"
 PLAIN = plain(HOSTILE)
 
 
-def _unclaimed(store: Store, since: datetime) -> list[Evidence]:
+def _unclaimed(store: DirectStore, since: datetime) -> list[Evidence]:
     return list(store.load(month=since, lately=since, evidence_ids=10).unclaimed)
 
 
-def test_evidence_beside_a_hostile_one_is_kept(store: Store) -> None:
+def test_evidence_beside_a_hostile_one_is_kept(store: DirectStore) -> None:
     hostile = evidence(Kind.XID, node=HOSTILE, id=f"id{HOSTILE[:3]}", text=HOSTILE, data={"words": HOSTILE, HOSTILE: 1})
     hostile = replace(hostile, where=replace(hostile.where, path=f"/logs/{HOSTILE}"))
     kept = store.append([ended(), hostile, ended(102)])
@@ -34,7 +34,7 @@ def test_evidence_beside_a_hostile_one_is_kept(store: Store) -> None:
     assert store.append([hostile]) == [], "known, whatever its id"
 
 
-def test_an_incident_of_hostile_names(store: Store) -> None:
+def test_an_incident_of_hostile_names(store: DirectStore) -> None:
     store.save_incident(replace(incident(ended(), nodes=(HOSTILE,)), outcome=HOSTILE), user=HOSTILE[:20])
     store.save_verdict("inc1", verdict(drain=(HOSTILE,), gpus=(HOSTILE,), advice=HOSTILE), AT)
     (row,) = store.incident_rows()
@@ -43,7 +43,7 @@ def test_an_incident_of_hostile_names(store: Store) -> None:
     assert seen is not None and seen.outcome == PLAIN and store.last_verdict("inc1") is not None
 
 
-def test_an_attempt_of_a_hostile_name(store: Store) -> None:
+def test_an_attempt_of_a_hostile_name(store: DirectStore) -> None:
     view = job(name=HOSTILE * 20, user=HOSTILE * 20, partition=HOSTILE * 20, nodes=(HOSTILE,), state="x" * 30)
     store.save_attempt(view, first_step=1, last_step=2, step_time_s=1.0)
     store.save_attempt(job(102), first_step=1, last_step=2, step_time_s=1.0)
@@ -51,7 +51,7 @@ def test_an_attempt_of_a_hostile_name(store: Store) -> None:
     assert set(rows) == {101, 102} and rows[101]["name"].startswith(PLAIN[:20]) and len(rows[101]["name"]) <= 255
 
 
-def test_a_notice_of_hostile_words_to_a_hostile_receiver(store: Store) -> None:
+def test_a_notice_of_hostile_words_to_a_hostile_receiver(store: DirectStore) -> None:
     notice = Notice("n1", "inc1", AT, HOSTILE, HOSTILE, {HOSTILE: [HOSTILE]})
     store.record_notice(notice, HOSTILE, delivered=False)
     assert store.knows_notice("n1", HOSTILE) and not store.notice_sent("n1", HOSTILE)
@@ -59,7 +59,7 @@ def test_a_notice_of_hostile_words_to_a_hostile_receiver(store: Store) -> None:
     assert (kept.id, receiver) == ("n1", PLAIN)
 
 
-def test_the_ledger_keeps_the_bytes_of_a_path(store: Store) -> None:
+def test_the_ledger_keeps_the_bytes_of_a_path(store: DirectStore) -> None:
     """A checkpoint's folder must be found again under the name that it has."""
     choose = step(StepKind.CHOOSE_CHECKPOINT, job=101, attempt=0)
     made = plan(choose, step(StepKind.DRAIN, node=HOSTILE))
@@ -72,14 +72,14 @@ def test_the_ledger_keeps_the_bytes_of_a_path(store: Store) -> None:
     assert store.open_plans()[0].steps[0] == choose
 
 
-def test_settings_and_the_lease(store: Store) -> None:
+def test_settings_and_the_lease(store: DirectStore) -> None:
     store.put("paused", {HOSTILE: HOSTILE})
     assert store.get("paused") == {HOSTILE: HOSTILE}
     assert store.take_lease("active", HOSTILE, AT, 15.0) == store.take_lease("active", HOSTILE, AT, 15.0)
 
 
 @pytest.mark.parametrize("spoiled", [{"kind": 7}, {"id": "e"}, "torn", None])
-def test_a_row_that_cannot_be_read_hides_no_other(store: Store, spoiled: Any) -> None:
+def test_a_row_that_cannot_be_read_hides_no_other(store: DirectStore, spoiled: Any) -> None:
     kept = [ended(), evidence(Kind.STEP, source=Source.PROGRESS, job=101, attempt=0, id="spoiled")]
     store.append(kept)
     store.save_incident(incident(*kept, id="inc1"))

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from core_world import ACT, Fate, Killed, World
+from direct_store import DirectStore
 from prometheus_client import CollectorRegistry
 
-from sentinel.adapters.store.store import Store
 from sentinel.classify.ageing import Counter
 from sentinel.classify.history import WINDOW
 from sentinel.config.rules_files import load_rules, rules_folder
@@ -102,7 +102,7 @@ class Daemon:
     ) -> None:
         fate = fate or Fate()
         self.fate, self.world = fate, world
-        self.store: Store = fate.wrap(world.store, "store", only=lambda name: name != "engine")
+        self.store: DirectStore = fate.wrap(world.store, "store", only=lambda name: name != "engine")
         self.stream = io.StringIO()
         log, clock = Log(self.stream), world.slurm.clock
         self.telemetry = Telemetry(CollectorRegistry())
@@ -187,5 +187,5 @@ class Daemon:
         return self.telemetry.registry.get_sample_value("sentinel_bugs_total") or 0.0
 
 
-def incidents_of(store: Store) -> dict[str, Any]:
+def incidents_of(store: DirectStore) -> dict[str, Any]:
     return {row["id"]: (str(row["state"]), row["job"], row["cause"]) for row in store.incident_rows()}

@@ -17,12 +17,12 @@ from typing import Any, TypeVar, cast
 import pytest
 import sqlalchemy as sa
 from core_records import OPTED_IN, ended, incident, verdict
+from direct_store import DirectStore
 from fake_slurm import FakeClock, FakeSlurm
 
 from sentinel import policy
 from sentinel.actions import Means, Task
 from sentinel.adapters.store import tables
-from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.errors import Timeout
 from sentinel.model.intent import Intent
@@ -164,7 +164,7 @@ class FakeProgress:
 class StoredSteps:
     """``Steps`` over the store, for a single action without an engine."""
 
-    def __init__(self, store: Store, clock: FakeClock) -> None:
+    def __init__(self, store: DirectStore, clock: FakeClock) -> None:
         self._store, self._clock = store, clock
 
     def outcome(self, incident: str, step: Step) -> Outcome | None:
@@ -178,7 +178,7 @@ class StoredSteps:
 class World:
     """Four nodes, one job on two of them; the store outlives every kill."""
 
-    def __init__(self, store: Store, *, nodes: int = 4, wide: int = 2, comment: str = OPTED_IN) -> None:
+    def __init__(self, store: DirectStore, *, nodes: int = 4, wide: int = 2, comment: str = OPTED_IN) -> None:
         self.store = store
         self.slurm = FakeSlurm(nodes=nodes)
         self.job = self.slurm.submit(nodes=wide, comment=comment)
@@ -243,15 +243,15 @@ SUSPECTED = verdict(Cause.NCCL_HANG_UNKNOWN, scope=Scope.UNKNOWN, suspect=("n2",
 USER = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD, advice="index error")
 
 
-def clear(store: Store) -> None:
+def clear(store: DirectStore) -> None:
     with store.engine.begin() as connection:
         for table in tables.metadata.sorted_tables:
             connection.execute(sa.delete(table))
 
 
 @contextmanager
-def opened(url: str | Path) -> Iterator[Store]:
-    store = Store(url if isinstance(url, str) else f"sqlite:///{url / 'sentinel.db'}")
+def opened(url: str | Path) -> Iterator[DirectStore]:
+    store = DirectStore(url if isinstance(url, str) else f"sqlite:///{url / 'sentinel.db'}")
     sa.event.listen(store.engine, "connect", _careless)
     store.engine.dispose()
     try:

@@ -7,8 +7,8 @@ import random
 from datetime import datetime, timedelta
 
 from core_records import evidence
+from direct_store import DirectStore
 
-from sentinel.adapters.store.store import Store
 from sentinel.model.records import (
     Alternative,
     Cause,
@@ -49,7 +49,7 @@ _OUTCOMES = {IncidentState.CLOSED: "gains steps again", IncidentState.HELD: "8 d
 class Month:
     """Fills ``store``; ``now`` is the end of the month."""
 
-    def __init__(self, store: Store, now: datetime, *, nodes: int = 24) -> None:
+    def __init__(self, store: DirectStore, now: datetime, *, nodes: int = 24) -> None:
         self.store, self.now = store, now
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self._rng = random.Random(5)

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 from core_world import World, clear, opened, without_time
-
-from sentinel.adapters.store.store import Store
+from direct_store import DirectStore
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectStore]:
     folder: Path = tmp_path_factory.mktemp("store")
     with opened(folder) as made:
         yield made
 
 
 @pytest.fixture
-def world(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+def world(store: DirectStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     """A new world on the emptied store; waiting moves its clock."""
 
     def make(**how: object) -> World:

@@ -31,9 +31,7 @@ from sentinel.model.recording import Recording
 from sentinel.model.records import (
     Evidence,
     Incident,
-    IncidentState,
     JobView,
-    Notice,
     Outcome,
     Plan,
     Result,
@@ -165,32 +163,7 @@ class Store:
             kept.setdefault(plain(item.id), item)
         return [item for name, item in kept.items() if name in fresh]
 
-    def evidence_since(self, since: datetime, *, job: int | None = None, node: str | None = None) -> list[Evidence]:
-        """Evidence from ``since`` on, oldest first, of one job and/or node if named."""
-        query = sa.select(t.evidence.c.record).where(t.evidence.c.at >= since).order_by(t.evidence.c.at)
-        if job is not None:
-            query = query.where(t.evidence.c.job == job)
-        if node is not None:
-            query = query.where(t.evidence.c.node == node)
-        with self._read() as connection:
-            return self._readable(Evidence, (row.record for row in connection.execute(query.limit(5000))))
-
     # --- incidents ----------------------------------------------------------------------------------------------------
-
-    def save_incident(self, incident: Incident, *, user: str | None = None) -> None:
-        self.commit([changes.IncidentChanged(incident, user)])
-
-    def save_verdict(self, incident: str, verdict: Verdict, at: datetime) -> None:
-        self.commit([changes.VerdictReached(incident, verdict, at)])
-
-    def incident_ids(self, since: datetime | None = None, states: Sequence[IncidentState] = ()) -> list[str]:
-        query = sa.select(t.incident.c.id).order_by(t.incident.c.opened_at.desc())
-        if since is not None:
-            query = query.where(t.incident.c.opened_at >= since)
-        if states:
-            query = query.where(t.incident.c.state.in_(states))
-        with self._read() as connection:
-            return [row.id for row in connection.execute(query)]
 
     def incident(self, incident: str) -> Incident | None:
         with self._read() as connection:
@@ -205,11 +178,6 @@ class Store:
             )
             evidence = tuple(self._readable(Evidence, (item.record for item in connection.execute(joined))))
         return incident_from(row, evidence)
-
-    def open_incidents(self) -> list[Incident]:
-        states = [state for state in IncidentState if state is not IncidentState.CLOSED]
-        found = [self.incident(name) for name in self.incident_ids(states=states)]
-        return [incident for incident in found if incident is not None]
 
     def incident_rows(
         self,
@@ -238,12 +206,6 @@ class Store:
 
     # --- plans and the ledger -----------------------------------------------------------------------------------------
 
-    def save_plan(self, plan: Plan) -> None:
-        self.commit([changes.PlanMade(plan)])
-
-    def finish_plan(self, plan: Plan) -> None:
-        self.commit([changes.PlanFinished(plan.id)])
-
     def plan_of(self, incident: str) -> Plan | None:
         query = sa.select(t.plan.c.record).where(t.plan.c.incident == incident).order_by(t.plan.c.at.desc()).limit(1)
         with self._read() as connection:
@@ -256,11 +218,6 @@ class Store:
         with self._read() as connection:
             plans = self._readable(Plan, (row.record for row in connection.execute(query)))
         return {plan.incident: plan.waits for plan in plans if plan.waits}
-
-    def open_plans(self) -> list[Plan]:
-        query = sa.select(t.plan.c.record).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
-        with self._read() as connection:
-            return self._readable(Plan, (row.record for row in connection.execute(query)))
 
     def plans_since(self, since: datetime) -> list[Plan]:
         """Plans made since then, newest first."""
@@ -278,16 +235,6 @@ class Store:
         )
         with self._read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
-
-    def intend(self, plan: Plan, step: Step, at: datetime) -> bool:
-        """Write the intent row. False when the step has ended already: do nothing then."""
-        with self._begin() as connection:
-            write(connection, changes.StepIntended(plan, step, at))
-            row = connection.execute(sa.select(t.step.c.result).where(t.step.c.key == step.key(plan.incident))).one()
-        return row.result not in (Result.DONE, Result.FAILED)
-
-    def record(self, plan: Plan, outcome: Outcome) -> None:
-        self.commit([changes.StepEnded(plan.incident, outcome)])
 
     def outcome(self, incident: str, step: Step) -> Outcome | None:
         with self._read() as connection:
@@ -323,27 +270,6 @@ class Store:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     # --- notices ------------------------------------------------------------------------------------------------------
-
-    def notice_sent(self, notice: str, receiver: str) -> bool:
-        query = sa.select(t.notice.c.delivered).where(t.notice.c.id == notice, t.notice.c.receiver == receiver)
-        with self._read() as connection:
-            row = connection.execute(query).first()
-        return bool(row and row.delivered)
-
-    def knows_notice(self, notice: str, receiver: str) -> bool:
-        """Whether this notice was composed for the receiver before, delivered or not."""
-        query = sa.select(t.notice.c.id).where(t.notice.c.id == notice, t.notice.c.receiver == receiver)
-        with self._read() as connection:
-            return connection.execute(query).first() is not None
-
-    def record_notice(self, notice: Notice, receiver: str, delivered: bool) -> None:
-        self.commit([changes.NoticeChanged(notice, receiver, delivered)])
-
-    def undelivered(self) -> list[tuple[Notice, str]]:
-        query = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.c.delivered.is_(False))
-        with self._read() as connection:
-            rows = connection.execute(query).all()
-        return [(notice, row.receiver) for row in rows for notice in self._readable(Notice, [row.record])]
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 
@@ -387,10 +313,6 @@ class Store:
             connection.execute(sa.update(t.notice).where(t.notice.c.receiver == before).values(receiver=after))
 
     # --- counters that age ----------------------------------------------------------------------------------------------
-
-    def save_counters(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Values as (node, unit, name, at, value); of each day the last one is kept."""
-        self.commit([changes.CountersRead(tuple(rows))])
 
     def counters(self, since: datetime, *, least: float | None = None) -> list[dict[str, Any]]:
         """One row for each day, oldest first; with ``least`` only counters that changed, or reached that much."""

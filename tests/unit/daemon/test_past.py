@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from core_records import AT, ended, fleet, incident, job, later, node, plan, step, verdict
 from core_world import World
+from direct_store import DirectStore
 
-from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.model.records import Cause, JobView, Outcome, Result, Scalar, Scope, StepKind, Verdict
 from sentinel.planning.history import history_from
@@ -22,11 +22,13 @@ NOW = later(DAY_S)
 
 
 @pytest.fixture
-def store(world: Worlds) -> Store:
+def store(world: Worlds) -> DirectStore:
     return world().store
 
 
-def ran(store: Store, id: int, from_s: float, until_s: float | None, nodes: tuple[str, ...] = ("n1", "n2")) -> None:
+def ran(
+    store: DirectStore, id: int, from_s: float, until_s: float | None, nodes: tuple[str, ...] = ("n1", "n2")
+) -> None:
     state = "running" if until_s is None else "failed"
     view = job(id, state=state, nodes=nodes, started_s=from_s)
     made = JobView(
@@ -39,31 +41,33 @@ def ran(store: Store, id: int, from_s: float, until_s: float | None, nodes: tupl
     store.save_attempt(made, first_step=None, last_step=None, step_time_s=None)
 
 
-def failed(store: Store, name: str, at_s: float, judged: Verdict | None, job_id: int | None = 101) -> None:
+def failed(store: DirectStore, name: str, at_s: float, judged: Verdict | None, job_id: int | None = 101) -> None:
     store.save_incident(incident(ended(at_s=at_s), id=name, job=job_id, opened_s=at_s, updated_s=at_s))
     if judged is not None:
         store.save_verdict(name, judged, later(at_s + 2.0))
 
 
-def did(store: Store, name: str, kind: StepKind, at_s: float, result: Result = Result.DONE, **data: Scalar) -> None:
+def did(
+    store: DirectStore, name: str, kind: StepKind, at_s: float, result: Result = Result.DONE, **data: Scalar
+) -> None:
     this = step(kind, node="n1") if kind in (StepKind.DRAIN, StepKind.DOWN) else step(kind, job=101, attempt=0)
     made = plan(this, incident=name)
     store.intend(made, this, later(at_s))
     store.record(made, Outcome(this, result, later(at_s + 1.0), data=data))
 
 
-def past(store: Store, gpus: int | None = 8, now: datetime = NOW) -> dict[str, Any]:
+def past(store: DirectStore, gpus: int | None = 8, now: datetime = NOW) -> dict[str, Any]:
     views = [node(f"n{i}") for i in range(1, 5)]
     seen = fleet(views) if gpus == 8 else None
     return fleet_history(store, seen, AT, now)
 
 
-def test_nothing_ran(store: Store) -> None:
+def test_nothing_ran(store: DirectStore) -> None:
     found = past(store)
     assert (found["gpu_s"], found["failures"], found["start"]) == (0.0, [], "2026-03-01T12:00:00Z")
 
 
-def test_exposure_of_what_ended_and_of_what_runs(store: Store) -> None:
+def test_exposure_of_what_ended_and_of_what_runs(store: DirectStore) -> None:
     ran(store, 101, 600.0, 4200.0)
     ran(store, 102, DAY_S - 100.0, None, nodes=("n3",))
     found = past(store)
@@ -73,13 +77,13 @@ def test_exposure_of_what_ended_and_of_what_runs(store: Store) -> None:
     assert read.gpu_s == found["gpu_s"] and read.failures == ()
 
 
-def test_nodes_that_slurm_does_not_tell_of_have_eight_gpus(store: Store) -> None:
+def test_nodes_that_slurm_does_not_tell_of_have_eight_gpus(store: DirectStore) -> None:
     ran(store, 101, 0.0, 10.0, nodes=("gone",))
     assert past(store)["gpu_s"] == past(store, gpus=None)["gpu_s"] == 80.0
     assert past(store, gpus=None)["gpus_per_node"] == 8
 
 
-def test_gpus_per_node_are_the_usual_ones(store: Store) -> None:
+def test_gpus_per_node_are_the_usual_ones(store: DirectStore) -> None:
     views = [node(f"n{i}") for i in range(3)]
     views = [dataclasses.replace(view, gpus=gpus) for view, gpus in zip(views, (4, None, 4), strict=True)]
     ran(store, 101, 0.0, 10.0, nodes=("n0", "n1", "n2"))
@@ -87,7 +91,7 @@ def test_gpus_per_node_are_the_usual_ones(store: Store) -> None:
     assert found["gpus_per_node"] == 4 and found["gpu_s"] == 10.0 * (4 + 8 + 4)
 
 
-def test_what_starts_after_now_and_clocks_that_jumped_add_nothing(store: Store) -> None:
+def test_what_starts_after_now_and_clocks_that_jumped_add_nothing(store: DirectStore) -> None:
     ran(store, 101, DAY_S + 5.0, None)
     ran(store, 102, 500.0, 400.0)
     assert past(store)["gpu_s"] == 0.0
@@ -101,13 +105,13 @@ def test_what_starts_after_now_and_clocks_that_jumped_add_nothing(store: Store) 
         (verdict(), None),  # no job was hit
     ],
 )
-def test_what_is_no_failure_of_the_fleet(store: Store, judged: Verdict | None, job_id: int | None) -> None:
+def test_what_is_no_failure_of_the_fleet(store: DirectStore, judged: Verdict | None, job_id: int | None) -> None:
     ran(store, 101, 0.0, 3600.0)
     failed(store, "x", 3600.0, judged, job_id)
     assert past(store)["failures"] == []
 
 
-def test_failure_with_what_became_of_it(store: Store) -> None:
+def test_failure_with_what_became_of_it(store: DirectStore) -> None:
     ran(store, 101, 0.0, 3600.0)
     failed(store, "x", 3600.0, verdict(drain=("n1",)))
     did(store, "x", StepKind.DRAIN, 3602.0)
@@ -121,7 +125,7 @@ def test_failure_with_what_became_of_it(store: Store) -> None:
     assert (read.repaired_by, read.node_lost, read.restart_s) == ("local", True, 59.0)
 
 
-def test_what_failed_or_is_not_known_is_not_claimed(store: Store) -> None:
+def test_what_failed_or_is_not_known_is_not_claimed(store: DirectStore) -> None:
     ran(store, 101, 0.0, 3600.0)
     failed(store, "x", 3600.0, verdict())
     did(store, "x", StepKind.DRAIN, 3602.0, Result.FAILED)
@@ -131,7 +135,7 @@ def test_what_failed_or_is_not_known_is_not_claimed(store: Store) -> None:
     assert found == {"time": "2026-03-01T13:00:00Z", "cause": "gpu_memory_ecc", "node_lost": False}
 
 
-def test_failures_before_the_first_attempt_are_left_out(store: Store) -> None:
+def test_failures_before_the_first_attempt_are_left_out(store: DirectStore) -> None:
     """Planning refuses a failure outside of the time that was watched."""
     ran(store, 101, 3000.0, 3600.0)
     failed(store, "early", 100.0, verdict())
