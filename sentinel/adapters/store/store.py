@@ -269,8 +269,6 @@ class Store:
         with self._read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
 
-    # --- notices ------------------------------------------------------------------------------------------------------
-
     # --- attempts -----------------------------------------------------------------------------------------------------
 
     def save_attempt(
