@@ -97,7 +97,7 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
         return same and not is_advisory_incident(incident)
     if where.node is None or incident.state is IncidentState.CLOSED:
         return False
-    if abs(evidence.at - incident.updated_at) > window or is_advisory_incident(incident):
+    if not is_near(incident, evidence.at, window) or is_advisory_incident(incident):
         return False
     if is_failed_idle_test(evidence) and not any(
         is_failed_idle_test(item) and item.where.node == where.node for item in incident.evidence
@@ -108,6 +108,17 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
     # After the restart the job's other nodes may run the next attempt: their evidence no longer belongs here.
     of_its_job = incident.state is IncidentState.OPEN and where.node in job_nodes
     return (where.node in incident.nodes or of_its_job) and not _long_over(incident, evidence.at)
+
+
+def is_near(incident: Incident, at: datetime, window: timedelta) -> bool:
+    """Whether ``at`` is within ``window`` of when the incident's evidence happened or came.
+
+    A node's clock may be wrong, and what was kept while the daemon was away comes late.
+    """
+    if abs(at - incident.updated_at) <= window:
+        return True
+    times = [item.at for item in incident.evidence]
+    return bool(times) and min(times) - window <= at <= max(times) + window
 
 
 def _long_over(incident: Incident, at: datetime) -> bool:

@@ -50,7 +50,7 @@ def is_late_news(
     view = cluster.fleet.nodes.get(node) if cluster.fleet is not None and node is not None else None
     seen_out = view is not None and view.drained
     just = incident.closed_at is not None and item.seen_at - incident.closed_at <= _SNAPSHOT
-    return (seen_out or just) and abs(item.at - incident.updated_at) <= window
+    return (seen_out or just) and incidents.is_near(incident, item.at, window)
 
 
 def is_news_of_waiting(incident: Incident, verdict: Verdict | None, item: Evidence) -> bool:

@@ -153,7 +153,8 @@ async def _serve(base: DaemonParts, holder: str, runner: Runner, known: KnownSig
             stop.set()
 
     async def forget() -> None:
-        await runner.timer_due(HOUSEKEEPING)
+        with suppress(Unavailable):  # what it notes is saved when the store answers again
+            await runner.timer_due(HOUSEKEEPING)
 
     async def look_back() -> None:
         now = base.clock.now()

@@ -75,9 +75,9 @@ class OnsetTracker:
         return made
 
     def unsaved(self) -> dict[str, Any] | None:
-        """The state to store, if it changed since the last call: onset of each bad run and whether it was reported.
+        """The state to store, if it changed since the last call: each bad run, and whether it was reported.
 
-        The length of an unreported run is not stored; it is counted anew after a restart.
+        The steps of a reported run are not counted on: it changes no more until the numbers are good again.
         """
         if not self._changed:
             return None
@@ -139,6 +139,7 @@ class OnsetTracker:
         if run is before:
             return
         self._changed |= (before.onset, before.told) != (run.onset, run.told)
+        self._changed |= not run.told and before.prints != run.prints and run.onset is not None
         self._runs[attempt] = run
 
     def _begun(self, attempt: Attempt, before: Run, run: Run) -> Run:
@@ -163,16 +164,16 @@ def _written(run: Run) -> dict[str, Any]:
     return {
         "onset": run.onset, "told": run.told, "last": run.last, "prints": run.prints, "what": run.what,
         "since": to_json(run.since), "newest": to_json(run.newest), "numbered": run.numbered,
+        "scaling": run.scaling, "exhausted": run.exhausted,
     }  # fmt: skip
 
 
 def _read(value: Mapping[str, Any]) -> Run:
-    """Restore a run: a reported one completely, of another one only the onset; its prints are counted anew."""
-    begun = Run(
+    return Run(
         onset=value["onset"], told=value["told"], what=value["what"], numbered=value["numbered"],
-        since=time_from(value["since"]), newest=time_from(value["newest"]),
+        since=time_from(value["since"]), newest=time_from(value["newest"]), last=value["last"], prints=value["prints"],
+        scaling=value.get("scaling", False), exhausted=value.get("exhausted", False),
     )  # fmt: skip
-    return dataclasses.replace(begun, last=value["last"], prints=value["prints"]) if begun.told else begun
 
 
 def _stays_bad(attempt: Attempt, run: Run, now: datetime, path: str | None) -> Evidence:

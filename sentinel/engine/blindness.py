@@ -5,10 +5,10 @@ Each message is sent once, even if the daemon restarts in between: the store rem
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sentinel.alerts import blind, sees_again
-from sentinel.engine import notices
+from sentinel.engine import backlog, notices
 from sentinel.engine.events import FleetUnavailable
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
@@ -30,8 +30,10 @@ def snapshot_failed(state: State, out: Transition, event: FleetUnavailable) -> N
     notices.send(state, out, blind(since, event.reason, event.fix, event.at))
 
 
-def snapshot_taken(state: State, out: Transition) -> None:
+def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     """Handle a successful snapshot: tell people that Slurm is readable again, if they were notified."""
+    if state.blind_since is not None:
+        backlog.slurm_is_back(state, state.blind_since, now)
     state.blind_since = None
     told, fleet = state.blind_told, state.cluster.fleet
     if told is None or fleet is None:

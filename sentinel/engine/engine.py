@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.engine import blindness, drain_reasons, grouping, judging, loading, notices, recovery
+from sentinel.engine import backlog, blindness, drain_reasons, grouping, judging, loading, notices, recovery
 from sentinel.engine.diagnostics import turns
 from sentinel.engine.events import (
     DiagnosticEnded,
@@ -57,6 +57,7 @@ class Engine:
                 together, so the caller saves and performs that part and then calls ``abandon``.
         """
         out = out if out is not None else Transition()
+        backlog.event(self.state, event.at)
         match event:
             case HeartbeatReceived() | NodeHeard():  # first: most events are these
                 routing.receive(self.state, out, event)
@@ -124,7 +125,7 @@ class Engine:
         self.state.cluster.see_fleet(event.fleet)
         fleet = self.state.cluster.fleet or event.fleet
         self.state.index.refresh()
-        blindness.snapshot_taken(self.state, out)
+        blindness.snapshot_taken(self.state, out, event.at)
         restarts.compare(self.state, out, fleet, event.at)
         confirming.snapshot_taken(self.state, out, event.at)
         waits.snapshot_taken(self.state, out, event.at, self._looks)
@@ -166,6 +167,7 @@ class Engine:
         elif name == "wait":
             waits.look(out)
         elif name == HOUSEKEEPING:
+            backlog.housekeeping(self.state, out, now)
             self.state.forget(now)
         elif name == turns.DIAGNOSTICS:
             turns.timer_due(self.state, out, now)

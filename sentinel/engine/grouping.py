@@ -116,7 +116,9 @@ def _opened(state: State, item: Evidence, now: datetime) -> Incident:
         if i.id in state.plans and not is_tolerated_bad_numbers(i, state.plans[i.id])
     ]
     taken = {e.id for i in judged for e in i.evidence}  # belongs to another failure
-    since = min(now, item.at) if item.kind == Kind.NUMBERS else now  # look back from when the numbers went bad
+    # Look back from when the numbers went bad, and after a time without us from when it happened.
+    late = state.absence is not None and state.absence.counts(now, state.window)
+    since = min(now, item.at) if item.kind == Kind.NUMBERS or late else now
     numbers = state.onsets.findings(job, attempt, now) if incidents.ends(item) else []
     recent = state.cluster.recent(job, attempt, nodes, since - state.window, taken)
     own = [e for e in recent if not of_another_job(job, e, state.cluster)]

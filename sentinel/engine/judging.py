@@ -17,7 +17,7 @@ from sentinel.correlate import incidents, merging
 from sentinel.correlate.log_delay import log_may_still_come
 from sentinel.correlate.rank_placement import located
 from sentinel.detect.failed_resume import failed_resume
-from sentinel.engine import decision, recovery
+from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
 from sentinel.engine.reconcile.situations import situation_of
@@ -61,6 +61,9 @@ def settle_timer_due(
     if incident.state is IncidentState.CLOSED:
         out.save(IncidentChanged(incident))  # late evidence that explains a closed incident is only stored
         _end_judgement(state, out, incident_id, now)
+        return
+    if incident_id not in state.plans and not backlog.is_in(state, incident, now):
+        out.do(StartTimer(judge_timer(incident_id), now + timedelta(seconds=backlog.RECHECK_S)))
         return
     under_way.asked, under_way.answers = False, []
     fleet = state.cluster.fleet

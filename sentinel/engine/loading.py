@@ -14,7 +14,7 @@ from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT, OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.joined_saves import JoinedSaves
-from sentinel.engine import grouping, judging, notices, recovery
+from sentinel.engine import backlog, grouping, judging, notices, recovery
 from sentinel.engine.blindness import BLIND
 from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT
@@ -85,6 +85,7 @@ def state_of(
 def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> None:
     """Resume what was under way when the previous daemon ended."""
     state.watching_since = now
+    backlog.started(state, stored, now)
     restored_attempts.restore_rhythms(state.cluster, now)
     for notice, receiver in stored.undelivered:
         if receiver in state.receivers:

@@ -17,6 +17,7 @@ from sentinel.correlate.index import IncidentIndex
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import JoinedSaves
+from sentinel.engine.backlog import Absence
 from sentinel.engine.diagnostics.state import DiagnosticsState
 from sentinel.engine.history import PastEvents
 from sentinel.engine.ledger import Ledger
@@ -104,6 +105,8 @@ class State:
     told: set[str] = field(default_factory=set)  # ids of incidents whose notice was sent
     paused: bool = False
     watching_since: datetime | None = None  # when this daemon started; None: from the beginning
+    housekept_at: datetime | None = None  # the last housekeeping of this daemon
+    absence: Absence | None = None  # the last time for which this daemon was away
     breaker_passed: set[str] = field(default_factory=set)  # ids of incidents that an operator let go on in spite of it
     judged_again: dict[str, datetime] = field(default_factory=dict)  # by waiting incident: when policy was last asked
     seen_drained: dict[str, datetime] = field(
@@ -165,6 +168,8 @@ class State:
             return
         for incident in list(self.incidents.values()):
             last = incident.closed_at if incident.closed_at is not None else incident.updated_at
+            if self.absence is not None:
+                last = max(last, self.absence.ended_at)  # the backlog may bring news of it
             kept = incident.id in self.plans and incident.state is not IncidentState.CLOSED
             if not kept and incident.id not in self.judging and now - last > self.window:
                 self.drop(incident.id)

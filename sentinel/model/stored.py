@@ -9,6 +9,9 @@ from typing import Any
 
 from sentinel.model.records import Evidence, Incident, Notice, Outcome, Plan, Step, Verdict
 
+# Setting: when what had been acknowledged until then was judged, and incidents closed until then get no news any more.
+JUDGED_UNTIL = "judged_until"
+
 
 @dataclass(frozen=True, slots=True)
 class StoredStep:
@@ -37,3 +40,9 @@ class Stored:
     undelivered: tuple[tuple[Notice, str], ...] = ()  # with its receiver
     unclaimed: tuple[Evidence, ...] = ()  # acknowledged lately, and of no incident yet; the oldest first
     evidence_ids: tuple[str, ...] = ()  # of the newest evidence, the oldest first
+
+
+def not_judged_since(settings: Mapping[str, Any], lately: datetime) -> datetime:
+    """``lately``, or when the previous daemon had judged all, if that is earlier: it may have ended long ago."""
+    noted = settings.get(JUDGED_UNTIL)
+    return min(lately, datetime.fromisoformat(noted)) if noted else lately

@@ -49,8 +49,10 @@ def job_steps(
         drained: steps of the same plan that take nodes out of service.
     """
     job = situation.job
-    if job is None or incident.job is None or verdict.restart is Restart.NONE:
+    if incident.job is None or verdict.restart is Restart.NONE:
         return JobSteps()
+    if job is None:
+        return JobSteps(words=f"Slurm no longer knows job {incident.job}: it cannot be restarted.")
     words = _why_not(job, verdict, incident, situation, act_confidence, bad_numbers)
     if words:
         return JobSteps(words=words)

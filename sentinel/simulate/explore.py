@@ -17,6 +17,9 @@ from sentinel.simulate.world import World
 SAME_END = "same-end"  # checked over two runs, here
 _SAME_END_STORIES = frozenset({"killed"})
 _CUTS = frozenset({"kill", "lose"})
+# After 300 s Slurm sets silent nodes down and forgets jobs that have ended: then another end is right.
+_SLURM_ACTS_S = 250.0
+_BAD_NUMBERS_S = 10.0  # a job that went on with bad numbers and ended meanwhile is one failure, not two
 _TIMED = frozenset({"silence"})  # how it ends depends on when it is looked at: the job goes on by itself
 _CHUNK = 8  # histories that a process takes at a time
 MOST_HISTORIES = 10_000_000
@@ -58,10 +61,17 @@ def run(history: History, tell: Callable[[float, str], None] | None = None) -> t
     """The promises that the history breaks, and at how many crossings it was cut."""
     world = World(history, tell=tell)
     violations = world.run()
-    happened = {one.what for one in history.happenings}
-    if history.story in _SAME_END_STORIES and happened & _CUTS and not happened & _TIMED:
+    if _ends_the_same(history):
         violations = [*violations, *_same_end(history, world)]
     return violations, len(world.crossings.cut_at)
+
+
+def _ends_the_same(history: History) -> bool:
+    """Whether the history must end as it would without its kills."""
+    happened = {one.what for one in history.happenings}
+    away_s = max((float(one.data.get("down_s", 0.0)) for one in history.happenings), default=0.0)
+    most_s = _BAD_NUMBERS_S if "bad-numbers" in happened else _SLURM_ACTS_S
+    return bool(history.story in _SAME_END_STORIES and happened & _CUTS and not happened & _TIMED and away_s < most_s)
 
 
 def _same_end(history: History, world: World) -> list[Violation]:

@@ -33,13 +33,6 @@ def _of(*names: str) -> frozenset[str]:
 KNOWN: Mapping[str, Defect] = {
     # Of a heterogeneous job only the component that failed gets a resume point; the others start as their script does.
     "components-without-resume-point": Defect(_of("resume-point-first"), "without a resume point", job="het"),
-    # A daemon that is away for longer than evidence is grouped (120 s): what it had acknowledged and not judged is
-    # forgotten, what it finds afterwards is judged without it, and one failure becomes several incidents that recover the
-    # same attempt side by side.
-    "away-for-long": Defect(
-        _of("same-end", "comes-to-rest", "nothing-lost", "brought-back", "resume-point-first"),
-        needs=r"kill .*down_s=150|freeze .*for_s=1\d\d",
-    ),
     # A user holds a job that runs and fails a moment later: the hold is lifted with ours.
     "hold-just-before-the-end": Defect(
         _of("only-what-is-ours", "holds-stay"), "a person holds it|by a person", needs="hold"

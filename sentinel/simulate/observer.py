@@ -44,7 +44,9 @@ class Observer:
     arrived: Counter[str] = field(default_factory=Counter)  # notices by id
     refusals: set[str] = field(default_factory=set)  # that people were told of
     notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # incident -> ids
-    ended: dict[int, tuple[int, str]] = field(default_factory=dict)  # job -> attempt that stopped last, in which state
+    ended: dict[int, tuple[int, str, float]] = field(
+        default_factory=dict
+    )  # job -> attempt that stopped last, how, when
     attempts: list[AttemptBegan] = field(default_factory=list)
     broken_once: set[tuple[str, str]] = field(default_factory=set)  # promises that were reported, with what about
 

@@ -12,6 +12,7 @@ _BUDGETS = frozenset({"drain-budget", "last-healthy"})
 _OVER = frozenset({"paused", "observe"})  # reasons that no longer hold when this is asked
 _FAILED = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"})
 _DEFERRED_S = 86_400.0  # a job that is to start later than this has been put off by Sentinel
+_TOLD_S = 0.5  # from the end of its epilogs to the daemon's word of it
 JOINED = frozenset({"breaker", "hang-breaker"})  # refusals of which one notice tells for many incidents
 
 
@@ -61,15 +62,24 @@ def has_room(seen: Observer, node: str) -> bool:
 def brought_back(seen: Observer) -> Iterator[str]:
     """A job that asked for it and failed is restarted or held, or people know why neither was done."""
     store = seen.world.store
-    for job, (attempt, state) in sorted(seen.ended.items()):
+    for job, (attempt, state, ended_s) in sorted(seen.ended.items()):
         now = seen.world.slurm.jobs.get(job)
         spec = seen.world.spec_of(job)
         gone = now is None or (now.restarts == attempt and now.over)
         if not (gone and state in _FAILED and spec.opted_in and seen.acting()) or job in seen.cancelled:
             continue
+        if _forgotten_unseen(seen, ended_s):
+            continue
         about = [i.id for i in store.incidents.values() if i.job == job and i.id in store.plans]
         if not any(_answered(seen, incident, attempt) for incident in about):
             yield f"job {job} failed in attempt {attempt}, and nobody restarts it, holds it, or says why not"
+
+
+def _forgotten_unseen(seen: Observer, ended_s: float) -> bool:
+    """Whether Slurm had forgotten the job (MinJobAge) before a daemon could see that it had ended."""
+    forgotten_s = ended_s + (seen.world.slurm.times.min_job_age_s or 0.0)
+    told_s = ended_s + seen.world.slurm.times.epilog_s + _TOLD_S
+    return any(since_s <= told_s and forgotten_s <= until_s for since_s, until_s in seen.world.away)
 
 
 def _answered(seen: Observer, incident: str, attempt: int) -> bool:

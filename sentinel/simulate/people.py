@@ -135,6 +135,7 @@ def _cut(kill: bool) -> Act:
 def _freeze(world: World, happening: Happening) -> None:
     """The daemon is stopped (SIGSTOP) and goes on later."""
     world.frozen_until_s = world.now_s + float(happening.data.get("for_s", 30.0))
+    world.away.append((world.now_s, world.frozen_until_s))
 
 
 def _lossy(world: World, happening: Happening) -> None:

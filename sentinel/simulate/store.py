@@ -14,7 +14,7 @@ from typing import Any
 from sentinel.engine.history import row_of
 from sentinel.model import changes as c
 from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Outcome, Plan, Result, StepKind, Verdict
-from sentinel.model.stored import Stored, StoredStep
+from sentinel.model.stored import Stored, StoredStep, not_judged_since
 
 _MOST_EVIDENCE = 5000  # that no incident refers to; as in the real one
 _ROW = ("cause", "scope", "seen_on", "culprit_nodes", "culprit_gpus", "culprit_ranks", "onset_step")
@@ -45,6 +45,7 @@ class MemoryStore:
 
     def load(self, *, month: datetime, lately: datetime, evidence_ids: int) -> Stored:
         """See ``sentinel.adapters.store.loading``."""
+        lately = not_judged_since(self.settings, lately)
         plans = [plan.incident for plan in sorted(self.plans.values(), key=lambda p: p.at) if not self._finished(plan)]
         rows = {
             name: incident
@@ -67,6 +68,7 @@ class MemoryStore:
             steps=steps,
             judged=tuple(self._row(incident) for incident in newest if incident.id in self.judged),
             attempts=tuple(row for row in self.rows_of_attempts.values() if row["job"] in released),
+            recent_attempts=tuple(self.rows_of_attempts.values()),
             settings=dict(self.settings),
             told=frozenset(notice.incident for notice, _ in self.notices.values()),
             undelivered=tuple((n, receiver) for (_, receiver), (n, done) in self.notices.items() if not done),

@@ -28,7 +28,7 @@ def _fault(rng: random.Random, at_s: float, *, nodes: int = 6, jobs: int = 1, of
 def _cut(rng: random.Random, at_s: float, what: str) -> Happening:
     data: dict[str, Value] = {"nth": rng.randrange(_CROSSINGS), "after": rng.random() < 0.5}
     if what == "kill":
-        data["down_s"] = rng.choice([0.5, 2.0, 10.0, 60.0, 150.0])
+        data["down_s"] = rng.choice([0.5, 2.0, 10.0, 60.0, 150.0, 400.0])
     else:
         data["times"] = rng.choice([1, 1, 2, 5])
     return Happening(what, at_s, data=data)
@@ -93,7 +93,7 @@ def _network(rng: random.Random) -> tuple[Setup, list[Happening]]:
         Happening("lossy", at_s - 5.0, data={"for_s": rng.choice([20.0, 120.0])}),
         Happening("cut-off", at_s - 2.0, node, data={"for_s": rng.choice([10.0, 150.0])}),
         Happening("clock-off", 0.0, node, data={"by_s": rng.choice([-300.0, -20.0, 20.0, 300.0])}),
-        Happening("freeze", _soon(rng, at_s), data={"for_s": rng.choice([3.0, 20.0, 100.0])}),
+        Happening("freeze", _soon(rng, at_s), data={"for_s": rng.choice([3.0, 20.0, 100.0, 250.0])}),
         Happening("unreadable", _soon(rng, at_s), node),
         Happening("prints-xid", _soon(rng, at_s), "job0"),
     ]

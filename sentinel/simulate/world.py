@@ -60,6 +60,7 @@ class World:
         self.clock_off_s: dict[str, float] = {}  # by node
         self.daemon: SimulatedDaemon | None = None
         self.lives = 0
+        self.away: list[tuple[float, float]] = []  # from when to when no daemon lived, or it was frozen
         self.frozen_until_s = 0.0
         self.violations: list[Violation] = []
         self.crossings = Crossings(self.rng, self._killed)
@@ -209,7 +210,7 @@ class World:
 
     def _job_stopped(self, job: SimulatedJob, state: str) -> None:
         self.say_what(f"slurm: job {job.id} attempt {job.restarts} stops: {state}")
-        self.observer.ended[job.id] = (job.restarts, state)
+        self.observer.ended[job.id] = (job.restarts, state, self.now_s)
         self.programs.stopped(job)
         self.later(self.slurm.times.epilog_s + 0.05, lambda: self._tell_end(job.id))
 
@@ -289,6 +290,7 @@ class World:
         """The daemon's process is gone; the next one starts after ``down_s``."""
         if self.daemon is not None:
             self._stop_daemon()
+            self.away.append((self.now_s, self.now_s + down_s))
             self.later(down_s, self._start_daemon)
 
     def _stop_daemon(self) -> None:

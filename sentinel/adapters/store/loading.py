@@ -22,7 +22,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
-from sentinel.model.stored import Stored, StoredStep
+from sentinel.model.stored import Stored, StoredStep, not_judged_since
 
 T = TypeVar("T")
 
@@ -45,9 +45,12 @@ def load(
     Args:
         readable: records of a kind from their JSON; leaves out what cannot be read, and says so.
         month: incidents since then are history for verdicts.
-        lately: evidence since then may not have been judged; incidents closed since then may still get news.
+        lately: evidence since then may not have been judged; incidents closed since then may still get news. Earlier if the
+            previous daemon ended earlier.
         evidence_ids: how many of the newest.
     """
+    settings = {row.name: row.value for row in connection.execute(sa.select(t.setting))}
+    lately = not_judged_since(settings, lately)
     plans = dict.fromkeys(connection.execute(_open_plans()).scalars())
     rows = {row.id: row for row in connection.execute(_incidents(month)) if row.state in frozenset(IncidentState)}
     wanted = {name for name, row in rows.items() if row.closed_at is None or row.closed_at >= lately} | set(plans)
@@ -70,7 +73,7 @@ def load(
         judged=tuple(dict(row._mapping) for row in rows.values() if row.cause in frozenset(Cause)),
         attempts=tuple(dict(row) for row in attempts),
         recent_attempts=tuple(dict(row._mapping) for row in connection.execute(_recent_attempts(lately))),
-        settings={row.name: row.value for row in connection.execute(sa.select(t.setting))},
+        settings=settings,
         told=told,
         undelivered=_undelivered(connection, readable),
         unclaimed=_unclaimed(connection, readable, lately),

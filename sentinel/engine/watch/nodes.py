@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from sentinel.detect.cluster_view import NodeSeen
-from sentinel.engine import grouping
+from sentinel.engine import backlog, grouping
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.state import State
 from sentinel.engine.transition import ProbeNode, StartTimer, Transition
@@ -41,6 +41,7 @@ def heartbeat(state: State, out: Transition, event: HeartbeatReceived) -> None:
     seen = message(state, out, event.node, now_s)
     seen.version, seen.clock_offset_s = event.version, event.clock_offset_s
     seen.verdict, seen.spool, seen.gpus = dict(event.verdict), dict(event.spool), dict(event.gpus)
+    backlog.agent_heard(state, event.node, event.spool)
     log_coverage.logs_read(state, event, now_s)
     for key in event.jobs:
         known = state.cluster.attempts.get(key)

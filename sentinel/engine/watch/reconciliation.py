@@ -71,7 +71,10 @@ def _is_news(state: State, job: JobView, now: datetime) -> bool:
     seen = state.cluster.attempts.get((job.id, job.restarts))
     if seen is not None:
         return not seen.ended
-    return job.ended_at is not None and now - job.ended_at < state.window and job.state != "completed"
+    since = now - state.window
+    if state.absence is not None and state.absence.counts(now, state.window):
+        since = state.absence.since - state.window
+    return job.ended_at is not None and job.ended_at > since and job.state != "completed"
 
 
 def _went_down(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:

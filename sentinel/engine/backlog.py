@@ -1,0 +1,92 @@
+"""Notices when this daemon itself was away, and waits with new judgements until what happened meanwhile has come in.
+
+Away: killed and started again, stopped, or without Slurm and MUNGE. Agents keep their evidence and send it when they reach
+the daemon again, each after its own pause. What comes first explains least: Slurm's word that a job ended comes before the
+kernel line of the GPU that ended it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from sentinel.model.changes import SettingChanged
+from sentinel.model.records import Incident
+from sentinel.model.stored import JUDGED_UNTIL
+
+if TYPE_CHECKING:
+    from sentinel.engine.state import State
+    from sentinel.engine.transition import Transition
+    from sentinel.model.stored import Stored
+
+_STOOD_STILL = timedelta(seconds=30)  # housekeeping comes every 10 s: without it for so long, the daemon stood still
+RECHECK_S = 1.0  # interval at which it is looked whether the backlog is in: heartbeats come every 2 s
+
+
+@dataclass(slots=True)
+class Absence:
+    """``waits_until``: by then the agents have sent what they kept."""
+
+    since: datetime
+    ended_at: datetime
+    waits_until: datetime
+    heard: set[str] = field(default_factory=set)  # nodes whose agents have nothing unsent since
+
+    def counts(self, now: datetime, window: timedelta) -> bool:
+        """Whether what happened before or during it may still come in as news."""
+        return now - self.ended_at <= window
+
+
+def started(state: State, stored: Stored, now: datetime) -> None:
+    """The previous daemon was last alive at most 10 s after it noted so."""
+    noted = stored.settings.get(JUDGED_UNTIL)
+    if noted:
+        _ended(state, datetime.fromisoformat(noted) + state.window, now)
+
+
+def event(state: State, now: datetime) -> None:
+    """Any event: notice that the daemon had been stopped."""
+    if state.housekept_at is not None and now - state.housekept_at > _STOOD_STILL:
+        _ended(state, state.housekept_at, now)
+        state.housekept_at = now
+
+
+def slurm_is_back(state: State, since: datetime, now: datetime) -> None:
+    """Slurm could not be read since ``since``. Often MUNGE was gone with it, and then no agent was heard either."""
+    _ended(state, since, now)
+
+
+def housekeeping(state: State, out: Transition, now: datetime) -> None:
+    """Note up to when evidence has been judged: the next daemon begins there."""
+    state.housekept_at = now
+    begun = [
+        item.seen_at
+        for name in sorted(state.judging)
+        if name in state.incidents
+        for item in state.incidents[name].evidence
+    ]
+    if state.absence is not None and now < state.absence.waits_until:
+        begun.append(state.absence.since)
+    until = min([now, *begun]) - state.window
+    out.save(SettingChanged(JUDGED_UNTIL, until.isoformat()))
+
+
+def agent_heard(state: State, node: str, spool: object) -> None:
+    if state.absence is not None and isinstance(spool, dict) and spool.get("pending") == 0:
+        state.absence.heard.add(node)
+
+
+def is_in(state: State, incident: Incident, now: datetime) -> bool:
+    """Whether nothing more is to be expected about the incident from the time of the absence."""
+    absence = state.absence
+    if absence is None or now >= absence.waits_until:
+        return True
+    nodes = {*incident.nodes, *state.cluster.nodes_of(incident.job, incident.attempt)}
+    return bool(nodes) and nodes <= absence.heard
+
+
+def _ended(state: State, since: datetime, now: datetime) -> None:
+    wait = min(timedelta(seconds=state.settings.judgement.view_settle_s), now - since)
+    if wait > timedelta(0):
+        state.absence = Absence(since, now, now + wait)

@@ -1,0 +1,104 @@
+"""After an absence a new judgement waits for the agents' backlog: for all of the job's nodes, or for a while."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sentinel.config.rules_files import load_rules, rules_folder
+from sentinel.config.settings import Settings
+from sentinel.detect.bad_numbers_onset import OnsetTracker
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine import Engine, backlog
+from sentinel.engine.engine import HOUSEKEEPING
+from sentinel.engine.events import Started, TimerDue
+from sentinel.engine.state import State
+from sentinel.engine.transition import Transition
+from sentinel.engine.watch.events import HeartbeatReceived
+from sentinel.model.changes import SettingChanged
+from sentinel.model.records import Incident
+from sentinel.model.stored import JUDGED_UNTIL, Stored, not_judged_since
+
+AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+INCIDENT = Incident("i1", AT, AT, nodes=("n1", "n2"))
+RULES = load_rules([rules_folder()])
+
+
+def later(seconds: float) -> datetime:
+    return AT + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def state() -> State:
+    settings, view = Settings(), ClusterView()
+    return State(rules=RULES, settings=settings, cluster=view, onsets=OnsetTracker(view, settings.judgement))
+
+
+def housekeeping(state: State, at: datetime) -> Transition:
+    return Engine(state).handle(TimerDue(at, HOUSEKEEPING))
+
+
+def beat(state: State, node: str, at: datetime, pending: object) -> None:
+    Engine(state).handle(HeartbeatReceived(at, node, now_s=1.0, spool={"pending": pending}))
+
+
+def started_after(state: State, seconds: float) -> None:
+    noted = (later(-seconds) - state.window).isoformat()
+    Engine(state).handle(Started(AT, Stored(settings={JUDGED_UNTIL: noted})))
+
+
+def test_nothing_is_waited_for_without_an_absence(state: State) -> None:
+    housekeeping(state, AT)
+    housekeeping(state, later(10.0))
+    assert backlog.is_in(state, INCIDENT, later(10.0))
+
+
+def test_a_first_start_has_nothing_to_wait_for(state: State) -> None:
+    Engine(state).handle(Started(AT, Stored()))
+    assert backlog.is_in(state, INCIDENT, AT)
+
+
+@pytest.mark.parametrize(("away_s", "waits_s"), [(3.0, 3.0), (600.0, 10.0)])
+def test_waits_as_long_as_agents_may_pause(state: State, away_s: float, waits_s: float) -> None:
+    started_after(state, away_s)
+    assert not backlog.is_in(state, INCIDENT, later(waits_s - 0.1))
+    assert backlog.is_in(state, INCIDENT, later(waits_s))
+
+
+def test_goes_on_when_all_agents_of_the_nodes_have_nothing_unsent(state: State) -> None:
+    started_after(state, 600.0)
+    beat(state, "n1", later(1.0), 0)
+    beat(state, "n2", later(1.0), 7)
+    assert not backlog.is_in(state, INCIDENT, later(1.0))
+    beat(state, "n2", later(2.0), 0)
+    assert backlog.is_in(state, INCIDENT, later(2.0))
+
+
+@pytest.mark.parametrize("pending", [None, "0", True, [], -1])
+def test_what_an_agent_does_not_say_is_not_taken_for_nothing(state: State, pending: object) -> None:
+    started_after(state, 600.0)
+    beat(state, "n1", later(1.0), pending)
+    beat(state, "n2", later(1.0), 0)
+    assert not backlog.is_in(state, INCIDENT, later(1.0))
+
+
+def test_a_daemon_that_was_stopped_notices_it_with_the_next_event(state: State) -> None:
+    housekeeping(state, AT)
+    beat(state, "n1", later(300.0), 5)
+    assert state.absence is not None and state.absence.since == AT
+    assert not backlog.is_in(state, INCIDENT, later(301.0))
+
+
+def test_the_store_is_told_up_to_when_all_is_judged(state: State) -> None:
+    (noted,) = [c for c in housekeeping(state, AT).changes if isinstance(c, SettingChanged)]
+    assert noted == SettingChanged(JUDGED_UNTIL, (AT - state.window).isoformat())
+    assert not_judged_since({noted.name: noted.value}, later(600.0)) == AT - state.window
+    assert not_judged_since({}, later(600.0)) == later(600.0)
+
+
+def test_what_waits_for_the_backlog_is_not_judged_yet(state: State) -> None:
+    """Killed again while it waits, the next daemon looks back as far as this one did."""
+    started_after(state, 600.0)
+    (noted,) = [c for c in housekeeping(state, later(5.0)).changes if isinstance(c, SettingChanged)]
+    assert noted.value == (later(-600.0) - state.window).isoformat()
