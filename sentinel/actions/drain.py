@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import timedelta
 
-from sentinel.actions.means import Means
+from sentinel.actions.means import WHOLE_SECONDS, Means
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import OURS, Outcome, Task
-
-_WHOLE_SECONDS = timedelta(seconds=1)  # Slurm gives its times in these
 
 
 async def drain(task: Task, means: Means) -> Outcome:
@@ -36,7 +33,7 @@ async def _was_lost(task: Task, means: Means) -> bool:
     """Whether slurmctld was started again after the earlier drain, and so may have forgotten it."""
     before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
     booted = await means.booted_at()
-    return before is not None and booted is not None and booted + _WHOLE_SECONDS > before.at
+    return before is not None and booted is not None and booted + WHOLE_SECONDS > before.at
 
 
 async def down(task: Task, means: Means) -> Outcome:

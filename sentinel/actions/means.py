@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from sentinel.model.records import JobView, Outcome, Result, Scalar, Step, StepKind, Task
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
+
+WHOLE_SECONDS = timedelta(seconds=1)  # Slurm gives its times in these
 
 
 class Checkpoints(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
-from sentinel.actions.means import Means, names
+from sentinel.actions.means import WHOLE_SECONDS, Means, names
 from sentinel.errors import Unavailable
 from sentinel.model.records import OURS, JobView, Outcome, Scalar, StepKind, Task
 
@@ -75,7 +75,11 @@ def _waits(job: JobView) -> bool:
 
 
 def _deferred(job: JobView, now: datetime) -> bool:
-    return _waits(job) and not job.held and job.eligible_at is not None and job.eligible_at - now > _FAR
+    return _waits(job) and not job.held and _is_far(job, now)
+
+
+def _is_far(job: JobView, now: datetime) -> bool:
+    return job.eligible_at is not None and job.eligible_at - now > _FAR
 
 
 def _cancelled(task: Task, means: Means) -> Outcome:
@@ -156,6 +160,13 @@ async def release(task: Task, means: Means) -> Outcome:
     if job.state == "cancelled":
         return _cancelled(task, means)
     stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
+    if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
+        await means.writer.defer(task.job)
+        job = await means.reader.job(task.job)
+        if job is None or job.held:
+            raise Unavailable(f"job {task.job} does not show as deferred yet")
+    if job.held and task.step.tries:
+        return means.done(task, f"job {task.job} was held meanwhile, not by Sentinel ({job.reason}): it stays held")
     if job.held and (stopped.get("deferred") or stopped.get("user_hold")):
         return _held_meanwhile(task, means, job)
     if job.held and not job.admin_comment.startswith(f"{OURS}{task.incident.id}"):
@@ -175,14 +186,27 @@ async def release(task: Task, means: Means) -> Outcome:
     return means.done(task)
 
 
+async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
+    """Whether slurmctld was killed when it had saved our requeue, and not yet that it defers the job: the hold is ours.
+
+    A hold by somebody else leaves the deferral as it is.
+    """
+    if not _waits(job) or _is_far(job, means.clock.now()):
+        return False
+    stop = next(step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job)
+    outcome, booted = means.ledger.outcome(task.incident.id, stop), await means.booted_at()
+    return outcome is not None and booted is not None and booted + WHOLE_SECONDS > outcome.at
+
+
 def _held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
-    words = f"job {task.job} was held meanwhile, not by Sentinel ({job.reason}): whoever held it releases it"
-    return means.failed(task, words)
+    words = f"job {task.job} is held, not by Sentinel ({job.reason}): whoever held it releases it"
+    return means.failed(task, words, {"held": True})
 
 
 async def leave_held(task: Task, means: Means) -> None:
     """After a failed step: hold the job that we stopped for a person; it starts at once when released."""
-    if task.step.job is None or not means.earlier(task, StepKind.REQUEUE_HOLD).get("deferred"):
+    stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
+    if task.step.job is None or not (stopped.get("deferred") or stopped.get("user_hold")):
         return
     job = await means.reader.job(task.job)
     if job is None or not _waits(job) or job.restarts != task.attempt + 1:

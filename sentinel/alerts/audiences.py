@@ -15,6 +15,7 @@ from sentinel.model.records import (
     Cause,
     Incident,
     JobView,
+    Kind,
     Outcome,
     Plan,
     Restart,
@@ -37,6 +38,7 @@ class Stage(StrEnum):
     HELD = "held"  # a person must change something first
     FAILED = "failed"  # what was to be done could not be done
     WAITING = "waiting"  # what is wanted is not allowed now
+    CANCELLED = "cancelled"  # by its user, while it was to be restarted
     HANDLED = "handled"  # nothing to restart: a node was drained, or nothing is to be done
 
 
@@ -62,6 +64,10 @@ def stage_of(story: Story) -> Stage:
         return Stage.HANDLED
     if plan.refusal or plan.observe_only:
         return Stage.WAITING
+    if any(o.data.get("cancelled") for o in outcomes):
+        return Stage.CANCELLED
+    if any(o.data.get("goes_on") for o in outcomes):
+        return Stage.HANDLED
     if any((o.step.kind is StepKind.HOLD and _is_done(o)) or o.data.get("held") for o in outcomes):
         return Stage.HELD
     if any(o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS for o in outcomes):
@@ -79,7 +85,8 @@ def for_owner(story: Story) -> str:
     if number is None:
         return ""
     name = f" ({plain(job.name, 60)})" if job is not None and job.name else ""
-    sentences = [f"Job {number}{name} {_how_it_is(story)}.", *_lost(story), f"{_what_broke(story)}.", _to_do(story)]
+    sentences = [f"Job {number}{name} {_how_it_is(story)}.", *_lost(story), *_made_requeueable(story)]
+    sentences += [f"{_what_broke(story)}.", _to_do(story)]
     return " ".join([*sentences, f"More: sentinel why {number}"])
 
 
@@ -103,6 +110,8 @@ def for_operators(story: Story) -> str:
 def severity_of(story: Story) -> str:
     """critical: a person is needed now; warning: a machine was taken out or is suspect; info: nothing to do."""
     stage, verdict = stage_of(story), story.verdict
+    if stage is Stage.FAILED and _began(story):
+        return "warning"  # it was restarted; an attempt that fails has an incident of its own
     if stage is Stage.FAILED or verdict.scope is Scope.CLUSTER:
         return "critical"
     if stage is Stage.WAITING and story.plan is not None and not story.plan.observe_only:
@@ -116,16 +125,31 @@ def severity_of(story: Story) -> str:
 def _how_it_is(story: Story) -> str:
     stage, step = stage_of(story), _chosen(story).get("step")
     begin = f" from step {step}" if step is not None else ""
+    if not begin and any(o.step.kind is StepKind.CHOOSE_CHECKPOINT and _is_done(o) for o in story.outcomes):
+        begin = ", without a checkpoint to resume from"
     if stage is Stage.RUNNING:
         nodes = f" on {listed(story.nodes_now)}" if story.nodes_now else ""
         return f"runs again{begin}{nodes}"
     return {
         Stage.RESTARTING: f"is being restarted{begin}",
-        Stage.HELD: "is held and keeps its id",
-        Stage.FAILED: f"could not be restarted{_why_so(story)}",
+        Stage.HELD: f"is held and keeps its id{_why_so(story)}",
+        Stage.FAILED: f"{'was restarted' if _began(story) else 'could not be restarted'}{_why_so(story)}",
+        Stage.CANCELLED: "was cancelled, and stays so",
         Stage.WAITING: f"is not restarted now{_why_so(story)}",
-        Stage.HANDLED: "goes on" if story.verdict.restart is Restart.NONE else "has failed",
+        Stage.HANDLED: _left_alone(story),
     }[stage]
+
+
+def _left_alone(story: Story) -> str:
+    if story.verdict.restart is Restart.NONE or _goes_on(story):
+        return "goes on"
+    why = plain(story.plan.explanation).rstrip(".") if story.plan is not None and not _acted_for_job(story.plan) else ""
+    ended = any(item.kind == Kind.JOB_ENDED for item in story.incident.evidence)
+    return f"{'has failed' if ended else 'still runs'}{' and is not restarted: ' if why else ''}{why}"
+
+
+def _acted_for_job(plan: Plan) -> bool:
+    return any(step.job is not None for step in plan.steps)
 
 
 def _lost(story: Story) -> list[str]:
@@ -150,12 +174,19 @@ def _lost(story: Story) -> list[str]:
     return [f"{steps} {'step is' if steps == 1 else 'steps are'} made again{cost}."]
 
 
+def _made_requeueable(story: Story) -> list[str]:
+    job, stage = story.job, stage_of(story)
+    if job is None or job.requeue is not False or stage not in (Stage.RUNNING, Stage.RESTARTING, Stage.HELD):
+        return []
+    return ["It was submitted with --no-requeue; its comment asks for a restart, so it was made requeueable."]
+
+
 def _to_do(story: Story) -> str:
     stage = stage_of(story)
     if stage is Stage.HELD:
         advice = f"{plain(story.verdict.advice)} " if story.verdict.advice else ""
         return f"To do: {advice}Then: scontrol release {story.incident.job}."
-    if stage in (Stage.RUNNING, Stage.RESTARTING):
+    if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED) or _goes_on(story):
         return "Nothing to do."
     return f"To do: {plain(story.verdict.advice)}" if story.verdict.advice else "The operators are told."
 
@@ -234,6 +265,15 @@ def _seen(verdict: Verdict) -> list[str]:
 def _chosen(story: Story) -> Mapping[str, Scalar]:
     found = (o.data for o in story.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and _is_done(o))
     return next((data for data in found if data.get("path")), {})
+
+
+def _began(story: Story) -> bool:
+    """Whether the job was let go, so that only what it then did can have failed."""
+    return any(o.step.kind is StepKind.CONFIRM for o in story.outcomes)
+
+
+def _goes_on(story: Story) -> bool:
+    return any(o.data.get("goes_on") for o in story.outcomes)
 
 
 def _is_done(outcome: Outcome) -> bool:

@@ -33,6 +33,13 @@ _STEPS = {
     StepKind.CONFIRM: "seeing progress of job",
     StepKind.HOLD: "holding job",
 }
+# Of a later notice of an incident, in its title.
+_NOW = {
+    Stage.RUNNING: "runs again",
+    Stage.HELD: "is held",
+    Stage.FAILED: "does not run",
+    Stage.CANCELLED: "was cancelled",
+}
 _SCOPE_WORDS = {
     "application": "the job's own code, settings or environment; no machine is at fault",
     "gpu": "a GPU",
@@ -52,10 +59,17 @@ def compose(
     job: JobView | None,
     last_step: int | None,
     now: datetime,
+    follows: str | None = None,
 ) -> Notice:
-    """The notice of ``incident``; its id depends on the incident only, so that a repeat can be dropped."""
+    """A notice of ``incident``.
+
+    Args:
+        follows: the stage that people were told last; None for the first notice. The id depends on the incident and, in a
+            later notice, on its stage, so that a repeat can be dropped.
+    """
     story = Story(incident, verdict, plan, outcomes, job, last_step)
     what = f"{verdict.cause} ({verdict.scope})"
+    stage = str(stage_of(story))
     about = f"job {incident.job}" if incident.job is not None else ", ".join(incident.nodes) or "the cluster"
     lines = [
         f"What: {verdict.cause}, {_SCOPE_WORDS[verdict.scope]}; {verdict.confidence:.0%} sure.",
@@ -69,15 +83,18 @@ def compose(
     lines.extend(_grounds(verdict))
     lines.append(f"More: sentinel why {incident.id}")
     return Notice(
-        id=stable_id("notice", incident.id)[:16],
+        id=stable_id("notice", incident.id, *(() if follows is None else (stage,)))[:16],
         incident=incident.id,
         at=now,
-        title=plain(f"{about}: {what}", 200),
+        title=plain(
+            f"{about}: {what}" if follows is None else f"{about} {_NOW.get(stage_of(story), stage)}: {what}", 200
+        ),
         body="\n".join(lines),
         data={
             **_data(incident, verdict, plan, outcomes, job, last_step),
             "severity": severity_of(story),
-            "stage": str(stage_of(story)),
+            "stage": stage,
+            "follows": follows,
             "partition": job.partition if job else None,
             "owner_text": for_owner(story),
             "operator_text": for_operators(story),

@@ -59,6 +59,7 @@ def state_of(
         ledger=Ledger(LedgerRow(row.incident, row.step, row.intended_at, row.outcome) for row in stored.steps),
         known=KnownEvidence(stored.evidence_ids),
         told=set(stored.told),
+        stages=dict(stored.stages),
         paused=bool(stored.settings.get(PAUSED, False)),
         breakers_told={
             refusal: told for refusal, name in notices.BREAKERS_TOLD.items() if (told := stored.settings.get(name))

@@ -1,11 +1,13 @@
-"""Sends notices: one for each incident and receiver, and a single one for a cause that many incidents share."""
+"""Sends notices: one for each incident and receiver, a second one when it ended otherwise than that said, and a single
+one for a cause that many incidents share.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sentinel.alerts import compose
+from sentinel.alerts import Stage, compose
 from sentinel.engine.state import State
 from sentinel.engine.transition import DeliverNotice, Transition
 from sentinel.model.changes import NoticeChanged, SettingChanged
@@ -16,6 +18,7 @@ BREAKERS_TOLD = {"breaker": "breaker_told", "hang-breaker": "hang_breaker_told"}
 SHARED_TOLD = "shared_told"  # stored setting, by cause: the incident whose notice reported it, and those that joined
 _SHARED_WINDOW = timedelta(minutes=10)  # since the last of them: further jobs with this shared cause get no own notice
 _JOBS_TOLD = 20  # jobs with a notice of their own in one breaker event: beyond it nobody reads them
+_ENDS = frozenset({Stage.RUNNING, Stage.HELD, Stage.FAILED, Stage.CANCELLED, Stage.HANDLED})
 _JOINED = 2000  # joined incidents kept per shared cause
 
 
@@ -39,6 +42,25 @@ def notify(state: State, out: Transition, incident_id: str, now: datetime, job: 
         return  # checked again at the end of the plan: a step that failed is still reported
     state.told.add(incident_id)
     notice = _composed(state, incident, verdict, plan, outcomes, job, now)
+    state.stages[incident_id] = str(notice.data["stage"])
+    send(state, out, notice)
+
+
+def correct(state: State, out: Transition, incident_id: str, now: datetime) -> None:
+    """Tell what became of an incident whose people were told something else: what they heard is not so any more."""
+    incident, verdict, plan = (table.get(incident_id) for table in (state.incidents, state.verdicts, state.plans))
+    before = state.stages.get(incident_id)
+    if before is None or incident is None or verdict is None or plan is None:
+        return
+    assert isinstance(incident, Incident) and isinstance(verdict, Verdict) and isinstance(plan, Plan)
+    outcomes = state.ledger.outcomes(incident_id, plan.steps)
+    notice = _composed(state, incident, verdict, plan, outcomes, None, now, follows=before)
+    stage = str(notice.data["stage"])
+    if stage == before or stage not in _ENDS:
+        return
+    if stage == Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in outcomes):
+        return  # what was waited for is not wanted any more
+    state.stages[incident_id] = stage
     send(state, out, notice)
 
 
@@ -61,12 +83,13 @@ def _composed(
     outcomes: Sequence[Outcome],
     job: JobView | None,
     now: datetime,
+    follows: str | None = None,
 ) -> Notice:
     seen = state.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
     if job is None and seen is not None:
         job = seen.view
     reached = seen.last_step if seen is not None else None
-    return compose(incident, verdict, plan, outcomes, job=job, last_step=reached, now=now)
+    return compose(incident, verdict, plan, outcomes, job=job, last_step=reached, now=now, follows=follows)
 
 
 def _known_breaker(state: State, out: Transition, refusal: str, incident: Incident, now: datetime) -> bool:

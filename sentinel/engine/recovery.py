@@ -62,6 +62,7 @@ def carry_out_plan(state: State, out: Transition, incident_id: str, now: datetim
             break
     if not plan.to_do:
         notices.notify(state, out, incident_id, now, job)
+        notices.correct(state, out, incident_id, now)
         _come_to_rest(state, out, incident_id, IncidentState.CLOSED, plan.explanation, now)
         return
     if state.incidents[incident_id].state is IncidentState.WAITING:
@@ -238,6 +239,7 @@ def _finish(state: State, out: Transition, incident: Incident, plan: Plan, now: 
     failed = (o for o in outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS)
     last = next(failed, None) or (outcomes[-1] if outcomes else None)  # in the plan's order, not in the order of time
     notices.notify(state, out, incident.id, now)
+    notices.correct(state, out, incident.id, now)
     reached = IncidentState.CLOSED
     if last is not None and (last.result is Result.FAILED or last.step.kind is StepKind.HOLD):
         over = last.data.get("cancelled") or last.data.get("goes_on")

@@ -103,6 +103,7 @@ class State:
     past: PastEvents = field(default_factory=PastEvents)
     known: KnownEvidence = field(default_factory=KnownEvidence)
     told: set[str] = field(default_factory=set)  # ids of incidents whose notice was sent
+    stages: dict[str, str] = field(default_factory=dict)  # by incident: the stage that people were told last
     paused: bool = False
     watching_since: datetime | None = None  # when this daemon started; None: from the beginning
     housekept_at: datetime | None = None  # the last housekeeping of this daemon
@@ -150,6 +151,7 @@ class State:
         self.judging.pop(incident, None)
         self.open_plans.discard(incident)
         self.told.discard(incident)
+        self.stages.pop(incident, None)
         self.breaker_passed.discard(incident)
         self.judged_again.pop(incident, None)
 

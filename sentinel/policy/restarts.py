@@ -70,6 +70,10 @@ def _why_not(
     if situation.opt_in and not situation.intent.restart:
         problem = situation.intent.problem
         return f"Job {job.id} did not ask to be restarted{': ' + problem if problem else ''}."
+    if job.batch is False:
+        return (
+            f"Job {job.id} is interactive (salloc or srun), and Slurm requeues batch jobs only: start it again by hand."
+        )
     if job.requeue is False and not situation.intent.restart:
         return f"Job {job.id} was submitted with --no-requeue: it is not restarted."
     attempt = incident.attempt if incident.attempt is not None else job.restarts

@@ -44,9 +44,8 @@ class Observer:
     arrived: Counter[str] = field(default_factory=Counter)  # notices by id
     refusals: set[str] = field(default_factory=set)  # that people were told of
     notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # incident -> ids
-    ended: dict[int, tuple[int, str, float]] = field(
-        default_factory=dict
-    )  # job -> attempt that stopped last, how, when
+    stages: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # incident -> as people were told
+    ended: dict[int, tuple[int, str, float]] = field(default_factory=dict)  # job -> attempt that stopped last, how, when
     attempts: list[AttemptBegan] = field(default_factory=list)
     broken_once: set[tuple[str, str]] = field(default_factory=set)  # promises that were reported, with what about
 
@@ -92,6 +91,8 @@ class Observer:
             self._wrote(what)
         elif isinstance(what, NoticeArrived):
             self.arrived[what.notice.id] += 1
+            if what.notice.id not in self.notices[what.notice.incident]:
+                self.stages[what.notice.incident].append(str(what.notice.data.get("stage", "")))
             self.notices[what.notice.incident].add(what.notice.id)
             self.refusals.add(str(what.notice.data.get("refusal", "")))
         elif isinstance(what, AttemptBegan):

@@ -119,6 +119,15 @@ def told(seen: Observer) -> Iterator[str]:
         yield f"incident {incident} ({store.verdicts[incident].cause}) was never told: {why}"
 
 
+def told_to_the_end(seen: Observer) -> Iterator[str]:
+    """Of a job that was told to be restarting people hear what became of it."""
+    store = seen.world.store
+    for incident, stages in sorted(seen.stages.items()):
+        plan = store.plans.get(incident)
+        if stages and stages[-1] == "restarting" and plan is not None and plan.id in store.finished:
+            yield f"incident {incident} is over, and people heard last that its job is being restarted"
+
+
 def comes_to_rest(seen: Observer) -> Iterator[str]:
     """In the end every job runs, has ended, or waits for a reason that people can see; no plan is left half done."""
     for job in seen.world.slurm.jobs.values():

@@ -261,11 +261,12 @@ def explained(_seen: Observer, what: Happened) -> Iterator[str]:
 
 
 def one_notice(seen: Observer, what: Happened) -> Iterator[str]:
-    """People get one message about an incident."""
+    """People get one message about an incident, and a further one only when it became something else."""
     if not isinstance(what, NoticeArrived) or not what.notice.incident:
         return
-    if len(seen.notices[what.notice.incident] | {what.notice.id}) > 1:
-        yield f"incident {what.notice.incident} has a second notice"
+    known, stages = seen.notices[what.notice.incident], seen.stages[what.notice.incident]
+    if known and what.notice.id not in known and what.notice.data.get("stage") in stages:
+        yield f"incident {what.notice.incident} has a second notice that says the same"
     again = seen.arrived[what.notice.id] + 1 - 1 - len(seen.world.crossings.cut_at) - (seen.world.lives - 1)
     if again > 0:
         yield f"the notice of incident {what.notice.incident} arrives again, and no answer was lost"
@@ -315,6 +316,7 @@ PROMISES: Mapping[str, Promise] = {
     "explained": explained,
     "one-notice": one_notice,
     "told": _at_the_end(outcomes.told),
+    "told-to-the-end": _at_the_end(outcomes.told_to_the_end),
     "true-words": true_words,
     "comes-to-rest": _at_the_end(outcomes.comes_to_rest),
 }

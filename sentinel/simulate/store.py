@@ -71,10 +71,15 @@ class MemoryStore:
             recent_attempts=tuple(self.rows_of_attempts.values()),
             settings=dict(self.settings),
             told=frozenset(notice.incident for notice, _ in self.notices.values()),
+            stages=self._stages(wanted),
             undelivered=tuple((n, receiver) for (_, receiver), (n, done) in self.notices.items() if not done),
             unclaimed=self._unclaimed(lately),
             evidence_ids=tuple(item.id for item in sorted(self.evidence.values(), key=lambda e: e.at))[-evidence_ids:],
         )
+
+    def _stages(self, incidents: set[str]) -> dict[str, str]:
+        told = sorted((n for n, _ in self.notices.values() if n.incident in incidents), key=lambda notice: notice.at)
+        return {notice.incident: str(notice.data["stage"]) for notice in told if notice.data.get("stage")}
 
     def _unclaimed(self, since: datetime) -> tuple[Evidence, ...]:
         free = (e for e in self.evidence.values() if e.seen_at >= since and e.id not in self.claimed)

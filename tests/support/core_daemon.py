@@ -44,17 +44,21 @@ WAITS = ("timer wait:",)  # of plans that wait for a budget's hour or a breaker'
 
 
 class FakeSink:
-    """A receiver that outlives the daemon; says no answer ``fails`` times."""
+    """A receiver that outlives the daemon; says no answer ``fails`` times.
+
+    ``got``: the first notice of each incident, ``later``: what corrected it.
+    """
 
     def __init__(self, name: str = "pager", fails: int = 0) -> None:
         self.name, self.fails = name, fails
         self.got: list[Notice] = []
+        self.later: list[Notice] = []
 
     async def send(self, notice: Notice) -> None:
         if self.fails > 0:
             self.fails -= 1
             raise Unavailable(f"{self.name} does not answer")
-        self.got.append(notice)
+        (self.later if notice.data.get("follows") else self.got).append(notice)
 
 
 class FakeOrders:

@@ -314,7 +314,21 @@ class Story:
 
     def messages(self) -> list[dict[str, Any]]:
         """As a receiver sees them that drops what it has: a daemon that is killed between a receiver's answer and its own
-        record of it sends the notice again, under the same id."""
+        record of it sends the notice again, under the same id.
+
+        What corrects an earlier message is left out, see ``corrections``.
+        """
+        return [message for message in self._received() if not _corrects(message)]
+
+    def corrections(self) -> dict[str, list[str]]:
+        """What people heard of each incident, in order: the stage of its first message, and of those that corrected it."""
+        heard: dict[str, list[str]] = {}
+        for message in self._received():
+            if isinstance(message, dict):
+                heard.setdefault(message["incident"], []).append(message.get("stage", ""))
+        return heard
+
+    def _received(self) -> list[dict[str, Any]]:
         seen: dict[str, dict[str, Any]] = {}
         for line in self._lines()[self._messages_from :]:
             message = json.loads(line)["message"]
@@ -375,6 +389,8 @@ class Story:
         # What costs nothing first: files. Slurm is asked when they say that it may be so.
         if len(self.messages()) != len(self._messages) or self.drains() != self._drains:
             return False
+        if any(stages[-1] == "restarting" for stages in self.corrections().values()):
+            return False  # people are still to hear what became of it
         if any(self._restarts[job.id] and job.id not in self._held and not job.steps_again() for job in self.jobs):
             return False
         return self.quiet() and self.counts() == self.expected()
@@ -394,6 +410,8 @@ class Story:
             left.remove(found)
         incidents = [m["incident"] for m in self.messages()]
         assert len(set(incidents)) == len(incidents), f"an incident was told twice: {incidents}"
+        heard = self.corrections().values()
+        assert all(len(set(stages)) == len(stages) for stages in heard), f"the same was told twice: {heard}"
         for job in (job for job in self.jobs if not job.forges):
             seen = len(START.findall(job.log))
             assert seen <= job.restarts() + 1, f"job {job.id} started more often than Slurm counts: {job.log[-3000:]}"
@@ -411,6 +429,10 @@ class Story:
     @staticmethod
     def read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _corrects(message: object) -> bool:
+    return isinstance(message, dict) and bool(message.get("follows"))
 
 
 def _fits(wanted: Mapping[str, Any], message: Mapping[str, Any]) -> bool:

@@ -203,6 +203,7 @@ def job_view(record: Record) -> JobView:
         exit_code=code,
         exit_signal=signal,
         requeue=record["requeue"] if isinstance(record.get("requeue"), bool) else None,
+        batch=record["batch_flag"] if isinstance(record.get("batch_flag"), bool) else None,
         submitted_at=time_of(record.get("submit_time")),
         # Slurm keeps its forecast in the same fields: a waiting job has not started, a running one has not ended.
         started_at=None if state in {"pending", "special_exit"} else time_of(record.get("start_time")),

@@ -75,6 +75,7 @@ def load(
         recent_attempts=tuple(dict(row._mapping) for row in connection.execute(_recent_attempts(lately))),
         settings=settings,
         told=told,
+        stages=_stages(connection, wanted),
         undelivered=_undelivered(connection, readable),
         unclaimed=_unclaimed(connection, readable, lately),
         evidence_ids=_evidence_ids(connection, evidence_ids),
@@ -169,6 +170,14 @@ def steps_from(rows: Iterable[Any]) -> list[StoredStep]:
         outcome = Outcome(step, Result(row.result), row.finished_at, row.reason, row.data) if row.result else None
         found.append(StoredStep(row.incident, step, row.intended_at, outcome))
     return found
+
+
+def _stages(connection: sa.Connection, incidents: set[str]) -> dict[str, str]:
+    """What people were told last of each incident; one of an earlier release that does not say is left out."""
+    rows = by_id(connection, t.notice, t.notice.c.incident, incidents)
+    newest = {row.incident: row.record for row in sorted(rows, key=lambda row: row.at)}
+    data = {name: record.get("data") for name, record in newest.items() if isinstance(record, dict)}
+    return {name: str(said["stage"]) for name, said in data.items() if isinstance(said, dict) and said.get("stage")}
 
 
 def _undelivered(connection: sa.Connection, readable: Readable) -> tuple[tuple[Notice, str], ...]:

@@ -94,6 +94,8 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
     if result is None:
         _show(state, out, incident, job, following)
         return False
+    if result is Result.FAILED and job is not None and job.state == "cancelled":
+        data["cancelled"] = True  # by its user: no person need act
     recovery.step_ended(state, out, incident, Outcome(step, result, now, words, data), now)
     return True
 

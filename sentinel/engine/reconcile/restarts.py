@@ -108,7 +108,9 @@ def _lost_of_job(state: State, incident: Incident, plan: Plan, fleet: Fleet, now
     if release is None or fleet.at <= release.at or job.restarts != attempt + 1 or job.state != "pending":
         return frozenset()
     lost: set[StepKind] = set()
-    if not job.held and _is_deferred(job, now):
+    if (
+        _is_deferred(job, now) != job.held and not release.reason
+    ):  # held, not deferred: the action asks whose hold it is
         lost |= _RELEASE
     if exclusions.outdated(state, incident, job, fleet):
         lost.add(StepKind.EXCLUDE)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from core_records import AT, evidence, incident, job, plan, step, verdict
+from core_records import AT, ended, evidence, incident, job, plan, step, verdict
 
 from sentinel.alerts import Stage, Story, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.audiences import WORDS
@@ -91,7 +91,7 @@ WAIT = Wait("drain-budget", AT, "8 nodes are drained; 8 are allowed.", ("drain n
         (RESTART, (CHOSEN, done(RELEASE, Result.FAILED, "no such job.")), Stage.FAILED, "restarted: no such job."),
         (RESTART, (done(DRAIN, Result.FAILED, "x"), done(CONFIRM)), Stage.RUNNING, "runs again"),
         (plan(HOLD), (done(HOLD),), Stage.HELD, "is held and keeps its id."),
-        (plan(HOLD), (), Stage.HANDLED, "has failed."),
+        (plan(HOLD), (), Stage.HANDLED, "still runs."),
         (plan(refusal="breaker"), (), Stage.WAITING, "is not restarted now: because."),
         (
             dataclasses.replace(RESTART, observe_only=True, waits=(WAIT,)),
@@ -99,13 +99,45 @@ WAIT = Wait("drain-budget", AT, "8 nodes are drained; 8 are allowed.", ("drain n
             Stage.WAITING,
             "now: 8 nodes are drained; 8",
         ),
-        (None, (), Stage.HANDLED, "has failed."),
+        (None, (), Stage.HANDLED, "still runs."),
     ],
 )
 def test_nothing_is_announced_before_it_is_so(made: Any, outcomes: Any, stage: Stage, words: str) -> None:
     told = story(plan=made, outcomes=outcomes)
     assert stage_of(told) is stage and words in for_owner(told)
     assert ("runs again" in for_owner(told)) is (stage is Stage.RUNNING)
+
+
+def test_a_job_that_is_left_on_its_bad_node_is_not_called_failed() -> None:
+    left = dataclasses.replace(plan(DRAIN), explanation="Job 8801 did not ask to be restarted.")
+    told = story(plan=left, outcomes=(done(DRAIN),))
+    assert "still runs and is not restarted: Job 8801 did not ask to be restarted." in for_owner(told)
+    over = story(plan=left, outcomes=(done(DRAIN),), incident=incident(ended(8801), job=8801))
+    assert "has failed and is not restarted: Job 8801 did not ask to be restarted." in for_owner(over)
+
+
+def test_a_job_without_a_checkpoint_is_not_said_to_resume() -> None:
+    told = story(outcomes=(done(CHOOSE, path=None), done(RELEASE)))
+    assert "is being restarted, without a checkpoint to resume from." in for_owner(told)
+
+
+def test_the_owner_hears_that_no_requeue_was_changed() -> None:
+    mine = dataclasses.replace(job(8801), requeue=False)
+    assert "submitted with --no-requeue" in for_owner(story(job=mine))
+    assert "--no-requeue" not in for_owner(story()) + for_owner(story(job=mine, plan=plan(refusal="breaker")))
+
+
+@pytest.mark.parametrize(
+    ("data", "stage", "words"),
+    [
+        ({"cancelled": True}, Stage.CANCELLED, "was cancelled, and stays so."),
+        ({"goes_on": True}, Stage.HANDLED, "goes on."),
+    ],
+)
+def test_what_needs_no_person_is_no_failure(data: dict[str, Scalar], stage: Stage, words: str) -> None:
+    told = story(outcomes=(done(REQUEUE, Result.FAILED, "why", **data),))
+    assert stage_of(told) is stage and words in for_owner(told) and "Nothing to do." in for_owner(told)
+    assert severity_of(told) == "warning"
 
 
 def test_held_job_says_what_to_do_and_how_it_goes_on() -> None:

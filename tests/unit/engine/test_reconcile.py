@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from core_daemon import SETTINGS, Daemon, FakeSink, incidents_of
@@ -31,6 +32,10 @@ def states(there: World) -> list[str]:
 
 def outcomes(there: World) -> list[str]:
     return [row["outcome"] for row in there.store.incident_rows()]
+
+
+def heard(sink: FakeSink) -> list[str]:
+    return [str(notice.data["stage"]) for notice in (*sink.got, *sink.later)]
 
 
 async def fail(daemon: Daemon, *items: Evidence) -> None:
@@ -87,6 +92,67 @@ async def test_a_release_that_slurmctld_lost_is_done_again(world: Worlds) -> Non
     await daemon.pass_time(20.0)
     await daemon.pass_time(20.0)
     assert job.state == "RUNNING" and job.restarts == 1
+
+
+def saved_between_hold_and_deferral(there: World) -> None:
+    defer = there.slurm.defer
+
+    async def deferred(job: int) -> None:
+        there.slurm.save_state()
+        await defer(job)
+
+    there.slurm.defer = deferred  # type: ignore[method-assign]
+
+
+async def test_a_deferral_that_slurmctld_lost_before_the_release_leaves_no_job_held(world: Worlds) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    saved_between_hold_and_deferral(there)
+    write = there.resume.write
+
+    async def crashing(job: int, values: Any) -> None:
+        there.slurm.crash()
+        assert there.slurm.jobs[there.job].held
+        await write(job, values)
+
+    there.resume.write = crashing  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    job = there.slurm.jobs[there.job]
+    assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
+    assert heard(sink) == ["restarting"]
+
+
+async def test_a_deferral_and_a_release_that_slurmctld_lost_leave_no_job_held(world: Worlds) -> None:
+    there = silent(world(nodes=3))
+    daemon = Daemon(there, settings=WIDE)
+    blocker = there.slurm.submit(nodes=1)  # the released job waits for its node
+    saved_between_hold_and_deferral(there)
+    await fail(daemon, bus("n1"))
+    there.slurm.crash()
+    assert there.slurm.jobs[there.job].held
+    there.slurm.cancel(blocker)
+    await daemon.pass_time(20.0)
+    await daemon.pass_time(20.0)
+    job = there.slurm.jobs[there.job]
+    assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
+
+
+async def test_a_job_that_its_user_holds_after_the_release_stays_held_and_is_waited_for(world: Worlds) -> None:
+    there, sink = silent(world(nodes=3)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    blocker = there.slurm.submit(nodes=1)
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    job.held, job.held_by = True, "JobHeldUser"
+    there.slurm.cancel(blocker)
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.held and states(there) == ["watching"] and heard(sink) == ["restarting"], daemon.said
+    await there.slurm.release(there.job)
+    await daemon.observe([printed(there.job, 1, 201, 60.0)])
+    await daemon.quiet()
+    assert states(there) == ["closed"] and heard(sink) == ["restarting", "running again"]
 
 
 async def test_a_node_that_a_person_returned_is_left_in_service(world: Worlds) -> None:
@@ -240,6 +306,51 @@ async def test_a_restarted_job_that_prints_nothing_counts_as_running_after_its_t
     assert states(there) == ["closed"] and outcomes(there) == ["runs; no step line was seen"]
 
 
+@pytest.mark.parametrize(
+    ("end", "stage", "severity", "words"),
+    [
+        (None, "running again", "warning", "runs again"),
+        ({"exit_code": 1}, "failed", "warning", "was restarted: attempt 1 ended as failed before it gained a step."),
+        ({"state": "CANCELLED"}, "cancelled", "warning", "was cancelled, and stays so."),
+    ],
+)
+async def test_people_who_heard_of_a_restart_hear_what_became_of_it_once(
+    world: Worlds, end: dict[str, Any] | None, stage: str, severity: str, words: str
+) -> None:
+    there, sink = silent(world()), FakeSink()
+    daemon = Daemon(there, [sink])
+    await fail(daemon, bus("n1"))
+    assert heard(sink) == ["restarting"]
+    daemon = Daemon(there, [sink])  # what was told is known after a start
+    await daemon.start()
+    if end is None:
+        await daemon.observe([printed(there.job, 1, 201, 60.0)])
+        await daemon.quiet()
+    else:
+        there.slurm.end(there.job, **end)
+        await daemon.pass_time(20.0)
+    assert heard(sink) == ["restarting", stage], daemon.said
+    told = sink.later[0]
+    assert told.incident == sink.got[0].incident and told.id != sink.got[0].id
+    assert told.data["severity"] == severity and words in str(told.data["owner_text"])
+    await daemon.pass_time(60.0)
+    again = Daemon(there, [sink])
+    await again.start()
+    await again.pass_time(60.0)
+    assert len(sink.later) == 1
+
+
+async def test_people_who_heard_that_nothing_is_done_hear_when_it_is_done_after_all(world: Worlds) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
+    daemon = Daemon(there, [sink], settings=settings_of(drain_fraction=1.0, drain_count=1))
+    await fail(daemon, bus("n5"))  # without a job
+    assert heard(sink) == ["waiting"] and states(there) == ["waiting"]
+    there.slurm.nodes["n6"].drained = False
+    await daemon.pass_time(20.0)
+    assert heard(sink) == ["waiting", "handled"] and sink.later[0].data["drained"] == ["n5"]
+
+
 async def test_an_attempt_that_was_replaced_is_not_confirmed(world: Worlds) -> None:
     there = silent(world())
     daemon = Daemon(there)
@@ -275,6 +386,9 @@ async def test_a_hold_that_the_user_put_on_the_running_job_outlives_the_restart(
     await fail(daemon, bus("n1"))
     assert job.state == "PENDING" and job.held and job.restarts == 1 and job.excluded == ("n1",)
     assert states(there) == ["held"] and "whoever held it releases it" in outcomes(there)[0]
+    assert heard(sink) == ["held"] and sink.got[0].data["severity"] == "warning"
+    await there.slurm.release(there.job)
+    assert job.state == "RUNNING", "it starts at once, not after Slurm's two minutes"
 
 
 async def test_a_heterogeneous_job_is_restarted_with_all_its_components(world: Worlds) -> None:

@@ -293,6 +293,11 @@ def test_job_that_did_not_ask_is_left_alone_but_its_bad_node_goes() -> None:
     assert kinds(plan) == [StepKind.DRAIN] and "did not ask to be restarted" in plan.explanation
 
 
+def test_interactive_job_is_left_alone_but_its_bad_node_goes() -> None:
+    plan = decide(verdict(drain=("n1",)), job=dataclasses.replace(job(), batch=False))
+    assert kinds(plan) == [StepKind.DRAIN] and "salloc or srun" in plan.explanation
+
+
 def test_broken_comment_is_told() -> None:
     plan = decide(verdict(suspect=("n2",)), intent=Intent(problem="unknown key 'x'"))
     assert plan.steps == () and "unknown key 'x'" in plan.explanation

@@ -199,6 +199,10 @@ def nobody_is_told(patch: Patch) -> None:
     patch.setattr(notices, "send", lambda *_what: None)
 
 
+def never_corrected(patch: Patch) -> None:
+    patch.setattr(notices, "correct", lambda *_what: None)
+
+
 def drains_in_words_only(patch: Patch) -> None:
     instead_of(patch, StepKind.DRAIN, claimed)
 
@@ -243,6 +247,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "explained": (without_grounds, "killed"),
     "one-notice": (told_again, "killed"),
     "told": (nobody_is_told, "killed"),
+    "told-to-the-end": (never_corrected, "killed"),
     "true-words": (drains_in_words_only, "killed"),
     "comes-to-rest": (never_lets_go, "killed"),
 }
