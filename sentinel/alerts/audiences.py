@@ -6,7 +6,7 @@ Nothing is announced before it is so: a job *is being restarted* until it was se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sentinel.alerts.text import listed, plain
@@ -56,6 +56,7 @@ class Story:
     gpus: int | None = None  # of the job
     nodes_now: tuple[str, ...] = ()  # on which the job runs again
     cluster: str = ""
+    dependents: Mapping[int, str] = field(default_factory=dict)  # jobs that waited for its end, and how
 
 
 def stage_of(story: Story) -> Stage:
@@ -85,7 +86,12 @@ def for_owner(story: Story) -> str:
     if number is None:
         return ""
     name = f" ({plain(job.name, 60)})" if job is not None and job.name else ""
-    sentences = [f"Job {number}{name} {_how_it_is(story)}.", *_lost(story), *_made_requeueable(story)]
+    sentences = [
+        f"Job {number}{name} {_how_it_is(story)}.",
+        *_lost(story),
+        *_made_requeueable(story),
+        *chain_words(story),
+    ]
     sentences += [f"{_what_broke(story)}.", _to_do(story)]
     return " ".join([*sentences, f"More: sentinel why {number}"])
 
@@ -179,6 +185,23 @@ def _made_requeueable(story: Story) -> list[str]:
     if job is None or job.requeue is not False or stage not in (Stage.RUNNING, Stage.RESTARTING, Stage.HELD):
         return []
     return ["It was submitted with --no-requeue; its comment asks for a restart, so it was made requeueable."]
+
+
+def chain_words(story: Story) -> list[str]:
+    """What Slurm did with the jobs that waited for the end of one that failed by itself; it takes that back for nobody."""
+    if not failed_by_itself(story.incident) or stage_of(story) not in (Stage.RUNNING, Stage.RESTARTING, Stage.HELD):
+        return []
+    never = [job for job, kind in sorted(story.dependents.items()) if kind == "afterok"]
+    gone = [f"{job} ({kind})" for job, kind in sorted(story.dependents.items()) if kind in ("afternotok", "afterany")]
+    parts = [f"let go {listed(gone)}"] if gone else []
+    parts += [f"will never start {listed(list(map(str, never)))} (afterok)"] if never else []
+    return [f"Slurm took its failure for its end: it {' and '.join(parts)}."] if parts else []
+
+
+def failed_by_itself(incident: Incident) -> bool:
+    """Whether the attempt came to an end that is final for its dependents, however the job goes on."""
+    ends = (item.data.get("state") for item in incident.evidence if item.kind == Kind.JOB_ENDED)
+    return any(state in ("failed", "out_of_memory", "timeout", "boot_fail", "deadline") for state in ends)
 
 
 def _to_do(story: Story) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sentinel.alerts.audiences import Stage, Story, for_operators, for_owner, severity_of, stage_of
+from sentinel.alerts.audiences import Stage, Story, chain_words, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.text import plain
 from sentinel.model.records import (
     Incident,
@@ -60,14 +60,16 @@ def compose(
     last_step: int | None,
     now: datetime,
     follows: str | None = None,
+    dependents: Mapping[int, str] | None = None,
 ) -> Notice:
     """A notice of ``incident``.
 
     Args:
+        dependents: jobs that waited for the end of this one, and how ("afternotok").
         follows: the stage that people were told last; None for the first notice. The id depends on the incident and, in a
             later notice, on its stage, so that a repeat can be dropped.
     """
-    story = Story(incident, verdict, plan, outcomes, job, last_step)
+    story = Story(incident, verdict, plan, outcomes, job, last_step, dependents=dependents or {})
     what = f"{verdict.cause} ({verdict.scope})"
     stage = str(stage_of(story))
     about = f"job {incident.job}" if incident.job is not None else ", ".join(incident.nodes) or "the cluster"
@@ -77,6 +79,7 @@ def compose(
         *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
         *_job_line(job, last_step),
         *_done(plan, outcomes, stage_of(story)),
+        *chain_words(story),
     ]
     if verdict.advice:
         lines.append(f"Advice: {plain(verdict.advice)}")

@@ -142,6 +142,7 @@ class ClusterView:
         self.nodes: dict[str, NodeSeen] = {}
         self.attempts: dict[tuple[int, int], AttemptSeen] = {}
         self.listings = Listings()
+        self.dependents: dict[int, dict[int, str]] = {}  # by job: those that waited for its end, and their kind
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +183,20 @@ class ClusterView:
         for job in fleet.jobs.values():
             if job.state in ("running", "completing") and job.nodes:
                 self.see_attempt(job)
+        self._see_dependents(fleet)
         self.fleet = self._with_whole_allocations(fleet)
+
+    def _see_dependents(self, fleet: Fleet) -> None:
+        """Slurm forgets what a job waited for when it lets it go: here that is kept as long as both are in the snapshots."""
+        jobs = fleet.jobs
+        self.dependents = {
+            job: {other: kind for other, kind in waiting.items() if other in jobs}
+            for job, waiting in self.dependents.items()
+            if job in jobs
+        }
+        for view in jobs.values():
+            for kind, job in view.depends:
+                self.dependents.setdefault(job, {})[view.id] = kind
 
     def _with_whole_allocations(self, fleet: Fleet) -> Fleet:
         """Slurm lists only those nodes of a completing job that are not done yet; here it keeps all that it had."""

@@ -89,7 +89,10 @@ def _composed(
     if job is None and seen is not None:
         job = seen.view
     reached = seen.last_step if seen is not None else None
-    return compose(incident, verdict, plan, outcomes, job=job, last_step=reached, now=now, follows=follows)
+    waiting = state.cluster.dependents.get(incident.job or -1, {})
+    return compose(
+        incident, verdict, plan, outcomes, job=job, last_step=reached, now=now, follows=follows, dependents=waiting
+    )  # fmt: skip
 
 
 def _known_breaker(state: State, out: Transition, refusal: str, incident: Incident, now: datetime) -> bool:

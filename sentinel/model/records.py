@@ -216,6 +216,7 @@ class JobView:
     exit_code: int | None = None
     exit_signal: int | None = None
     requeue: bool | None = None
+    depends: tuple[tuple[str, int], ...] = ()  # ("afternotok", id) of what it still waits for
     batch: bool | None = None  # False: salloc or srun, which Slurm cannot requeue
     submitted_at: datetime | None = None
     started_at: datetime | None = None

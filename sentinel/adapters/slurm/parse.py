@@ -36,6 +36,7 @@ JOB_FLAGS_FIRST = ("completing", "stage_out", "stopped", "suspended", "special_e
 WAITING = frozenset(
     {"pending", "completing", "special_exit", "requeued", "requeue_hold", "requeue_fed", "resv_del_hold"}
 )
+MOST_DEPENDENCIES = 100  # of one job; further ones are not looked at
 NOT_VALUES = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF, 0xFFFE, 0xFFFF})
 LAST_TIME_S = 0xFFFFFFF0  # Slurm marks "no time" with values from here on, and adds to them
 
@@ -203,6 +204,7 @@ def job_view(record: Record) -> JobView:
         exit_code=code,
         exit_signal=signal,
         requeue=record["requeue"] if isinstance(record.get("requeue"), bool) else None,
+        depends=depends_of(text_of(record.get("dependency"))),
         batch=record["batch_flag"] if isinstance(record.get("batch_flag"), bool) else None,
         submitted_at=time_of(record.get("submit_time")),
         # Slurm keeps its forecast in the same fields: a waiting job has not started, a running one has not ended.
@@ -211,6 +213,15 @@ def job_view(record: Record) -> JobView:
         eligible_at=time_of(record.get("eligible_time")),
         suspended_at=time_of(record.get("suspend_time")),
     )
+
+
+def depends_of(text: str) -> tuple[tuple[str, int], ...]:
+    """Kind and job id of each part of "afternotok:7(unfulfilled),afterok:8:9"; what names no job is left out."""
+    found = []
+    for part in re.split("[,?]", text)[:MOST_DEPENDENCIES]:
+        kind, _, jobs = part.partition(":")
+        found += [(kind.strip(), int(number)) for number in re.findall(r"(?:^|:)(\d{1,10})(?!\d)", jobs)]
+    return tuple(found[:MOST_DEPENDENCIES])
 
 
 def _require_read(record: Record) -> None:

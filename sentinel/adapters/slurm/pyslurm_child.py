@@ -94,6 +94,7 @@ def _job(job: Any) -> Record:
         "node_count": job.num_nodes,
         "exit_code": {"return_code": job.exit_code, "signal": job.exit_code_signal},
         "requeue": job.is_requeueable,
+        "dependency": _dependency(getattr(job, "dependencies", None)),
         "submit_time": job.submit_time,
         "start_time": job.start_time,
         "end_time": job.end_time,
@@ -103,6 +104,13 @@ def _job(job: Any) -> Record:
         "array_task_id": job.array_task_id,
         "het_job_id": job.heterogeneous_id,
     }
+
+
+def _dependency(value: Any) -> str:
+    """As squeue says it; pyslurm gives the ids by kind."""
+    if not isinstance(value, dict):
+        return ""
+    return ",".join(f"{kind}:{job}" for kind, jobs in value.items() if isinstance(jobs, (list, tuple)) for job in jobs)
 
 
 def set_node(pyslurm: Any, node: str, state: str, reason: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,6 +44,7 @@ def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
         found += [_settings(seen, settings), _resume(seen), _operators(seen)]
     if "partitions" in seen:
         found += _partitions(seen["partitions"])
+    found += _dependents(seen.get("dependents") or ())
     return [*found, *_nodes(seen)]
 
 
@@ -86,6 +87,17 @@ def _partitions(partitions: Mapping[str, Any]) -> list[Finding]:
     known = {name: entry for name, entry in partitions.items() if entry["known"] is not False}
     words = [f"{name} {str(entry['mode']).upper()}" for name, entry in known.items()]
     return [*found, Finding("modes", GOOD, ", ".join(words) or "not known: Slurm has not answered yet")]
+
+
+def _dependents(waiting: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    if not waiting:
+        return []
+    jobs = ", ".join(f"{row['job']} ({row['kind']}:{row['on']})" for row in waiting[:_SHOWN])
+    seen = (
+        f"{jobs}{' and others' if len(waiting) > _SHOWN else ''}: Slurm lets them go, or never starts them, as soon as "
+    )
+    fix = "let the last attempt submit the next job, or --dependency=singleton; docs/researcher.md, Chains of jobs"
+    return [Finding("dependencies", NOT_KNOWN, f"{seen}the job that they wait for fails, though it is restarted", fix)]
 
 
 def _nodes(seen: Mapping[str, Any]) -> list[Finding]:

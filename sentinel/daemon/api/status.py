@@ -12,6 +12,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.accounts import name_of, uids_of
 from sentinel.engine.notices import BREAKERS_TOLD
+from sentinel.model.intent import intent_of
 from sentinel.model.records import OURS, Fleet, Plan, StepKind, stable_id
 from sentinel.wire import time_from, to_json
 
@@ -67,6 +68,17 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str
         "database": store.engine.dialect.name,
         "operators_unknown": uids_of(settings.daemon.operators)[1],
     }
+
+
+def dependents(fleet: Fleet | None) -> list[dict[str, Any]]:
+    """Waiting jobs that Slurm lets go, or gives up, when a job that Sentinel may restart fails by itself."""
+    jobs = fleet.jobs if fleet is not None else {}
+    return [
+        {"job": job.id, "on": on, "kind": kind}
+        for job in jobs.values()
+        for kind, on in job.depends
+        if kind in ("afterok", "afternotok", "afterany") and on in jobs and intent_of(jobs[on].comment).restart
+    ]
 
 
 def settings_digest(settings: Settings) -> str:

@@ -298,6 +298,7 @@ class Views:
             "version": __version__,
             "slurm_problem": self._fleets.problem,
             **_unread(fleet),
+            "dependents": state_of.dependents(fleet),
             **await asyncio.to_thread(state_of.own_state, self._settings, self._store, fleet),
             "nodes": {name: self._agent(name) for name in sorted(fleet.nodes if fleet else {})},
         }

@@ -177,6 +177,7 @@ class Views:
             "batch_flag": job.batch,
             "restart_cnt": job.restarts,
             "requeue": job.requeue,
+            "dependency": f"afterok:{job.after_ok}(unfulfilled)" if job.after_ok is not None else "",
             "admin_comment": job.admin_comment,
             "excluded_nodes": ",".join(job.excluded),
             "required_nodes": ",".join(job.required),

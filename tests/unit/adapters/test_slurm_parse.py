@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sentinel.adapters.slurm.parse import (
     array_spec,
+    depends_of,
     exit_of,
     fleet_of,
     gpu_count,
@@ -291,3 +292,19 @@ def test_any_value_in_any_field_is_read_or_is_a_protocol_error(value: object, ke
         job_view(OLD_JOB | {key: value})
     except ProtocolError:
         return
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", ()),
+        ("afternotok:316(unfulfilled)", (("afternotok", 316),)),
+        ("afterok:7:8(failed),afterany:9_4(unfulfilled)", (("afterok", 7), ("afterok", 8), ("afterany", 9))),
+        ("after:5+10(unfulfilled)?afterok:6_*(unfulfilled)", (("after", 5), ("afterok", 6))),
+        ("singleton(unfulfilled)", ()),
+        ("afterok:99999999999999999999", ()),
+        ("afterok:" + ":".join("1" for _ in range(5000)), (("afterok", 1),) * 100),
+    ],
+)
+def test_what_a_job_waits_for(text: str, found: tuple[tuple[str, int], ...]) -> None:
+    assert depends_of(text) == found

@@ -140,6 +140,20 @@ def test_what_needs_no_person_is_no_failure(data: dict[str, Scalar], stage: Stag
     assert severity_of(told) == "warning"
 
 
+CHAINED = {9: "afterok", 12: "afternotok", 13: "afterany", 14: "after"}
+
+
+def test_the_owner_hears_what_slurm_did_with_the_jobs_that_waited() -> None:
+    said = for_owner(story(incident=incident(ended(8801), job=8801), dependents=CHAINED))
+    words = (
+        "Slurm took its failure for its end: it let go 12 (afternotok), 13 (afterany) and will never start 9 (afterok)."
+    )
+    assert words in said
+    assert "never start" not in for_owner(story(dependents=CHAINED)), "requeued while it ran: they still wait"
+    cancelled = incident(ended(8801, state="cancelled"), job=8801)
+    assert "never start" not in for_owner(story(incident=cancelled, dependents=CHAINED))
+
+
 def test_held_job_says_what_to_do_and_how_it_goes_on() -> None:
     mine = dataclasses.replace(
         verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD), advice="read it"

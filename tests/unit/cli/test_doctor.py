@@ -234,6 +234,10 @@ def test_daemon_that_has_all_it_needs(asked: Asked, cluster: Cluster, config: Pa
         ({"resume_writable": False}, "resume folder", "bad", "the daemon cannot write"),
         ({"operators_unknown": ["adda"]}, "operators", "bad", "nobody is called adda"),
         ({"partitions": {"gpuu": {"mode": "act", "known": False}}}, "partitions", "bad", "no partition gpuu"),
+        (
+            {"dependents": [{"job": 12, "on": 7, "kind": "afternotok"}]},
+            "dependencies", "not known", "12 (afternotok:7): Slurm lets them go",
+        ),
         ({"nodes": {"n1": GPUS_READ, "n2": GPUS_READ | {"version": "0.9"}}}, "releases", "bad", "n2 have release 0.9"),
         (
             {"nodes": {"n1": GPUS_READ | {"verdict": {"word": "UNKNOWN", "sentence": "no host engine"}}}},

@@ -306,51 +306,6 @@ async def test_a_restarted_job_that_prints_nothing_counts_as_running_after_its_t
     assert states(there) == ["closed"] and outcomes(there) == ["runs; no step line was seen"]
 
 
-@pytest.mark.parametrize(
-    ("end", "stage", "severity", "words"),
-    [
-        (None, "running again", "warning", "runs again"),
-        ({"exit_code": 1}, "failed", "warning", "was restarted: attempt 1 ended as failed before it gained a step."),
-        ({"state": "CANCELLED"}, "cancelled", "warning", "was cancelled, and stays so."),
-    ],
-)
-async def test_people_who_heard_of_a_restart_hear_what_became_of_it_once(
-    world: Worlds, end: dict[str, Any] | None, stage: str, severity: str, words: str
-) -> None:
-    there, sink = silent(world()), FakeSink()
-    daemon = Daemon(there, [sink])
-    await fail(daemon, bus("n1"))
-    assert heard(sink) == ["restarting"]
-    daemon = Daemon(there, [sink])  # what was told is known after a start
-    await daemon.start()
-    if end is None:
-        await daemon.observe([printed(there.job, 1, 201, 60.0)])
-        await daemon.quiet()
-    else:
-        there.slurm.end(there.job, **end)
-        await daemon.pass_time(20.0)
-    assert heard(sink) == ["restarting", stage], daemon.said
-    told = sink.later[0]
-    assert told.incident == sink.got[0].incident and told.id != sink.got[0].id
-    assert told.data["severity"] == severity and words in str(told.data["owner_text"])
-    await daemon.pass_time(60.0)
-    again = Daemon(there, [sink])
-    await again.start()
-    await again.pass_time(60.0)
-    assert len(sink.later) == 1
-
-
-async def test_people_who_heard_that_nothing_is_done_hear_when_it_is_done_after_all(world: Worlds) -> None:
-    there, sink = silent(world(nodes=6)), FakeSink()
-    there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
-    daemon = Daemon(there, [sink], settings=settings_of(drain_fraction=1.0, drain_count=1))
-    await fail(daemon, bus("n5"))  # without a job
-    assert heard(sink) == ["waiting"] and states(there) == ["waiting"]
-    there.slurm.nodes["n6"].drained = False
-    await daemon.pass_time(20.0)
-    assert heard(sink) == ["waiting", "handled"] and sink.later[0].data["drained"] == ["n5"]
-
-
 async def test_an_attempt_that_was_replaced_is_not_confirmed(world: Worlds) -> None:
     there = silent(world())
     daemon = Daemon(there)

@@ -1,0 +1,102 @@
+"""What people were told is corrected once when it is no longer so; they hear what Slurm did with jobs that waited."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from core_daemon import SETTINGS, Daemon, FakeSink, incidents_of
+from core_records import OPTED_IN, ended, evidence
+from core_world import World
+
+from sentinel.config.settings import Limits
+from sentinel.model.records import Evidence, Kind, Source
+
+Worlds = Callable[..., World]
+ONE_DRAIN = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=1))
+
+
+def bus(node: str) -> Evidence:
+    return evidence(Kind.XID, node=node, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
+
+
+def printed(job: int, attempt: int, step: int, at_s: float) -> Evidence:
+    return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})
+
+
+def states(there: World) -> list[str]:
+    return sorted(str(state) for state, _, _ in incidents_of(there.store).values())
+
+
+def heard(sink: FakeSink) -> list[str]:
+    return [str(notice.data["stage"]) for notice in (*sink.got, *sink.later)]
+
+
+async def fail(daemon: Daemon, *items: Evidence) -> None:
+    await daemon.fleets.take()
+    assert await daemon.observe(items)
+    await daemon.quiet()
+
+
+def silent(there: World) -> World:
+    """Its jobs print no steps: nothing confirms a restart early."""
+    there.progress._steps = False
+    return there
+
+
+@pytest.mark.parametrize(
+    ("end", "stage", "severity", "words"),
+    [
+        (None, "running again", "warning", "runs again"),
+        ({"exit_code": 1}, "failed", "warning", "was restarted: attempt 1 ended as failed before it gained a step."),
+        ({"state": "CANCELLED"}, "cancelled", "warning", "was cancelled, and stays so."),
+    ],
+)
+async def test_people_who_heard_of_a_restart_hear_what_became_of_it_once(
+    world: Worlds, end: dict[str, Any] | None, stage: str, severity: str, words: str
+) -> None:
+    there, sink = silent(world()), FakeSink()
+    daemon = Daemon(there, [sink])
+    await fail(daemon, bus("n1"))
+    assert heard(sink) == ["restarting"]
+    daemon = Daemon(there, [sink])  # what was told is known after a start
+    await daemon.start()
+    if end is None:
+        await daemon.observe([printed(there.job, 1, 201, 60.0)])
+        await daemon.quiet()
+    else:
+        there.slurm.end(there.job, **end)
+        await daemon.pass_time(20.0)
+    assert heard(sink) == ["restarting", stage], daemon.said
+    told = sink.later[0]
+    assert told.incident == sink.got[0].incident and told.id != sink.got[0].id
+    assert told.data["severity"] == severity and words in str(told.data["owner_text"])
+    await daemon.pass_time(60.0)
+    again = Daemon(there, [sink])
+    await again.start()
+    await again.pass_time(60.0)
+    assert len(sink.later) == 1
+
+
+async def test_people_who_heard_that_nothing_is_done_hear_when_it_is_done_after_all(world: Worlds) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
+    daemon = Daemon(there, [sink], settings=ONE_DRAIN)
+    await fail(daemon, bus("n5"))  # without a job
+    assert heard(sink) == ["waiting"] and states(there) == ["waiting"]
+    there.slurm.nodes["n6"].drained = False
+    await daemon.pass_time(20.0)
+    assert heard(sink) == ["waiting", "handled"] and sink.later[0].data["drained"] == ["n5"]
+
+
+async def test_jobs_that_waited_for_one_that_failed_by_itself_are_named(world: Worlds) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    waiting = there.slurm.submit(nodes=1, comment=OPTED_IN, after_ok=there.job)
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    there.slurm.end(there.job, exit_code=1)
+    await fail(daemon, bus("n1"), ended(there.job))
+    assert there.slurm.jobs[there.job].restarts == 1
+    assert f"will never start {waiting} (afterok)" in sink.got[0].body
