@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lost": ("sentinel.cli.operator.jobs:lost", "GPU-hours lost, by job, user, node or cause."),
     "incidents": ("sentinel.cli.operator.incidents:incidents", "What happened and what was decided."),
     "history": ("sentinel.cli.operator.history:history", "Past failures; recurring ones first."),
+    "audit": ("sentinel.cli.operator.audit:audit", "Who changed what, from where and why."),
     "drain": ("sentinel.cli.operator.commands:drain", "Drain a node (state shown first)."),
     "release": ("sentinel.cli.operator.commands:release", "Return a node that Sentinel drained."),
     "pause": ("sentinel.cli.operator.commands:pause", "Stop acting; go on observing."),

@@ -56,6 +56,11 @@ class Daemon:
         "log: agents reach the daemon over another network",
         words=("refuse", "log"),
     )
+    audit_syslog: str = setting(
+        "",
+        "where each entry of the audit is copied to: /dev/log, udp://HOST:PORT or tcp://HOST:PORT; empty: nowhere. Who can "
+        "write the database cannot alter the copy",
+    )
     request_bytes: int = setting(4 << 20, "largest request that is read", unit="bytes", least=4096)
     connections: int = setting(
         16384,

@@ -19,12 +19,17 @@ from typing import Any
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
+from sentinel import __version__
 from sentinel.adapters.slurm.connect import connect
 from sentinel.adapters.store.store import Store, sqlite_url
+from sentinel.adapters.syslog import Syslog
 from sentinel.config.settings import Settings
 from sentinel.config.signals_files import load_signals
 from sentinel.config.signals_toml import Signals as KnownSignals
+from sentinel.daemon.api.accounts import name_of
 from sentinel.daemon.api.server import Server
+from sentinel.daemon.api.status import settings_digest
+from sentinel.daemon.audit_export import AuditExport
 from sentinel.daemon.effects.diagnostics import check_deadlines
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.slurmd_probe import EXHAUSTED
@@ -40,9 +45,13 @@ from sentinel.engine.events import HistoryForgotten, Started, TrendsRead
 from sentinel.engine.watch.events import ResourceExhausted, WatchStarted
 from sentinel.errors import FileError, Unavailable, UserError
 from sentinel.log import Log
+from sentinel.model.audit import AuditEntry, Stage
+from sentinel.model.changes import Audited, SettingChanged
 from sentinel.telemetry import Telemetry
+from sentinel.wire import to_json
 
 _LEASE = "active"
+_IN_FORCE = "settings_in_force"  # stored setting: what the newest start had in force
 _PRUNE_FIRST = timedelta(minutes=10)  # soon enough that a daemon restarted every day prunes as well
 # Thresholds of the garbage collector. A cluster's nodes and jobs are hundreds of thousands of long-lived objects; scanning
 # them for every few hundred new ones took a tenth of the daemon's time at 2,048 nodes. Reference cycles wait for this many
@@ -59,6 +68,7 @@ class SystemClock:
 async def run(settings: Settings, log: Log) -> None:
     """Run the daemon until SIGTERM or SIGINT."""
     check_deadlines(settings)
+    syslog = Syslog(settings.daemon.audit_syslog) if settings.daemon.audit_syslog else None
     store = _store(settings, log)
     holder = f"{socket.gethostname()}:{os.getpid()}"
     await _become_active(store, holder, log)
@@ -79,10 +89,13 @@ async def run(settings: Settings, log: Log) -> None:
         log.warning("carrying-on-without-slurm", reason=error.message)
     await runner.handle(Started(base.clock.now(), stored))
     await _listen(server, settings)
+    await asyncio.to_thread(_note_start, store, settings)
     files = event_files(settings.daemon, runner.report, telemetry, log)
     tasks = [asyncio.create_task(folder.run()) for folder in files]
     measure = FleetMetrics(store, live, settings, telemetry, base.clock).run(log)
     tasks.append(asyncio.create_task(measure))
+    if syslog is not None:
+        tasks.append(asyncio.create_task(AuditExport(store, syslog, telemetry, log).run()))
     if signals is not None:
         tasks.append(asyncio.create_task(signals.run(runner.observe, settings.prometheus.every_s)))
     await _serve(base, holder, runner, known)
@@ -92,8 +105,22 @@ async def run(settings: Settings, log: Log) -> None:
         await signals.close()
     await runner.stop()
     await server.stop()
+    with suppress(Unavailable):
+        store.commit([Audited(_of_daemon("stopped", {}, {}))])
     store.drop_lease(_LEASE)
     store.close()
+
+
+def _of_daemon(action: str, before: dict[str, Any], after: dict[str, Any]) -> AuditEntry:
+    now, host = datetime.now(UTC), socket.gethostname()
+    return AuditEntry(now, name_of(os.getuid()), host, action, Stage.DONE, "daemon", before=before, after=after)
+
+
+def _note_start(store: Store, settings: Settings) -> None:
+    """A start may change what is acted on: the audit has the settings before it and from now on."""
+    after = {"release": __version__, "settings": settings_digest(settings), "modes": to_json(settings.modes)}
+    before = store.get(_IN_FORCE, {})
+    store.commit([Audited(_of_daemon("started", before, after)), SettingChanged(_IN_FORCE, after)])
 
 
 async def _listen(server: Server, settings: Settings) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.measure import measure
 from sentinel.engine import Engine, Transition
+from sentinel.engine.audit import AUDITED, AuditTrail
 from sentinel.engine.events import (
     EffectCompleted,
     EffectProgressed,
@@ -33,7 +34,8 @@ from sentinel.engine.grouping import TELEMETRY
 from sentinel.engine.transition import CarryOutStep, DeliverNotice, Effect, ObserveFleet, StartTimer
 from sentinel.errors import Unavailable
 from sentinel.log import Log
-from sentinel.model.changes import Change, EvidenceAdded, StepIntended
+from sentinel.model.audit import Stage
+from sentinel.model.changes import Audited, Change, EvidenceAdded, StepIntended
 from sentinel.model.records import Evidence, Fleet, Outcome, Result, Scalar, Step, Task
 from sentinel.ports import Clock
 from sentinel.telemetry import Telemetry
@@ -64,8 +66,10 @@ class Runner:
         telemetry: Telemetry,
         log: Log,
         seconds: Callable[[], float] = time.monotonic,
+        host: str = "",
     ) -> None:
-        """``seconds``: a monotonic clock."""
+        """``seconds``: a monotonic clock. ``host``: this one's name, for the audit."""
+        self._trail = AuditTrail(host)
         self.engine = engine
         self.state = engine.state
         self._store = store
@@ -104,6 +108,7 @@ class Runner:
         for remark in transition.remarks:
             fields = {name: value for name, value in remark.fields.items() if value is not None}
             (self._log.warning if remark.warning else self._log.info)(remark.name, **fields)
+        self._trail.note(event, transition, self.state)
         measure(transition, self.state, self._telemetry)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start_timers(transition)
@@ -158,8 +163,8 @@ class Runner:
         """Hand on an event that a hook of Slurm's controller reported."""
         self.handle(SlurmReported(self._clock.now(), event, frozenset(jobs)))
 
-    async def command(self, command: str, by: str) -> None:
-        await self.handle(OperatorCommand(self._clock.now(), command, by))
+    async def command(self, command: str, by: str, origin: str = "") -> None:
+        await self.handle(OperatorCommand(self._clock.now(), command, by, origin))
 
     async def timer_due(self, timer: str) -> None:
         await self.handle(TimerDue(self._clock.now(), timer))
@@ -249,10 +254,12 @@ class Runner:
                 return
 
     def _leave_out(self, transition: Transition, change: Change) -> None:
-        """This change cannot be saved. A step whose intent is not in the ledger is not carried out."""
+        """This change cannot be saved. What is neither in the ledger nor in the audit is not carried out."""
         if isinstance(change, StepIntended):
             key = change.step.key(change.plan.incident)
             transition.effects[:] = [effect for effect in transition.effects if effect.id != key]
+        elif isinstance(change, Audited) and change.entry.stage is Stage.BEGUN:
+            transition.effects[:] = [effect for effect in transition.effects if not isinstance(effect, AUDITED)]
 
     def _begin(self, effect: Effect) -> None:
         if self._stopping:

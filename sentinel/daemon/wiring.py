@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -87,7 +88,9 @@ def engine_runner(
         receivers=[sink.name for sink in sinks],
         metrics=signals is not None,
     )
-    runner = Runner(Engine(state), base.store, clock=base.clock, telemetry=base.telemetry, log=base.log)
+    runner = Runner(
+        Engine(state), base.store, clock=base.clock, telemetry=base.telemetry, log=base.log, host=socket.gethostname()
+    )
     base.fleets.observed, base.fleets.unanswered = runner.observed, runner.unobserved
     means = Means(
         clock=base.clock,

@@ -37,7 +37,8 @@ from sentinel.engine.watch.events import (
     ResourceExhausted,
     WatchStarted,
 )
-from sentinel.model.changes import NoticeChanged, SettingChanged
+from sentinel.model.audit import AuditEntry, Stage
+from sentinel.model.changes import Audited, NoticeChanged, SettingChanged
 
 HOUSEKEEPING = "housekeeping"  # timer: closed incidents and old history are dropped from memory
 
@@ -183,8 +184,12 @@ class Engine:
         """
         if event.command not in ("pause", "resume"):
             raise ValueError(f"no command {event.command!r}")
-        self.state.paused = event.command == "pause"
+        before, self.state.paused = self.state.paused, event.command == "pause"
         out.save(SettingChanged(loading.PAUSED, self.state.paused))
+        out.save(Audited(AuditEntry(
+            event.at, event.by, event.origin, event.command, Stage.DONE, "cluster",
+            before={"paused": before}, after={"paused": self.state.paused},
+        )))  # fmt: skip
         out.say("paused" if self.state.paused else "resumed", by=event.by)
         if not self.state.paused:
             recovery.resume(self.state, out, event.at)

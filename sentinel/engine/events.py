@@ -93,11 +93,12 @@ class TimerDue:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
-    """``command``: "pause" or "resume"; ``by``: the operator's account name."""
+    """``command``: "pause" or "resume"; ``by``: the operator's account name; ``origin``: the address it came from."""
 
     at: datetime
     command: str
     by: str
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from sentinel.model.audit import AuditEntry
 from sentinel.model.records import Evidence, Incident, JobView, Notice, Outcome, Plan, Step, Verdict
 
 
@@ -97,6 +98,13 @@ class SettingChanged:
     value: Any = field(hash=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """One more entry of the audit."""
+
+    entry: AuditEntry
+
+
 Change = (
     EvidenceAdded
     | CountersRead
@@ -109,4 +117,5 @@ Change = (
     | NoticeChanged
     | AttemptSeen
     | SettingChanged
+    | Audited
 )

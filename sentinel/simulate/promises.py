@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from sentinel.engine.audit import target_of
 from sentinel.model.records import OURS, StepKind
 from sentinel.simulate import outcomes
 from sentinel.simulate.crossings import SLURM_DEADLINE_S
@@ -71,6 +72,14 @@ def saved_before_done(seen: Observer, what: Happened) -> Iterator[str]:
             yield f"{what.verb} {what.target} belongs to no step of a plan"
         elif what.task.step.key(what.task.incident.id) not in seen.world.store.steps:
             yield f"{what.verb} {what.target}: the step {what.task.step.kind} is not in the ledger"
+
+
+def audited_before_done(seen: Observer, what: Happened) -> Iterator[str]:
+    """Nothing is asked of Slurm before the audit says that it is begun."""
+    if isinstance(what, SlurmWrite) and what.verb != "notify" and what.task is not None:
+        step, incident = what.task.step, what.task.incident.id
+        if (incident, step.kind, target_of(step)) not in seen.world.store.audited:
+            yield f"{what.verb} {what.target}: the audit has no entry of it"
 
 
 def nothing_twice(seen: Observer, what: Happened) -> Iterator[str]:
@@ -298,6 +307,7 @@ PROMISES: Mapping[str, Promise] = {
     "unknown-drains-nobody": unknown_drains_nobody,
     "never-drained-on-user-words": never_drained_on_user_words,
     "saved-before-done": saved_before_done,
+    "audited-before-done": audited_before_done,
     "nothing-twice": nothing_twice,
     "nothing-lost": _at_the_end(outcomes.nothing_lost),
     "blast-radius": blast_radius,

@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.engine.history import row_of
 from sentinel.model import changes as c
+from sentinel.model.audit import Stage
 from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Outcome, Plan, Result, StepKind, Verdict
 from sentinel.model.stored import Stored, StoredStep, not_judged_since
 
@@ -36,6 +37,7 @@ class MemoryStore:
         self.notices: dict[tuple[str, str], tuple[Notice, bool]] = {}
         self.rows_of_attempts: dict[tuple[int, int, datetime], dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
+        self.audited: set[tuple[str, str, str]] = set()  # incident, action, target of what the audit says was begun
 
     def commit(self, wanted: Sequence[c.Change]) -> None:
         for change in wanted:
@@ -207,6 +209,11 @@ class MemoryStore:
     def _setting(self, change: c.SettingChanged) -> None:
         self.settings[change.name] = change.value
 
+    def _audited(self, change: c.Audited) -> None:
+        entry = change.entry
+        if entry.stage is Stage.BEGUN:
+            self.audited.add((entry.incident, entry.action, entry.target))
+
 
 def _plain(value: Any) -> Any:
     """Tuples as the lists that a database gives back."""
@@ -225,4 +232,5 @@ _WRITERS: Mapping[type[Any], Callable[[MemoryStore, Any], None]] = {
     c.NoticeChanged: MemoryStore._notice,
     c.AttemptSeen: MemoryStore._attempt,
     c.SettingChanged: MemoryStore._setting,
+    c.Audited: MemoryStore._audited,
 }

@@ -62,6 +62,9 @@ def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
     first.save_verdict("old1", verdict(drain=("n1",)), AT)
     with first.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE counter")
+        connection.exec_driver_sql("DROP TABLE audit")
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql("DROP FUNCTION audit_only_added_to()")
         for column in ("culprit_gpus", "culprit_ranks", "seen_on", "onset_step"):
             connection.exec_driver_sql(f"ALTER TABLE incident DROP COLUMN {column}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sentinel.adapters.store import tables as t
+from sentinel.adapters.store.audit import add_entry
 from sentinel.model import changes as c
 from sentinel.model.records import Evidence, Verdict
 from sentinel.text import plain
@@ -193,6 +194,10 @@ def _setting(connection: sa.Connection, change: c.SettingChanged) -> None:
     upsert(connection, t.setting, ["name"], {"name": change.name, "value": change.value})
 
 
+def _audited(connection: sa.Connection, change: c.Audited) -> None:
+    add_entry(connection, change.entry)
+
+
 def _seen_on(verdict: Verdict) -> list[str]:
     """In order of weight."""
     return list(dict.fromkeys(g.evidence.where.node for g in verdict.grounds if g.evidence.where.node))[:_SEEN_ON]
@@ -225,4 +230,5 @@ _WRITERS: Mapping[type[Any], Callable[[sa.Connection, Any], None]] = {
     c.NoticeChanged: _notice,
     c.AttemptSeen: _attempt,
     c.SettingChanged: _setting,
+    c.Audited: _audited,
 }

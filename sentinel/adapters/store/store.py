@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
+from sentinel.adapters.store import audit as chain
 from sentinel.adapters.store import retention
 from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.changes import add_evidence, insert_into, write
@@ -26,6 +27,7 @@ from sentinel.adapters.store.recording import read_recording
 from sentinel.errors import ProtocolError, Refused, Unavailable
 from sentinel.log import Log
 from sentinel.model import changes
+from sentinel.model.audit import ChainedEntry
 from sentinel.model.changes import Change
 from sentinel.model.recording import Recording
 from sentinel.model.records import (
@@ -46,6 +48,7 @@ from sentinel.wire import record_from
 
 _FLOAT = "$float"
 _MOST_PLANS = 2000  # newest plans that one reading returns
+_MOST_AUDIT = 10_000  # entries of the audit that one reading returns
 _SAID = 100  # complaints about records that cannot be read
 T = TypeVar("T")
 
@@ -329,6 +332,19 @@ class Store:
         query = first.where(t.counter.c.name.startswith(name, autoescape=True)).group_by(t.counter.c.node)
         with self._read() as connection:
             return {row[0]: row[1] for row in connection.execute(query)}
+
+    # --- the audit ----------------------------------------------------------------------------------------------------
+
+    def audit(
+        self, *, since: datetime | None = None, after: int = 0, newest: int | None = None, most: int = _MOST_AUDIT
+    ) -> list[ChainedEntry]:
+        """See ``sentinel.adapters.store.audit.entries``."""
+        with self._read() as connection:
+            return chain.entries(connection, since=since, after=after, newest=newest, most=most)
+
+    def check_audit(self) -> chain.Checked:
+        with self._read() as connection:
+            return chain.check(connection)
 
     # --- settings an operator changes, lease, retention ---------------------------------------------------------------
 

@@ -212,3 +212,23 @@ lease = Table(
     Column("holder", Plain(255), nullable=False),
     Column("until", Utc, nullable=False),
 )
+
+# Who changed what: only added to, which triggers see to; the digests chain the rows (``sentinel.model.audit``).
+audit = Table(
+    "audit",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("at", Utc, nullable=False),
+    Column("who", Plain(255), nullable=False),
+    Column("origin", Plain(255), nullable=False),
+    Column("action", Plain(48), nullable=False),
+    Column("stage", Plain(12), nullable=False),
+    Column("target", Plain(255), nullable=False),
+    Column("incident", Plain(40), nullable=False),
+    Column("why", PlainText, nullable=False),
+    Column("before", PlainText, nullable=False),  # JSON in one spelling, which the digest covers
+    Column("after", PlainText, nullable=False),
+    Column("previous", Plain(64), nullable=False),
+    Column("digest", Plain(64), nullable=False),
+    Index("audit_at", "at"),
+)

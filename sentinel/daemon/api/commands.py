@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.accounts import name_of
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
-from sentinel.errors import Refused, UserError
+from sentinel.errors import Denied, Refused, SentinelError, Unavailable, UserError
 from sentinel.log import Log
-from sentinel.model.records import OURS
+from sentinel.model.audit import AuditEntry, Stage
+from sentinel.model.changes import Audited
+from sentinel.model.records import OURS, NodeView
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 from sentinel.wire import time_from, to_json
 
 RELEASED = "released"  # stored setting: node -> when an operator last returned it to service
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who asked for a change. ``origin``: the address it came from."""
+
+    name: str
+    origin: str
 
 
 class OperatorCommands:
@@ -40,39 +51,65 @@ class OperatorCommands:
         self._writer = writer
         self._runner = runner
         self._log = log
-        self._changes: dict[str, Callable[[dict[str, Any], str], Awaitable[dict[str, Any]]]] = {
+        self._changes: dict[str, Callable[[dict[str, Any], Person], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "drain": self._drain,
             "release": self._release,
         }
 
-    async def make(self, change: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
+    async def make(self, change: str, arguments: dict[str, Any], uid: int, origin: str = "") -> dict[str, Any]:
+        """``origin``: the address it came from."""
         if change not in self._changes:
             raise UserError(
                 f"no change {change!r}", fix="upgrade the daemon or the command line: their releases differ"
             )
         who = name_of(uid)
         self._log.info("change", change=change, by=who, arguments=str(arguments))
-        return await self._changes[change](arguments, who)
+        return await self._changes[change](arguments, Person(who, origin))
 
-    async def _pause(self, _arguments: dict[str, Any], who: str) -> dict[str, Any]:
-        await self._runner.command("pause", who)
-        return {"paused": True, "by": who}
+    async def _pause(self, _arguments: dict[str, Any], by: Person) -> dict[str, Any]:
+        await self._runner.command("pause", by.name, by.origin)
+        return {"paused": True, "by": by.name}
 
-    async def _resume(self, _arguments: dict[str, Any], who: str) -> dict[str, Any]:
-        await self._runner.command("resume", who)
-        return {"paused": False, "by": who}
+    async def _resume(self, _arguments: dict[str, Any], by: Person) -> dict[str, Any]:
+        await self._runner.command("resume", by.name, by.origin)
+        return {"paused": False, "by": by.name}
 
-    async def _drain(self, arguments: dict[str, Any], who: str) -> dict[str, Any]:
+    async def _audited(self, entry: AuditEntry, change: Callable[[], Awaitable[None]]) -> None:
+        """Make a change between two entries of the audit. Without the first one it is not made."""
+        await asyncio.to_thread(self._store.commit, [Audited(entry)])
+        stage, why, after = Stage.DONE, "", dict(entry.after.get("wanted", {}))
+        try:
+            await change()
+        except SentinelError as error:
+            stage, why, after = _stage_of(error), error.message, {}
+            raise
+        finally:
+            ended = replace(entry, at=self._clock.now(), stage=stage, why=why, before={}, after=after)
+            try:
+                await asyncio.to_thread(self._store.commit, [Audited(ended)])
+            except Unavailable as error:  # the first entry says that it was begun
+                self._log.warning("audit-not-written", action=entry.action, target=entry.target, reason=error.message)
+
+    async def _drain(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
         node = str(arguments.get("node", ""))
         reason = "".join(ch for ch in str(arguments.get("reason") or "by an operator") if ch.isprintable())[:200]
-        if await self._reader.node(node) is None:
+        if (seen := await self._reader.node(node)) is None:
             raise UserError(f"Slurm knows no node {node!r}", fix="sinfo -N lists them")
-        await self._writer.drain(node, f"{OURS}{who}: {reason}")
+        words = f"{OURS}{by.name}: {reason}"
+        wanted = {"wanted": {"drained": True, "reason": words}}
+        entry = self._entry(by, "drain", node, reason, before=_before(seen), after=wanted)
+        await self._audited(entry, lambda: self._writer.drain(node, words))
         return {"node": node, "drained": True}
 
-    async def _release(self, arguments: dict[str, Any], _who: str) -> dict[str, Any]:
+    def _entry(
+        self, by: Person, action: str, node: str, why: str, *, before: dict[str, Any], after: dict[str, Any]
+    ) -> AuditEntry:
+        now, target = self._clock.now(), f"node {node}"
+        return AuditEntry(now, by.name, by.origin, action, Stage.BEGUN, target, why=why, before=before, after=after)
+
+    async def _release(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
         name = str(arguments.get("node", ""))
         node = await self._reader.node(name)
         if node is None:
@@ -84,8 +121,24 @@ class OperatorCommands:
                 f"{name} was drained by somebody else: {node.reason!r:.120}",
                 fix=f"what is not ours is not returned by us; use scontrol update NodeName={name} State=RESUME",
             )
-        self._live.node(name).released_at = now = self._clock.now()
-        released = await asyncio.to_thread(self._store.get, RELEASED, {})
-        await asyncio.to_thread(self._store.put, RELEASED, {**released, name: to_json(now)})
-        await self._writer.undrain(name)
+
+        async def undrain() -> None:
+            self._live.node(name).released_at = now = self._clock.now()
+            released = await asyncio.to_thread(self._store.get, RELEASED, {})
+            await asyncio.to_thread(self._store.put, RELEASED, {**released, name: to_json(now)})
+            await self._writer.undrain(name)
+
+        wanted = {"wanted": {"drained": False}}
+        await self._audited(self._entry(by, "release", name, "", before=_before(node), after=wanted), undrain)
         return {"node": name, "drained": False}
+
+
+def _before(node: NodeView) -> dict[str, Any]:
+    return {"state": node.state, "drained": node.drained, "reason": node.reason}
+
+
+def _stage_of(error: SentinelError) -> Stage:
+    """What is known of a change that ended in ``error``: one that Slurm did not answer may have happened."""
+    if isinstance(error, Refused | Denied):
+        return Stage.REFUSED
+    return Stage.NOT_KNOWN if isinstance(error, Unavailable) else Stage.FAILED

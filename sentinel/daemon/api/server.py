@@ -315,7 +315,10 @@ class Server:
     async def _change(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
         arguments = body.get("arguments")
         return await self._changes.make(
-            str(body.get("change")), arguments if isinstance(arguments, dict) else {}, caller.uid
+            str(body.get("change")),
+            arguments if isinstance(arguments, dict) else {},
+            caller.uid,
+            ", ".join(sorted(caller.addresses)),
         )
 
     async def _metrics(self, _request: web.BaseRequest) -> web.Response:

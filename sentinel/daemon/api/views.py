@@ -19,6 +19,7 @@ from sentinel.classify.ageing import Counter as AgeingCounter
 from sentinel.config.settings import Settings
 from sentinel.daemon.api import status as state_of
 from sentinel.daemon.api.accounts import name_of
+from sentinel.daemon.api.audit import audit
 from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, meant, others, shown_row
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import failure_filter, groups, job_of, node_list, nodes_of, since_of
@@ -82,6 +83,7 @@ class Views:
             "lost": self._lost,
             "repairs": self._repairs,
             "names": self._names,
+            "audit": self._audit,
         }
 
     async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
@@ -291,6 +293,9 @@ class Views:
         now = self._clock.now()
         since = now - timedelta(days=_days(arguments))
         return await asyncio.to_thread(fleet_history, self._store, self._live.fleet, since, now)
+
+    async def _audit(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        return await audit(self._store, arguments, user)
 
     async def _doctor(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         fleet = self._live.fleet

@@ -10,7 +10,7 @@ from core_daemon import Daemon
 from core_world import World
 
 from sentinel.daemon.api.commands import OperatorCommands
-from sentinel.errors import Refused, UserError
+from sentinel.errors import Refused, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.wire import to_json
 
@@ -23,7 +23,7 @@ async def change(there: World, name: str, **arguments: Any) -> dict[str, Any]:
         store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
         runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
-    answer = await made.make(name, arguments, 0)
+    answer = await made.make(name, arguments, 0, "10.0.0.7")
     await daemon.quiet()
     return answer
 
@@ -65,3 +65,63 @@ async def test_pause_outlives_the_daemon(world: Worlds) -> None:
     assert there.store.get("paused") is True
     await change(there, "resume")
     assert there.store.get("paused") is False
+
+
+def audited(there: World) -> list[tuple[object, ...]]:
+    return [
+        (item.entry.who, item.entry.origin, item.entry.action, item.entry.stage, item.entry.target, item.entry.why)
+        for item in there.store.audit()
+    ]
+
+
+async def test_each_change_is_in_the_audit_before_and_after_it(world: Worlds) -> None:
+    there = world()
+    await change(there, "drain", node="n1", reason="loose cable")
+    begun, done = (item.entry for item in there.store.audit())
+    assert audited(there) == [
+        ("root", "10.0.0.7", "drain", "begun", "node n1", "loose cable"),
+        ("root", "10.0.0.7", "drain", "done", "node n1", ""),
+    ]
+    assert begun.before == {"state": "mixed", "drained": False, "reason": ""}
+    assert done.after == {"drained": True, "reason": "sentinel:root: loose cable"}
+    await change(there, "release", node="n1")
+    await change(there, "pause")
+    await change(there, "pause")
+    await change(there, "resume")
+    assert [(row[2], row[3]) for row in audited(there)[2:]] == [
+        ("release", "begun"), ("release", "done"), ("pause", "done"), ("pause", "done"), ("resume", "done"),
+    ]  # fmt: skip
+    assert [item.entry.before for item in there.store.audit()[4:]] == [{"paused": p} for p in (False, True, True)]
+    assert there.store.check_audit().fault == ""
+
+
+async def test_a_refused_change_is_in_the_audit_too(world: Worlds) -> None:
+    there = world()
+    there.slurm.person_drains("n1", "a person")
+    with pytest.raises(Refused):
+        await change(there, "drain", node="n1", reason="mine")
+    assert [row[3] for row in audited(there)] == ["begun", "refused"] and "somebody else" in str(audited(there)[1][5])
+
+
+async def test_without_the_audit_nothing_is_changed(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = world()
+
+    def commit(_: object) -> None:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(there.store, "commit", commit)
+    with pytest.raises(Unavailable):
+        await change(there, "drain", node="n1", reason="x")
+    assert not there.slurm.nodes["n1"].drained
+
+
+async def test_what_slurm_does_not_answer_is_not_known(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = world()
+
+    async def drain(*_: object) -> None:
+        raise Unavailable("slurmctld does not answer")
+
+    monkeypatch.setattr(there.slurm, "drain", drain)
+    with pytest.raises(Unavailable):
+        await change(there, "drain", node="n1", reason="x")
+    assert [row[3] for row in audited(there)] == ["begun", "not_known"]

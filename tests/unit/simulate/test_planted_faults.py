@@ -18,6 +18,7 @@ from sentinel.actions import ACTIONS, Means
 from sentinel.correlate import incidents
 from sentinel.daemon.effects import checkpoints
 from sentinel.engine import decision, loading, notices, recovery
+from sentinel.engine.audit import AuditTrail
 from sentinel.engine.ledger import Ledger
 from sentinel.engine.reconcile import situations
 from sentinel.model.records import Kind, Outcome, Plan, StepKind, Task, Verdict
@@ -75,6 +76,10 @@ def words_convict(patch: Patch) -> None:
         return dataclasses.replace(verdict, drain=(*verdict.drain, *sorted(named)), confidence=1.0)
 
     judged(patch, change)
+
+
+def nothing_in_the_audit(patch: Patch) -> None:
+    patch.setattr(AuditTrail, "note", lambda *_: None)
 
 
 def nothing_in_the_ledger(patch: Patch) -> None:
@@ -228,6 +233,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "unknown-drains-nobody": (unreadable_convicts, "network"),
     "never-drained-on-user-words": (words_convict, "again"),
     "saved-before-done": (nothing_in_the_ledger, "killed"),
+    "audited-before-done": (nothing_in_the_audit, "killed"),
     "nothing-twice": (drains_again, BUS_RESUMED),
     "nothing-lost": (a_start_forgets, "killed"),
     SAME_END: (a_start_forgets, "killed"),

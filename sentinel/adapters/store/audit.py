@@ -1,0 +1,112 @@
+"""Adds to the audit and reads it. Its rows are chained by digests, and triggers refuse to change or delete one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from sentinel.adapters.store import tables as t
+from sentinel.errors import ProtocolError
+from sentinel.model.audit import FIRST, AuditEntry, ChainedEntry, Stage, canonical, chained, digest_of
+
+_LOCK = 0x53454E54  # PostgreSQL: who adds an entry waits for the one before it; SQLite's writers do so anyway
+_AT_ONCE = 1000  # rows held while the chain is checked
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check of the chain found.
+
+    Attributes:
+        entries: how many are in order.
+        head: the digest of the last of them.
+        fault: what is wrong with the one after it; empty: nothing.
+    """
+
+    entries: int
+    head: str
+    fault: str = ""
+
+
+def add_entry(connection: sa.Connection, entry: AuditEntry) -> None:
+    """Within the transaction of the change that it is about."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    last = connection.execute(
+        sa.select(t.audit.c.number, t.audit.c.digest).order_by(t.audit.c.number.desc()).limit(1)
+    ).first()
+    made = chained(last.number + 1 if last else 1, entry, last.digest if last else FIRST)
+    kept = made.entry
+    connection.execute(
+        sa.insert(t.audit).values(
+            number=made.number, at=kept.at, who=kept.who, origin=kept.origin, action=kept.action, stage=kept.stage,
+            target=kept.target, incident=kept.incident, why=kept.why, before=canonical(kept.before),
+            after=canonical(kept.after), previous=made.previous, digest=made.digest,
+        )
+    )  # fmt: skip
+
+
+def entries(
+    connection: sa.Connection, *, since: datetime | None = None, after: int = 0, newest: int | None = None, most: int
+) -> list[ChainedEntry]:
+    """The oldest first; of more than ``newest`` the newest.
+
+    Raises:
+        ProtocolError: a row cannot be read: somebody changed it.
+    """
+    query = sa.select(t.audit).where(t.audit.c.number > after)
+    if since is not None:
+        query = query.where(t.audit.c.at >= since)
+    if newest is not None:
+        rows = list(connection.execute(query.order_by(t.audit.c.number.desc()).limit(min(newest, most))))[::-1]
+    else:
+        rows = list(connection.execute(query.order_by(t.audit.c.number).limit(most)))
+    return [_entry(row) for row in rows]
+
+
+def check(connection: sa.Connection) -> Checked:
+    """Compute every digest again, from the first entry on."""
+    number, head = 0, FIRST
+    for row in _all_rows(connection):
+        try:
+            found = _entry(row)
+        except ProtocolError as error:
+            return Checked(number, head, f"entry {number + 1}: {error.message}")
+        if found.number != number + 1:
+            missing = (
+                f"entry {number + 1}" if found.number == number + 2 else f"entries {number + 1} to {found.number - 1}"
+            )
+            return Checked(number, head, f"missing: {missing}")
+        if found.previous != head:
+            return Checked(number, head, f"entry {found.number} does not follow the one before it")
+        if found.digest != digest_of(found.number, found.entry, found.previous):
+            return Checked(number, head, f"entry {found.number} was changed")
+        number, head = found.number, found.digest
+    return Checked(number, head)
+
+
+def _all_rows(connection: sa.Connection) -> Iterator[Any]:
+    after: int | None = None
+    while True:
+        query = sa.select(t.audit).order_by(t.audit.c.number).limit(_AT_ONCE)
+        rows = list(connection.execute(query if after is None else query.where(t.audit.c.number > after)))
+        yield from rows
+        if len(rows) < _AT_ONCE:
+            return
+        after = rows[-1].number
+
+
+def _entry(row: Any) -> ChainedEntry:
+    try:
+        entry = AuditEntry(
+            row.at, row.who, row.origin, row.action, Stage(row.stage), row.target, row.incident, row.why,
+            json.loads(row.before), json.loads(row.after),
+        )  # fmt: skip
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"it cannot be read: {error!s:.100}") from error
+    return ChainedEntry(row.number, entry, row.previous, row.digest)

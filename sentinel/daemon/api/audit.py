@@ -1,0 +1,44 @@
+"""Shows the audit to operators, and checks its chain. Read-only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.histories import since_of
+from sentinel.errors import ProtocolError, Refused, UserError
+from sentinel.model.audit import ChainedEntry
+from sentinel.wire import to_json
+
+PAGE = 1000  # entries of one answer: a megabyte
+_NEWEST = 50  # shown where nobody says since when
+
+
+async def audit(store: Store, arguments: Mapping[str, Any], user: str | None) -> dict[str, Any]:
+    """Entries, the oldest first, and the last number before which there may be more; or what a check found.
+
+    Raises:
+        UserError: a researcher asks, or for something odd.
+        Refused: an entry cannot be read.
+    """
+    if user is not None:
+        raise UserError("only operators see the audit", fix="see [daemon] operators")
+    if arguments.get("verify"):
+        return {"checked": to_json(await asyncio.to_thread(store.check_audit))}
+    since, after = since_of(arguments), arguments.get("after", 0)
+    if not isinstance(after, int) or isinstance(after, bool) or not 0 <= after < 2**31:
+        raise UserError(f"{after!r:.40} is no number of an entry", fix="upgrade the daemon or the command line")
+    newest = _NEWEST if since is None and not after and not arguments.get("all") else None
+    try:
+        found = await asyncio.to_thread(store.audit, since=since, after=after, newest=newest, most=PAGE)
+    except ProtocolError as error:
+        raise Refused(f"an entry was changed: {error.message}", fix="sentinel audit --verify names it") from error
+    return {"entries": [shown(item) for item in found], "more": newest is None and len(found) == PAGE}
+
+
+def shown(item: ChainedEntry) -> dict[str, Any]:
+    """One object for each entry; the same in the view, in ``--json`` and in syslog."""
+    entry: dict[str, Any] = to_json(item.entry)
+    return {"number": item.number, **entry, "previous": item.previous, "digest": item.digest}

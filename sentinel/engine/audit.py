@@ -1,0 +1,133 @@
+"""Adds to each transition the audit's entries of what it changes outside: in Slurm, in files of jobs, on nodes.
+
+It reads the effects themselves, so that none begins without its entry, which is saved first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.engine.events import DiagnosticEnded, DrainReasonWritten, Event, HistoryForgotten
+from sentinel.engine.state import State
+from sentinel.engine.transition import CarryOutStep, Effect, RunDiagnostic, Transition, WriteDrainReason
+from sentinel.model.audit import AuditEntry, Stage
+from sentinel.model.changes import Audited, StepEnded
+from sentinel.model.records import Outcome, Result, Step, StepKind
+
+SENTINEL = "sentinel"
+_READS_ONLY = frozenset({StepKind.CHOOSE_CHECKPOINT, StepKind.CONFIRM})
+AUDITED = (CarryOutStep, RunDiagnostic, WriteDrainReason)  # effects that change something outside
+_MOST_UNDER_WAY = 10_000
+_STAGES = {Result.DONE: Stage.DONE, Result.FAILED: Stage.FAILED}
+
+
+class AuditTrail:
+    """
+    Args:
+        origin: this host.
+    """
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self._under_way: dict[str, None] = {}  # changes with an entry: one that is tried again gets no other one
+
+    def note(self, event: Event, out: Transition, state: State) -> None:
+        """Append the entries of what ``event`` led to."""
+        for effect in out.effects:
+            self._begun(effect, event, out, state)
+        for change in tuple(out.changes):
+            if isinstance(change, StepEnded):
+                self._ended(change.incident, change.outcome, out, state)
+        match event:
+            case DiagnosticEnded():
+                if self._under_way.pop(event.effect, self) is None:
+                    stage = Stage.FAILED if event.result == "unknown" else Stage.DONE
+                    after = {"result": event.result, "reason": event.reason}
+                    self._add(out, event, "diagnose", stage, f"node {event.node}", after=after)
+            case DrainReasonWritten() if event.result != "unavailable":
+                stage = Stage.DONE if event.result == "written" else Stage.REFUSED
+                for key in [key for key in self._under_way if key.startswith(f"reason:{event.node}:")]:
+                    del self._under_way[key]
+                    self._add(out, event, "drain_reason", stage, f"node {event.node}", why=event.reason)
+            case HistoryForgotten():
+                after = {"kept_since": event.before.isoformat()}
+                self._add(out, event, "history_forgotten", Stage.DONE, "store", after=after)
+
+    def _begun(self, effect: Effect, event: Event, out: Transition, state: State) -> None:
+        if isinstance(effect, CarryOutStep):
+            step, task = effect.task.step, effect.task
+            if step.kind in _READS_ONLY or not self._is_first(effect.id):
+                return
+            why = f"{task.verdict.cause} at {task.verdict.confidence:.2f}: {task.plan.explanation}"
+            entry = AuditEntry(
+                event.at, SENTINEL, self.origin, step.kind, Stage.BEGUN, target_of(step), task.incident.id, why,
+                before_of(step, state), {"wanted": dict(step.data)},
+            )  # fmt: skip
+            out.save(Audited(entry))
+        elif isinstance(effect, RunDiagnostic) and self._is_first(effect.id):
+            after = {"wanted": {"level": effect.level}}
+            self._add(out, event, "diagnose", Stage.BEGUN, f"node {effect.node}", after=after)
+        elif isinstance(effect, WriteDrainReason) and self._is_first(f"reason:{effect.node}:{effect.reason}"):
+            before, wanted = node_before(state, effect.node), {"wanted": {"reason": effect.reason}}
+            target = f"node {effect.node}"
+            self._add(out, event, "drain_reason", Stage.BEGUN, target, before=before, after=wanted)
+
+    def _ended(self, incident: str, outcome: Outcome, out: Transition, state: State) -> None:
+        step = outcome.step
+        if outcome.result is Result.NOT_KNOWN or step.kind in _READS_ONLY:
+            return  # tried again, after a look at Slurm
+        self._under_way.pop(step.key(incident), None)
+        after = {"reason": outcome.reason, **outcome.data}
+        stage, target = _STAGES[outcome.result], target_of(step)
+        entry = AuditEntry(outcome.at, SENTINEL, self.origin, step.kind, stage, target, incident, "", {}, after)
+        out.save(Audited(entry))
+
+    def _add(
+        self,
+        out: Transition,
+        event: Event,
+        action: str,
+        stage: Stage,
+        target: str,
+        *,
+        why: str = "",
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+    ) -> None:
+        entry = AuditEntry(
+            event.at, SENTINEL, self.origin, action, stage, target, why=why, before=before or {}, after=after or {}
+        )
+        out.save(Audited(entry))
+
+    def _is_first(self, key: str) -> bool:
+        if key in self._under_way:
+            return False
+        if len(self._under_way) >= _MOST_UNDER_WAY:
+            del self._under_way[next(iter(self._under_way))]
+        self._under_way[key] = None
+        return True
+
+
+def target_of(step: Step) -> str:
+    return f"node {step.node}" if step.node is not None else f"job {step.job}"
+
+
+def before_of(step: Step, state: State) -> dict[str, Any]:
+    """The step's node or job in the newest snapshot of Slurm; empty if it is not known."""
+    if step.node is not None:
+        return node_before(state, step.node)
+    fleet = state.cluster.fleet
+    job = fleet.jobs.get(step.job or -1) if fleet is not None else None
+    if job is None:
+        return {}
+    return {
+        "state": job.state, "user": job.user, "restarts": job.restarts, "held": job.held, "excluded": list(job.excluded),
+        "nodes": list(job.nodes),
+    }  # fmt: skip
+
+
+def node_before(state: State, name: str) -> dict[str, Any]:
+    fleet = state.cluster.fleet
+    node = fleet.nodes.get(name) if fleet is not None else None
+    return {} if node is None else {"state": node.state, "flags": sorted(node.flags), "reason": node.reason}

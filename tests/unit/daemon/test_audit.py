@@ -1,0 +1,137 @@
+"""The audit as operators see it, and its copy in syslog."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core_records import later
+from core_views import ADA, Shown
+from core_world import World
+from prometheus_client import CollectorRegistry
+
+from sentinel.adapters.syslog import Syslog
+from sentinel.daemon.api.audit import PAGE
+from sentinel.daemon.audit_export import EXPORTED, AuditExport
+from sentinel.errors import Unavailable, UserError
+from sentinel.log import Log
+from sentinel.model.audit import FIRST, AuditEntry, Stage
+from sentinel.model.changes import Audited
+from sentinel.telemetry import Telemetry
+
+Worlds = Callable[..., World]
+
+
+def fill(there: World, count: int, **changed: Any) -> None:
+    given: dict[str, Any] = {
+        "who": "ada",
+        "origin": "10.0.0.7",
+        "action": "pause",
+        "stage": Stage.DONE,
+        "target": "cluster",
+    }
+    there.store.commit([Audited(AuditEntry(later(number), **given | changed)) for number in range(count)])
+
+
+async def test_operators_see_it_page_by_page_and_researchers_do_not(world: Worlds) -> None:
+    shown = Shown(world())
+    fill(shown.world, PAGE + 10)
+    newest = await shown("audit")
+    assert [row["number"] for row in newest["entries"]] == list(range(PAGE - 39, PAGE + 11)) and not newest["more"]
+    first = await shown("audit", all=True)
+    assert len(first["entries"]) == PAGE and first["more"] and first["entries"][0]["previous"] == FIRST
+    rest = await shown("audit", all=True, after=PAGE)
+    assert [row["number"] for row in rest["entries"]] == list(range(PAGE + 1, PAGE + 11)) and not rest["more"]
+    since = await shown("audit", since=later(PAGE).isoformat())
+    assert len(since["entries"]) == 10
+    assert (await shown("audit", verify=True))["checked"]["entries"] == PAGE + 10
+    with pytest.raises(UserError, match="only operators"):
+        await shown("audit", uid=ADA)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"after": "x"}, {"after": -1}, {"after": 2**40}, {"after": True}, {"since": "soon"}]
+)
+async def test_what_it_cannot_show_is_said(world: Worlds, arguments: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        await Shown(world())("audit", **arguments)
+
+
+@contextlib.contextmanager
+def listening(family: int, address: Any) -> Iterator[socket.socket]:
+    with socket.socket(family, socket.SOCK_DGRAM) as made:
+        made.bind(address)
+        made.settimeout(20)
+        yield made
+
+
+def exporting(there: World, address: str) -> AuditExport:
+    return AuditExport(there.store, Syslog(address), Telemetry(CollectorRegistry()), Log())
+
+
+async def test_each_entry_is_handed_over_once_and_in_order(world: Worlds, tmp_path: Path) -> None:
+    there, path = world(), str(tmp_path / "log")
+    fill(there, 3)
+    with listening(socket.AF_UNIX, path) as log:
+        made = exporting(there, path)
+        while made.export():
+            pass
+        lines = [log.recv(65536).decode() for _ in range(3)]
+        assert all(line.startswith("<109>sentinel-audit[") for line in lines)
+        said = [json.loads(line[line.index("{") :]) for line in lines]
+        assert [row["number"] for row in said] == [1, 2, 3]
+        assert said[2]["digest"] == there.store.check_audit().head and there.store.get(EXPORTED) == 3
+        fill(there, 1)
+        assert exporting(there, path).export()  # a daemon started again goes on where the last one was
+        line = log.recv(65536).decode()
+        assert json.loads(line[line.index("{") :])["number"] == 4
+
+
+async def test_what_syslog_does_not_take_is_kept_for_later(world: Worlds, tmp_path: Path) -> None:
+    there, path = world(), str(tmp_path / "log")
+    fill(there, 2)
+    made = exporting(there, path)
+    with pytest.raises(Unavailable, match="syslog"):
+        made.export()
+    assert there.store.get(EXPORTED, 0) == 0
+    with listening(socket.AF_UNIX, path) as log:
+        assert made.export() and log.recv(65536) and log.recv(65536)
+
+
+async def test_a_collector_gets_it_by_udp_and_by_tcp(world: Worlds) -> None:
+    there = world()
+    fill(there, 1)
+    with listening(socket.AF_INET, ("127.0.0.1", 0)) as udp:
+        assert exporting(there, f"udp://127.0.0.1:{udp.getsockname()[1]}").export()
+        assert b" sentinel-audit " in udp.recv(65536)
+    there.store.put(EXPORTED, 0)
+    with socket.create_server(("127.0.0.1", 0)) as tcp:
+        assert exporting(there, f"tcp://127.0.0.1:{tcp.getsockname()[1]}").export()
+        connection, _ = tcp.accept()
+        with connection, connection.makefile("rb") as stream:
+            size = b""
+            while (digit := stream.read(1)) != b" ":
+                size += digit
+            assert json.loads(stream.read(int(size)).partition(b"- - ")[2])["number"] == 1
+
+
+async def test_a_long_entry_keeps_its_digest(world: Worlds, tmp_path: Path) -> None:
+    there, path = world(), str(tmp_path / "log")
+    odd = "\U0001f600" * 500
+    fill(there, 1, who=odd, target=odd, why=odd, after={str(n): odd for n in range(64)})
+    with listening(socket.AF_UNIX, path) as log:
+        assert exporting(there, path).export()
+        line = log.recv(1 << 20).decode()
+    row = json.loads(line[line.index("{") :])
+    assert row["cut"] and row["digest"] == there.store.check_audit().head and len(line) <= 7000
+
+
+@pytest.mark.parametrize("address", ["syslog", "http://host", "udp://", "udp://host:99999", "tcp://:5"])
+def test_an_odd_address_is_an_error(address: str) -> None:
+    with pytest.raises(UserError, match="audit_syslog"):
+        Syslog(address)
