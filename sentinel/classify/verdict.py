@@ -12,6 +12,7 @@ from sentinel.classify.independent_faults import with_others
 from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
 from sentinel.classify.unanswered import STEPS_AFTER, unanswered
+from sentinel.classify.watchdogs import behind_others
 from sentinel.classify.weights import Weighed, grounds, odds, order, shares, siblings, weigh, with_rivals, with_siblings
 from sentinel.config.rules import Drain, Role, Rules
 from sentinel.model.records import (
@@ -212,7 +213,9 @@ def _who(
         if reading.evidence.kind != Kind.STALL:
             ranks.extend(rank for rank in named if rank is not None and rank not in ranks)
     first = [e.where.rank for e in incident.evidence if e.kind == "first-failure" and e.where.rank is not None]
-    ranks = [*dict.fromkeys([*first, *ranks])]  # whom the launcher saw fail first
+    if cause in {C.NCCL_HANG_UNKNOWN, C.COLLECTIVE_MISMATCH}:
+        first = [*first, *behind_others(incident)]
+    ranks = [*dict.fromkeys([*first, *ranks])]  # whom the launcher saw fail first, or who never came
     machine = cause not in APPLICATION
     suspect = (
         tuple(node for node in nodes if node not in drain)[:8] if machine and cause is not C.FILESYSTEM_STORAGE else ()

@@ -1,53 +1,103 @@
-"""What the watchdogs of several ranks say together: ranks that wait in different calls did not call the same ones."""
+"""What is said of several ranks together: ranks that are in different calls did not call the same ones.
+
+A watchdog names a call by its number, kind and size; a dump or a person says how many calls each rank enqueued and completed
+(``sentinel/evidence/logs/rank_states.py``). Ranks are compared within one process group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from sentinel.classify.history import History
 from sentinel.classify.readings import Reading
 from sentinel.config.rules import Role, Rules
+from sentinel.model.rank_states import RANK_STATE, RankState, states_of
 from sentinel.model.records import Cause, Evidence, Incident, Scope
 
 # In these every rank gives as many elements as every other.
 EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "BARRIER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
 AT_ONE_PLACE = 5.0  # different calls under one number of the sequence
 APART = 3.6  # different calls under different numbers: one may be a group's, the other the world's
+BEHIND = 3.4  # a rank that never made the call for which the others wait
+_GROUP = re.compile(r"\bPG (?:ID |GUID )?(\w{1,32})")
 
 
 def differing(
     incident: Incident, _readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """One reading where the calls differ in kind, or in size where sizes must agree."""
-    told: dict[str, dict[int, tuple[str, str]]] = {}
-    by_rank: dict[int, str] = {}
+    """One reading where the calls differ in kind, or in size where sizes must agree, or where one rank is behind."""
+    told: dict[str, list[RankState]] = {}
     first: Evidence | None = None
     for evidence in incident.evidence:
-        rank, op, sequence = evidence.where.rank, evidence.data.get("op"), evidence.data.get("sequence")
-        if evidence.kind != "watchdog" or rank is None or not isinstance(op, str) or not isinstance(sequence, str):
-            continue
-        first = first or evidence
-        by_rank.setdefault(rank, op)
-        told.setdefault(sequence, {}).setdefault(rank, (op, str(evidence.data.get("numel") or "")))
+        states = list(_said(evidence))
+        first = first or (evidence if states else None)
+        for state in states:
+            told.setdefault(state.group, []).append(state)
     if first is None:
         return []
-    for calls in told.values():
-        ops = {op for op, _ in calls.values()}
-        sizes = {numel for op, numel in calls.values() if numel}
-        if len(ops) > 1 or (len(sizes) > 1 and ops <= EVEN):
-            return [_mismatch(first, AT_ONE_PLACE, f"{len(calls)} ranks name different calls at one place")]
-    if len(set(by_rank.values())) > 1:
-        return [_mismatch(first, APART, "the watchdogs of different ranks wait in different operations")]
+    for group in told.values():
+        if (words := _mismatch(group)) is not None:
+            return [_reading(first, Cause.COLLECTIVE_MISMATCH, AT_ONE_PLACE, words, Scope.APPLICATION)]
+    for group in told.values():
+        if len({state.op for state in {state.rank: state for state in group if state.op}.values()}) > 1:
+            words = "the watchdogs of different ranks wait in different operations"
+            return [_reading(first, Cause.COLLECTIVE_MISMATCH, APART, words, Scope.APPLICATION)]
+    for group in told.values():
+        if behind := _behind(group):
+            names = ", ".join(f"rank {rank}" for rank in behind[:8])
+            reading = _reading(
+                first, Cause.NCCL_HANG_UNKNOWN, BEHIND, f"{names} never made the call of the others", None
+            )
+            return [reading]
     return []
 
 
-def _mismatch(evidence: Evidence, weight: float, note: str) -> Reading:
-    return Reading(
-        evidence,
-        "watchdogs-differ",
-        {Cause.COLLECTIVE_MISMATCH: weight},
-        Role.CAUSE,
-        Scope.APPLICATION,
-        note=note,
-    )
+def behind_others(incident: Incident) -> list[int]:
+    """Ranks that never made the call for which others of their group wait."""
+    told: dict[str, list[RankState]] = {}
+    for evidence in incident.evidence:
+        if evidence.kind == RANK_STATE:
+            for state in _said(evidence):
+                told.setdefault(state.group, []).append(state)
+    return sorted({rank for group in told.values() for rank in _behind(group)})
+
+
+def _said(evidence: Evidence) -> Iterable[RankState]:
+    data = evidence.data
+    if evidence.kind == RANK_STATE:
+        yield from states_of(str(data.get("states") or ""))
+    op, sequence, rank = data.get("op"), data.get("sequence"), evidence.where.rank
+    if evidence.kind == "watchdog" and rank is not None and isinstance(op, str) and isinstance(sequence, str):
+        group = _GROUP.search(evidence.text)
+        size = str(data.get("numel") or "")
+        yield RankState(rank, group[1] if group else "", sequence=int(sequence), op=op, size=size)
+
+
+def _mismatch(group: Sequence[RankState]) -> str | None:
+    """Words where ranks name different calls, or sizes that must agree and do not, at one place."""
+    calls: dict[int, dict[int, RankState]] = {}
+    for state in group:
+        if state.call is not None and state.op:
+            calls.setdefault(state.call, {}).setdefault(state.rank, state)
+    for states in calls.values():
+        ops = {state.op for state in states.values()}
+        sizes = {state.size for state in states.values() if state.size}
+        if len(ops) > 1 or (len(sizes) > 1 and ops <= EVEN):
+            return f"{len(states)} ranks name different calls at one place"
+    return None
+
+
+def _behind(group: Sequence[RankState]) -> list[int]:
+    """Ranks that have completed all they enqueued while others wait in a call that these never enqueued."""
+    last = {state.rank: state for state in group if state.enqueued is not None and state.completed is not None}
+    waiting = [state for state in last.values() if (state.enqueued or 0) > (state.completed or 0)]
+    if not waiting:
+        return []
+    ahead = min(state.completed or 0 for state in waiting) + 1
+    return sorted(state.rank for state in last.values() if (state.enqueued or 0) < ahead)
+
+
+def _reading(evidence: Evidence, cause: Cause, weight: float, note: str, scope: Scope | None) -> Reading:
+    return Reading(evidence, "watchdogs-differ", {cause: weight}, Role.CAUSE, scope, note=note)

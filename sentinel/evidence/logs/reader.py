@@ -19,10 +19,12 @@ from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.line_templates import HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, clean_own, prefix_of, time_of, uptime_of, visible
+from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.signatures import FORMS, OWN_LINE, Hit, Matcher, Signatures, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.xid import xid_data
+from sentinel.model.rank_states import RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
 
 __all__ = ["LogReader", "Signatures", "number"]
@@ -325,6 +327,10 @@ class LogReader:
             data[took] = data.pop("time_s")
         if kind == Kind.STEP:
             data.update(numbers_of(text))
+        if kind == RANK_STATE:
+            states = rank_states(text)
+            told = states[0].rank if len(states) == 1 else told
+            data["states"] = "".join(f"{state.packed()};" for state in states)
         rank = _whole(fields.get("rank"))
         where = replace(
             self._where,

@@ -1,0 +1,89 @@
+"""Counters of ranks, in the forms in which watchdogs and people print them, compared with each other."""
+
+from __future__ import annotations
+
+import pytest
+from core_daemon import RULES
+from core_records import AT
+
+from sentinel.classify import classify
+from sentinel.evidence.logs.rank_states import rank_states
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.rank_states import RankState, states_of
+from sentinel.model.records import Cause, Incident, Verdict
+
+
+def judge(text: str) -> Verdict:
+    reader = LogReader(RULES)
+    found = reader.feed(text.encode(), AT) + reader.finish(AT)
+    return classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
+
+
+@pytest.mark.parametrize(
+    ("line", "states"),
+    [
+        (
+            "[rank5]:[E602 x.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal. "
+            "Last enqueued NCCL work: 136, last completed NCCL work: 135.",
+            [RankState(5, group="0", enqueued=136, completed=135)],
+        ),
+        (
+            "rank 2: last enqueued 5119, last completed 5118 (pg 2, REDUCE_SCATTER numel 8192)",
+            [RankState(2, group="2", enqueued=5119, completed=5118, op="REDUCE_SCATTER", size="8192")],
+        ),
+        ("rank=7 enqueued=9 started=8 completed=7", [RankState(7, enqueued=9, started=8, completed=7)]),
+        (
+            "[rank3] stuck at seq 4410 op=BROADCAST shape=[1]; [rank0] stuck at seq 4410 op=ALLREDUCE shape=[64, 8]",
+            [
+                RankState(3, sequence=4410, op="BROADCAST", size="1"),
+                RankState(0, sequence=4410, op="ALLREDUCE", size="64,8"),
+            ],
+        ),
+        ("rank 3: collective_seq_id=18, op nccl:all_reduce", [RankState(3, sequence=18, op="ALLREDUCE")]),
+        ("rank 3 finished step 12 of 40, sequence length 4096", []),
+        ("last enqueued work: 5", []),  # of whom is not said
+    ],
+)
+def test_states_of_ranks_are_read_in_every_form(line: str, states: list[RankState]) -> None:
+    assert rank_states(line) == states
+    packed = "".join(f"{state.packed()};" for state in states)
+    assert states_of(packed) == states
+
+
+def told(rank: int, enqueued: int, completed: int, op: str = "ALLGATHER", size: int = 4096) -> str:
+    return f"rank {rank}: last enqueued {enqueued}, last completed {completed} (pg 2, {op} numel {size})\n"
+
+
+def test_other_calls_at_one_place_are_a_mismatch() -> None:
+    verdict = judge(told(0, 8, 7) + told(1, 8, 7, "REDUCE_SCATTER"))
+    assert (verdict.cause, verdict.drain_recommended) == (Cause.COLLECTIVE_MISMATCH, False)
+
+
+def test_other_sizes_at_one_place_are_a_mismatch_where_sizes_must_agree() -> None:
+    assert judge(told(0, 8, 7, "ALLREDUCE") + told(1, 8, 7, "ALLREDUCE", 64)).cause is Cause.COLLECTIVE_MISMATCH
+    assert judge(told(0, 8, 7, "ALLTOALL") + told(1, 8, 7, "ALLTOALL", 64)).cause is Cause.NCCL_HANG_UNKNOWN
+
+
+def test_a_rank_that_never_made_the_call_is_named() -> None:
+    verdict = judge(told(0, 8, 7) + told(1, 7, 7) + told(2, 8, 7))
+    assert verdict.cause is Cause.NCCL_HANG_UNKNOWN
+    assert verdict.culprits.ranks[0] == 1
+    assert any("rank 1" in ground.note for ground in verdict.grounds)
+
+
+def test_all_ranks_in_one_call_is_a_hang_without_a_culprit() -> None:
+    assert judge(told(0, 8, 7) + told(1, 8, 7)).cause is Cause.NCCL_HANG_UNKNOWN
+
+
+def test_groups_are_not_compared_with_each_other() -> None:
+    one = told(0, 8, 7)
+    assert judge(one + one.replace("rank 0", "rank 1").replace("pg 2, ALLGATHER", "pg 3, BROADCAST")).cause is (
+        Cause.NCCL_HANG_UNKNOWN
+    )
+
+
+def test_counters_of_a_run_that_went_well_are_no_failure() -> None:
+    steps = "".join(
+        f"iteration {n}/ 100 | lm loss: 2.1 | elapsed time per iteration (ms): 400.0 |\n" for n in range(20)
+    )
+    assert judge(told(0, 8, 8) + told(1, 8, 8) + steps).cause is Cause.UNKNOWN
