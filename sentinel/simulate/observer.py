@@ -45,7 +45,9 @@ class Observer:
     refusals: set[str] = field(default_factory=set)  # that people were told of
     notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # incident -> ids
     stages: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # incident -> as people were told
-    ended: dict[int, tuple[int, str, float]] = field(default_factory=dict)  # job -> attempt that stopped last, how, when
+    ended: dict[int, tuple[int, str, float]] = field(
+        default_factory=dict
+    )  # job -> attempt that stopped last, how, when
     attempts: list[AttemptBegan] = field(default_factory=list)
     broken_once: set[tuple[str, str]] = field(default_factory=set)  # promises that were reported, with what about
 
