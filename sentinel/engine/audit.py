@@ -16,7 +16,7 @@ from sentinel.model.changes import Audited, StepEnded
 from sentinel.model.records import Outcome, Result, Step, StepKind
 
 SENTINEL = "sentinel"
-_READS_ONLY = frozenset({StepKind.CHOOSE_CHECKPOINT, StepKind.CONFIRM})
+_READS_ONLY = frozenset({StepKind.CONFIRM})  # a choice may end with a hold
 AUDITED = (CarryOutStep, RunDiagnostic, WriteDrainReason)  # effects that change something outside
 _MOST_UNDER_WAY = 10_000
 _STAGES = {Result.DONE: Stage.DONE, Result.FAILED: Stage.FAILED}

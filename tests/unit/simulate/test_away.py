@@ -21,7 +21,7 @@ def ended_well(history: History, cause: Cause = Cause.GPU_FALLEN_OFF_BUS) -> Non
     world.run()
     assert run(history)[0] == []
     assert [verdict.cause for verdict in world.store.verdicts.values()] == [cause]
-    assert len(world.observer.arrived) == 1
+    assert len(world.observer.notices) == 1  # incidents that people were told of
     job = world.slurm.jobs[101]
     assert (job.state, job.restarts) == ("RUNNING", 1) and world.slurm.nodes["n2"].drained
 
