@@ -119,6 +119,20 @@ def test_a_flipped_bit_in_the_manifest_of_a_store(run, at):
     assert ask(run / "manager/20").valid is False
 
 
+def test_values_that_became_zeros(run):
+    """Their file has no node of the tree in it, so no checksum tells."""
+    item = run / "manager/20/state"
+    found = {span for span in spans(scan(item)) if span.value}
+    for name in {span.file for span in found}:
+        data = bytearray((item / name).read_bytes())
+        for span in found:
+            if span.file == name:
+                data[span.offset : span.offset + span.length] = bytes(span.length)
+        (item / name).write_bytes(data)
+    answer = ask(run / "manager/20")
+    assert answer.valid is None and "zeros" in answer.reason, answer
+
+
 def test_a_save_that_was_not_committed(run):
     folder = (run / "manager/20").rename(run / "manager/20.orbax-checkpoint-tmp-17")
     answer = ask(folder)

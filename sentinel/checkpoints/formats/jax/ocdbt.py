@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, visible
@@ -18,6 +18,7 @@ _MANIFEST = 0x0CDB3A2A
 _NODE = 0x0CDB20DE
 _MOST_BYTES = 64 << 20  # of one manifest or node when decompressed
 _MOST_NODES = 20_000
+_HEAD = 512  # bytes of a value that are looked at
 _HEADER = struct.Struct(">I")
 
 
@@ -28,6 +29,7 @@ class Span:
     file: str
     offset: int
     length: int
+    value: bool = False  # what somebody stored, not a node of the tree
 
 
 class _Body:
@@ -141,7 +143,7 @@ def _node(tree: Tree, span: Span, base: str, height: int) -> Iterator[tuple[Span
     outside = [length for length, kind in zip(lengths, body.take(count), strict=True) if kind == 1]
     files, offsets = body.numbers(len(outside)), body.numbers(len(outside))
     for file, offset, length in zip(files, offsets, outside, strict=True):
-        yield Span(body.file(table, file)[1], offset, length), base, -1
+        yield Span(body.file(table, file)[1], offset, length, value=True), base, -1
 
 
 def check_span(tree: Tree, span: Span) -> None:
@@ -153,6 +155,21 @@ def check_span(tree: Tree, span: Span) -> None:
         raise Broken(
             f"{visible(span.file)}: {entry.size} bytes, {span.offset + span.length} are referred to (truncated)"
         )
+
+
+def check_not_zeros(tree: Tree, values: Iterable[Span]) -> None:
+    """`NotKnown` for a data file of which every value begins with zeros.
+
+    That is what a lost write leaves. Nodes have checksums, values have none; arrays of zeros look the same where the job
+    switched compression off.
+    """
+    zeros: dict[str, bool] = {}
+    for span in values:
+        if zeros.get(span.file, True):
+            with opened(tree.path(span.file), span.file) as handle:
+                zeros[span.file] = not handle.read(span.offset, min(span.length, _HEAD)).strip(b"\0")
+    for file in sorted(file for file, only in zeros.items() if only):
+        raise NotKnown(f"{visible(file)}: every value in it begins with zeros: a lost write, or arrays of zeros")
 
 
 def _unpacked(data: bytes, magic: int, what: str) -> bytes:

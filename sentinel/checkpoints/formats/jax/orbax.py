@@ -111,8 +111,12 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> None:
     told = json_files.read(tree, ITEM, _JSON_BYTES) if described else {}
     uses_store = isinstance(told, dict) and told.get("use_ocdbt") is True
     if STORE in tree.files:
+        values = []
         for span in ocdbt.spans(tree):
             ocdbt.check_span(tree, span)
+            if span.value and span.length:
+                values.append(span)
+        ocdbt.check_not_zeros(tree, values)
         _processes(tree, ask)
         return
     if uses_store:
