@@ -191,8 +191,10 @@ def chain_words(story: Story) -> list[str]:
     """What Slurm did with the jobs that waited for the end of one that failed by itself; it takes that back for nobody."""
     if not failed_by_itself(story.incident) or stage_of(story) not in (Stage.RUNNING, Stage.RESTARTING, Stage.HELD):
         return []
-    never = [job for job, kind in sorted(story.dependents.items()) if kind == "afterok"]
-    gone = [f"{job} ({kind})" for job, kind in sorted(story.dependents.items()) if kind in ("afternotok", "afterany")]
+    kept = any(item.data.get("exit_held") for item in story.incident.evidence if item.kind == Kind.JOB_ENDED)
+    fired = ("afternotok",) if kept else ("afternotok", "afterany")  # RequeueExitHold saves the others
+    never = [job for job, kind in sorted(story.dependents.items()) if kind == "afterok" and not kept]
+    gone = [f"{job} ({kind})" for job, kind in sorted(story.dependents.items()) if kind in fired]
     parts = [f"let go {listed(gone)}"] if gone else []
     parts += [f"will never start {listed(list(map(str, never)))} (afterok)"] if never else []
     return [f"Slurm took its failure for its end: it {' and '.join(parts)}."] if parts else []

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from sentinel.model.records import Evidence, JobView, Kind, Source, Where, stable_id
+
+
+def failed_attempt(job: JobView) -> JobView:
+    """The attempt that failed, of a job that Slurm has requeued and held for it (``JobView.exit_held``)."""
+    return replace(job, state="failed", restarts=job.restarts - 1, ended_at=job.submitted_at, held=False)
 
 
 def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str]) -> Evidence:
@@ -21,5 +27,11 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str]) -> Evidence:
         kind=Kind.JOB_ENDED,
         where=Where(job=job.id, attempt=job.restarts),
         text=f"job {job.id} ended as {job.state}, exit code {job.exit_code}, signal {job.exit_signal}",
-        data={"state": job.state, "exit_code": job.exit_code, "signal": job.exit_signal, "nodes": ",".join(nodes)},
+        data={
+            "state": job.state,
+            "exit_code": job.exit_code,
+            "signal": job.exit_signal,
+            "nodes": ",".join(nodes),
+            **({"exit_held": True} if job.exit_held else {}),
+        },
     )

@@ -23,10 +23,8 @@ from sentinel.model.vocabulary import Trust as Trust
 from sentinel.model.vocabulary import UnknownKind as UnknownKind
 
 Scalar = str | int | float | bool | None
-# How the reason of a drain and the admin comment of a job of ours begin (promise 5: only what is ours is undone by us).
-OURS = "sentinel:"
-# How Slurm itself explains the drain of a node whose prolog failed.
-PROLOG_ERROR = "Prolog error"
+OURS = "sentinel:"  # begins the reason of our drains and the admin comment of our jobs (promise 5: only what is ours)
+PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
 MAX_TEXT = 2048  # characters of raw text that one evidence carries; the source keeps the rest
 
 _EMPTY: Mapping[str, Scalar] = MappingProxyType({})
@@ -206,6 +204,9 @@ class JobView:
     restarts: int = 0
     reason: str = ""
     held: bool = False  # waits, and does not start before somebody releases it
+    exit_held: bool = (
+        False  # it failed, and RequeueExitHold of slurm.conf requeued and held it; ``exit_code`` is of then
+    )
     hold_kept: bool = False  # runs, and its user's hold will keep it from starting again
     comment: str = ""
     admin_comment: str = ""
@@ -294,8 +295,7 @@ class Step:
 
     def key(self, incident: str) -> str:
         """Identity in the ledger: the same step for the same incident is done once."""
-        again = (self.tries,) if self.tries else ()
-        return stable_id(incident, self.kind, self.node, self.job, self.attempt, *again)
+        return stable_id(incident, self.kind, self.node, self.job, self.attempt, *((self.tries,) if self.tries else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +382,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One message to people: one per incident and receiver."""
+    """One message to people: one per incident, its stage and receiver."""
 
     id: str
     incident: str

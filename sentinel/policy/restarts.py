@@ -77,11 +77,12 @@ def _why_not(
     if job.requeue is False and not situation.intent.restart:
         return f"Job {job.id} was submitted with --no-requeue: it is not restarted."
     attempt = incident.attempt if incident.attempt is not None else job.restarts
-    if job.restarts > attempt:
+    exit_held = job.exit_held and job.restarts == attempt + 1  # by Slurm, for this very failure
+    if job.restarts > attempt and not exit_held:
         return f"Job {job.id} was restarted already (attempt {job.restarts})."
     if job.state == "cancelled":
         return f"Job {job.id} was cancelled."
-    if job.state == "pending" and job.held:
+    if job.state == "pending" and job.held and not exit_held:
         return f"Job {job.id} is held already, not by this incident: whoever holds it releases it."
     if _goes_on(job, verdict, incident, situation):
         return f"Job {job.id} makes steps again: it is left alone."

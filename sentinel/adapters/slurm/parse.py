@@ -178,9 +178,11 @@ def job_view(record: Record) -> JobView:
     if job is None:
         raise ProtocolError(f"job without an id: {record!r:.200}")
     state = job_state(record.get("job_state"))
+    exit_held = state == "special_exit"
+    state = "pending" if exit_held else state
     ended = state in ENDED
     reason = text_of(record.get("state_reason"))
-    code, signal = exit_of(record.get("exit_code")) if ended else (None, None)
+    code, signal = exit_of(record.get("exit_code")) if ended or exit_held else (None, None)
     uid = whole(record.get("user_id"))
     return JobView(
         id=job,
@@ -193,7 +195,8 @@ def job_view(record: Record) -> JobView:
         batch_host=text_of(record.get("batch_host")),
         restarts=whole(record.get("restart_cnt")) or 0,
         reason="" if reason == "None" else reason,
-        held=_held(state, reason, record.get("priority")),
+        held=exit_held or _held(state, reason, record.get("priority")),
+        exit_held=exit_held,
         hold_kept=state in {"running", "suspended"} and whole(record.get("priority")) == 0,
         comment=text_of(record.get("comment")),
         admin_comment=text_of(record.get("admin_comment")),
@@ -208,7 +211,7 @@ def job_view(record: Record) -> JobView:
         batch=record["batch_flag"] if isinstance(record.get("batch_flag"), bool) else None,
         submitted_at=time_of(record.get("submit_time")),
         # Slurm keeps its forecast in the same fields: a waiting job has not started, a running one has not ended.
-        started_at=None if state in {"pending", "special_exit"} else time_of(record.get("start_time")),
+        started_at=None if state == "pending" else time_of(record.get("start_time")),
         ended_at=time_of(record.get("end_time")) if ended else None,
         eligible_at=time_of(record.get("eligible_time")),
         suspended_at=time_of(record.get("suspend_time")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sentinel.detect.job_end import job_ended
+from sentinel.detect.job_end import failed_attempt, job_ended
 from sentinel.engine import grouping
 from sentinel.engine.events import EvidenceReceived, SlurmReported
 from sentinel.engine.state import State
@@ -61,6 +61,8 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
                 del ends.tries[job]
             continue
         del ends.tries[job]
+        if view is not None and view.exit_held:
+            view = failed_attempt(view)
         if view is not None and view.state not in ("pending", "configuring"):  # those were requeued on purpose
             over.append(job_ended(view, now, nodes=state.cluster.nodes_of(view.id, view.restarts)))
     if over:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from sentinel.detect.cluster_view import AttemptSeen
-from sentinel.detect.job_end import job_ended
+from sentinel.detect.job_end import failed_attempt, job_ended
 from sentinel.engine import grouping
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.state import State
@@ -58,6 +58,7 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
         for job in fleet.jobs.values()
         if job.state in _ENDED and _is_news(state, job, now)
     ]
+    items.extend(_exit_held(state, fleet, now))
     items.extend(_went_down(state, fleet, now))
     if items:
         grouping.receive(state, out, EvidenceReceived(now, tuple(items)))
@@ -75,6 +76,17 @@ def _is_news(state: State, job: JobView, now: datetime) -> bool:
     if state.absence is not None and state.absence.counts(now, state.window):
         since = state.absence.since - state.window
     return job.ended_at is not None and job.ended_at > since and job.state != "completed"
+
+
+def _exit_held(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:
+    """Failures after which Slurm itself requeued and held the job; what is known already is dropped by its id."""
+    failed = [failed_attempt(job) for job in fleet.jobs.values() if job.exit_held]
+    return [
+        job_ended(job, now, nodes=state.cluster.nodes_of(job.id, job.restarts))
+        for job in failed
+        if (job.id, job.restarts) in state.cluster.attempts
+        or (job.ended_at is not None and now - job.ended_at < state.window)
+    ]
 
 
 def _went_down(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:

@@ -52,6 +52,7 @@ class SimulatedSlurm(Writer):
         self.unreadable: set[int | str] = set()  # jobs and nodes whose records cannot be read
         self.waited_s = 0.0  # what the writer would have waited before releases
         self.release_name = "22.05.8"
+        self.requeue_exit_hold = False  # whether slurm.conf requeues and holds what fails
         self.booted: datetime | None = None  # when slurmctld was started the last time; None: not known
         self.started: Callable[[SimulatedJob], None] = lambda _job: None  # called when an attempt begins
         self.stopped: Callable[[SimulatedJob, str], None] = lambda _job, _state: None  # when it ends, with its state
@@ -110,6 +111,10 @@ class SimulatedSlurm(Writer):
         this = self.jobs[job]
         assert this.state == "RUNNING", this.state
         this.exit_code, this.exit_signal = exit_code, exit_signal
+        if exit_code and self.requeue_exit_hold:
+            self.to_queue(this, held=True)
+            this.special = True
+            return
         self._stop(this, state or ("FAILED" if exit_code or exit_signal else "COMPLETED"))
         self.schedule()
 

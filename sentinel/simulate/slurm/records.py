@@ -72,6 +72,7 @@ class SimulatedJob:
     requeues: bool = False  # goes back to the queue when they are done
     held: bool = False
     held_by: str = ""
+    special: bool = False  # SPECIAL_EXIT: it failed, and RequeueExitHold requeued and held it
     bad: bool = False  # BadConstraints: no node could ever do
     never: bool = False  # DependencyNeverSatisfied
     ghost: bool = False  # listed as running, and no process is there
@@ -168,7 +169,7 @@ class Views:
             **job.record,
             **self._spoiled(job.id),
             "job_id": job.id,
-            "job_state": f"{job.state},COMPLETING" if job.completing else job.state,
+            "job_state": f"{job.state},COMPLETING" if job.completing else "SPECIAL_EXIT" if job.special else job.state,
             "state_reason": self._reason(job),
             "priority": 0 if job.held or job.bad else FOREVER_PRIORITY,
             # slurmctld lists a completing job's nodes as long as their epilogs run; here the last of them is the slow one.
@@ -182,7 +183,7 @@ class Views:
             "excluded_nodes": ",".join(job.excluded),
             "required_nodes": ",".join(job.required),
             "node_count": len(job.on) or job.nodes,
-            "exit_code": (job.exit_code << 8) | job.exit_signal,
+            "exit_code": 256 if job.special else (job.exit_code << 8) | job.exit_signal,
             "submit_time": int(job.submitted),
             "eligible_time": int(job.eligible),
             "start_time": int(job.started),

@@ -149,6 +149,10 @@ def test_the_owner_hears_what_slurm_did_with_the_jobs_that_waited() -> None:
         "Slurm took its failure for its end: it let go 12 (afternotok), 13 (afterany) and will never start 9 (afterok)."
     )
     assert words in said
+    end = ended(8801)
+    kept = dataclasses.replace(end, data={**end.data, "exit_held": True})
+    said = for_owner(story(incident=incident(kept, job=8801), dependents=CHAINED))
+    assert "it let go 12 (afternotok). " in said
     assert "never start" not in for_owner(story(dependents=CHAINED)), "requeued while it ran: they still wait"
     cancelled = incident(ended(8801, state="cancelled"), job=8801)
     assert "never start" not in for_owner(story(incident=cancelled, dependents=CHAINED))

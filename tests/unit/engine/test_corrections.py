@@ -15,6 +15,12 @@ from sentinel.config.settings import Limits
 from sentinel.model.records import Evidence, Kind, Source
 
 Worlds = Callable[..., World]
+ERROR = dataclasses.replace(
+    evidence("x", source=Source.JOB_LOG, job=101, attempt=0, text="IndexError: list index out of range", at_s=0.5),
+    rule="python-bug",
+)
+
+
 ONE_DRAIN = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=1))
 
 
@@ -100,3 +106,40 @@ async def test_jobs_that_waited_for_one_that_failed_by_itself_are_named(world: W
     await fail(daemon, bus("n1"), ended(there.job))
     assert there.slurm.jobs[there.job].restarts == 1
     assert f"will never start {waiting} (afterok)" in sink.got[0].body
+
+
+# --- RequeueExitHold: a failed job does not come to its end -------------------------------------------------------------
+
+
+async def exit_held(world: Worlds) -> tuple[World, Daemon, FakeSink]:
+    """A job failed, and Slurm itself requeued and held it."""
+    there, sink = silent(world(nodes=6)), FakeSink()
+    there.slurm.requeue_exit_hold = True
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    there.slurm.end(there.job, exit_code=1)
+    return there, daemon, sink
+
+
+async def test_a_failed_job_that_slurm_requeued_and_held_is_restarted_on_good_nodes(world: Worlds) -> None:
+    there, daemon, sink = await exit_held(world)
+    await daemon.runner.timer_due("reconcile")
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    job = there.slurm.jobs[there.job]
+    assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on and not job.special, daemon.said
+    assert heard(sink) == ["restarting"]
+
+
+async def test_a_job_of_broken_code_that_slurm_requeued_and_held_is_left_held_and_told(world: Worlds) -> None:
+    there, daemon, sink = await exit_held(world)
+    await daemon.observe([ERROR])
+    await daemon.runner.timer_due("reconcile")
+    await daemon.pass_time(20.0)
+    job = there.slurm.jobs[there.job]
+    assert job.state == "PENDING" and job.held and job.restarts == 1, daemon.said
+    assert heard(sink) == ["held"], daemon.said
+    again = Daemon(there, [sink])
+    await again.start()
+    await again.pass_time(60.0)
+    assert len(sink.got) == 1 and sink.later == []
