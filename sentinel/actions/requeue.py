@@ -7,6 +7,7 @@ that is held already, so that a hold by its user would go unnoticed and be relea
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.actions.means import WHOLE_SECONDS, Means, names
@@ -205,15 +206,18 @@ def _held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
 
 async def leave_held(task: Task, means: Means) -> None:
     """After a failed step: hold the job that we stopped for a person; it starts at once when released."""
-    stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
-    if task.step.job is None or not (stopped.get("deferred") or stopped.get("user_hold")):
+    stop = next((step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job is not None), None)
+    if task.step.job is None or stop is None or stop.job is None:
         return
-    job = await means.reader.job(task.job)
+    stopped = means.earlier(dataclasses.replace(task, step=stop), StepKind.REQUEUE_HOLD)
+    if not (stopped.get("deferred") or stopped.get("user_hold")):
+        return
+    job = await means.reader.job(stop.job)
     if job is None or not _waits(job) or job.restarts != task.attempt + 1:
         return
     if not job.held:
-        await means.writer.requeue_hold(task.job)
-    await means.writer.update_job(task.job, start_now=True)
+        await means.writer.requeue_hold(stop.job)
+    await means.writer.update_job(stop.job, start_now=True)
 
 
 async def hold(task: Task, means: Means) -> Outcome:

@@ -136,12 +136,15 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[
     drained = [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and _is_done(o)]
     if drained:
         lines.append(f"Drained: {', '.join(str(node) for node in drained)}.")
+    chosen = next(
+        (o for o in outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT), None
+    )  # of the job, not its components
     for outcome in outcomes:
         if (outcome.step.kind is StepKind.HOLD and _is_done(outcome)) or outcome.data.get("held"):
             lines.append(
                 f"The job is held and keeps its id; release it when it is fixed: scontrol release {outcome.step.job}"
             )
-        if outcome.step.kind is StepKind.CHOOSE_CHECKPOINT and _is_done(outcome):
+        if outcome is chosen and _is_done(outcome):
             lines.append(_checkpoint_words(outcome.data, stage))
         if outcome.result is Result.FAILED:
             what = f"{_STEPS[outcome.step.kind]} {outcome.step.node or outcome.step.job}"

@@ -183,7 +183,10 @@ class Limits:
     )
     breaker_window_s: float = setting(60.0, "window of the breaker", unit="s", least=1)
     restarts_without_progress: int = setting(
-        2, "the same cause this often without steps gained holds the job", unit="restarts", least=1
+        2,
+        "the same cause this often without steps gained holds the job; different causes, twice as often",
+        unit="restarts",
+        least=1,
     )
     restarts_per_job: int = setting(50, "an upper bound whatever the progress", unit="restarts", least=0)
     restarts_per_hour: int = setting(

@@ -23,7 +23,7 @@ from sentinel.engine.events import (
     TrendsRead,
 )
 from sentinel.engine.mass_failures import PreliminaryVerdicts
-from sentinel.engine.reconcile import confirming, restarts, waits
+from sentinel.engine.reconcile import confirming, restarts, strays, waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import job_ends, jobs, routing
@@ -130,6 +130,7 @@ class Engine:
         restarts.compare(self.state, out, fleet, event.at)
         confirming.snapshot_taken(self.state, out, event.at)
         waits.snapshot_taken(self.state, out, event.at, self._looks)
+        strays.snapshot_taken(self.state, out, fleet, event.at, self._looks)
 
     def abandon(self, event: Event, out: Transition) -> None:
         """After an exception in ``handle``: a step is retried later, an incident is judged again when evidence arrives."""

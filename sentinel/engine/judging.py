@@ -144,7 +144,7 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     else:
         _keep(state, out, incident, made.verdict, made.plan, situation.job, now)
         if first:
-            _recover_other_jobs(state, out, incident, fleet, now, looks)
+            recover_other_jobs(state, out, incident, fleet, now, looks)
     _end_judgement(state, out, incident_id, now)
 
 
@@ -155,7 +155,7 @@ def plan_again(state: State, out: Transition, incident_id: str, now: datetime, l
     situation = situation_of(state, incident, fleet, now, partial(looks, now=now))
     plan = decision.plan_for(verdict, incident, situation, settings=state.settings, now=now)
     _keep(state, out, incident, verdict, plan, situation.job, now)
-    _recover_other_jobs(state, out, incident, fleet, now, looks)
+    recover_other_jobs(state, out, incident, fleet, now, looks)
 
 
 def _end_judgement(state: State, out: Transition, incident_id: str, now: datetime) -> None:
@@ -194,7 +194,7 @@ def _joined(state: State, out: Transition, incident: Incident, fleet: Fleet, now
     return incident
 
 
-def _recover_other_jobs(
+def recover_other_jobs(
     state: State, out: Transition, incident: Incident, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts
 ) -> None:
     """Open incidents for the other jobs on the nodes being taken out, so that those are recovered too."""

@@ -115,6 +115,7 @@ class State:
     )  # by drain (key in the ledger): newest snapshot with it
     called_bad: set[str] = field(default_factory=set)  # nodes that their agent called bad
     called_good: dict[str, datetime] = field(default_factory=dict)  # and when it took that back
+    strays: set[tuple[str, int, int]] = field(default_factory=set)  # incident, job, attempt: see ``reconcile.strays``
     breakers_told: dict[str, Any] = field(default_factory=dict)  # by refusal: see ``notices.BREAKERS_TOLD``
     shared_told: dict[str, Any] = field(default_factory=dict)  # by cause: see ``notices.SHARED_TOLD``
     blind_since: datetime | None = None  # since when Slurm cannot be read; None while it can

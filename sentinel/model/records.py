@@ -204,10 +204,8 @@ class JobView:
     restarts: int = 0
     reason: str = ""
     held: bool = False  # waits, and does not start before somebody releases it
-    exit_held: bool = (
-        False  # it failed, and RequeueExitHold of slurm.conf requeued and held it; ``exit_code`` is of then
-    )
-    hold_kept: bool = False  # runs, and its user's hold will keep it from starting again
+    exit_held: bool = False  # failed, and RequeueExitHold of slurm.conf requeued and held it; ``exit_code`` is of then
+    hold_kept: bool = False  # runs or has ended, and its user's hold will keep it from starting again
     comment: str = ""
     admin_comment: str = ""
     stdout: str = ""
@@ -223,6 +221,7 @@ class JobView:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     eligible_at: datetime | None = None
+    het: int | None = None  # of a heterogeneous job's component: the id of its leader, which may be itself
     suspended_at: datetime | None = None  # when it was last suspended, or went on after that
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ and the resume point written, and only then is the job released. After an interr
 from sentinel.model.records import NODE_STEPS
 from sentinel.policy.exclusions import Exclusions, excluded
 from sentinel.policy.plan import decide
-from sentinel.policy.situation import SILENCE, PastRestart, Situation, Stop, from_silence
+from sentinel.policy.situation import SILENCE, PastRestart, Situation, Stop, components_with, from_silence
 
 __all__ = [
     "NODE_STEPS",
@@ -21,6 +21,7 @@ __all__ = [
     "PastRestart",
     "Situation",
     "Stop",
+    "components_with",
     "decide",
     "excluded",
     "from_silence",

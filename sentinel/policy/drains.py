@@ -35,14 +35,31 @@ def drains(
     if verdict.confidence < act_confidence:
         unsure = f"Not drained: {verdict.confidence:.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
         return Drains((), None, unsure)
-    what = tuple(f"drain {name}" for name in unsettled)
-    if (refused := _over_budget(unsettled, situation, limits, now)) is not None:
-        kind, why, until = refused
-        return Drains(tuple(gone), Wait(kind, now, why, what, until), words)
+    allowed, wait = _within_budget(unsettled, situation, limits, now)
     data: dict[str, Scalar] = {"cause": str(verdict.cause)}
     lost = _lost(verdict, incident)
-    kinds = {name: StepKind.DOWN if name in lost else StepKind.DRAIN for name in unsettled}
-    return Drains((*gone, *(Step(kind, node=name, data=data) for name, kind in kinds.items())), None, words)
+    kinds = {name: StepKind.DOWN if name in lost else StepKind.DRAIN for name in allowed}
+    return Drains((*gone, *(Step(kind, node=name, data=data) for name, kind in kinds.items())), wait, words)
+
+
+def _within_budget(
+    unsettled: Sequence[str], situation: Situation, limits: Limits, now: datetime
+) -> tuple[list[str], Wait | None]:
+    """As many of the nodes as the budgets allow, and what the others wait for."""
+    allowed: list[str] = []
+    waiting: list[str] = []
+    first: tuple[str, str, datetime | None] | None = None
+    for name in unsettled:
+        refused = _over_budget([*allowed, name], situation, limits, now)
+        if refused is None:
+            allowed.append(name)
+        else:
+            first = first or refused
+            waiting.append(name)
+    if first is None:
+        return allowed, None
+    kind, why, until = first
+    return allowed, Wait(kind, now, why, tuple(f"drain {name}" for name in waiting), until)
 
 
 def _over_budget(

@@ -21,9 +21,10 @@ from sentinel.model.records import (
     Wait,
 )
 from sentinel.policy.exclusions import Exclusions, excluded
-from sentinel.policy.situation import SILENCE, PastRestart, Situation, from_silence
+from sentinel.policy.situation import SILENCE, PastRestart, Situation, components_with, from_silence
 
 _HOUR = timedelta(hours=1)
+_ANY_CAUSE = 2  # different causes are more likely bad luck than one that comes again: twice as many tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ def _why_not(
         return f"Job {job.id} was restarted already (attempt {job.restarts})."
     if job.state == "cancelled":
         return f"Job {job.id} was cancelled."
+    if situation.recovered_by:
+        return f"Job {job.id} is taken care of already, by incident {situation.recovered_by}."
     if job.state == "pending" and job.held and not exit_held:
         return f"Job {job.id} is held already, not by this incident: whoever holds it releases it."
     if _goes_on(job, verdict, incident, situation):
@@ -153,17 +156,24 @@ def _restart(
     if without.left < without.needed:
         spared = f"Job {job.id} needs {without.needed} nodes and {without.left} are usable: it waits in the queue."
     reached: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
+    # The components of a heterogeneous job start together, each from a resume point of its own.
+    resumes = [
+        Step(kind, job=part, attempt=attempt, data=values)
+        for part in (job.id, *(other.id for other in components_with(situation.fleet, job.id)))
+        for kind, values in (
+            (StepKind.CHOOSE_CHECKPOINT, {"onset_step": verdict.onset_step}),
+            (StepKind.QUARANTINE, {}),
+            (StepKind.WRITE_RESUME, {}),
+        )
+    ]
     kinds: list[tuple[StepKind, dict[str, Scalar]]] = [
-        (StepKind.REQUEUE_HOLD, ground),
-        (StepKind.CHOOSE_CHECKPOINT, {"onset_step": verdict.onset_step}),
-        (StepKind.QUARANTINE, {}),
-        (StepKind.WRITE_RESUME, {}),
         (StepKind.EXCLUDE, {"nodes": ",".join(without.nodes)}),
         (StepKind.RELEASE, reached),
         (StepKind.CONFIRM, {}),
     ]
-    steps = tuple(Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds)
-    return JobSteps(steps, None, " ".join(text for text in (requeue, spared) if text))
+    steps = [Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds]
+    stop_first = Step(StepKind.REQUEUE_HOLD, job=job.id, attempt=attempt, data=ground)
+    return JobSteps((stop_first, *resumes, *steps), None, " ".join(text for text in (requeue, spared) if text))
 
 
 def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: Sequence[Step]) -> Exclusions:
@@ -234,17 +244,22 @@ def _no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:
     most = min(limits.restarts_per_job, situation.intent.retries if situation.intent.retries is not None else 10**9)
     if len(past) >= most:
         return f"Restarted {len(past)} times, {most} are allowed: held."
-    fruitless = 0
+    fruitless = alike = 0  # restarts in a row without a step gained, and those of the present cause
+    same = True
     reached, observed, resumed = situation.last_step, situation.observed, None
     if verdict.onset_step is not None and reached is not None:
         reached = min(reached, verdict.onset_step)  # what came after bad numbers is nothing gained
     for restart in reversed(past):
-        if restart.cause is not verdict.cause or _gained(restart, reached, resumed, observed=observed) is not False:
+        if _gained(restart, reached, resumed, observed=observed) is not False:
             break
+        same = same and restart.cause is verdict.cause
         fruitless += 1
+        alike += same
         reached, observed, resumed = restart.step_before, restart.observed, restart.resumed_step
-    if fruitless >= limits.restarts_without_progress:
-        return f"The same cause {fruitless + 1} times in a row without a step gained: held."
+    if alike >= limits.restarts_without_progress:
+        return f"The same cause {alike + 1} times in a row without a step gained: held."
+    if fruitless >= _ANY_CAUSE * limits.restarts_without_progress:
+        return f"{fruitless + 1} failures in a row without a step gained, of different causes: held."
     return ""
 
 

@@ -57,6 +57,7 @@ class Situation:
     excluded_by_us: tuple[str, ...] = ()  # nodes in the job's exclusions that Sentinel added, and still wants there
     added_by_us: frozenset[str] = frozenset()  # nodes in the job's exclusions that Sentinel added at any time
     goes_on: bool = False  # the attempt made steps after the newest evidence of this incident
+    recovered_by: str = ""  # the incident that restarts or holds this attempt already
     breaker_passed: bool = False  # an operator let this incident go on in spite of the breakers
 
 
@@ -65,3 +66,12 @@ def from_silence(verdict: Verdict, incident: Incident) -> bool:
     kinds = {item.kind for item in incident.evidence}
     hard = any(ground.weight > 0 and ground.evidence.source in _MACHINES for ground in verdict.grounds)
     return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain and not hard
+
+
+def components_with(fleet: Fleet, job: int) -> tuple[JobView, ...]:
+    """The other components of the heterogeneous job that this one belongs to: they stop and start together."""
+    this = fleet.jobs.get(job)
+    if this is None or this.het is None:
+        return ()
+    found = (other for other in fleet.jobs.values() if other.het == this.het and other.id != job)
+    return tuple(sorted(found, key=lambda other: other.id))

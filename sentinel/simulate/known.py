@@ -30,18 +30,7 @@ def _of(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
-KNOWN: Mapping[str, Defect] = {
-    # Of a heterogeneous job only the component that failed gets a resume point; the others start as their script does.
-    "components-without-resume-point": Defect(_of("resume-point-first"), "without a resume point", job="het"),
-    # A user holds a job that runs and fails a moment later: the hold is lifted with ours.
-    "hold-just-before-the-end": Defect(
-        _of("only-what-is-ours", "holds-stay"), "a person holds it|by a person", needs="hold"
-    ),
-    # A node is convicted by late evidence while the release of its job is on its way: the job may get it again.
-    "convicted-during-the-release": Defect(_of("not-offered-back"), "which broke under it"),
-    # A verdict on two nodes of which the budget would take one drains neither, also when there is room for one.
-    "all-or-nothing": Defect(_of("nothing-lost"), "there is room now"),
-}
+KNOWN: Mapping[str, Defect] = {}
 
 
 def known_defect(history: History, violation: Violation) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sentinel.model.records import OURS, StepKind
@@ -41,6 +42,9 @@ class Observer:
         default_factory=list
     )  # when, incident, job, attempt that was stopped
     releases: dict[int, str] = field(default_factory=dict)  # job -> incident that let it go last
+    let_go_at: dict[int, datetime] = field(
+        default_factory=dict
+    )  # job -> when it was decided to let it go, the last time
     arrived: Counter[str] = field(default_factory=Counter)  # notices by id
     refusals: set[str] = field(default_factory=set)  # that people were told of
     notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # incident -> ids
@@ -110,6 +114,7 @@ class Observer:
             self.stops.append((self.world.now_s, incident, what.job.id, what.job.restarts))
         if what.task is not None and what.task.step.kind is StepKind.RELEASE:
             self.releases[what.job.id] = incident
+            self.let_go_at[what.job.id] = self.world.store.steps[what.task.step.key(incident)].intended_at
 
     # -- asked by promises -----------------------------------------------------------------------------------------
 

@@ -91,6 +91,27 @@ def _answered(seen: Observer, incident: str, attempt: int) -> bool:
     return (bool(mine) and not plan.observe_only and not plan.waits) or bool(plan.explanation and not plan.steps)
 
 
+def leaves_bad_nodes(seen: Observer) -> Iterator[str]:
+    """A job does not go on on a node that is convicted, or people know why it does."""
+    if not seen.acting():
+        return
+    store = seen.world.store
+    for job in seen.world.slurm.jobs.values():
+        asked = seen.world.spec_of(job.id).opted_in and job.id not in {*seen.cancelled, *seen.held, *seen.touched}
+        if job.state != "RUNNING" or job.ghost or not asked:
+            continue
+        about = [store.plans[i.id] for i in store.incidents.values() if i.job == job.id and i.id in store.plans]
+        if any(plan.explanation for plan in about):
+            continue
+        for node in job.on:
+            since_s = seen.convicted.get(node, (None, ""))[0]
+            if since_s is None or seen.resumed.get(node, -1.0) >= since_s:
+                continue
+            by = [incident for incident, verdict in store.verdicts.items() if node in verdict.drain]
+            if by and not any(reasons(store.plans[incident]) - _OVER for incident in by):
+                yield f"job {job.id} goes on on {node}, which incident {by[0]} convicts"
+
+
 def holds_stay(seen: Observer) -> Iterator[str]:
     """A job that its user cancelled stays so, and one that a person holds does not start."""
     for job in seen.world.slurm.jobs.values():

@@ -144,7 +144,7 @@ def no_fruitless_restarts(seen: Observer, what: Happened) -> Iterator[str]:
     if len(ours) > limits.restarts_per_job:
         yield f"job {what.job} is restarted for the {len(ours)}th time"
     fruitless = seen.world.programs.fruitless(what.job)
-    most = limits.restarts_without_progress + 1  # the first restart follows an attempt that was not ours
+    most = 2 * limits.restarts_without_progress  # of different causes; of one cause half as often
     if fruitless > most:
         yield f"job {what.job} begins attempt {what.attempt} after {fruitless} attempts without a step gained"
 
@@ -198,14 +198,21 @@ def proof_before_return(_seen: Observer, what: Happened) -> Iterator[str]:
 
 
 def not_offered_back(seen: Observer, what: Happened) -> Iterator[str]:
-    """The restarted job does not get the node again that broke under it."""
+    """A job is not let go to a node again that was known to have broken under it.
+
+    Nothing can stop a request that is on its way while the node is convicted: ``leaves-bad-nodes`` is about that.
+    """
     if not isinstance(what, AttemptBegan):
         return
     incident = seen.releases.get(what.job)
     verdict = seen.world.store.verdicts.get(incident) if incident is not None else None
     if verdict is not None and what.job not in seen.touched:
         back = {node for node in what.nodes if node in seen.resumed}
-        again = sorted((set(verdict.drain) & set(what.nodes) & seen.convicted.keys()) - back)
+        at, never = seen.let_go_at[what.job], seen.world.now()
+        known = {
+            node for node in verdict.drain if seen.world.store.convicted_at.get((incident or "", node), never) < at
+        }
+        again = sorted((known & set(what.nodes) & seen.convicted.keys()) - back)
         if again:
             yield f"job {what.job} begins attempt {what.attempt} on {','.join(again)}, which broke under it"
 
@@ -319,6 +326,7 @@ PROMISES: Mapping[str, Promise] = {
     "our-reason": our_reason,
     "proof-before-return": proof_before_return,
     "not-offered-back": not_offered_back,
+    "leaves-bad-nodes": _at_the_end(outcomes.leaves_bad_nodes),
     "observe-changes-nothing": observe_changes_nothing,
     "pause-begins-nothing": pause_begins_nothing,
     "resumed-from-valid": resumed_from_valid,

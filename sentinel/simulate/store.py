@@ -30,6 +30,7 @@ class MemoryStore:
         self.incidents: dict[str, Incident] = {}
         self.users: dict[str, str | None] = {}
         self.verdicts: dict[str, Verdict] = {}
+        self.convicted_at: dict[tuple[str, str], datetime] = {}  # by incident and node; no start reads it, promises do
         self.judged: dict[str, dict[str, Any]] = {}  # what a verdict adds to the row of its incident
         self.plans: dict[str, Plan] = {}  # by incident
         self.finished: set[str] = set()  # ids of plans
@@ -161,6 +162,8 @@ class MemoryStore:
 
     def _verdict(self, change: c.VerdictReached) -> None:
         self.verdicts[change.incident] = change.verdict
+        for node in change.verdict.drain:
+            self.convicted_at.setdefault((change.incident, node), change.at)
         incident = self.incidents[change.incident]
         row = row_of(incident, change.verdict, None)
         self.judged[change.incident] = {name: _plain(row[name]) for name in _ROW}

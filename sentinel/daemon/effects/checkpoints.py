@@ -74,7 +74,7 @@ class FleetCheckpoints:
         self._store = store
         self._recovery = recovery
         self._log = log
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[tuple[str, int], Seen] = {}  # by incident and job
         self._tried_s: dict[tuple[str, str], float] = {}
 
     async def choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
@@ -95,7 +95,7 @@ class FleetCheckpoints:
     def _waited_s(self, task: Task) -> float:
         """Seconds since this step of this incident was first tried."""
         now_s = self._seconds()
-        return now_s - self._tried_s.setdefault((task.incident.id, task.step.kind), now_s)
+        return now_s - self._tried_s.setdefault((task.incident.id, f"{task.step.kind} {task.job}"), now_s)
 
     async def _choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
         intent = intent_of(job.comment)
@@ -195,7 +195,7 @@ class FleetCheckpoints:
         if not intent.global_roots and not intent.local_roots:
             return {"moved": 0}
         bad = _barred(task)
-        seen = self._seen.get(task.incident.id)
+        seen = self._seen.get((task.incident.id, task.job))
         if seen is None:
             homes = await self._homes(task, job, bad)
             seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
@@ -274,7 +274,7 @@ class FleetCheckpoints:
             for candidate in join([group], world_size=world if group[0].tier == "local" else None)
         ]
         seen = Seen(tuple(parts), tuple(candidates), world, tuple(problems))
-        self._seen[task.incident.id] = seen
+        self._seen[task.incident.id, task.job] = seen
         while len(self._seen) > _REMEMBERED:
             self._seen.pop(next(iter(self._seen)))
         return seen

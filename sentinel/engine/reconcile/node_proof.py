@@ -27,12 +27,35 @@ def watch_agents(state: State, now: datetime) -> None:
 
 
 def bad_nodes(state: State) -> frozenset[str]:
-    """Nodes whose agent is heard and says that they are bad."""
-    return frozenset(
+    """Nodes whose agent is heard and says that they are bad, and those that any incident convicts."""
+    said = {
         name
         for name, seen in state.cluster.nodes.items()
         if seen.state == "heard" and seen.verdict.get("word") == "BAD"
-    )
+    }
+    return frozenset(said | _convicted(state))
+
+
+def _convicted(state: State) -> set[str]:
+    """Nodes in service that an incident convicts, surely enough to act, and that are not proven good since."""
+    fleet = state.cluster.fleet
+    if fleet is None:
+        return set()
+    found: set[str] = set()
+    for name, verdict in state.verdicts.items():
+        if verdict.confidence >= state.settings.judgement.act_confidence:
+            named = {node for node in verdict.drain if (view := fleet.nodes.get(node)) is not None and view.usable}
+            if named - found:
+                found |= named - cleared(state, name, named)
+    return found
+
+
+def cleared(state: State, incident: str, nodes: Iterable[str]) -> frozenset[str]:
+    """Those of ``nodes`` that were proven good, or put back by a person, since the incident convicted them."""
+    known, plan, named = state.incidents.get(incident), state.plans.get(incident), tuple(nodes)
+    if known is None or plan is None:
+        return frozenset(named)
+    return proven_good(state, known, named) | returned(state, plan, named)
 
 
 def good_since(state: State, node: str, since: datetime) -> bool:

@@ -10,8 +10,8 @@ from sentinel.engine.pending_drains import stops_of, with_pending_drains
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
 from sentinel.model.intent import intent_of
-from sentinel.model.records import Fleet, Incident, StepKind, Verdict
-from sentinel.policy import Situation
+from sentinel.model.records import STOPS, Fleet, Incident, Result, StepKind, Verdict
+from sentinel.policy import Situation, components_with
 
 _GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
 
@@ -52,8 +52,23 @@ def situation_of(
         excluded_by_us=kept,
         added_by_us=added,
         goes_on=_goes_on(state, incident),
+        recovered_by=_recovered_by(state, incident, fleet),
         breaker_passed=passed,
     )
+
+
+def _recovered_by(state: State, incident: Incident, fleet: Fleet) -> str:
+    """Another incident whose plan for the same attempt is being carried out; empty if there is none."""
+    if incident.job is None:
+        return ""
+    together = {incident.job, *(other.id for other in components_with(fleet, incident.job))}
+    for name in sorted(state.recoveries.keys() & state.plans.keys() - {incident.id}):
+        for step in state.plans[name].to_do:
+            if step.kind in STOPS and step.job in together and step.attempt == incident.attempt:
+                outcome = state.ledger.outcome(name, step)
+                if outcome is None or outcome.result is not Result.FAILED:
+                    return name
+    return ""
 
 
 def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], tuple[str, ...]]:

@@ -340,10 +340,17 @@ class SimulatedSlurm(Writer):
         if job is not None and job.over and not job.completing and job.restarts == attempt:
             self.purge(name)
 
+    def parts(self, job: SimulatedJob) -> list[SimulatedJob]:
+        """The components of a heterogeneous job; of another job itself."""
+        het = job.record.get("het_job_id")
+        return [job] if het is None else [one for one in self.jobs.values() if one.record.get("het_job_id") == het]
+
     def _node_fail(self, node: str) -> None:
         for job in list(self.jobs.values()):
             if job.state == "RUNNING" and node in job.on:
-                self._stop(job, "NODE_FAIL", requeues=job.requeue and job.batch)
+                for part in self.parts(job):  # with one component, Slurm requeues the whole heterogeneous job
+                    if part.state == "RUNNING":
+                        self._stop(part, "NODE_FAIL", requeues=job.requeue and job.batch)
             elif job.completing and node in job.on and not self._waits_for_a_lost_node(job):
                 self._completed(job)
         self.schedule()

@@ -57,8 +57,11 @@ class Requests:
             raise SlurmSaidNo(Answer.NOT_BATCH, "Only batch jobs are accepted or processed")
         if not this.requeue:
             raise SlurmSaidNo(Answer.DISABLED, "Requested operation is presently disabled")
-        for part in self._parts(this):
-            self._slurm.to_queue(part, held=True)
+        for part in self._slurm.parts(this):
+            if part.state == "PENDING":  # back in the queue already, or on its way there
+                part.held, part.held_by = True, part.held_by or "JobHeldUser"
+            else:
+                self._slurm.to_queue(part, held=True)
         self._slurm.schedule()
 
     async def hold(self, job: str) -> None:
@@ -122,9 +125,3 @@ class Requests:
         """A requeue of a heterogeneous job's component acts on the leader, and so on all."""
         leader = job.record.get("het_job_id")
         return self._slurm.jobs.get(leader, job) if isinstance(leader, int) else job
-
-    def _parts(self, leader: SimulatedJob) -> list[SimulatedJob]:
-        het = leader.record.get("het_job_id")
-        if het is None:
-            return [leader]
-        return [job for job in self._slurm.jobs.values() if job.record.get("het_job_id") == het]

@@ -128,10 +128,13 @@ async def test_waiting_job_that_is_not_held_is(world: Worlds, kind: StepKind) ->
     assert there.slurm.jobs[there.job].held == (kind is StepKind.HOLD)
 
 
-async def test_running_job_that_its_user_holds_is_stopped_and_keeps_the_hold(world: Worlds) -> None:
-    """Slurm keeps such a hold over the requeue; a deferral would lose it."""
+@pytest.mark.parametrize("ended", [False, True], ids=["running", "failed meanwhile"])
+async def test_job_that_its_user_held_while_it_ran_keeps_the_hold(world: Worlds, ended: bool) -> None:
+    """Slurm keeps such a hold over the end and the requeue; a deferral would lose it."""
     there = world()
     there.slurm.jobs[there.job].held = True
+    if ended:
+        there.slurm.end(there.job, exit_code=3)
     outcome, asked = await do(there, StepKind.REQUEUE_HOLD)
     assert outcome.result is Result.DONE and asked == ["requeue_hold"] and outcome.data["user_hold"]
     assert there.slurm.jobs[there.job].state == "PENDING" and there.slurm.jobs[there.job].held

@@ -209,6 +209,22 @@ def test_share_of_a_partition(there: tuple[str, ...], asked: tuple[str, ...], al
     assert allowed or "partition train" in plan.explanation
 
 
+def test_of_several_bad_nodes_as_many_go_out_as_the_budget_allows_and_the_others_wait() -> None:
+    asked = ("n1", "n2", "n3")
+    plan = decide(verdict(drain=asked), fleet=ours("n9"), limits=Limits(drain_fraction=0.3))
+    assert drained(plan) == ["n1", "n2"] and plan.refusal == ""
+    (wait,) = plan.waits
+    assert (wait.kind, wait.what) == ("drain-budget", ("drain n3",))
+    assert kinds(plan)[2:] == RESTART
+    assert set(str(plan.steps[6].data["nodes"]).split(",")) == set(asked)
+
+
+def test_a_node_of_another_partition_goes_out_though_the_first_one_waits() -> None:
+    nodes = [node("n1"), *(node(f"n{i}", partitions=("short",)) for i in range(2, 9))]
+    plan = decide(verdict(drain=("n1", "n2")), fleet=fleet(nodes))
+    assert drained(plan) == ["n2"] and [wait.what for wait in plan.waits] == [("drain n1",), ("restart 101",)]
+
+
 def test_share_of_a_small_partition_allows_the_first() -> None:
     assert decide(verdict(drain=("n1",)), fleet=fleet(3), limits=Limits(drain_fraction=0.1)).refusal == ""
 
@@ -369,6 +385,25 @@ def test_job_that_was_restarted_meanwhile_is_left_alone() -> None:
     assert kinds(plan) == [StepKind.DRAIN] and "restarted already (attempt 1)" in plan.explanation
 
 
+def test_a_job_that_another_incident_restarts_is_left_to_it() -> None:
+    plan = decide(verdict(drain=("n1",)), recovered_by="inc0")
+    assert kinds(plan) == [StepKind.DRAIN] and "by incident inc0" in plan.explanation
+
+
+def test_a_job_that_slurm_has_forgotten_is_told_of() -> None:
+    plan = decide(verdict(suspect=("n2",)), job=None)
+    assert plan.steps == () and "no longer knows job 101" in plan.explanation
+
+
+def test_every_component_of_a_heterogeneous_job_gets_a_resume_point_before_any_of_them_is_let_go() -> None:
+    parts = [dataclasses.replace(job(name), het=het) for name, het in ((101, 101), (102, 101), (103, None), (104, 104))]
+    plan = decide(verdict(suspect=("n2",)), fleet=fleet(10, parts), job=parts[0])
+    assert [step.job for step in plan.steps if step.kind is StepKind.WRITE_RESUME] == [101, 102]
+    assert [step.job for step in plan.steps if step.kind is StepKind.CHOOSE_CHECKPOINT] == [101, 102]
+    assert [step.kind for step in plan.steps if step.job == 101] == RESTART
+    assert kinds(plan)[-3:] == RESTART[-3:] and kinds(plan)[0] is StepKind.REQUEUE_HOLD
+
+
 def test_attempt_is_the_jobs_own_where_the_evidence_names_none() -> None:
     plan = decide(verdict(), incident(ended(attempt=3), attempt=None), job=job(restarts=3))
     assert {step.attempt for step in plan.steps} == {3}
@@ -416,6 +451,12 @@ def past(step_before: int | None, cause: Cause = Cause.GPU_MEMORY_ECC, resumed: 
         ((past(None), past(None)), 250, False),
         ((past(250, Cause.NODE_FAILURE), past(250)), 250, False),  # another cause in between
         ((past(250), past(250, Cause.NODE_FAILURE)), 250, False),
+        (
+            (past(250), past(250, Cause.NODE_FAILURE)) * 2,
+            250,
+            True,
+        ),  # different causes, and nothing gained in five attempts
+        ((past(100), *(past(250), past(250, Cause.NODE_FAILURE)) * 2)[:4], 250, False),  # the first of them gained
     ],
 )
 def test_restart_budget_is_counted_in_steps_gained(

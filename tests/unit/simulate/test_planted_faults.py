@@ -20,7 +20,7 @@ from sentinel.daemon.effects import checkpoints
 from sentinel.engine import decision, loading, notices, recovery
 from sentinel.engine.audit import AuditTrail
 from sentinel.engine.ledger import Ledger
-from sentinel.engine.reconcile import situations
+from sentinel.engine.reconcile import situations, strays
 from sentinel.model.records import Kind, Outcome, Plan, StepKind, Task, Verdict
 from sentinel.policy.restarts import JobSteps
 from sentinel.simulate.explore import SAME_END, run
@@ -31,6 +31,7 @@ from sentinel.simulate.stories import history_of
 Patch = pytest.MonkeyPatch
 SEED = 1
 MOST = 60  # histories until the planted fault must be found
+BUS_FAULT = Happening("gpu-off-bus", 60.0, "job0/1")
 ENOUGH = 3  # histories that break the promise; of these, one must keep it without the planted fault
 
 
@@ -216,16 +217,26 @@ def never_lets_go(patch: Patch) -> None:
     instead_of(patch, StepKind.RELEASE, claimed)
 
 
+def no_look_at_strays(patch: Patch) -> None:
+    patch.setattr(strays, "snapshot_taken", lambda *_what: None)
+
+
 def people(*happenings: Happening) -> list[History]:
     """What a person does at the moment at which it matters; generated histories meet it rarely."""
-    fault = Happening("gpu-off-bus", 60.0, "job0/1")
-    return [History(SEED, 0, "people", Setup(), (fault, *happenings), 700.0)]
+    return [History(SEED, 0, "people", Setup(), (BUS_FAULT, *happenings), 700.0)]
 
 
 BUS_CANCELLED = [
     history for at_s in (60.1, 60.3, 60.5, 60.6, 61.0) for history in people(Happening("cancel", at_s, "job0"))
 ]
 BUS_RESUMED = people(Happening("resume-node", 66.0, "n2"))
+
+BROKEN_UNDER_WAY = [
+    History(
+        SEED, 0, "two-faults", Setup(), (BUS_FAULT, Happening("gpu-lost-silently", 62.6 + hundredth / 100, "n3")), 700.0
+    )
+    for hundredth in range(30)
+]
 
 # promise -> the planted fault, and where it shows: the story that is generated, or histories of its own
 PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
@@ -246,6 +257,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "our-reason": (unsigned_drains, "killed"),
     "proof-before-return": (returns_without_proof, "killed"),
     "not-offered-back": (neither_drained_nor_excluded, "killed"),
+    "leaves-bad-nodes": (no_look_at_strays, BROKEN_UNDER_WAY),
     "observe-changes-nothing": (observing_is_acting, "observe"),
     "pause-begins-nothing": (deaf_to_the_pause, "paused"),
     "resumed-from-valid": (every_checkpoint_is_good, "again"),

@@ -122,6 +122,15 @@ async def test_the_leader_of_a_heterogeneous_job_takes_its_components_along(slur
     assert slurm.jobs[component].eligible < slurm.jobs[leader].eligible, "an update is for the one that is named"
 
 
+async def test_a_lost_node_of_one_component_requeues_the_whole_heterogeneous_job(slurm: SimulatedSlurm) -> None:
+    """As seen on Slurm 22.05: both components pending, each with one restart."""
+    leader = slurm.submit(nodes=2, het=0)
+    part = slurm.submit(nodes=2, het=leader)
+    slurm.set_down(slurm.jobs[part].on[0])
+    after(slurm, 2.0)
+    assert [(slurm.jobs[job].state, slurm.jobs[job].restarts) for job in (leader, part)] == [("PENDING", 1)] * 2
+
+
 async def test_a_crash_of_slurmctld_forgets_what_it_had_not_saved(slurm: SimulatedSlurm) -> None:
     job = slurm.submit(nodes=2)
     slurm.save_state()

@@ -1,0 +1,37 @@
+"""Finds jobs that began on a node which was convicted meanwhile, and has them recovered.
+
+A command of Slurm's that is on its way cannot be stopped: a job may be released, or begin by itself, at the moment at which
+its node is convicted. The next snapshot shows it there.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sentinel.engine import judging
+from sentinel.engine.mass_failures import PreliminaryVerdicts
+from sentinel.engine.reconcile import node_proof
+from sentinel.engine.state import State
+from sentinel.engine.transition import Transition
+from sentinel.model.records import Fleet
+
+
+def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts) -> None:
+    """Each attempt is looked at once for each incident."""
+    state.strays &= {(name, job, view.restarts) for name, job, _ in state.strays if (view := fleet.jobs.get(job))}
+    convicting: dict[str, list[str]] = {}
+    for name in sorted(state.verdicts.keys() & state.plans.keys() & state.incidents.keys()):
+        for node in state.verdicts[name].drain:
+            convicting.setdefault(node, []).append(name)
+    if not convicting or state.paused:
+        return
+    for job in sorted(fleet.jobs.values(), key=lambda one: one.id):
+        if job.state != "running" or job.started_at is None:
+            continue
+        for node in job.nodes:
+            for name in convicting.get(node, ()):
+                key = (name, job.id, job.restarts)
+                began_later = job.started_at >= state.plans[name].at.replace(microsecond=0)
+                if began_later and key not in state.strays and node not in node_proof.cleared(state, name, (node,)):
+                    state.strays.add(key)
+                    judging.recover_other_jobs(state, out, state.incidents[name], fleet, now, looks)
