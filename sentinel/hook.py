@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.protocol import EVENT, EVIDENCE, HEADER, digest_of
+from sentinel.protocol import ENCRYPTED, EVENT, EVIDENCE, HEADER, digest_of, parts_of
 
 PROOF = 9
 DIAGNOSTIC = (
@@ -55,9 +55,9 @@ def event(name: str, environment: Mapping[str, str]) -> int:
     deadline_s = time.monotonic() + float(environment.get("SENTINEL_EVENT_S", EVENT_S))
     host, port = address_of(environment.get("SENTINEL_URL", "http://127.0.0.1:9478"))
     while True:
-        credential = sign(digest_of(EVENT, body), environment.get("SENTINEL_MUNGE_SOCKET", ""), deadline_s)
+        message = signed(environment, EVENT, body, deadline_s)
         try:
-            status = post(host, port, EVENT, body, credential, deadline_s)
+            status = post(environment, EVENT, message, deadline_s)
         except OSError as error:
             # Refused at once while the daemon restarts: try again until the deadline.
             if time.monotonic() + 0.3 >= deadline_s:
@@ -70,6 +70,21 @@ def event(name: str, environment: Mapping[str, str]) -> int:
         return 0
 
 
+def signed(environment: Mapping[str, str], path: str, body: bytes, deadline_s: float) -> tuple[dict[str, str], bytes]:
+    """Headers and body of one request; encrypted for SENTINEL_DAEMON_USER where SENTINEL_WIRE is "munge".
+
+    Raises:
+        OSError, SubprocessError: munged does not answer, or the command is missing.
+    """
+    munge_socket, kind = environment.get("SENTINEL_MUNGE_SOCKET", ""), "application/json"
+    if environment.get("SENTINEL_WIRE") == "munge":
+        only = [f"--restrict-uid={environment.get('SENTINEL_DAEMON_USER') or 0}", "--cipher=aes256"]
+        parts = [munge(only, munge_socket, deadline_s, part) for part in parts_of(body)]
+        body, kind = "\n".join(parts).encode(), ENCRYPTED
+    credential = munge(["--string", digest_of(path, body).decode()], munge_socket, deadline_s)
+    return {HEADER: credential, "Content-Type": kind}, body
+
+
 def address_of(url: str) -> tuple[str, int]:
     rest = url.partition("://")[2] or url
     host, _, port = rest.partition("/")[0].rpartition(":")
@@ -78,15 +93,12 @@ def address_of(url: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def sign(payload: bytes, munge_socket: str, deadline_s: float) -> str:
-    """A credential from the ``munge`` command.
-
-    Raises:
-        OSError, SubprocessError: munged does not answer, or the command is missing.
-    """
-    option = ["--socket", munge_socket] if munge_socket else []
+def munge(options: list[str], munge_socket: str, deadline_s: float, payload: bytes = b"") -> str:
+    """A credential from the ``munge`` command; see ``signed``."""
+    place = ["--socket", munge_socket] if munge_socket else []
     done = subprocess.run(
-        ["munge", *option, "--string", payload.decode()],
+        ["munge", *place, *options],
+        input=payload,
         capture_output=True,
         timeout=max(0.05, deadline_s - time.monotonic()),
         check=False,
@@ -96,12 +108,30 @@ def sign(payload: bytes, munge_socket: str, deadline_s: float) -> str:
     return done.stdout.decode().strip()
 
 
-def post(host: str, port: int, path: str, body: bytes, credential: str, deadline_s: float) -> int:
+def connected(url: str, ca_file: str, deadline_s: float) -> socket.socket:
+    """A connection to the daemon; by TLS, with its certificate and name checked, where the URL begins with https."""
+    host, port = address_of(url)
+    made = socket.create_connection((host, port), timeout=max(0.05, deadline_s - time.monotonic()))
+    if not url.startswith("https://"):
+        return made
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca_file or None).wrap_socket(made, server_hostname=host)
+    except BaseException:
+        made.close()
+        raise
+
+
+def post(environment: Mapping[str, str], path: str, message: tuple[dict[str, str], bytes], deadline_s: float) -> int:
     """Status of one POST, within the deadline."""
-    with socket.create_connection((host, port), timeout=max(0.05, deadline_s - time.monotonic())) as connection:
+    url, (headers, body) = environment.get("SENTINEL_URL", "http://127.0.0.1:9478"), message
+    host, port = address_of(url)
+    with connected(url, environment.get("SENTINEL_CA_FILE", ""), deadline_s) as connection:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{HEADER}: {credential}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{lines}"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         connection.sendall(head.encode() + body)
         answer = b""
@@ -223,9 +253,7 @@ def tell(environment: Mapping[str, str], node: str, items: list[dict[str, Any]])
     # A spool that never goes on; the daemon knows what it has by the items' ids.
     body = json.dumps({"node": node, "epoch": str(items[0]["id"]), "first": 1, "items": items}).encode()
     deadline_s = time.monotonic() + float(environment.get("SENTINEL_EVENT_S", EVENT_S))
-    host, port = address_of(environment["SENTINEL_URL"])
-    credential = sign(digest_of(EVIDENCE, body), environment.get("SENTINEL_MUNGE_SOCKET", ""), deadline_s)
-    status = post(host, port, EVIDENCE, body, credential, deadline_s)
+    status = post(environment, EVIDENCE, signed(environment, EVIDENCE, body, deadline_s), deadline_s)
     if status != 200:
         raise OSError(f"it answered {status}")
 

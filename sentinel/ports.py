@@ -136,6 +136,10 @@ class Credentials(Protocol):
 
     def encode(self, payload: bytes) -> str: ...
 
+    def encrypt(self, payload: bytes, uid: int) -> str:
+        """A credential that only processes of this uid can decode, on any host of the cluster."""
+        ...
+
     def decode(self, credential: str) -> Signed:
         """Check a credential.
 

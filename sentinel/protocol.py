@@ -6,6 +6,10 @@ Every request is a POST with a JSON body and the header ``X-Sentinel-Munge``: a 
 over ``digest_of(credential of the request, body)``; a caller that will act on it checks that its uid is root or trusted.
 A refusal of a request with a good credential is signed like this, too: an agent gives up only what such a refusal names.
 
+Bodies may be encrypted (``[daemon] wire = "munge"``): then Content-Type is ``ENCRYPTED`` and the body is lines, each a
+MUNGE credential over one of ``parts_of(body)`` that only the daemon's uid can decode; the answer's body is the same for the
+caller's uid. Digests are over the body as it is sent.
+
 Paths and bodies (times are ISO 8601 in UTC, evidence as in ``sentinel.wire``):
 
 =====================  ====================================================================================================
@@ -30,10 +34,15 @@ CHANGE                 for operators: ``{change: "drain"|"release"|"pause"|"resu
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
 
 HEADER = "X-Sentinel-Munge"
 LONG_POLL_S = 25.0
+ENCRYPTED = "application/x-sentinel-munge"
+PART_BYTES = 256 << 10  # munged takes up to 1 MiB with all that is around it
+MOST_HEAD = 48  # bytes of what follows
+_PART = b"sentinel body %d/%d\n"  # before each part: none can stand for another one, or for a digest
 
 HEARTBEAT = "/v1/heartbeat"
 EVIDENCE = "/v1/evidence"
@@ -62,3 +71,26 @@ def digest_of(path_or_credential: str, body: bytes) -> bytes:
     digest.update(b"\n")
     digest.update(body)
     return digest.hexdigest().encode()
+
+
+def parts_of(body: bytes) -> list[bytes]:
+    """What the credentials of an encrypted body hold, in order."""
+    parts = [body[start : start + PART_BYTES] for start in range(0, max(1, len(body)), PART_BYTES)]
+    return [_PART % (number, len(parts)) + part for number, part in enumerate(parts, 1)]
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    """The body of these parts.
+
+    Raises:
+        ValueError: not all parts of one body, in order.
+    """
+    heads = [_PART % (number, len(parts)) for number in range(1, len(parts) + 1)]
+    if not parts or not all(part.startswith(head) for part, head in zip(parts, heads, strict=True)):
+        raise ValueError("not the parts of one body")
+    return b"".join(part[len(head) :] for part, head in zip(parts, heads, strict=True))
+
+
+def encrypted_bytes(length: int) -> int:
+    """The most that a body of so many bytes takes when it is encrypted: 4 for 3, and what is around each part."""
+    return length * 4 // 3 + (length // PART_BYTES + 1) * 512

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 from functools import cache
 
 from sentinel.errors import Denied, Unavailable
 from sentinel.ports import Signed
 
 # Options of a context in munge.h.
+_OPT_CIPHER, _OPT_UID_RESTRICTION, _CIPHER_AES256 = 0, 9, 5
 _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET = 4, 5, 6, 8
 _LIVES_S = 300  # munged's default, where the credential does not say it
-_OK = 0
+_OK, _UNAUTHORIZED = 0, 18
 # Codes of munge.h that say something about the credential rather than about munged.
 _BAD_CREDENTIAL = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18})
 
@@ -44,6 +46,15 @@ def _library() -> ctypes.CDLL:
     library.munge_strerror.argtypes = [ctypes.c_int]
     library.munge_strerror.restype = ctypes.c_char_p
     return library
+
+
+@cache
+def _set_number() -> ctypes._NamedFuncPointer:
+    """``munge_ctx_set`` for options that are numbers; the argument's type depends on the option."""
+    function = _library()["munge_ctx_set"]
+    function.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint]
+    function.restype = ctypes.c_int
+    return function
 
 
 @cache
@@ -81,9 +92,19 @@ class Munge:
         self.socket = os.fsencode(socket)
 
     def encode(self, payload: bytes) -> str:
+        return self._encoded(payload, {})
+
+    def encrypt(self, payload: bytes, uid: int) -> str:
+        return self._encoded(payload, {_OPT_CIPHER: _CIPHER_AES256, _OPT_UID_RESTRICTION: uid})
+
+    def _encoded(self, payload: bytes, options: Mapping[int, int]) -> str:
         library, context = _library(), self._context()
         credential = ctypes.c_void_p()
         try:
+            for option, value in options.items():
+                code = _set_number()(context, option, value)
+                if code != _OK:
+                    raise self._error(code, context)
             code = _munged().munge_encode(ctypes.byref(credential), context, payload, len(payload))
             if code != _OK:
                 raise self._error(code, context)
@@ -141,6 +162,9 @@ class Munge:
         detail = (library.munge_ctx_strerror(context) if context else None) or library.munge_strerror(code) or b""
         message = f"MUNGE: {detail.decode('utf-8', 'replace')}"
         if code in _BAD_CREDENTIAL:
-            return Denied(message, fix="compare clocks and munge keys of the two hosts")
+            fix = "compare clocks and munge keys of the two hosts"
+            if code == _UNAUTHORIZED:
+                fix = "it is encrypted for another uid: correct [daemon] uid, or the agent's daemon_uid"
+            return Denied(message, fix=fix)
         where = self.socket.decode("utf-8", "replace") or "its default socket"
         return Unavailable(message, fix=f"is munged running and listening on {where}?")

@@ -286,6 +286,9 @@ class Agent:
             self._credentials,
             trusted_uids=self.settings.trusted_uids,
             deadline_s=self.settings.request_s,
+            wire=self.settings.wire,
+            ca_file=self.settings.ca_file,
+            daemon_uid=self.settings.daemon_uid,
         )
 
     def program(self, name: str, module: str, arguments: Mapping[str, object], **rest: Any) -> Program:

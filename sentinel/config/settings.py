@@ -40,6 +40,21 @@ class Daemon:
     database: str = setting("", "SQLAlchemy URL; empty: SQLite in the state folder")
     resume: str = setting("", "folder on the shared file system that TaskProlog reads resume points from", unit="path")
     munge_socket: str = setting("", "munged's socket; empty: munge's default")
+    wire: str = setting(
+        "clear",
+        "how requests and answers travel. tls: encrypted with certificate_file, for addresses with https. munge: encrypted "
+        "by MUNGE for the receiver's uid; it costs munged twice as many credentials. clear: whoever reads the network "
+        "reads log lines, names and paths",
+        words=("clear", "tls", "munge"),
+    )
+    certificate_file: str = setting(
+        "", "the daemon's certificate with what leads to its authority (PEM), read again when it changes", unit="path"
+    )
+    key_file: str = setting("", "its key, where that is a file of its own", unit="path")
+    ca_file: str = setting(
+        "", "authority that signed it, for those who ask the daemon; empty: the system's", unit="path"
+    )
+    uid: int = setting(0, 'uid of the daemon, for whom wire = "munge" encrypts requests', least=0)
     events: str = setting(
         "",
         "folder in which the controller's hook leaves its news (SENTINEL_EVENTS), of SlurmUser, closed to others; empty: "

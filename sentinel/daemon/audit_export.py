@@ -14,10 +14,9 @@ from sentinel.adapters.syslog import MOST_BYTES, Syslog
 from sentinel.daemon.api.audit import shown
 from sentinel.errors import SentinelError
 from sentinel.log import Log
-from sentinel.model.audit import ChainedEntry
+from sentinel.model.audit import EXPORTED, ChainedEntry
 from sentinel.telemetry import Telemetry
 
-EXPORTED = "audit_exported"  # stored setting: number of the last entry that was handed over
 _EVERY_S = 1.0
 _PAUSE_S = 10.0  # before the next try, after one that failed
 _AT_ONCE = 100

@@ -19,6 +19,7 @@ from sentinel.model.records import require_aware
 from sentinel.text import clean, plain
 
 FIRST = "0" * 64  # stands for the digest before the first entry
+EXPORTED = "audit_exported"  # stored setting: number of the last entry that was copied to syslog
 MOST_TEXT = 500  # characters of a reason, and of each text in ``before`` and ``after``
 _MOST_NAME = 255
 _MOST_ITEMS = 64  # of a list in ``before`` or ``after``: the nodes of a large job are named elsewhere

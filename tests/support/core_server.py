@@ -46,10 +46,16 @@ class FakeCredentials:
         self.made += 1
         return f"{self.uid}:{self.made}:{base64.b64encode(payload).decode()}"
 
+    def encrypt(self, payload: bytes, uid: int) -> str:
+        """Only credentials of that uid decode it."""
+        return f"{self.encode(payload)}:{uid}"
+
     def decode(self, credential: str) -> Signed:
         parts = credential.split(":")
-        if len(parts) != 3 or not parts[0].isdecimal() or credential in self.used:
+        if len(parts) not in (3, 4) or not parts[0].isdecimal() or credential in self.used:
             raise Denied("not a credential, or used before")
+        if len(parts) == 4 and parts[3] != str(self.uid):
+            raise Denied(f"unauthorized credential for client UID={self.uid}")
         self.used.add(credential)
         return Signed(base64.b64decode(parts[2]), int(parts[0]), 0, self.address, self.made_s)
 

@@ -91,7 +91,12 @@ CLOCKS = {"now", "utcnow", "today"}
 # Outside library -> the only files that may import it ("cli/" is a folder).
 PLACES = {
     "msgspec": ("wire.py",),
-    "aiohttp": ("adapters/notify/webhook.py", "adapters/prometheus.py", "daemon/api/server.py"),
+    "aiohttp": (
+        "adapters/notify/webhook.py",
+        "adapters/prometheus.py",
+        "daemon/api/server.py",
+        "daemon/api/transport.py",
+    ),
     "sqlalchemy": ("adapters/store/",),
     "alembic": ("adapters/store/store.py", "adapters/store/migrations/"),
     "psycopg": ("adapters/store/store.py",),

@@ -342,6 +342,10 @@ class Store:
         with self._read() as connection:
             return chain.entries(connection, since=since, after=after, newest=newest, most=most)
 
+    def audit_length(self) -> int:
+        with self._read() as connection:
+            return connection.execute(sa.select(sa.func.max(t.audit.c.number))).scalar() or 0
+
     def check_audit(self) -> chain.Checked:
         with self._read() as connection:
             return chain.check(connection)

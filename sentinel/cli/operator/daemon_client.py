@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from sentinel.config.settings import Settings, load
-from sentinel.errors import Unavailable
+from sentinel.config.settings import Daemon, Settings, load
+from sentinel.errors import Unavailable, UserError
 
 DEADLINE_S = 15.0  # of one answer: a listing of a large cluster takes seconds
 CONFIG = "/etc/sentinel/sentinel.toml"
@@ -33,10 +34,25 @@ def settings_of(config: Path) -> Settings:
     """Settings for asking: a login node without the file needs only $SENTINEL_URL."""
     url = os.environ.get("SENTINEL_URL")
     if url and not config.exists():
-        from sentinel.config.settings import Daemon
-
-        return Settings(daemon=Daemon(url=url, munge_socket=os.environ.get("SENTINEL_MUNGE_SOCKET", "")))
+        return Settings(daemon=_daemon_of_environment(url))
     return load(config, Settings)
+
+
+def _daemon_of_environment(url: str) -> Daemon:
+    given = os.environ.get
+    uid, wire = (
+        given("SENTINEL_DAEMON_USER", "0"),
+        given("SENTINEL_WIRE", "tls" if url.startswith("https:") else "clear"),
+    )
+    if not uid.isdecimal():
+        try:
+            uid = str(pwd.getpwnam(uid).pw_uid)
+        except KeyError as error:
+            raise UserError(f"SENTINEL_DAEMON_USER: no account {uid!r:.40} here", fix="write its uid") from error
+    return Daemon(
+        url=url, munge_socket=given("SENTINEL_MUNGE_SOCKET", ""), wire=wire, ca_file=given("SENTINEL_CA_FILE", ""),
+        uid=int(uid),
+    )  # fmt: skip
 
 
 def ask(config: Path, path: str, body: Mapping[str, object], *, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
@@ -50,6 +66,9 @@ def ask(config: Path, path: str, body: Mapping[str, object], *, deadline_s: floa
         Munge(settings.daemon.munge_socket),
         trusted_uids=settings.daemon.trusted_uids,
         deadline_s=deadline_s,
+        wire=settings.daemon.wire,
+        ca_file=settings.daemon.ca_file,
+        daemon_uid=settings.daemon.uid,
     )
     try:
         return client.post(path, body)

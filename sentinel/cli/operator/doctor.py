@@ -6,14 +6,16 @@ import asyncio
 import os
 import pwd
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
 from sentinel.cli.install.files import REMOVED
-from sentinel.cli.operator.daemon_client import config_option, view
-from sentinel.cli.operator.doctor_daemon import BAD, GOOD, NOT_KNOWN, ORDER, Finding, findings_of
+from sentinel.cli.operator.daemon_client import DEADLINE_S, config_option, view
+from sentinel.cli.operator.doctor_daemon import BAD, GOOD, NOT_KNOWN, ORDER, Finding, certificate, findings_of
 from sentinel.cli.operator.output import json_option, print_json, say, shown
 from sentinel.config.settings import Settings, load
 from sentinel.errors import SentinelError
@@ -64,8 +66,22 @@ def examine(config: Path) -> list[Finding]:
         *_slurm(settings, seen),
         *(() if "account" in seen else _folders(settings)),  # the daemon says it of itself
         *(() if "partitions" in seen else _modes(settings)),
+        *_certificate(settings),
         *told,
     ]
+
+
+def _certificate(settings: Settings) -> list[Finding]:
+    from sentinel.adapters.tls import certificate_ends
+
+    if settings.daemon.wire != "tls":
+        return []
+    parts = urlsplit(settings.daemon.url)
+    try:
+        ends = certificate_ends(parts.hostname or "", parts.port or 9478, settings.daemon.ca_file, DEADLINE_S)
+    except SentinelError as error:
+        return [Finding("wire", BAD, error.message, error.fix)]
+    return [certificate(ends, datetime.now(UTC))]
 
 
 def _munge(settings: Settings) -> Finding:

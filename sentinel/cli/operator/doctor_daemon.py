@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from sentinel.cli.operator.output import counted, folded
@@ -17,6 +18,8 @@ BAD: Answer = "bad"
 NOT_KNOWN: Answer = "not known"
 ORDER = (BAD, NOT_KNOWN, GOOD)  # as they are shown
 _MOST_SKEW_S = 1.0  # of clocks: evidence of several hosts is put in order by them
+_RENEW_DAYS = 14  # a certificate that ends sooner should have been renewed: most are a month before
+_AUDIT_WAITING = 100  # entries; what one burst of drains and restarts writes
 _SHOWN = 5  # reasons that are named
 
 
@@ -42,6 +45,8 @@ def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
         found.append(Finding("records", NOT_KNOWN, words, "scontrol show job or node shows it; it is not acted on"))
     if "account" in seen:  # a daemon of an earlier release does not say these
         found += [_settings(seen, settings), _resume(seen), _operators(seen)]
+    if "wire" in seen:
+        found += [*_wire(seen), *_audit(seen)]
     if "partitions" in seen:
         found += _partitions(seen["partitions"])
     found += _dependents(seen.get("dependents") or ())
@@ -76,6 +81,34 @@ def _operators(seen: Mapping[str, Any]) -> Finding:
     if unknown := seen["operators_unknown"]:
         return Finding("operators", BAD, f"nobody is called {', '.join(unknown)}", "correct [daemon] operators")
     return Finding("operators", GOOD, "all are known")
+
+
+def _wire(seen: Mapping[str, Any]) -> list[Finding]:
+    if seen["wire"] == "munge":
+        return [Finding("wire", GOOD, "requests and answers are encrypted by MUNGE")]
+    if seen["wire"] == "tls":
+        return []  # told with the certificate
+    what = "in clear: whoever reads the network reads log lines, names and paths"
+    return [Finding("wire", GOOD, what, 'set [daemon] wire to "tls" or "munge" where users can read it')]
+
+
+def certificate(ends: datetime, now: datetime) -> Finding:
+    """``ends``: until when it is good."""
+    left_days = (ends - now).total_seconds() / 86400
+    seen = f"encrypted by TLS; the certificate is good until {ends:%Y-%m-%d}"
+    if left_days < _RENEW_DAYS:
+        return Finding("wire", BAD, seen, "renew it: the daemon takes the new files without a restart")
+    return Finding("wire", GOOD, seen)
+
+
+def _audit(seen: Mapping[str, Any]) -> list[Finding]:
+    entries, where = seen["audit_entries"], seen["audit_syslog"]
+    if not where:
+        return [Finding("audit", GOOD, f"{entries} entries, in the database only", "[daemon] audit_syslog copies them")]
+    waiting = entries - (seen["audit_exported"] or 0)
+    if waiting > _AUDIT_WAITING:
+        return [Finding("audit", BAD, f"{waiting} entries are not in syslog at {where}", "is it listening there?")]
+    return [Finding("audit", GOOD, f"{entries} entries, copied to {where}")]
 
 
 def _partitions(partitions: Mapping[str, Any]) -> list[Finding]:

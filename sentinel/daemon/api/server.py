@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 import os
 import resource
 import socket
@@ -17,10 +16,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import http_exceptions, web
+from aiohttp import web
 from prometheus_client import exposition
 
 from sentinel import protocol
+from sentinel.adapters.encrypted_bodies import decrypted, encrypted
+from sentinel.adapters.tls import ServerCertificate
 from sentinel.config.settings import Daemon
 from sentinel.daemon.api.accounts import uids_of
 from sentinel.daemon.api.blocking_calls import BlockingCalls
@@ -29,6 +30,7 @@ from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.api.connections import Connections, open_files_limit
 from sentinel.daemon.api.memory_budget import MemoryBudget
 from sentinel.daemon.api.node_requests import Caller, NodeRequests
+from sentinel.daemon.api.transport import CountingServer, Page, http_log, listening
 from sentinel.daemon.api.views import Views
 from sentinel.errors import Denied, ProtocolError, SentinelError, Unavailable, UserError
 from sentinel.log import Log
@@ -59,10 +61,10 @@ _BACKLOG = 4096  # connections that wait in the kernel; a client whose connectio
 _SAYS_NOTHING_S = 5  # the kernel keeps a connection on which nothing was sent for so long, before we are told of it
 _ACCEPTED = 128  # of these, taken at once between two turns of the event loop
 _LINGER_S = 2.0  # a refused client's body is read and thrown away for so long, so that it reads the answer
+_RENEW_S = 10.0  # how often the certificate's files are looked at
 _METRICS_S = 1.0  # the metrics' text is kept for so long, however often it is asked for
 
 Handler = Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
-Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
 class _Problem(SentinelError):
@@ -71,23 +73,6 @@ class _Problem(SentinelError):
     def __init__(self, status: int, message: str, fix: str = "") -> None:
         super().__init__(message, fix=fix)
         self.status = status
-
-
-class _CountingServer(web.Server):
-    """aiohttp's server, whose connections are counted from their first moment."""
-
-    def __init__(self, handler: Page, connections: Connections, **options: Any) -> None:
-        super().__init__(handler, **options)
-        self._counted = connections
-
-    def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        peer = transport.get_extra_info("peername")
-        self._counted.opened(handler, peer[0] if peer else "", transport.abort)
-
-    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
-        self._counted.lost(handler)
-        super().connection_lost(handler, exc)
 
 
 class Server:
@@ -111,6 +96,9 @@ class Server:
         self._log = log
         self._trusted = {0, os.getuid(), *settings.trusted_uids}
         self._operators = {0, os.getuid(), *uids_of(settings.operators)[0]}
+        tls = settings.wire == "tls"
+        self._certificate = ServerCertificate(settings.certificate_file, settings.key_file) if tls else None
+        self._renewing: asyncio.Task[None] | None = None
         self._pages: dict[tuple[str, str], Page] = {
             ("GET", "/metrics"): self._metrics,
             ("GET", "/healthz"): self._healthz,
@@ -151,27 +139,43 @@ class Server:
 
         # No aiohttp application: a fixed table needs no router, and there are a thousand requests a second.
         # A broken connection cancels its handler, since a broken long poll is the first sign of a lost node.
-        server = _CountingServer(
+        server = CountingServer(
             self._page,
             self.connections,
+            tls=(lambda: self._certificate.context) if self._certificate is not None else None,  # type: ignore[union-attr]
+            handshake_s=self._settings.header_s,
             handler_cancellation=True,
             access_log=None,
             auto_decompress=False,  # nobody of ours compresses; a kilobyte may be a megabyte
             keepalive_timeout=self._settings.idle_s,
             lingering_time=_LINGER_S,
-            logger=_http_log(self._log, self._telemetry),
+            logger=http_log(self._log, self._telemetry),
         )
         self._runner = web.ServerRunner(server)
         await self._runner.setup()
-        listening = await asyncio.to_thread(_listening, self._settings.listen)
-        await web.SockSite(self._runner, listening, backlog=_ACCEPTED).start()
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SAYS_NOTHING_S)
-        listening.listen(_BACKLOG)
+        bound = await asyncio.to_thread(listening, self._settings.listen)
+        await web.SockSite(self._runner, bound, backlog=_ACCEPTED).start()
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SAYS_NOTHING_S)
+        bound.listen(_BACKLOG)
         self._close_overdue()
+        if self._certificate is not None:
+            self._renewing = asyncio.create_task(self._renew(self._certificate))
+
+    async def _renew(self, certificate: ServerCertificate) -> None:
+        """Take changed certificate files, so that a renewal needs no restart."""
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            try:
+                if await asyncio.to_thread(certificate.reload):
+                    self._log.info("certificate-renewed")
+            except UserError as error:  # the one before stays in force
+                self._log.warning("certificate-refused", reason=error.message, fix=error.fix)
 
     async def stop(self) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
         self._signers.stop()
@@ -234,27 +238,40 @@ class Server:
         async def answer(request: web.BaseRequest) -> web.Response:
             credential = request.headers.get(protocol.HEADER, "")
             signed = await self._sender(path, credential, allowed, first=first)
+            sealed = request.content_type == protocol.ENCRYPTED
             try:
-                return await carried_out(request, credential, signed)
+                if self._settings.wire == "munge" and not sealed:
+                    raise Denied("a request in clear is not read here", fix='set wire = "munge", and the daemon\'s uid')
+                return await carried_out(request, credential, signed, sealed=sealed)
             except SentinelError as error:  # signed as well: the sender may give up what the daemon does not take
                 response = self._refusal(request, error)
                 assert isinstance(response.body, bytes)
+                if sealed:
+                    response.body = await self._signers.call(encrypted, self._credentials, response.body, signed.uid)
                 digest = protocol.digest_of(credential, response.body)
                 response.headers[protocol.HEADER] = await self._signers.call(self._credentials.encode, digest)
                 return response
 
-        async def carried_out(request: web.BaseRequest, credential: str, signed: Signed) -> web.Response:
+        async def carried_out(
+            request: web.BaseRequest, credential: str, signed: Signed, *, sealed: bool
+        ) -> web.Response:
+            most = protocol.encrypted_bytes(most_bytes) if sealed else most_bytes
             with self._turns.turn(None if signed.uid in self._trusted | self._operators else signed.uid):
-                length = most_bytes if request.content_length is None else request.content_length
-                async with self._bodies.taking(length if _SMALL_BYTES < length <= most_bytes else 0):
-                    raw = await self._body(request, most_bytes)
+                length = most if request.content_length is None else request.content_length
+                async with self._bodies.taking(length if _SMALL_BYTES < length <= most else 0):
+                    raw = await self._body(request, most)
                     if not hmac.compare_digest(signed.payload, protocol.digest_of(path, raw)):
                         raise Denied("the credential is for another request")
+                    if sealed:
+                        raw = await self._signers.call(
+                            decrypted, self._credentials, raw, signed.uid, most_bytes, first=first
+                        )
                     if allowed is not None or signed.uid in self._operators:
                         self.connections.trust(request.protocol)
                     caller = Caller(signed.uid, _addresses(request.remote, signed.address))
                     result = await handler(caller, _object(raw))
-                return await self._signed_answer(request, credential, result, first=first)
+                uid = signed.uid if sealed else None
+                return await self._signed_answer(request, credential, result, uid, first=first)
 
         return answer
 
@@ -292,12 +309,18 @@ class Server:
         return bytes(body)
 
     async def _signed_answer(
-        self, request: web.BaseRequest, credential: str, result: dict[str, Any], *, first: bool
+        self, request: web.BaseRequest, credential: str, result: dict[str, Any], uid: int | None, *, first: bool
     ) -> web.Response:
-        raw = to_text(result).encode()
+        """``uid``: for whom it is encrypted; None: it is not."""
+        raw, kind = to_text(result).encode(), "application/json"
+        if uid is not None:
+            raw, kind = (
+                await self._signers.call(encrypted, self._credentials, raw, uid, first=first),
+                protocol.ENCRYPTED,
+            )
         digest = protocol.digest_of(credential, raw)
         mark = await self._signers.call(self._credentials.encode, digest, first=first)
-        response = web.Response(body=raw, content_type="application/json", headers={protocol.HEADER: mark})
+        response = web.Response(body=raw, content_type=kind, headers={protocol.HEADER: mark})
         if len(raw) > _SMALL_BYTES:
             async with self._answers.taking(len(raw)):
                 await self._deliver(request, response)
@@ -331,36 +354,9 @@ class Server:
         return web.Response(text="ok\n")
 
 
-def _listening(address: str) -> socket.socket:
-    """A socket bound to ``host:port``; without a host on all addresses of this machine."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    if not host and socket.has_dualstack_ipv6():
-        return socket.create_server(("", int(port)), family=socket.AF_INET6, dualstack_ipv6=True)
-    family, *_, found = socket.getaddrinfo(host or "0.0.0.0", int(port), type=socket.SOCK_STREAM)[0]  # noqa: S104
-    return socket.create_server(found, family=family)
-
-
 def _addresses(peer: str | None, signed: str) -> frozenset[str]:
     """Where a request comes from. The loopback address of another host's credential would look like one of ours."""
     return frozenset({peer or "", "" if signed.startswith("127.") else signed}) - {""}
-
-
-def _http_log(log: Log, telemetry: Telemetry) -> logging.Logger:
-    """aiohttp's own log: what is no HTTP is counted and not logged, since anybody can send it; the rest is a bug."""
-
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            error = record.exc_info[1] if record.exc_info else None
-            if isinstance(error, http_exceptions.HttpProcessingError | ConnectionError):
-                telemetry.refused.labels(status=400).inc()
-            elif record.levelno >= logging.ERROR:
-                telemetry.bugs.inc()
-                log.error("bug", where="http", error=repr(error or record.getMessage()))
-
-    made = logging.Logger("sentinel.http", logging.WARNING)
-    made.addHandler(Told())
-    return made
 
 
 def _object(raw: bytes) -> dict[str, Any]:

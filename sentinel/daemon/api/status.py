@@ -12,6 +12,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.accounts import name_of, uids_of
 from sentinel.engine.notices import BREAKERS_TOLD
+from sentinel.model.audit import EXPORTED
 from sentinel.model.intent import intent_of
 from sentinel.model.records import OURS, Fleet, Plan, StepKind, stable_id
 from sentinel.wire import time_from, to_json
@@ -66,6 +67,10 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str
         "resume": resume,
         "resume_writable": os.access(resume, os.W_OK | os.X_OK) if resume else None,
         "database": store.engine.dialect.name,
+        "wire": settings.daemon.wire,
+        "audit_syslog": settings.daemon.audit_syslog,
+        "audit_exported": store.get(EXPORTED),
+        "audit_entries": store.audit_length(),
         "operators_unknown": uids_of(settings.daemon.operators)[1],
     }
 

@@ -307,3 +307,39 @@ def test_what_is_bad_stands_first_and_40_columns_are_enough(asked: Asked, cluste
     lines = asked.run("doctor", "--config", str(config), columns=40).output.splitlines()
     assert lines[0].startswith("bad        operators: nobody is called") and lines[2].strip().startswith("do: correct")
     assert len(lines) < 60
+
+
+@pytest.mark.parametrize(
+    ("told", "name", "answer", "words"),
+    [
+        ({"wire": "clear"}, "wire", "good", "in clear"),
+        ({"wire": "munge"}, "wire", "good", "encrypted by MUNGE"),
+        ({}, "audit", "good", "7 entries, in the database only"),
+        ({"audit_syslog": "/dev/log", "audit_exported": 7}, "audit", "good", "7 entries, copied to /dev/log"),
+        ({"audit_syslog": "/dev/log", "audit_entries": 700}, "audit", "bad", "700 entries are not in syslog"),
+    ],
+)
+def test_how_it_travels_and_what_is_audited(
+    asked: Asked, cluster: Cluster, config: Path, told: dict[str, Any], name: str, answer: str, words: str
+) -> None:
+    own = {"wire": "clear", "audit_entries": 7, "audit_syslog": "", "audit_exported": None}
+    asked.views["doctor"] = DAEMON | own | told
+    status, found = examine(asked, config)
+    assert (found[name]["answer"], status) == (answer, int(answer == "bad")) and words in found[name]["seen"]
+
+
+@pytest.mark.parametrize(("days", "answer"), [(200, "good"), (13, "bad")])
+def test_a_certificate_that_ends_soon_is_bad(days: int, answer: str) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from sentinel.cli.operator.doctor_daemon import certificate
+
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    assert certificate(now + timedelta(days=days), now).answer == answer
+
+
+def test_tls_that_does_not_work_is_bad(asked: Asked, cluster: Cluster, config: Path) -> None:
+    config.write_text(config.read_text().replace("[daemon]", '[daemon]\nwire = "tls"\nurl = "https://127.0.0.1:1"'))
+    asked.views["doctor"] = DAEMON | {"wire": "tls", "audit_entries": 0, "audit_syslog": "", "audit_exported": None}
+    status, found = examine(asked, config)
+    assert status == 1 and found["wire"]["answer"] == "bad" and "127.0.0.1:1" in found["wire"]["seen"]

@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 
 from sentinel.adapters.syslog import Syslog
 from sentinel.daemon.api.audit import PAGE
-from sentinel.daemon.audit_export import EXPORTED, AuditExport
+from sentinel.daemon.audit_export import AuditExport
 from sentinel.errors import Unavailable, UserError
 from sentinel.log import Log
-from sentinel.model.audit import FIRST, AuditEntry, Stage
+from sentinel.model.audit import EXPORTED, FIRST, AuditEntry, Stage
 from sentinel.model.changes import Audited
 from sentinel.telemetry import Telemetry
 

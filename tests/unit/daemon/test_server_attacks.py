@@ -12,9 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import authority
 from core_server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
 from core_world import World
 
@@ -212,14 +214,21 @@ sys.stdin.read()
 """
 
 
-async def test_ten_thousand_silent_connections_keep_nobody_out(world: Callable[..., World]) -> None:
+@pytest.mark.parametrize("wire", ["clear", "tls"])
+async def test_ten_thousand_silent_connections_keep_nobody_out(
+    world: Callable[..., World], tmp_path: Path, wire: str
+) -> None:
     """With the 1,024 files that a shell allows."""
+    secure: dict[str, Any] = {"wire": wire}
+    if wire == "tls":
+        secure["certificate_file"], secure["key_file"] = authority(tmp_path).sign("daemon")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = 1024 + len(os.listdir("/proc/self/fd"))
     assert hard >= 10_100, "the test needs so many files for its own connections"
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     try:
-        async with serving(world(), header_s=60.0) as served:
+        async with serving(world(), header_s=60.0, **secure) as served:
+            ca_file = str(tmp_path / "ca.pem") if wire == "tls" else ""
             assert served.server._runner is not None
             port = str(served.server._runner.addresses[0][1])
             limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (10_100, 10_100))"
@@ -230,23 +239,24 @@ async def test_ten_thousand_silent_connections_keep_nobody_out(world: Callable[.
             async with asyncio.timeout(60.0):
                 assert await flood.stdout.readline() == b"open\n"
                 began_s = time.monotonic()
-                await asyncio.get_running_loop().run_in_executor(None, heard, served)
-            print(f"answered after {time.monotonic() - began_s:.3f} s")  # shown with -s; measured, not asserted
+                await asyncio.get_running_loop().run_in_executor(None, heard, served, ca_file)
+            print(f"{wire}: answered after {time.monotonic() - began_s:.3f} s")  # shown with -s; measured, not asserted
             assert len(served.server.connections) <= 256 + 1
             seen = served.daemon.state.watch.visibility
             assert seen is None or seen.own_fault_s is None
             flood.kill()
             await flood.wait()
             async with asyncio.timeout(PATIENCE_S):
-                while len(served.server.connections) > 1 or not await gone(served):
+                while len(served.server.connections) > 1 or not await gone(served, ca_file):
                     await asyncio.sleep(0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def heard(served: Served) -> None:
+def heard(served: Served, ca_file: str) -> None:
     """A heartbeat, tried again as agents do when a connection is closed on them."""
-    client = DaemonClient(served.url, served.signers[NODE])
+    url = served.url.replace("http:", "https:") if ca_file else served.url
+    client = DaemonClient(url, served.signers[NODE], ca_file=ca_file)
     for _ in range(50):
         try:
             client.post(protocol.HEARTBEAT, {"node": "n1"})
@@ -257,9 +267,9 @@ def heard(served: Served) -> None:
     raise AssertionError("no heartbeat was answered")
 
 
-async def gone(served: Served) -> bool:
+async def gone(served: Served, ca_file: str) -> bool:
     """Whether the connections that the flood left in the kernel's queue were taken, and found closed."""
-    await asyncio.get_running_loop().run_in_executor(None, heard, served)
+    await asyncio.get_running_loop().run_in_executor(None, heard, served, ca_file)
     return len(served.server.connections) <= 1
 
 

@@ -1,0 +1,94 @@
+"""TLS by certificate files, which are read again when they change. Standard library only: agents and commands use it too."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from datetime import UTC, datetime
+
+from sentinel.errors import FileError, Unavailable, UserError
+
+
+def client_context(ca_file: str) -> ssl.SSLContext:
+    """Checks the daemon's certificate and its name. ``ca_file``: who signed it; empty: the system's authorities.
+
+    Raises:
+        FileError: the file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except (OSError, ValueError) as error:
+        raise FileError(ca_file, f"is no certificate of an authority: {error}", fix="correct ca_file") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def certificate_ends(host: str, port: int, ca_file: str, deadline_s: float) -> datetime:
+    """Until when the certificate of the server at this address is good; it is checked as clients check it.
+
+    Raises:
+        Unavailable: no TLS server, or a certificate that clients refuse.
+    """
+    context = client_context(ca_file)
+    try:
+        with (
+            socket.create_connection((host, port), timeout=deadline_s) as plain,
+            context.wrap_socket(plain, server_hostname=host) as made,
+        ):
+            ends = (made.getpeercert() or {}).get("notAfter")
+    except OSError as error:  # ssl.SSLError is one
+        raise Unavailable(f"TLS with {host}:{port} fails: {error}", fix="sentinel doctor on the controller") from error
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(ends)), UTC)
+
+
+class ServerCertificate:
+    """The daemon's certificate and key.
+
+    Raises:
+        UserError: a file is missing, not readable, or the key is not the certificate's.
+    """
+
+    def __init__(self, certificate_file: str, key_file: str) -> None:
+        if not certificate_file:
+            raise UserError('[daemon] wire = "tls" needs certificate_file', fix="name a PEM file, and its key_file")
+        self._files = [name for name in (certificate_file, key_file) if name]
+        self._seen = self._state()
+        self.context = self._loaded()
+
+    def reload(self) -> bool:
+        """Take changed files; whether there were any. What cannot be used is refused, and the certificate before it stays.
+
+        Raises:
+            UserError: the changed files cannot be used; said once for each change.
+        """
+        state = self._state()
+        if state == self._seen:
+            return False
+        self._seen = state
+        self.context = self._loaded()
+        return True
+
+    def _loaded(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        # A key with a passphrase would be asked for on the terminal, for ever.
+        secret = lambda: b""  # noqa: E731
+        try:
+            context.load_cert_chain(self._files[0], self._files[1] if len(self._files) > 1 else None, password=secret)
+        except (OSError, ValueError) as error:
+            fix = "PEM, readable for the daemon's account; the key belongs to the certificate and has no passphrase"
+            raise FileError(self._files[0], f"cannot be used with its key: {error}", fix=fix) from error
+        return context
+
+    def _state(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for name in self._files:
+            try:
+                status = os.stat(name)  # noqa: PTH116
+            except OSError:
+                found.append(None)
+                continue
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        return found
