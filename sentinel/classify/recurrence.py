@@ -26,6 +26,7 @@ SHARED = frozenset({C.FILESYSTEM_STORAGE, C.NETWORK_FABRIC, C.GPU_THERMAL_POWER}
 AT_ONCE = timedelta(minutes=5)
 MANY_JOBS = 3  # this one among them
 LEAST_COMMON = 2  # earlier attempts with bad numbers before the one machine that all had counts
+JOB_AGAIN = timedelta(days=1)  # a program that fails by its own mistake does so again soon
 STEP_SLACK = 5  # steps apart that count as the same: a loss is not printed at every step
 LEAST_FAILURES = 20  # before the cluster's own rates say anything
 RATE_STRENGTH = 20.0  # failures' worth of belief that this cluster is like others
@@ -133,11 +134,17 @@ def _one_users_program(soft: Sequence[PastFailure], node: str, history: History,
 def _job_again(
     incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
 ) -> list[Reading]:
-    """The same job failing alike on other nodes is the job."""
+    """The same job failing alike on other nodes is the job.
+
+    Machines that were convicted, hangs and networks say nothing of its program: a job on 2,048 nodes meets several a day.
+    """
     if incident.job is None:
         return []
     here = {r.evidence.where.node for r in readings if r.evidence.where.node} or set(incident.nodes)
-    elsewhere = [p for p in history.of_job(incident.job, now) if p.node and p.node not in here]
+    of_job = (
+        p for p in history.of_job(incident.job, now) if now - p.at <= JOB_AGAIN and p.cause in SOFT.union(GPU_CAUSES)
+    )
+    elsewhere = [p for p in of_job if p.node and p.node not in here and not (p.blamed and p.cause in GPU_CAUSES)]
     nodes = {p.node for p in elsewhere}
     kinds = {kind: group for kind, group in ambiguous(readings, rules).items() if kind != "nan"}
     if not nodes or not kinds:

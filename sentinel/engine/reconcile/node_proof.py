@@ -69,6 +69,9 @@ def good_since(state: State, node: str, since: datetime) -> bool:
     good = state.called_good.get(node)
     if good is not None and good > since:
         return seen.verdict.get("word") != "BAD"
+    tested = state.diagnostics.known.get(node)  # kept for good: evidence of nodes is forgotten within the hour
+    if tested is not None and tested.passed is not None and tested.passed > since and tested.suspect is None:
+        return True
     return any(item.kind == Kind.DIAG_PASSED and item.at > since for item in seen.pool)
 
 

@@ -290,6 +290,21 @@ def test_the_same_job_on_other_nodes_is_the_job() -> None:
     assert (verdict.cause, verdict.scope) == (Cause.USER_CODE, Scope.APPLICATION)
 
 
+@pytest.mark.parametrize(
+    ("cause", "ago", "blamed"),
+    [
+        (Cause.GPU_FALLEN_OFF_BUS, timedelta(hours=1), True),  # its machines were convicted
+        (Cause.NCCL_HANG_UNKNOWN, timedelta(hours=1), False),  # hangs and networks are not its program's words
+        (Cause.NETWORK_FABRIC, timedelta(hours=1), False),
+        (Cause.UNKNOWN, timedelta(days=9), False),  # a program that fails by its own mistake does so again soon
+    ],
+)
+def test_a_large_job_that_lost_nodes_before_is_not_at_fault(cause: Cause, ago: timedelta, blamed: bool) -> None:
+    past = tuple(PastFailure(NOW - n * ago, cause, node=f"n{n}", job=7, blamed=blamed) for n in range(1, 3))
+    found = judge(log("CUDA error: unknown error", node="n9"), history=History(past))
+    assert found.cause is Cause.GPU_GSP_OR_DRIVER
+
+
 HEALTHY = """
 W0304 05:00:00.000000 99 torch/distributed/run.py:792] Setting OMP_NUM_THREADS environment variable for each process to be 1
 gpu1:10:10 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
