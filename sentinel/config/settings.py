@@ -203,7 +203,12 @@ class Limits:
         unit="restarts",
         least=1,
     )
-    restarts_per_job: int = setting(50, "an upper bound whatever the progress", unit="restarts", least=0)
+    restarts_per_job: int = setting(
+        1000,
+        "an upper bound whatever the progress: a job on 2,048 nodes is restarted eight times a day for months",
+        unit="restarts",
+        least=0,
+    )
     restarts_per_hour: int = setting(
         100,
         "restarts of all jobs in an hour; a lost node ends a few, a storm of failures is a person's matter",

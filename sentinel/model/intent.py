@@ -6,6 +6,8 @@ The comment holds JSON (Slurm keeps at most 1,024 characters of it and carries i
 
 ``"bad_numbers"`` ("tell", "hold" or "restart") says what is done while the job runs and its losses stay no numbers; without
 it the site's setting holds.
+``"errors": "retry"``: what looks like the program's own error is retried while attempts gain steps; without it the job is held
+for its user.
 ``"manifests": false``: its saves are not read while it runs. ``%N`` stands for the name of each node. Other keys of the
 object belong to other tools and are left alone.
 """
@@ -23,6 +25,7 @@ class Intent:
     local_roots: tuple[str, ...] = ()  # absolute, may hold %N
     retries: int | None = None  # an upper bound below the site's own
     bad_numbers: str | None = None  # what to do when losses stay no numbers while it runs; None: as the site does
+    retry_errors: bool = False  # whether a program's own error is retried, as long as steps are gained
     manifests: bool = True  # whether its finished saves may be read once while it runs
     problem: str = ""  # why the comment could not be understood; the user is told
 
@@ -46,7 +49,7 @@ def intent_of(comment: str) -> Intent:
         return Intent(restart=asked)
     if not isinstance(asked, dict):
         return Intent(problem='"sentinel" in the comment must be true, false or an object')
-    unknown = sorted(set(asked) - {"restart", "global", "local", "retries", "bad_numbers", "manifests"})
+    unknown = sorted(set(asked) - {"restart", "global", "local", "retries", "bad_numbers", "errors", "manifests"})
     if unknown:
         return Intent(problem=f'unknown key {unknown[0]!r} in the comment\'s "sentinel" object')
     return _checked(asked)
@@ -64,6 +67,9 @@ def _checked(asked: dict[str, object]) -> Intent:
         return Intent(
             problem=f'"bad_numbers" in the comment must be {", ".join(BAD_NUMBERS[:-1])} or {BAD_NUMBERS[-1]}'
         )
+    errors = asked.get("errors", "hold")
+    if errors not in ("hold", "retry"):
+        return Intent(problem='"errors" in the comment must be hold or retry')
     manifests = asked.get("manifests", True)
     if not isinstance(manifests, bool):
         return Intent(problem='"manifests" in the comment must be true or false')
@@ -80,6 +86,7 @@ def _checked(asked: dict[str, object]) -> Intent:
         local_roots=roots["local"],
         retries=retries,
         bad_numbers=None if numbers is None else str(numbers),
+        retry_errors=errors == "retry",
         manifests=manifests,
     )
 

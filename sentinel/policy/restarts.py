@@ -57,7 +57,7 @@ def job_steps(
     words = _why_not(job, verdict, incident, situation, act_confidence, bad_numbers)
     if words:
         return JobSteps(words=words)
-    found = _restart(job, verdict, incident, situation, drained, limits, bad_numbers, now)
+    found = _restart(job, verdict, incident, situation, drained, limits, act_confidence, bad_numbers, now)
     stop = next((step for step in found.steps if step.kind in STOPS), None)
     if stop is not None and (wait := _too_many_stops(stop, situation, limits, now)) is not None:
         return JobSteps((), wait, found.words)
@@ -122,6 +122,7 @@ def _restart(
     situation: Situation,
     drained: Sequence[Step],
     limits: Limits,
+    act_confidence: float,
     bad_numbers: str,
     now: datetime,
 ) -> JobSteps:
@@ -137,7 +138,8 @@ def _restart(
         requeue = (
             f"Job {job.id} was submitted with --no-requeue; its comment asks for a restart, so it is made requeueable."
         )
-    if verdict.restart is Restart.HOLD or (_numbers(verdict, incident) and asked == "hold"):
+    tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, act_confidence)
+    if (verdict.restart is Restart.HOLD and not tries) or (_numbers(verdict, incident) and asked == "hold"):
         return JobSteps((hold,), None, requeue)
     stop = _no_progress(verdict, situation, limits)
     if stop:
@@ -174,6 +176,18 @@ def _restart(
     steps = [Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds]
     stop_first = Step(StepKind.REQUEUE_HOLD, job=job.id, attempt=attempt, data=ground)
     return JobSteps((stop_first, *resumes, *steps), None, " ".join(text for text in (requeue, spared) if text))
+
+
+def _may_retry(verdict: Verdict, situation: Situation, act_confidence: float) -> bool:
+    """Whether a job that would be held for its program's error is retried: its user asked for it, or the verdict is unsure.
+
+    Not for an attempt that gained no step, nor for one whose beginning was missed: the error would come again.
+    """
+    if situation.last_step is None or not situation.observed:
+        return False
+    resumed = situation.restarts[-1].resumed_step if situation.restarts else None
+    gained = situation.last_step > (resumed or 0)
+    return gained and (situation.intent.retry_errors or verdict.confidence < act_confidence)
 
 
 def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: Sequence[Step]) -> Exclusions:

@@ -34,6 +34,11 @@ def test_what_is_done_about_bad_numbers(word: str) -> None:
     assert intent_of(asked(bad_numbers=word)).bad_numbers == word and intent_of(asked()).bad_numbers is None
 
 
+@pytest.mark.parametrize(("word", "retried"), [("hold", False), ("retry", True)])
+def test_what_is_done_about_errors_of_the_program(word: str, retried: bool) -> None:
+    assert intent_of(asked(errors=word)).retry_errors is retried and not intent_of(asked()).retry_errors
+
+
 def test_everything_at_once() -> None:
     comment = asked(restart=True, **{"global": "/shared/run1", "local": ["/nvme/%N/run1", "/ram"]}, retries=3)
     assert intent_of(comment) == Intent(True, ("/shared/run1",), ("/nvme/%N/run1", "/ram"), 3)
@@ -54,6 +59,8 @@ def test_everything_at_once() -> None:
         (asked(retries=2.5), '"retries"'),
         (asked(bad_numbers="kill"), '"bad_numbers"'),
         (asked(bad_numbers=["hold"]), '"bad_numbers"'),
+        (asked(errors="ignore"), '"errors"'),
+        (asked(errors=["retry"]), '"errors"'),
         (asked(retires=2), "unknown key 'retires'"),
         (asked(**{"global": "relative"}), '"global"'),
         (asked(**{"global": ["/a", 3]}), '"global"'),

@@ -17,6 +17,7 @@ from sentinel.policy import PastRestart, Situation
 
 ACT = Modes(default=Mode(drain="act", restart="act"))
 WIDE = Limits(drain_fraction=1.0)
+RESUMED_AT_250 = PastRestart(AT - timedelta(hours=1), Cause.USER_CODE, 100, 250)
 RESTART = [
     StepKind.REQUEUE_HOLD,
     StepKind.CHOOSE_CHECKPOINT,
@@ -480,6 +481,33 @@ def test_upper_bound_of_restarts_is_the_smaller_of_site_and_comment(most: int, r
     )
     assert (kinds(plan) == [StepKind.HOLD]) is held
     assert ("Restarted 3 times" in plan.explanation) is held
+
+
+@pytest.mark.parametrize(
+    ("how", "confidence", "held"),
+    [
+        ({"intent": Intent(restart=True, retry_errors=True)}, 0.95, False),
+        ({}, 0.95, True),  # its user did not ask for it
+        ({}, 0.3, False),  # nobody is sure that it was the program
+        ({"intent": Intent(restart=True, retry_errors=True), "last_step": None}, 0.95, True),  # it came at once
+        ({"intent": Intent(restart=True, retry_errors=True), "restarts": (RESUMED_AT_250,)}, 0.95, True),
+        ({"intent": Intent(restart=True, retry_errors=True), "observed": False}, 0.95, True),
+        ({"last_step": None}, 0.3, True),
+    ],
+)
+def test_an_error_of_the_program_is_retried_if_its_user_asks_or_nobody_is_sure(
+    how: dict[str, Any], confidence: float, held: bool
+) -> None:
+    judged = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD, confidence=confidence)
+    assert kinds(decide(judged, **how)) == ([StepKind.HOLD] if held else RESTART)
+
+
+def test_an_error_that_comes_back_without_a_step_gained_is_held() -> None:
+    judged = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD, confidence=0.95)
+    past_errors = tuple(dataclasses.replace(past(250), cause=Cause.USER_CODE, resumed_step=200) for _ in range(2))
+    plan = decide(judged, restarts=past_errors, intent=Intent(restart=True, retry_errors=True))
+    assert kinds(plan) == [StepKind.HOLD]
+    assert "without a step gained" in plan.explanation
 
 
 def unseen(step_before: int | None, resumed: int | None = None) -> PastRestart:
