@@ -4,24 +4,39 @@ spend the same budget twice."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
-from sentinel.engine.ledger import LedgerRow
+from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.model.records import NODE_STEPS, OURS, STOPS, Fleet, Plan, Result, Step
 from sentinel.policy import SILENCE, Stop
 
 _BEHIND_S = 1.0  # a snapshot's contents may be this much older than its time
 
 
+def unfinished(plans: Iterable[Plan], ledger: Ledger) -> frozenset[str]:
+    """Keys of the steps without an outcome: what waited for long and goes on now is in a plan as old as its wait."""
+    return frozenset(
+        key
+        for plan in plans
+        for step in plan.to_do
+        if ledger.outcome(plan.incident, step) is None and (key := step.key(plan.incident))
+    )
+
+
 def with_pending_drains(
-    fleet: Fleet, plans: Iterable[Plan], drains: Sequence[LedgerRow], now: datetime
+    fleet: Fleet,
+    plans: Iterable[Plan],
+    drains: Sequence[LedgerRow],
+    now: datetime,
+    going_on: Collection[str] = (),
 ) -> tuple[Fleet, list[datetime]]:
     """The fleet as it will be after the drains under way, and the times of the last hour's drains including these.
 
     Args:
         drains: ledger rows that ended in the last hour. A failed drain changed nothing, and one that found the node
             drained by somebody else (its reason says so) was not ours: neither costs budget.
+        going_on: keys of steps that are under way, however old their plans are; see ``unfinished``.
     """
     shown = fleet.at - timedelta(seconds=_BEHIND_S)  # the snapshot shows everything done before this time
     settled = set()
@@ -37,9 +52,11 @@ def with_pending_drains(
     under_way = {
         step.node
         for plan in plans
-        if not plan.observe_only and now - plan.at <= timedelta(hours=1)
+        if not plan.observe_only
         for step in plan.steps
-        if step.kind in NODE_STEPS and (plan.incident, step.node) not in settled
+        if step.kind in NODE_STEPS
+        and (plan.incident, step.node) not in settled
+        and (now - plan.at <= timedelta(hours=1) or step.key(plan.incident) in going_on)
     }
     nodes = {
         name: dataclasses.replace(view, flags=view.flags | {"drain"}, reason=f"{OURS}under way")
@@ -52,11 +69,14 @@ def with_pending_drains(
     return dataclasses.replace(fleet, nodes=nodes), hour
 
 
-def stops_of(plans: Iterable[Plan], rows: Sequence[LedgerRow], now: datetime) -> tuple[Stop, ...]:
+def stops_of(
+    plans: Iterable[Plan], rows: Sequence[LedgerRow], now: datetime, going_on: Collection[str] = ()
+) -> tuple[Stop, ...]:
     """Jobs stopped in the last hour or about to be stopped, each attempt once.
 
     Args:
         rows: ledger rows of steps that stop jobs and ended in the last hour; a failed one stopped nothing.
+        going_on: as above.
     """
     settled = {(row.incident, row.step.job) for row in rows}
     found = {
@@ -65,11 +85,15 @@ def stops_of(plans: Iterable[Plan], rows: Sequence[LedgerRow], now: datetime) ->
         if row.step.job is not None and row.outcome is not None and row.outcome.result is Result.DONE
     }
     for plan in plans:
-        if plan.observe_only or now - plan.at > timedelta(hours=1):
+        if plan.observe_only:
             continue
+        recent = now - plan.at <= timedelta(hours=1)
         for step in plan.steps:
-            if step.kind in STOPS and step.job is not None and (plan.incident, step.job) not in settled:
-                found.setdefault((step.job, step.attempt), Stop(step.job, plan.at, _silent(step)))
+            if step.kind not in STOPS or step.job is None or (plan.incident, step.job) in settled:
+                continue
+            if recent or step.key(plan.incident) in going_on:
+                at = plan.at if recent else now
+                found.setdefault((step.job, step.attempt), Stop(step.job, at, _silent(step)))
     return tuple(found.values())
 
 

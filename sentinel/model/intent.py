@@ -6,8 +6,8 @@ The comment holds JSON (Slurm keeps at most 1,024 characters of it and carries i
 
 ``"bad_numbers"`` ("tell", "hold" or "restart") says what is done while the job runs and its losses stay no numbers; without
 it the site's setting holds.
-``"errors": "retry"``: what looks like the program's own error is retried while attempts gain steps; without it the job is held
-for its user.
+``"errors": "retry"``: what looks like the program's own error is retried while attempts gain steps; else the job is held for
+its user.
 ``"manifests": false``: its saves are not read while it runs. ``%N`` stands for the name of each node. Other keys of the
 object belong to other tools and are left alone.
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from sentinel.engine.mass_failures import failing_together, hung_together
-from sentinel.engine.pending_drains import stops_of, with_pending_drains
+from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
 from sentinel.model.intent import intent_of
@@ -24,7 +24,8 @@ def situation_of(
     rows = state.ledger.drains(now - timedelta(hours=1))
     limits, passed = state.settings.limits, incident.id in state.breaker_passed
     real = fleet
-    fleet, hour = with_pending_drains(fleet, state.plans.values(), rows, now)
+    going_on = unfinished((state.plans[name] for name in sorted(state.open_plans & state.plans.keys())), state.ledger)
+    fleet, hour = with_pending_drains(fleet, state.plans.values(), rows, now, going_on)
     failing = failing_together(state.incidents, state.verdicts, state.judging, look, limits, now)
     reached = None
     if incident.job is not None and incident.attempt is not None:
@@ -41,7 +42,7 @@ def situation_of(
         drains=tuple(hour),
         failing_nodes=failing | frozen_nodes(state, real),
         restarts=state.past.restarts(incident.job),
-        stops=stops_of(state.plans.values(), state.ledger.stops(now - timedelta(hours=1)), now),
+        stops=stops_of(state.plans.values(), state.ledger.stops(now - timedelta(hours=1)), now, going_on),
         hung_jobs=hung_together(state.incidents.values(), limits, now) | frozen_jobs(state),
         paused=state.paused,
         opt_in=state.settings.recovery.opt_in,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from core_records import AT, fleet, later, plan, step
 
-from sentinel.engine.ledger import LedgerRow
-from sentinel.engine.pending_drains import stops_of, with_pending_drains
+from sentinel.engine.ledger import Ledger, LedgerRow
+from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
 from sentinel.model.records import Outcome, Result, Step, StepKind
 from sentinel.policy import SILENCE, Stop
 
@@ -25,6 +25,16 @@ def test_drain_that_was_done_costs_once() -> None:
 def test_drain_under_way_counts_and_shows() -> None:
     seen, hour = with_pending_drains(fleet(4), [PLAN], [], AT)
     assert hour == [AT] and seen.nodes["n1"].drained
+
+
+def test_what_waited_for_hours_and_goes_on_now_counts_although_its_plan_is_old() -> None:
+    """Several that wait for one budget are judged with one snapshot: the first must cost it."""
+    now, both = later(2 * 3600.0), [plan(step(StepKind.DRAIN, node="n1"), STOP)]
+    seen, hour = with_pending_drains(fleet(4), both, [], now, unfinished(both, Ledger()))
+    assert hour == [now] and seen.nodes["n1"].drained
+    assert stops_of(both, [], now, unfinished(both, Ledger())) == (Stop(101, now, True),)
+    done = Ledger([row(Result.DONE), stopped(Result.DONE)])
+    assert unfinished(both, done) == frozenset()
 
 
 def test_drain_that_failed_costs_nothing() -> None:
