@@ -43,6 +43,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("sentinel.cli.plan.commands:plan", "How often to save, how fast the storage, how many spares."),
     "replay": ("sentinel.cli.offline.replay:replay", "Judge the past again, by today's rules and policy."),
     "bundle": ("sentinel.cli.offline.bundle:bundle", "Export an incident, a node or a time as one file."),
+    "simulate": (
+        "sentinel.cli.offline.simulate:simulate",
+        "Weeks of training on a simulated cluster: what failures cost.",
+    ),
     "explore": ("sentinel.cli.offline.explore:explore", "Try to break Sentinel's promises on a simulated cluster."),
     "rules": ("sentinel.cli.offline.rules:rules", "List, test and explain the rules."),
     "completion": ("sentinel.cli.offline.completion:completion", "Completion for bash, zsh or fish."),

@@ -1,0 +1,106 @@
+"""``sentinel simulate``: weeks of large jobs on a cluster that does not exist, decided by the code that runs live."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sentinel.cli.offline.progress_bar import count_bar
+from sentinel.errors import UserError
+
+if TYPE_CHECKING:
+    from sentinel.simulate.long_run.seeds import Ran
+
+MOST_SEED = 2**63 - 1
+MOST_SEEDS = 10_000
+BAR_FROM_DAYS = 20
+
+
+@click.command()
+@click.option("--nodes", default="1024", show_default=True, help="Nodes that the jobs need together.")
+@click.option("--gpus-per-node", default="8", show_default=True)
+@click.option("--days", default="54", show_default=True, help="How long.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other failures.")
+@click.option("--seeds", type=int, default=1, show_default=True, help="So many seeds from --seed on; more say more.")
+@click.option(
+    "--failures", default="llama3", show_default=True, metavar="llama3|rsc1|rsc2|FILE",
+    help="How often which cause: a published fleet, or the site's own history (the JSON of sentinel plan --history).",
+)  # fmt: skip
+@click.option("--policy", type=click.Path(path_type=Path), help="Settings file with limits; every step is allowed.")
+@click.option(
+    "--as", "behaviours", default="sentinel", show_default=True, metavar="NAME,...",
+    help="Who reacts: sentinel, byterobust, on-call, nccl-timeout, stock, or all; several side by side.",
+)  # fmt: skip
+@click.option("--jobs", default="1", show_default=True, help="Equal jobs that share the nodes.")
+@click.option("--spares", default=None, help="Nodes beside those of the jobs.  [default: one in 64]")
+@click.option("--interval", default="5min", show_default=True, help="Work between two checkpoints.")
+@click.option("--save", default="1s", show_default=True, help="How long a save stops the training.")
+@click.option("--start", default="60s", show_default=True, help="From the start of a job to its first step.")
+@click.option("--step", default="10s", show_default=True, help="One step of training.")
+@click.option(
+    "--errors", type=click.Choice(["hold", "retry"]), default="retry", show_default=True,
+    help="What the jobs' comments ask for when their program fails.",
+)  # fmt: skip
+@click.option("--needs-code", default=None, help="Share of software bugs that need new code.  [default: 3 of 419]")
+@click.option(
+    "--sweep", default=None, metavar="KEY=V1,V2,...",
+    help="One run for each value of one option (spares, interval, ...) or setting (limits.drain_count, ...).",
+)  # fmt: skip
+@click.option("--plot", default=None, metavar="FILE", help="Write the curve as PNG or SVG.")
+@click.option("--no-chart", is_flag=True, help="No curve in the terminal.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object a line: per behaviour, and per value of a sweep."
+)
+def simulate(
+    seed: int, seeds: int, behaviours: str, plot: str | None, as_json: bool, no_chart: bool, **given: Any
+) -> None:
+    """Simulate weeks of training, and what failures cost, before a node is drained anywhere.
+
+    Failures strike jobs on a cluster in memory; machines and programs say what they would say; the engine, rules and
+    policy that run live judge and act; Slurm, restarts, repairs and people take the times that the assumptions state.
+    Nothing is touched outside. Every figure is simulated: it holds for its seed and its assumptions, which --json lists.
+
+    \b
+    Examples:
+      sentinel simulate --nodes 2048 --days 54 --seed 1 --json
+      sentinel simulate --nodes 256 --as all --seeds 5
+      sentinel simulate --nodes 512 --failures history.json --policy sentinel.toml
+      sentinel simulate --nodes 1024 --sweep interval=1min,5min,15min,1h --plot interval.png
+    """
+    from sentinel.cli.offline.chart import check_file
+    from sentinel.cli.offline.simulate_output import show
+    from sentinel.cli.offline.simulate_scenarios import names_of, scenarios_of
+    from sentinel.simulate.long_run.seeds import run_all, summary
+
+    if not 0 <= seed <= MOST_SEED:
+        raise UserError(f"--seed {seed}: from 0 to {MOST_SEED}", fix="sentinel simulate --seed 1")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UserError(f"--seeds {seeds}: from 1 to {MOST_SEEDS}", fix="sentinel simulate --seeds 5")
+    file, names = check_file(plot), names_of(behaviours)
+    values, scenarios = scenarios_of(given)
+    days = sum(scenario.days for scenario in scenarios) * seeds * len(names)
+    found: dict[tuple[int, str], list[Ran]] = {}
+    with count_bar("days", round(days), least=BAR_FROM_DAYS) as advance:
+        numbers = range(seed, seed + seeds)
+        for number, ran in run_all(
+            scenarios,
+            numbers,
+            names,
+            len(os.sched_getaffinity(0)),
+            advance,
+        ):
+            found.setdefault((number, ran.behaviour), []).append(ran)
+    answers = [
+        summary(scenarios[number], found[number, name])
+        | ({"sweep": {values.key: values.texts[number]}} if values else {})
+        for number in range(len(scenarios))
+        for name in names
+    ]
+    if as_json:
+        for answer in answers:
+            click.echo(json.dumps(answer, allow_nan=False))
+    show(answers, values, file, quiet=as_json, curve=not no_chart)

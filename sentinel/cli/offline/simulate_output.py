@@ -1,0 +1,166 @@
+"""How ``sentinel simulate`` shows its answers: tables, a curve, and every assumption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sentinel.cli.offline import chart
+from sentinel.cli.offline.simulate_scenarios import Sweep
+
+_CAUSES = 12  # rows of the table by cause; all of them are in the JSON
+
+
+def show(
+    answers: Sequence[dict[str, Any]], sweep: Sweep | None, file: Path | None, *, quiet: bool, curve: bool
+) -> None:
+    """Print the answers, and write the curve. ``quiet``: only write it."""
+    figure = _swept(answers, sweep) if sweep is not None else _days(answers)
+    if not quiet:
+        _print(answers, sweep, figure if curve else None)
+    if file is not None:
+        chart.write(figure, file)
+
+
+def _print(answers: Sequence[dict[str, Any]], sweep: Sweep | None, figure: chart.Figure | None) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=False)
+    first = answers[0]
+    console.print(Text(f"Simulated: {_scenario(first)}", style="bold"))
+    console.print(_table("", _HEAD if sweep is None else (sweep.key, *_HEAD), [_row(one, sweep) for one in answers]))
+    if sweep is None:
+        console.print(_by_cause(answers))
+    if figure is not None:
+        console.print()
+        unicode = console.encoding.lower().startswith("utf")
+        for line in chart.terminal(figure, min(console.width, 120), unicode=unicode):
+            console.print(Text(line), no_wrap=True, overflow="crop")
+    for one in answers:
+        for cause, count in one["by_person_causes"].items():
+            console.print(Text(f"a person was needed ({one['as']}): {cause}, {count} times", style="dim"))
+        for words in one["unsafe"]:
+            console.print(Text(f"unsafe ({one['as']}): {words}", style="red"))
+    console.print()
+    console.print(Text("Assumptions", style="bold"))
+    told: set[str] = set()
+    for one in answers:
+        for row in one["assumptions"]:
+            line = f"{row['name']} = {_value(row['value'])} {row['unit']}".rstrip()
+            if line not in told:
+                told.add(line)
+                console.print(Text.assemble(line, (f"  {row['source']}", "dim")))
+    console.print(Text(f"simulated in {sum(one['wall_s'] for one in answers):.1f} s of computing", style="dim"))
+
+
+def _scenario(one: dict[str, Any]) -> str:
+    seeds = one["seeds"]
+    said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    jobs = "" if one["jobs"] == 1 else f", {one['jobs']} jobs"
+    return (
+        f"{one['nodes']:,} nodes of {one['gpus_per_node']} GPUs{jobs}, {one['spare_nodes']} spares, {one['days']:g} days, "
+        f"failures as {one['failures']}, {said}"
+    )
+
+
+_HEAD = ("simulated", "ETTR (95 %)", "incidents", "no person (95 %)", "wrong drains", "unsafe", "GPU-h lost")
+
+
+def _row(one: dict[str, Any], sweep: Sweep | None) -> tuple[str, ...]:
+    row = (
+        str(one["as"]),
+        _percent(one["ettr"], one["ettr_interval"]),
+        f"{one['incidents']:,}",
+        _percent(one["automated_fraction"], one["automated_interval"]),
+        str(one["wrong_drains"]),
+        str(one["unsafe_actions"]),
+        f"{one['lost_gpu_hours']:,.0f}",
+    )
+    return row if sweep is None else (str(one["sweep"][sweep.key]), *row)
+
+
+def _by_cause(answers: Sequence[dict[str, Any]]) -> Any:
+    causes = sorted(
+        {cause for one in answers for cause in one["lost_by_cause"]},
+        key=lambda cause: -max(one["lost_by_cause"].get(cause, 0.0) for one in answers),
+    )
+    rows = [(cause, *(f"{one['lost_by_cause'].get(cause, 0.0):,.0f}" for one in answers)) for cause in causes[:_CAUSES]]
+    rows.append(("all", *(f"{one['lost_gpu_hours']:,.0f}" for one in answers)))
+    return _table("GPU-hours lost to (simulated)", ("cause", *(str(one["as"]) for one in answers)), rows)
+
+
+def _percent(value: float | None, bounds: Sequence[float] | None) -> str:
+    if value is None:
+        return "not known"
+    around = "" if bounds is None else f" ({100 * bounds[0]:.1f}-{100 * bounds[1]:.1f})"
+    return f"{100 * value:.2f} %{around}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return " / ".join(_value(part) for part in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*(Text("".join(c if c.isprintable() else " " for c in cell)) for cell in row))
+    return table
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+def _days(answers: Sequence[dict[str, Any]]) -> chart.Figure:
+    curves = tuple(
+        (str(one["as"]), tuple((float(day + 1), value) for day, value in enumerate(_running(one["daily_ettr"]))))
+        for one in answers
+    )
+    return chart.Figure(
+        title=f"Simulated ETTR so far ({_scenario(answers[0])})",
+        x_label="day",
+        y_label="ETTR",
+        curves=curves,
+        marks=tuple((name, points[-1][0], points[-1][1]) for name, points in curves),
+        y_from_zero=False,
+        show_x=lambda x: f"{x:.0f}",
+        show_y=lambda y: f"{100 * y:.1f} %",
+    )
+
+
+def _running(values: Sequence[float]) -> list[float]:
+    found, total = [], 0.0
+    for number, value in enumerate(values, 1):
+        total += value
+        found.append(total / number)
+    return found
+
+
+def _swept(answers: Sequence[dict[str, Any]], sweep: Sweep) -> chart.Figure:
+    names = list(dict.fromkeys(str(one["as"]) for one in answers))
+    curves = tuple(
+        (name, tuple(sorted((place, float(one["ettr"])) for place, one in _placed(answers, sweep, name))))
+        for name in names
+    )
+    return chart.Figure(
+        title=f"Simulated ETTR by {sweep.key} ({_scenario(answers[0])})",
+        x_label=sweep.key,
+        y_label="ETTR",
+        curves=curves,
+        y_from_zero=False,
+        show_y=lambda y: f"{100 * y:.2f} %",
+    )
+
+
+def _placed(answers: Sequence[dict[str, Any]], sweep: Sweep, name: str) -> list[tuple[float, dict[str, Any]]]:
+    of_name = [one for one in answers if one["as"] == name]
+    return list(zip(sweep.places, of_name, strict=True))
