@@ -1,8 +1,9 @@
 """Log screening: lines a second of one core with all rules, against grep and plain Python; and `classify` of a short log.
 
-Two logs are generated: one of Megatron-LM (step lines with all that it prints, timers, memory, NCCL, a failure at the
-end), and a mix of step lines, NCCL's information lines and chatter. Peers on the same bytes: `grep -c -E` with 12
-patterns (kept small, as people do), and a Python loop with the same 12. "python" is the screen without Hyperscan.
+Three logs are generated: one of Megatron-LM (step lines with all that it prints, timers, memory, NCCL, a failure at the
+end), a mix of step lines, NCCL's information lines and chatter, and chatter of which no two lines are alike. Peers on the
+same bytes: `grep -c -E` with 12 patterns (kept small, as people do), and a Python loop with the same 12. "python" is the
+screen without Hyperscan.
 
 Run: python tests/bench/judgement_screen.py [--lines N]
 """
@@ -97,6 +98,19 @@ def mix(path: Path, lines: int, seed: int = 3) -> None:
                 file.write(f"[rank{rank}]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
 
 
+def distinct(path: Path, lines: int, seed: int = 3) -> None:
+    """Lines that differ in more than their numbers: names of shards and their hashes."""
+    rng = random.Random(seed)
+    with path.open("w", encoding="utf-8") as file:
+        for i in range(lines - 1):
+            name = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=8))
+            file.write(
+                f"2026-01-02 03:04:{i % 60:02d},123 INFO data: shard {name}-{rng.randrange(997)} of "
+                f"{rng.getrandbits(128):032x}.tar opened, {rng.randrange(9999)} samples read in {rng.random():.3f} s\n"
+            )
+        file.write("[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
+
+
 def screen(path: Path, signatures: Signatures) -> float:
     """Seconds of CPU."""
     reader = LogReader(signatures, own_times=True, last_steps=64)
@@ -141,7 +155,7 @@ def run(lines: int) -> list[dict[str, object]]:
     answers: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.log"
-        for name, write in (("megatron", megatron), ("mix", mix)):
+        for name, write in (("megatron", megatron), ("mix", mix), ("distinct", distinct)):
             write(path, lines)
             count = path.read_bytes().count(b"\n")
             peer = min(grep(path) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Words of which every match of a pattern holds at least one: what the screen without a library looks for first.
+"""Words that every match of a pattern holds: what the screen without a library looks for first.
 
 Reads the part of regular expressions that rules may use (rules/README.md); what it does not understand yields no words.
 """
@@ -6,17 +6,40 @@ Reads the part of regular expressions that rules may use (rules/README.md); what
 from __future__ import annotations
 
 SHORTEST = 3  # a shorter word stands in almost every line
-MOST = 64  # words of one pattern
+MOST = 64  # words of one group
+# Words of lines that tell of no failure: a pattern is better looked for by what else it needs.
+ORDINARY = (
+    "info warning debug time step iteration loss learning rate grad norm batch size samples data dataset loader worker "
+    "shard file opened reading loaded loading saved saving checkpoint model layer tensor gradient optimizer memory "
+    "device process thread training evaluation validation epoch tokens seconds elapsed throughput bandwidth pipeline "
+    "stage buffer cache queue router expert attention forward backward compute interval allocated reserved global micro "
+    "number total started finished completed using version config default path value list job rank node host group "
+    "parameters initialized setting scheduler accuracy metric latency counter request response server client"
+)
 _GROUP_MARKS = ("?:", "?i:")
 
 
-def literals(pattern: str) -> tuple[tuple[bytes, ...], bool]:
-    """The words, and whether they are folded to lower case; no words where a match need not hold any."""
-    fold = "(?i" in pattern
-    words = _of_alternatives(pattern.removeprefix("(?i)"))
-    if not words or len(words) > MOST:
-        return (), fold
-    return tuple(dict.fromkeys((word.lower() if fold else word).encode("ascii") for word in words)), fold
+def needs(pattern: str) -> tuple[tuple[tuple[bytes, ...], ...], ...]:
+    """For each way in which the pattern can match: groups of words, of each of which a match holds one, the best first.
+
+    In lower case. Nothing where some way need not hold any word.
+    """
+    ways = []
+    for branch in _ways(pattern.removeprefix("(?i)")):
+        groups = sorted(filter(_findable, _candidates(branch)), key=_rarity, reverse=True)
+        if not groups:
+            return ()
+        ways.append(tuple(tuple(dict.fromkeys(word.lower().encode("ascii") for word in words)) for words in groups))
+    return tuple(ways)
+
+
+def _ways(expression: str) -> list[str]:
+    """The branches of an expression, also where they stand within one group that is all of it."""
+    found = []
+    for branch in _branches(expression):
+        whole = branch.startswith("(") and item_at(branch, 0) == branch and not branch.startswith("(?P<")
+        found.extend(_ways(_inside(branch)) if whole else [branch])
+    return found
 
 
 def _of_alternatives(expression: str) -> tuple[str, ...]:
@@ -32,6 +55,24 @@ def _of_alternatives(expression: str) -> tuple[str, ...]:
 
 def _of_branch(branch: str) -> tuple[str, ...]:
     """The best of what must stand in it: a run of plain characters, or the words of a group."""
+    return max(_candidates(branch), key=_quality, default=())
+
+
+def _quality(words: tuple[str, ...]) -> tuple[int, int]:
+    return min(*map(len, words), 8), -len(words)
+
+
+def _rarity(words: tuple[str, ...]) -> tuple[bool, tuple[int, int]]:
+    return not any(word.strip().lower() in ORDINARY for word in words), _quality(words)
+
+
+def _findable(words: tuple[str, ...]) -> bool:
+    """Whether each word has a part without blanks that does not stand in almost every line."""
+    return len(words) <= MOST and all(max(map(len, word.split()), default=0) >= SHORTEST for word in words)
+
+
+def _candidates(branch: str) -> list[tuple[str, ...]]:
+    """Everything that must stand in it: runs of plain characters, and the words of groups."""
     candidates: list[tuple[str, ...]] = []
     run = ""
     at = 0
@@ -49,8 +90,7 @@ def _of_branch(branch: str) -> tuple[str, ...]:
             candidates.append((run,))
             run = ""
     candidates.append((run,))
-    usable = [words for words in candidates if words and min(map(len, words)) >= SHORTEST]
-    return max(usable, key=lambda words: (min(*map(len, words), 8), -len(words)), default=())
+    return [words for words in candidates if words and min(map(len, words)) >= SHORTEST]
 
 
 def item_at(text: str, at: int) -> str:

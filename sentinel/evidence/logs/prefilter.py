@@ -7,10 +7,18 @@ Python's ``re`` on that line, so every screen gives the same evidence and only t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Protocol
 
-from sentinel.evidence.logs.literals import literals
+from sentinel.evidence.logs.literals import needs
+
+LONGEST_TOKEN = 96  # bytes of a token that is remembered; longer ones hardly come again
+MOST_TOKENS = 65_536  # that are remembered; then they are forgotten all at once
+MOST_BYTES = 2 << 20  # of the tokens that are remembered
+
+Needs = tuple[tuple[bytes, ...], ...]  # groups of words, of each of which a match holds one
 
 
 class Screen(Protocol):
@@ -26,9 +34,11 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """Finds the words that patterns need, all at once, then tries these patterns on the lines that hold one.
+    """Finds the words that patterns need, then tries these patterns on the lines that hold one.
 
-    Linear for a given set of patterns. Words are looked for in lower case, so a pattern may be tried in vain.
+    A line is read token by token (what stands between blanks): lines may all differ, their tokens hardly do. What a token
+    holds is looked up once and remembered; only new tokens are searched for words, all of a block's at once. Linear for a
+    given set of patterns. Words are looked for in lower case, so a pattern may be tried in vain.
     """
 
     name = "python"
@@ -37,36 +47,85 @@ class PlainScreen:
         self._patterns = [pattern.encode("ascii") for pattern in patterns]
         self._compiled: dict[int, re.Pattern[bytes]] = {}
         self._always: list[int] = []  # a match need not hold any word
-        needing: dict[bytes, set[int]] = {}
+        needing: dict[bytes, list[tuple[int, Needs]]] = {}
         for index, pattern in enumerate(patterns):
-            words, _ = literals(pattern)
-            for word in words:
-                needing.setdefault(word.lower(), set()).add(index)
-            if not words:
+            ways = needs(pattern)
+            for first, *others in ways:
+                for word in first:
+                    needing.setdefault(word, []).append((index, tuple(others)))
+            if not ways:
                 self._always.append(index)
-        # Of the words that begin at one place only the longest is found; the shorter ones at its beginning stand there too.
-        self._needing = {
-            word: frozenset().union(*(needing[word[:n]] for n in range(1, len(word) + 1) if word[:n] in needing))
-            for word in needing
-        }
-        tree = _one_of(sorted(needing))
-        self._any = re.compile(tree)
-        self._each = re.compile(b"(?=(" + tree + b"))")
+        # A word with blanks stands in several tokens: its longest part tells that it may be there.
+        self._words: dict[bytes, list[tuple[bytes, list[tuple[int, Needs]]]]] = {}
+        for word, wanting in needing.items():
+            part = max(word.split(), key=len, default=b"")
+            self._words.setdefault(part, []).append((word, wanting))
+        self._part = re.compile(_one_of(sorted(self._words)))
+        self._plain: set[bytes] = set()  # tokens that hold no part of a word
+        self._telling: dict[bytes, tuple[bytes, ...]] = {}  # those that do, with their parts
+        self._bytes = 0
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
         hits: list[tuple[int, int]] = []
         lower = block.lower()
-        end = -1
-        while (found := self._any.search(lower, end + 1)) is not None:
-            start, end = _line_at(block, found.start())
-            tried = set().union(*(self._needing[word] for word in set(self._each.findall(lower, start, end))))
-            line = block[start:end]
-            matches = ((index, self._pattern(index).search(line)) for index in tried)
-            hits.extend((index, start + match.end()) for index, match in matches if match)
-        if self._always:
-            hits.extend(self._on_every_line(block))
+        telling = self._telling_tokens(set(lower.split()))
+        if telling:
+            start = 0
+            for line in lower.split(b"\n"):
+                tokens = line.split()
+                if not telling.keys().isdisjoint(tokens):
+                    hits.extend(self._on_line(block, start, line, telling.keys() & tokens, telling))
+                start += len(line) + 1
+        for index in self._always:
+            hits.extend(_on_every_line(block, self._pattern(index), index))
         hits.sort(key=lambda hit: (hit[1], hit[0]))
         return hits
+
+    def _telling_tokens(self, tokens: set[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+        """Those of the tokens that hold parts of words, with the parts."""
+        fresh = tokens - self._plain - self._telling.keys()
+        found: dict[bytes, tuple[bytes, ...]] = {}
+        if fresh:
+            order = list(fresh)
+            self._search(order, found)
+            self._remember(order, found)
+        for token in tokens & self._telling.keys():
+            found[token] = self._telling[token]
+        return found
+
+    def _search(self, order: Sequence[bytes], found: dict[bytes, tuple[bytes, ...]]) -> None:
+        """Every part that stands in each of the tokens, also where parts overlap."""
+        joined = b"\n".join(order)
+        ends = list(accumulate(len(token) + 1 for token in order))
+        parts: dict[int, set[bytes]] = {}
+        search, at = self._part.search, 0
+        while (match := search(joined, at)) is not None:
+            longest, at = match[0], match.start() + 1
+            held = parts.setdefault(bisect_left(ends, at), set())
+            # Of the parts that begin at one place only the longest is found; the shorter ones stand there too.
+            held.update(longest[:n] for n in range(1, len(longest) + 1) if longest[:n] in self._words)
+        found.update((order[number], tuple(held)) for number, held in parts.items())
+
+    def _remember(self, fresh: Sequence[bytes], found: Mapping[bytes, tuple[bytes, ...]]) -> None:
+        short = [token for token in fresh if len(token) <= LONGEST_TOKEN]
+        size = sum(map(len, short))
+        self._bytes += size
+        if self._bytes > MOST_BYTES or len(self._plain) + len(self._telling) + len(short) > MOST_TOKENS:
+            self._plain, self._telling, self._bytes = set(), {}, size
+        self._plain.update(token for token in short if token not in found)
+        self._telling.update((token, found[token]) for token in short if token in found)
+
+    def _on_line(
+        self, block: bytes, start: int, lower: bytes, tokens: set[bytes], telling: Mapping[bytes, tuple[bytes, ...]]
+    ) -> Iterable[tuple[int, int]]:
+        tried: set[int] = set()
+        for part in {part for token in tokens for part in telling[token]}:
+            for word, wanting in self._words[part]:
+                if word in lower:
+                    tried.update(index for index, others in wanting if index not in tried and _holds(lower, others))
+        line = block[start : start + len(lower)]
+        matches = ((index, self._pattern(index).search(line)) for index in tried)
+        return [(index, start + match.end()) for index, match in matches if match]
 
     def alone(self, pattern: str) -> Callable[[bytes], bool]:
         compiled = re.compile(pattern.encode("ascii"), re.MULTILINE)
@@ -77,19 +136,27 @@ class PlainScreen:
             self._compiled[index] = re.compile(self._patterns[index])
         return self._compiled[index]
 
-    def _on_every_line(self, block: bytes) -> Iterable[tuple[int, int]]:
-        end = -1
-        while end < len(block):
-            start, end = end + 1, block.find(b"\n", end + 1)
-            end = len(block) if end < 0 else end
-            line = block[start:end]
-            matches = ((index, self._pattern(index).search(line)) for index in self._always)
-            yield from ((index, start + match.end()) for index, match in matches if match)
+
+def _holds(line: bytes, groups: Needs) -> bool:
+    """Whether the line holds a word of each of the groups."""
+    for words in groups:
+        for word in words:
+            if word in line:
+                break
+        else:
+            return False
+    return True
 
 
-def _line_at(block: bytes, at: int) -> tuple[int, int]:
-    end = block.find(b"\n", at)
-    return block.rfind(b"\n", 0, at) + 1, len(block) if end < 0 else end
+def _on_every_line(block: bytes, pattern: re.Pattern[bytes], index: int) -> list[tuple[int, int]]:
+    search = pattern.search
+    lines = block.split(b"\n")
+    ends = accumulate(len(line) + 1 for line in lines)
+    return [
+        (index, end - 1 - len(line) + match.end())
+        for line, end in zip(lines, ends, strict=True)
+        if (match := search(line)) is not None
+    ]
 
 
 def _one_of(words: Sequence[bytes]) -> bytes:

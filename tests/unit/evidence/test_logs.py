@@ -10,7 +10,6 @@ import pytest
 from sentinel.adapters.hyperscan import HyperscanScreen
 from sentinel.config.rules_files import load_rules
 from sentinel.errors import Unavailable
-from sentinel.evidence.logs.literals import literals
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, prefix_of, time_of, visible
 from sentinel.evidence.logs.reader import LIMIT, LINE_LIMIT, UNIT_LIMIT, XID_LIMIT, LogReader, Signatures
@@ -166,13 +165,6 @@ def test_a_machine_log_is_read_with_the_rules_of_its_form() -> None:
     assert read("NVRM: Xid (PCI:0000:1a:00): 79, pid=1\n", source=Source.KERNEL, where=Where(node="n1"))
 
 
-def test_plain_screen_words() -> None:
-    assert literals("foo(?:bar|baz) quux") == ((b" quux",), False)
-    assert literals("(?i)Alpha|BETAX") == ((b"alpha", b"betax"), True)
-    assert literals("a?b{0,3}c") == ((), False)
-    assert literals(r"co\.lon:x?") == ((b"co.lon:",), False)
-
-
 def test_hyperscan_and_plain_screen_give_the_same_evidence() -> None:
     try:
         fast = Signatures(RULES, HyperscanScreen)
@@ -195,6 +187,17 @@ def test_hyperscan_and_plain_screen_give_the_same_evidence() -> None:
 
 def test_the_plain_screen_answers_the_end_of_the_line() -> None:
     assert PlainScreen(["alpha beta"]).scan(b"x\nalpha beta\n") == [(0, 12)]
+
+
+def test_the_plain_screen_forgets_tokens_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.evidence.logs.prefilter.MOST_TOKENS", 64)
+    screen = PlainScreen(["alpha beta", "(?i)gamma"])
+    block = b"".join(b"%x other%d words\n" % (n * n, n) for n in range(500))
+    assert screen.scan(block) == []
+    assert screen.scan(block + b"an Alpha alphas alpha beta\nxGAMMAy\n") == [
+        (0, len(block) + 26),
+        (1, len(block) + 33),
+    ]
 
 
 def test_one_xid_of_one_device_is_looked_at_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
