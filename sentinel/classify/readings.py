@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from sentinel.classify.frames import by_frame
 from sentinel.classify.machine_readings import TELEMETRY
 from sentinel.classify.slowdown import slowdown
 from sentinel.config.convictions import RECOVERY_ACTIONS, action_name
@@ -55,7 +56,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
         if rule.role is Role.PROGRESS or (not rule.weights and rule.role is not Role.CONSEQUENCE):
             return None
         note = rule.kind.replace("_", " ").replace("-", " ")
-        weights, role = rule.weights, rule.role
+        weights, role = by_frame(evidence, rule.weights), rule.role
         if rule.form is Form.PROGRAM and rule.role is Role.CAUSE and _WARNING.search(evidence.text[:200]):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             note = f"{note} (told as a warning)"

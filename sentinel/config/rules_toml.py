@@ -30,7 +30,7 @@ GROUPS = frozenset(
 )  # fmt: skip
 _KEYS = frozenset(
     [
-        "id", "pattern", "anchor", "capture", "kind", "form", "role", "weights", "scope", "drain", "late", "advice",
+        "id", "pattern", "anchor", "capture", "kind", "form", "role", "weights", "scope", "drain", "late", "frame", "advice",
         "match", "reject", "source",
     ]
 )  # fmt: skip
@@ -105,6 +105,7 @@ def _rule(document: Document, index: int, table: dict[str, Any]) -> Rule:
         drain=_enum(Drain, table.get("drain", "no"), lambda m: bad("drain", m)),
         advice=_string(table, "advice", "", bad),
         late=_flag(table, "late", bad),
+        frame=_flag(table, "frame", bad),
         source=_string(table, "source", "", bad),
         anchors=_anchors(table, bad, trying=document.trying),
         capture=checked(table, "capture", bad) if "capture" in table else "",

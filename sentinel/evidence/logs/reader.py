@@ -15,6 +15,7 @@ from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import Form, Role, Rule, Rules
+from sentinel.evidence.logs.frames import BEFORE, innermost
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.line_templates import HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
@@ -227,6 +228,12 @@ class LogReader:
             evidence = self._evidence(hit, block[start:end][:OWN_LINE] if self._own else hit.searched, line, now)
             if evidence is not None and evidence.kind == FIRST_FAILURE:
                 evidence = _named(evidence, block[end : end + BLOCK])
+            if (
+                evidence is not None
+                and hit.compiled.rule.frame
+                and (file := innermost(block[max(0, start - BEFORE) : start]))
+            ):
+                evidence = replace(evidence, data={**evidence.data, "frame": file})
             if evidence is not None:
                 found.append(evidence)
         return found
