@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sentinel.config.page_settings import Page
 from sentinel.config.settings_toml import described, load, section, setting
 
-__all__ = ["described", "load", "section", "setting"]  # with the records below: one place to import settings from
+__all__ = [
+    "Page",
+    "described",
+    "load",
+    "section",
+    "setting",
+]  # with the records below: one place to import settings from
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,3 +365,4 @@ class Settings:
     alerts: Alerts = section(Alerts)
     prometheus: Prometheus = section(Prometheus)
     diagnostics: Diagnostics = section(Diagnostics)
+    page: Page = section(Page)

@@ -38,7 +38,16 @@ from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import connect_signals
 from sentinel.daemon.ingest.trends import read_trends
 from sentinel.daemon.runner import Runner
-from sentinel.daemon.wiring import DaemonParts, api_server, engine_runner, event_files, stored_state
+from sentinel.daemon.wiring import (
+    DaemonParts,
+    api_server,
+    engine_runner,
+    event_files,
+    operators_of,
+    page_server,
+    people_views,
+    stored_state,
+)
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import HistoryForgotten, Started, TrendsRead
@@ -81,7 +90,9 @@ async def run(settings: Settings, log: Log) -> None:
     signals = connect_signals(settings, known.signals, clock=base.clock, log=log, telemetry=telemetry)
     stored = await asyncio.to_thread(stored_state, store, settings)
     runner = engine_runner(base, stored, signals, known.counters)
-    server = api_server(base, runner, signals, known)
+    operators = operators_of(base)
+    views = people_views(base, signals, known, operators)
+    server, page = api_server(base, runner, views), page_server(base, views, operators)
     asyncio.get_running_loop().set_exception_handler(partial(_report_exhaustion, runner))
     try:
         await fleets.take()  # which job runs on which nodes: needed to group evidence of one failure
@@ -90,6 +101,8 @@ async def run(settings: Settings, log: Log) -> None:
     await runner.handle(Started(base.clock.now(), stored))
     await _listen(server, settings)
     await asyncio.to_thread(_note_start, store, settings)
+    if page is not None:
+        await page.start()
     files = event_files(settings.daemon, runner.report, telemetry, log)
     tasks = [asyncio.create_task(folder.run()) for folder in files]
     measure = FleetMetrics(store, live, settings, telemetry, base.clock).run(log)
@@ -104,6 +117,8 @@ async def run(settings: Settings, log: Log) -> None:
     if signals is not None:
         await signals.close()
     await runner.stop()
+    if page is not None:
+        await page.stop()
     await server.stop()
     with suppress(Unavailable):
         store.commit([Audited(_of_daemon("stopped", {}, {}))])

@@ -37,6 +37,9 @@ from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.priority import ConvictingEvidence
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.daemon.runner import Runner
+from sentinel.daemon.web.access import WhoAsks
+from sentinel.daemon.web.pages import Pages
+from sentinel.daemon.web.server import PageServer
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine
 from sentinel.engine.loading import state_of
@@ -134,22 +137,45 @@ def event_files(settings: Daemon, report: Report, telemetry: Telemetry, log: Log
     return [EventFiles(Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, report, telemetry, log)]
 
 
-def api_server(base: DaemonParts, runner: Runner, signals: PrometheusSignals | None, known: KnownSignals) -> Server:
-    """Build the HTTP server that answers nodes, hooks and people."""
+def operators_of(base: DaemonParts) -> set[int]:
+    """Uids that may change state and see the jobs of all."""
     operators, unknown = uids_of(base.settings.daemon.operators)
     if unknown:
         base.log.warning("operators-unknown", names=", ".join(unknown), fix="correct [daemon] operators")
-    views = Views(
+    return {0, os.getuid(), *operators}
+
+
+def people_views(
+    base: DaemonParts, signals: PrometheusSignals | None, known: KnownSignals, operators: set[int]
+) -> Views:
+    return Views(
         store=base.store,
         live=base.live,
         fleets=base.fleets,
         orders=base.orders,
         settings=base.settings,
-        operators={0, os.getuid(), *operators},
+        operators=operators,
         clock=base.clock,
         counters=known.counters,
         signals=signals,
     )
+
+
+def page_server(base: DaemonParts, views: Views, operators: set[int]) -> PageServer | None:
+    """Build the page for browsers; None where the settings do not ask for it.
+
+    Raises:
+        UserError: its settings cannot be meant.
+    """
+    page = base.settings.page
+    if not page.listen:
+        return None
+    pages = Pages(views, base.clock, cluster=base.settings.cluster, racks=page.racks, see_all=page.see == "all")
+    return PageServer(page, WhoAsks(page, operators), pages, telemetry=base.telemetry, log=base.log)
+
+
+def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:
+    """Build the HTTP server that answers nodes, hooks and people."""
     changes = OperatorCommands(
         store=base.store,
         live=base.live,

@@ -17,6 +17,7 @@ from sentinel.detect.change_point import WINDOW
 from sentinel.detect.hang import SilenceObservations
 from sentinel.detect.listings import Listings
 from sentinel.detect.observed_silence import Observed
+from sentinel.detect.progress_curve import Point, ProgressCurve
 from sentinel.detect.step_rhythm import Rhythm, observe
 from sentinel.evidence.logs.timers import TIMERS, Report, report_of
 from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source
@@ -24,6 +25,7 @@ from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source
 _SAVES = 50  # newest saves of an attempt, from which its save interval is computed
 _REPORTS = 128  # timer reports, at most one in ten seconds: at least twenty minutes
 _LOOK_BACK = timedelta(hours=1)  # how long node evidence and ended attempts are kept at least
+_CURVES = 1000  # of attempts that ended, the newest: 8 MB
 _POOL = 400  # recent evidence kept for each attempt and node, for incidents opened later
 
 
@@ -115,6 +117,7 @@ class AttemptSeen:
     saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
     read_back_bytes: int = 0  # of saves that were read once for their manifests
     read_back_s: float = 0.0  # how long that took
+    curve: ProgressCurve = field(default_factory=ProgressCurve)  # for people to look at
     rank_nodes: dict[int, str] = field(default_factory=dict)  # as the tasks reported
     top_rank: int | None = None  # highest rank named in the log
 
@@ -143,6 +146,7 @@ class ClusterView:
         self.attempts: dict[tuple[int, int], AttemptSeen] = {}
         self.listings = Listings()
         self.dependents: dict[int, dict[int, str]] = {}  # by job: those that waited for its end, and their kind
+        self._past_curves: dict[tuple[int, int], ProgressCurve] = {}
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
@@ -153,6 +157,12 @@ class ClusterView:
     def first_step(self, job: int, attempt: int) -> int | None:
         seen = self.attempts.get((job, attempt))
         return seen.first_step if seen else None
+
+    def curve(self, job: int, attempt: int) -> list[Point]:
+        """Loss and step time over the steps that this daemon saw; empty where it saw none."""
+        seen = self.attempts.get((job, attempt))
+        kept = seen.curve if seen is not None else self._past_curves.get((job, attempt))
+        return kept.points() if kept is not None else []
 
     def ended(self, job: int, attempt: int) -> bool:
         seen = self.attempts.get((job, attempt))
@@ -276,6 +286,7 @@ class ClusterView:
 
     def _step(self, seen: AttemptSeen, item: Evidence) -> None:
         seen.rhythm = observe(seen.rhythm, item)
+        seen.curve.note(item)
         step = item.data.get("step")
         if isinstance(step, int):
             seen.first_step = step if seen.first_step is None else seen.first_step
@@ -342,6 +353,9 @@ class ClusterView:
             newest = max((item.at for item in seen.pool), default=seen.view.started_at)
             if seen.ended and newest is not None and newest < before - _LOOK_BACK:
                 del self.attempts[key]
+                self._past_curves[key] = seen.curve
+        while len(self._past_curves) > _CURVES:
+            del self._past_curves[next(iter(self._past_curves))]
         since = before - max(_LOOK_BACK, timedelta(seconds=group_s))
         for node in self.nodes.values():  # without this, 400 items of each of 2,048 nodes would be a gigabyte
             while node.pool and node.pool[0].seen_at < since:

@@ -32,7 +32,7 @@ from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
-from sentinel.errors import UserError
+from sentinel.errors import Unavailable, UserError
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
 from sentinel.wire import to_json
@@ -84,12 +84,17 @@ class Views:
             "repairs": self._repairs,
             "names": self._names,
             "audit": self._audit,
+            "curves": self._curves,
         }
 
     async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
+        return await self.show_to(view, arguments, None if uid in self._operators else name_of(uid))
+
+    async def show_to(self, view: str, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        """A view as ``user`` may see it; None: an operator, who sees all."""
         if view not in self._views:
             raise UserError(f"no view {view!r}", fix="upgrade the daemon or the command line: their releases differ")
-        return await self._views[view](arguments, None if uid in self._operators else name_of(uid))
+        return await self._views[view](arguments, user)
 
     async def _status(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         fleet = self._live.fleet
@@ -151,7 +156,12 @@ class Views:
 
     async def _nodes(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen = node_list(arguments)
-        fleet = await self._fleets.take(_LISTING_S if chosen is None else _ABOUT_TO_CHANGE_S)
+        try:
+            fleet = await self._fleets.take(_LISTING_S if chosen is None else _ABOUT_TO_CHANGE_S)
+        except Unavailable:
+            if not arguments.get("last_known") or self._live.fleet is None:
+                raise
+            fleet = self._live.fleet  # the caller shows its age
         shown = [n for n in (*fleet.nodes.values(), *_unread_nodes(fleet)) if chosen is None or n.name in chosen]
         _require_known(chosen, shown)
         scores = await self._board.read()
@@ -179,6 +189,7 @@ class Views:
             "reason": node.reason,
             "partitions": list(node.partitions),
             "gpus": node.gpus,
+            "topology": node.topology,
             "agent": seen.state if seen else "unknown",
             "orders": self._orders.connected(node.name),
             "verdict": seen.verdict if seen else {},
@@ -254,6 +265,19 @@ class Views:
             "jobs": list(jobs),
             "incidents": [row["id"] for row in rows],
         }
+
+    async def _curves(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        """Loss and step time of a job's attempts over their steps, of what this daemon saw; points as [step, Unix time in s,
+        loss, seconds a step]."""
+        job = job_of(arguments)
+        if job is None:
+            raise UserError("no job is named", fix="squeue and sacct list them")
+        attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
+        curves = []
+        for number in dict.fromkeys(row["attempt"] for row in attempts):
+            points = [[p.step, p.at_s, p.loss, p.step_s] for p in self._live.curve(job, number)]
+            curves.append({"attempt": number, "points": points})
+        return {"job": job, "curves": curves}
 
     async def _why(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         rows = await self._seen_by(user, most=_SEARCHED)

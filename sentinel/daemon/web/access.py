@@ -1,0 +1,193 @@
+"""Finds out who asks for a page, and refuses who cannot prove it.
+
+Three ways, in this order: the header of a reverse proxy that the settings trust, a token, and the account at the other end
+of a local socket (Linux's SO_PEERCRED). A person whose name is that of an operator's account sees all jobs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import stat
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.config.settings import Page
+from sentinel.daemon.api.accounts import name_of, uids_of
+from sentinel.errors import Denied, FileError, UserError
+
+SOCKET = "unix:"
+_LONGEST_NAME = 255
+_MOST_TOKENS = 10_000
+_TOKENS_BYTES = 4 << 20
+_HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who asks. ``operator``: sees the jobs of all."""
+
+    name: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    name: str
+    digest: bytes  # SHA-256
+    operator: bool
+
+
+class WhoAsks:
+    """Who asks, by the settings of the page.
+
+    Args:
+        operators: uids.
+
+    Raises:
+        UserError: settings that let nobody in, or everybody; they name the key.
+    """
+
+    def __init__(self, page: Page, operators: Collection[int]) -> None:
+        self._operators = operators
+        self._on_socket = page.listen.startswith(SOCKET)
+        self._header = page.user_header
+        self._networks, self._uids = _proxies(page.proxies, on_socket=self._on_socket)
+        self._tokens = read_tokens(Path(page.tokens)) if page.tokens else []
+        if self._header and not _HEADER.fullmatch(self._header):
+            raise UserError(f"[page] user_header: {self._header!r:.80} is no name of a header", fix="as X-Remote-User")
+        if bool(self._header) != bool(page.proxies):
+            raise UserError(
+                "[page] user_header and proxies belong together",
+                fix="name the header, and from whom it is believed; a header that anybody may send proves nothing",
+            )
+        if not (self._on_socket or self._header or self._tokens):
+            raise UserError(
+                f"[page] listen = {page.listen!r:.80} would let nobody in",
+                fix="set user_header and proxies, or tokens; or listen on a socket: unix:/run/sentinel/page.sock",
+            )
+        listening = "" if self._on_socket else page.listen.rpartition(":")[0].strip("[]").lower()
+        self._hosts = _LOCAL | {listening} - {""} | {host.lower() for host in page.hosts}
+
+    def check_host(self, host: str) -> None:
+        """
+        Raises:
+            Denied: the browser believes to talk to another host: a web site may have sent it here.
+        """
+        name = (host.rpartition(":")[0] if re.search(r":\d*$", host) else host).strip("[]").lower()
+        if name not in self._hosts:
+            raise Denied(f"the page is not called {name!r:.80}", fix="add the name to [page] hosts")
+
+    def viewer(self, headers: Mapping[str, str], *, address: str, uid: int | None) -> Viewer:
+        """
+        Args:
+            address: of the connection; empty for a socket.
+            uid: of the process at the other end of a socket; None for an address.
+
+        Raises:
+            Denied: it is not known who asks.
+        """
+        if self._header and self._is_proxy(address, uid):
+            name = headers.get(self._header, "").strip()
+            if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+                raise Denied(f"the proxy names nobody in {self._header}", fix="let it authenticate people first")
+            return self._named(name)
+        if self._tokens and (given := headers.get("Authorization", "")):
+            return self._by_token(given)
+        if uid is not None:
+            return Viewer(name_of(uid), uid in self._operators)
+        raise Denied("it is not known who asks", fix="give a token, or ask through the site's proxy")
+
+    @property
+    def takes_tokens(self) -> bool:
+        return bool(self._tokens)
+
+    def _is_proxy(self, address: str, uid: int | None) -> bool:
+        if uid is not None:
+            return uid in self._uids
+        try:
+            sender = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        if isinstance(sender, ipaddress.IPv6Address) and sender.ipv4_mapped is not None:
+            sender = sender.ipv4_mapped
+        return any(sender in network for network in self._networks)
+
+    def _named(self, name: str) -> Viewer:
+        known, _ = uids_of([name]) if not name.startswith("%") else (set(), [])
+        return Viewer(name, bool(known & set(self._operators)))
+
+    def _by_token(self, given: str) -> Viewer:
+        """``Bearer TOKEN``, or what a browser asks for: any name and the token as its password."""
+        kind, _, value = given.partition(" ")
+        if kind.lower() == "basic":
+            try:
+                value = base64.b64decode(value, validate=True).decode().partition(":")[2]
+            except (binascii.Error, UnicodeDecodeError):
+                value = ""
+        elif kind.lower() != "bearer":
+            value = ""
+        digest = hashlib.sha256(value.strip().encode()).digest()
+        found = [token for token in self._tokens if hmac.compare_digest(token.digest, digest)]
+        if not value or not found:
+            raise Denied("the token is not known", fix="ask who runs Sentinel here for one")
+        return Viewer(found[0].name, found[0].operator)
+
+
+def read_tokens(path: Path) -> list[Token]:
+    """
+    Raises:
+        FileError: not readable, readable by others, or a line that is none; it names the line.
+    """
+    try:
+        with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            raw = file.read(_TOKENS_BYTES + 1)
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}", fix="correct [page] tokens") from error
+    if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or about.st_uid not in (0, os.getuid()):
+        raise FileError(path, "is open to other accounts", fix=f"chown {name_of(os.getuid())} {path}; chmod 600 {path}")
+    lines = raw.decode("utf-8", "replace").splitlines()
+    if len(raw) > _TOKENS_BYTES or len(lines) > _MOST_TOKENS:
+        raise FileError(path, f"holds more than {_MOST_TOKENS} lines", fix="remove tokens that nobody uses")
+    found = []
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if (
+            len(words) not in (2, 3)
+            or not re.fullmatch(r"[0-9a-fA-F]{64}", words[1])
+            or words[2:] not in ([], ["operator"])
+        ):
+            fix = "write: NAME SHA256 [operator], with the sum from: printf %s TOKEN | sha256sum"
+            raise FileError(path, "is no token's line", line=number, fix=fix)
+        found.append(Token(words[0], bytes.fromhex(words[1]), bool(words[2:])))
+    if not found:
+        raise FileError(path, "holds no token", fix="add one, or leave [page] tokens out")
+    return found
+
+
+def _proxies(
+    named: Collection[str], *, on_socket: bool
+) -> tuple[list[ipaddress.IPv4Network | ipaddress.IPv6Network], set[int]]:
+    networks, uids = [], set()
+    for name in named:
+        try:
+            networks.append(ipaddress.ip_network(name))
+            continue
+        except ValueError:
+            pass
+        found, _ = uids_of([name])
+        if not found or not on_socket:
+            what = "neither an address nor a network" + (" nor an account of this host" if on_socket else "")
+            raise UserError(f"[page] proxies: {name!r:.80} is {what}", fix='as "10.1.0.5" or "10.1.0.0/24"')
+        uids |= found
+    return networks, uids

@@ -1,0 +1,95 @@
+"""Arranges nodes as a map: one cell each, by switch or rack. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel.adapters.slurm.hostlist import fold
+
+ROW = 32  # nodes of a group where neither a switch nor a rack is known
+NO_SWITCH = "no switch named"
+
+# What a cell says, the worst first: (id, words). The first that holds for a node is its cell's.
+STATES = (
+    ("down", "down or not responding"),
+    ("drained", "drained"),
+    ("draining", "draining: its job goes on"),
+    ("silent", "agent not heard"),
+    ("suspect", "suspect: fails more than others, or its parts age"),
+    ("unknown", "state not known"),
+    ("busy", "at work"),
+    ("idle", "idle"),
+)
+WORDS = dict(STATES)
+HEALTHY = frozenset({"busy", "idle"})
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    name: str
+    cells: list[tuple[Row, str]] = field(default_factory=list)  # node's row, id of its state
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        """How many nodes are in each state, the worst first; those that are fine last."""
+        return counted(state for _, state in self.cells)
+
+
+def state_of(row: Row) -> str:
+    """The id of what a node's cell says."""
+    state = row["state"]
+    if state in ("down", "not responding", "fail", "error"):
+        return "down"
+    if state in ("drained", "draining"):
+        return str(state)
+    if row["agent"] in ("silent", "unreachable"):
+        return "silent"
+    if row["suspect"]:
+        return "suspect"
+    if state in ("allocated", "mixed", "completing"):
+        return "busy"
+    return "idle" if state == "idle" else "unknown"
+
+
+def counted(states: Iterable[str]) -> list[tuple[str, int]]:
+    found = list(states)
+    return [(state, number) for state, _ in STATES if (number := found.count(state))]
+
+
+def groups(rows: Sequence[Row], racks: re.Pattern[str] | None = None) -> list[Group]:
+    """Nodes by rack where the site says how racks are named, else by the switch that Slurm names, else in order of names.
+
+    Args:
+        rows: as the view ``nodes`` shows them, in any order.
+        racks: its first group in a node's name is the rack.
+    """
+    ordered = sorted(rows, key=lambda row: natural(row["node"]))
+    if racks is None and not any(row["topology"] for row in ordered):
+        return [_run(ordered[start : start + ROW]) for start in range(0, len(ordered), ROW)]
+    found: dict[str, Group] = {}
+    for row in ordered:
+        name = place_of(row, racks)
+        found.setdefault(name, Group(name)).cells.append((row, state_of(row)))
+    return sorted(found.values(), key=lambda group: (group.name == NO_SWITCH, natural(group.name)))
+
+
+def place_of(row: Row, racks: re.Pattern[str] | None) -> str:
+    if racks is not None:
+        match = racks.search(row["node"])
+        return (match[1] or NO_SWITCH) if match else NO_SWITCH
+    # Slurm writes topology:switch, or the switches from the top one down.
+    return re.split(r"[:.]", str(row["topology"]))[-1] or NO_SWITCH
+
+
+def _run(rows: Sequence[Row]) -> Group:
+    return Group(fold([row["node"] for row in rows]), [(row, state_of(row)) for row in rows])
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts n2 before n10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]

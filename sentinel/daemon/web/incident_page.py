@@ -1,0 +1,59 @@
+"""An incident as a time line: evidence, verdict, steps, outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sentinel.daemon.web.pages import Asked
+
+_EVIDENCE = 100  # lines of evidence in a time line; what decided is shown whatever their number
+
+
+async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
+    seen = await asked.view("why", incident=asked.name)
+    return "incident.html", {**seen, "events": timeline(seen), "more": max(0, len(seen["evidence"]) - _EVIDENCE)}
+
+
+def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
+    """Events in order of time: each with ``at``, ``kind`` (evidence, verdict, step, wait, outcome), ``what``, ``where``,
+    ``text``. ``at`` None: not over, at the end."""
+    incident, verdict, plan = seen["incident"], seen["verdict"], seen["plan"]
+    decisive = {ground["evidence"]["id"] for ground in (verdict or {}).get("grounds", ())}
+    evidence = sorted(seen["evidence"], key=lambda item: (item["id"] not in decisive, item["at"]))[:_EVIDENCE]
+    events = [
+        {
+            "at": item["at"], "kind": "evidence", "what": item["kind"], "where": _where(item["where"]),
+            "text": item["text"], "source": item["source"], "decisive": item["id"] in decisive, "trust": item["trust"],
+        }
+        for item in evidence
+    ]  # fmt: skip
+    if incident["decided_at"] and verdict:
+        events.append(
+            {"at": incident["decided_at"], "kind": "verdict", "what": verdict["cause"], "where": "", "text": ""}
+        )
+    if plan and (plan["refusal"] or plan["observe_only"]):
+        word = plan["refusal"] or "observe mode: planned, not done"
+        events.append({"at": plan["at"], "kind": "wait", "what": word, "where": "", "text": plan["explanation"]})
+    for wait in (plan or {}).get("waits", ()):
+        events.append({"at": wait["since"], "kind": "wait", "what": wait["kind"], "where": ", ".join(wait["what"]),
+                       "text": wait["explanation"]})  # fmt: skip
+    for step in seen["steps"]:
+        where = step["node"] or (f"job {step['job']}" if step["job"] is not None else "")
+        what = f"{step['kind'].replace('_', ' ')}: {step['result'] or 'under way'}".replace("not_known", "not known")
+        events.append({"at": step["finished_at"] or step["intended_at"], "kind": "step", "what": what, "where": where,
+                       "text": step["reason"]})  # fmt: skip
+    if incident["outcome"] or incident["closed_at"]:
+        events.append({"at": incident["closed_at"] or incident["updated_at"], "kind": "outcome", "what": incident["state"],
+                       "where": "", "text": incident["outcome"]})  # fmt: skip
+    order = ("evidence", "verdict", "wait", "step", "outcome")
+    events.sort(key=lambda event: (event["at"], order.index(event["kind"])))
+    return events
+
+
+def _where(where: dict[str, Any]) -> str:
+    parts = [where["node"] or ""]
+    parts += [f"GPU {where['gpu']}"] if where["gpu"] is not None else []
+    parts += [where["nic"]] if where["nic"] else []
+    parts += [f"rank {where['rank']}"] if where["rank"] is not None else []
+    return " ".join(part for part in parts if part)

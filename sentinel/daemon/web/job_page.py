@@ -1,0 +1,69 @@
+"""A job: its attempts side by side, its curves, where it was restarted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sentinel.daemon.web.charts import Mark, curve
+from sentinel.errors import UserError
+
+if TYPE_CHECKING:
+    from sentinel.daemon.web.pages import Asked
+
+_NUMBERS = 20  # rows of the table that says what a curve shows
+
+
+async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
+    if not asked.name.isdecimal() or len(asked.name) > 20:
+        raise UserError(f"{asked.name!r:.40} is no id of a job", fix="squeue and sacct list them")
+    job = int(asked.name)
+    seen = await asked.view("jobs", job=job)
+    attempts = seen["attempts"]
+    if not attempts:
+        raise UserError(f"nothing is known of job {job}", fix="squeue and sacct may know it")
+    curves = (await asked.view("curves", job=job))["curves"]
+    drawn = [row for row in curves if row["points"]]
+    restarts = [
+        Mark(float(row["first_step"]), f"attempt {row['attempt']}")
+        for row in attempts[1:]
+        if row["first_step"] is not None
+    ]
+    charts = []
+    for column, title, label in ((2, "Loss", "loss"), (3, "Step time", "s/step")):
+        series = [
+            (f"attempt {row['attempt']}", [(float(point[0]), point[column]) for point in row["points"]])
+            for row in drawn
+        ]
+        made = curve(f"{title} of job {job} over its steps", series, x_label="step", y_label=label, marks=restarts)
+        if made is not None:
+            charts.append((title, made))
+    return "job.html", {
+        "job": summary(attempts),
+        "attempts": attempts,
+        "incidents": seen["incidents"],
+        "charts": charts,
+        "series": [row["attempt"] for row in drawn],
+        "numbers": _numbers(drawn),
+    }
+
+
+def summary(attempts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One job from its attempts, the oldest first; steps made twice count once."""
+    newest = attempts[-1]
+    firsts = [row["first_step"] for row in attempts if row["first_step"] is not None]
+    lasts = [row["last_step"] for row in attempts if row["last_step"] is not None]
+    failed = [row for row in attempts if row.get("incident")]
+    known = [row["lost_gpu_h"] for row in failed if row["lost_gpu_h"] is not None]
+    return {
+        **newest,
+        "attempts": len(attempts),
+        "gained": max(lasts) - min(firsts) + 1 if firsts and lasts else None,
+        "lost_gpu_h": sum(known) if known or not failed else None,
+        "lost_not_known": len(failed) - len(known),
+    }
+
+
+def _numbers(drawn: list[dict[str, Any]]) -> list[tuple[int, list[Any]]]:
+    """Points of the curves as rows: (attempt, [step, time, loss, seconds a step])."""
+    rows = [(row["attempt"], point) for row in drawn for point in row["points"]]
+    return rows[:: max(1, len(rows) // _NUMBERS)]

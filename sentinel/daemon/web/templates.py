@@ -1,0 +1,136 @@
+"""Renders the page's and reports' templates. Every text is escaped and its invisible characters are shown, links are ours.
+
+What users and programs wrote (names, log lines, comments) reaches a template only as text: Jinja escapes it, and
+``visible`` shows control characters and those that turn a line around. Nothing in it becomes a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from sentinel.adapters.slurm.hostlist import fold
+
+_FOLDER = Path(__file__).with_name("templates")
+NOT_KNOWN = "not known"
+_SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=visible,
+    )
+    made.filters |= {
+        "ago": ago, "amount": amount, "folded": folded, "hours": hours, "interval": interval, "path": path,
+        "percent": percent, "span": span, "when": when,
+    }  # fmt: skip
+    return made
+
+
+def render(template: str, **values: Any) -> str:
+    return environment().get_template(template).render(**values)
+
+
+def style() -> str:
+    """The style sheet, the page's and reports' own."""
+    return (_FOLDER / "style.css").read_text()
+
+
+def visible(value: Any) -> Any:
+    """A value as a person sees it: None is not known; each character that has no glyph is a dot."""
+    if value is None:
+        return NOT_KNOWN
+    if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
+        return "".join(ch if ch.isprintable() or ch in "\n\t" else "·" for ch in value)
+    return value
+
+
+def path(name: object) -> str:
+    """A name as one part of an address of ours."""
+    return quote(str(name), safe="")
+
+
+def span(seconds: object) -> str:
+    """A length of time in one unit."""
+    if not isinstance(seconds, (int, float)):
+        return NOT_KNOWN
+    for size, unit in _SPANS:
+        if seconds >= size:
+            return f"{_short(seconds / size)} {unit}"
+    return f"{_short(seconds)} s"
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0") if value < 9.95 else f"{value:.0f}"
+
+
+def when(value: object) -> Markup | str:
+    """An ISO time as a ``time`` element in UTC."""
+    at = _time(value)
+    if at is None:
+        return NOT_KNOWN
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), f"{at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def ago(value: object, now: object) -> str:
+    at, until = _time(value), _time(now)
+    if at is None or until is None:
+        return NOT_KNOWN
+    return f"{span(max(0.0, (until - at).total_seconds()))} ago"
+
+
+def _time(value: object) -> datetime | None:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    return value.astimezone(UTC) if isinstance(value, datetime) else None
+
+
+def amount(value: object) -> str:
+    """A number with three digits that count."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return NOT_KNOWN if value is None else str(value)
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:.3g}"
+
+
+hours = amount
+
+
+def percent(value: object) -> str:
+    return f"{100 * value:.1f} %" if isinstance(value, (int, float)) else NOT_KNOWN
+
+
+def interval(bounds: Sequence[float | None] | None, show: str = "amount") -> str:
+    """``(low to high)``; an end that is not known has no number."""
+    if bounds is None:
+        return ""
+    shown = {"amount": amount, "span": span, "percent": percent}[show]
+    low, high = bounds
+    if low is None and high is None:
+        return ""
+    if high is None:
+        return f"(at least {shown(low)})"
+    return f"({shown(low)} to {shown(high)})"
+
+
+def folded(names: object) -> str:
+    """Node names as Slurm folds them."""
+    if isinstance(names, str):
+        return names
+    listed = [str(name) for name in names] if isinstance(names, (list, tuple)) else []
+    return fold(listed) if listed else NOT_KNOWN
