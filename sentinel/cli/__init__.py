@@ -30,6 +30,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "repairs": ("sentinel.cli.operator.fleet:repairs", "Which nodes and GPUs to pull: serial number, advice."),
     "jobs": ("sentinel.cli.operator.jobs:jobs", "Jobs: attempts, steps gained, time lost; one job's story."),
     "lost": ("sentinel.cli.operator.jobs:lost", "GPU-hours lost, by job, user, node or cause."),
+    "report": (
+        "sentinel.cli.operator.report:report",
+        "A week in numbers: interruptions, recovery, worst nodes.",
+    ),
     "incidents": ("sentinel.cli.operator.incidents:incidents", "What happened and what was decided."),
     "history": ("sentinel.cli.operator.history:history", "Past failures; recurring ones first."),
     "audit": ("sentinel.cli.operator.audit:audit", "Who changed what, from where and why."),

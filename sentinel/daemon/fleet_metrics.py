@@ -17,7 +17,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Settings
 from sentinel.daemon.api import status
 from sentinel.daemon.api.jobs import JobAttempts
-from sentinel.daemon.api.lost import Loss
+from sentinel.daemon.api.lost import training_share
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Unavailable
 from sentinel.log import Log
@@ -110,33 +110,8 @@ class FleetMetrics:
             lost[Cause(loss.incident["cause"])] += loss.gpu_h * 3600
         for cause, gpu_s in lost.items():
             self._telemetry.lost_gpu_s.labels(cause=cause).set(gpu_s)
-        shares = self.training_share(attempts, found, now)
+        shares = training_share(attempts, found, self._attempts.gpus, now - _WINDOW, now)
         self._set(self._telemetry.ettr, {(partition,): share for partition, share in shares.items()})
-
-    def training_share(
-        self, attempts: Iterable[Mapping[str, Any]], found: Iterable[Loss], now: datetime
-    ) -> dict[str, float]:
-        """By partition: GPU time of attempts that made new steps, of that time and the time that failures took."""
-        since = now - _WINDOW
-        ran: dict[str, float] = {}
-        partition_of = {}
-        for row in attempts:
-            gpus = self._attempts.gpus(row["nodes"])
-            partition_of[row["job"]] = row["partition"] or ""
-            if gpus:
-                seconds = ((row["ended_at"] or now) - max(row["started_at"], since)).total_seconds()
-                ran[row["partition"] or ""] = ran.get(row["partition"] or "", 0.0) + gpus * max(0.0, seconds)
-        redone: dict[str, float] = {}
-        down: dict[str, float] = {}
-        for loss in found:
-            name = partition_of.get(loss.incident["job"], "")
-            redone[name] = redone.get(name, 0.0) + 3600 * loss.of(loss.redone_s)
-            down[name] = down.get(name, 0.0) + 3600 * loss.of(loss.down_s)
-        return {
-            name: max(0.0, gpu_s - redone.get(name, 0.0)) / (gpu_s + down.get(name, 0.0))
-            for name, gpu_s in ran.items()
-            if gpu_s > 0
-        }
 
     def _agents(self) -> None:
         counts = Counter(seen.version or "unknown" for seen in self._live.nodes.values() if seen.state == "heard")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from sentinel.planning.limits import fraction, not_negative, whole
+from sentinel.planning.limits import fraction, not_negative, positive, whole
 
 _STEPS = 10_000  # of series and continued fraction; they end by precision long before
 
@@ -72,6 +72,26 @@ def count_interval(mean: float, confidence: float = 0.95) -> tuple[int, int]:
     not_negative(mean, "mean")
     tail = (1 - fraction(confidence, "confidence", one=False)) / 2
     return _count_quantile(mean, tail), _count_quantile(mean, 1 - tail)
+
+
+def same_rate_probability(count: int, exposure: float, other_count: int, other_exposure: float) -> float:
+    """How often chance makes two counts at least so different where both have one rate (two-sided).
+
+    The exact conditional test: given the sum of both, one of them is binomial with its share of the exposure (Przyborowski
+    and Wilenski 1940, "Homogeneity of results in testing samples from Poisson series", Biometrika 31).
+    """
+    total = whole(count, "count", least=0, most=10**9) + whole(other_count, "other count", least=0, most=10**9)
+    share = positive(exposure, "exposure") / (exposure + positive(other_exposure, "other exposure"))
+    if total == 0:
+        return 1.0
+    below = math.fsum(_binomial(i, total, share) for i in range(count + 1))
+    above = math.fsum(_binomial(i, total, share) for i in range(count, total + 1))
+    return min(1.0, 2 * min(below, above))
+
+
+def _binomial(count: int, total: int, share: float) -> float:
+    ways = math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
+    return math.exp(ways + count * math.log(share) + (total - count) * math.log1p(-share))
 
 
 def _gamma_quantile(shape: float, probability: float) -> float:

@@ -142,3 +142,37 @@ def _sums(by: str, name: str, parts: Sequence[tuple[Loss, float]]) -> dict[str, 
         "causes": dict(causes.most_common(3)),
         "last_at": max(loss.incident["opened_at"] for loss, _ in parts),
     }
+
+
+def training_share(
+    attempts: Iterable[Row],
+    found: Iterable[Loss],
+    gpus: Callable[[Sequence[str]], int | None],
+    since: datetime,
+    until: datetime,
+) -> dict[str, float]:
+    """By partition: GPU time of attempts that made new steps, of that time and the time that failures took.
+
+    Args:
+        attempts: those that ran between ``since`` and ``until``; one without an end ran until then.
+        found: the losses of that time.
+    """
+    ran: dict[str, float] = {}
+    partition_of = {}
+    for row in attempts:
+        count, name = gpus(row["nodes"]), row["partition"] or ""
+        partition_of[row["job"]] = name
+        if count:
+            seconds = (min(row["ended_at"] or until, until) - max(row["started_at"], since)).total_seconds()
+            ran[name] = ran.get(name, 0.0) + count * max(0.0, seconds)
+    redone: dict[str, float] = {}
+    down: dict[str, float] = {}
+    for loss in found:
+        name = partition_of.get(loss.incident["job"], "")
+        redone[name] = redone.get(name, 0.0) + HOUR_S * loss.of(loss.redone_s)
+        down[name] = down.get(name, 0.0) + HOUR_S * loss.of(loss.down_s)
+    return {
+        name: max(0.0, gpu_s - redone.get(name, 0.0)) / (gpu_s + down.get(name, 0.0))
+        for name, gpu_s in ran.items()
+        if gpu_s > 0
+    }

@@ -26,6 +26,7 @@ from sentinel.daemon.api.histories import failure_filter, groups, job_of, node_l
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import BY, grouped
 from sentinel.daemon.api.repairs import repairs
+from sentinel.daemon.api.report import past_of, report, reported_since
 from sentinel.daemon.api.scores import CachedScores
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.fleets import FleetSnapshots
@@ -85,6 +86,7 @@ class Views:
             "names": self._names,
             "audit": self._audit,
             "curves": self._curves,
+            "report": self._report,
         }
 
     async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
@@ -249,6 +251,14 @@ class Views:
             "lost_gpu_h": total,
             "not_known": sum(not loss.known for loss in found),
         }
+
+    async def _report(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        now = self._clock.now()
+        since = reported_since(arguments, now)
+        rows = await self._seen_by(user, since=since - (now - since), most=_SEARCHED)
+        past = await asyncio.to_thread(past_of, self._attempts, self._live, rows, since=since, until=now, user=user)
+        made = await asyncio.to_thread(report, self._store, self._attempts, past, await self._board.read())
+        return {"cluster": self._settings.cluster, "cut": len(rows) >= _SEARCHED, **made}
 
     async def _repairs(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         fleet = await self._fleets.take(_LISTING_S)

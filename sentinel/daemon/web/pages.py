@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.daemon.api.histories import node_list
 from sentinel.daemon.api.views import Views
-from sentinel.daemon.web import fleet_map, incident_page, job_page, plan_page
+from sentinel.daemon.web import fleet_map, incident_page, job_page, plan_page, report_page
 from sentinel.daemon.web.access import Viewer
 from sentinel.daemon.web.charts import bars
 from sentinel.daemon.web.templates import render
@@ -105,6 +105,7 @@ class Pages:
             "jobs": _jobs,
             "history": _history,
             "plan": plan_page.make,
+            "report": report_page.make,
         }
         self._of_one: dict[str, Make] = {"nodes": _node, "incidents": incident_page.make, "jobs": job_page.make}
 

@@ -88,3 +88,10 @@ def test_senseless_questions_are_refused() -> None:
     ):
         with pytest.raises(PlanningError):
             call()
+
+
+def test_two_counts_of_one_rate() -> None:
+    assert poisson.same_rate_probability(0, 1.0, 5, 1.0) == pytest.approx(2 * 0.5**5)
+    assert poisson.same_rate_probability(3, 2.0, 0, 1.0) == pytest.approx(2 * (2 / 3) ** 3)
+    assert poisson.same_rate_probability(4, 1.0, 4, 1.0) == 1.0 and poisson.same_rate_probability(0, 1.0, 0, 9.0) == 1.0
+    assert poisson.same_rate_probability(300, 1.0, 200, 1.0) < 1e-4 < poisson.same_rate_probability(300, 3.0, 200, 2.0)

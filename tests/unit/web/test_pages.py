@@ -25,7 +25,18 @@ EVIL = (
     "</td><script>alert(1)</script><img src=x onerror=alert(2)> javascript:alert(3) http://evil.example @all "
     "\u202e\x1b[2J{{ 7*7 }}"
 )
-PATHS = ("/", "/nodes", "/nodes/n1", "/incidents", "/incidents/aaa1", "/jobs", "/jobs/201", "/history", "/plan")
+PATHS = (
+    "/",
+    "/nodes",
+    "/nodes/n1",
+    "/incidents",
+    "/incidents/aaa1",
+    "/jobs",
+    "/jobs/201",
+    "/history",
+    "/plan",
+    "/report",
+)
 
 
 def fill(world: World) -> None:

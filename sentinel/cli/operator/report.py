@@ -1,0 +1,274 @@
+"""``sentinel report``: a time in numbers beside the time before it, as Markdown, HTML, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.operator.arguments import asked_filters
+from sentinel.cli.operator.daemon_client import config_option, view
+from sentinel.cli.operator.output import clock, echo, span
+from sentinel.errors import FileError
+
+_DEADLINE_S = 60.0  # months of a large cluster take seconds
+_MOST_TEXT = 300  # characters of a quoted line
+
+
+@click.command()
+@click.option("--since", default="7d", show_default=True, help="From then on: 7d, 30d, 2026-03-01.")
+@click.option(
+    "--format", "form", type=click.Choice(["md", "html", "csv", "json"]), default="md", show_default=True,
+    help="Markdown, HTML with plots in one file, CSV, or JSON.",
+)  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@click.option("--anonymise", is_flag=True, help="Replace names of nodes, users, jobs, folders and addresses.")
+@config_option
+def report(since: str, form: str, out: Path | None, anonymise: bool, config: Path) -> None:
+    """Interruptions by cause and scope, time between and to recover, effective training time, hours lost, worst nodes.
+
+    Beside each number stands that of the same length of time before. Intervals are 95 %. Operators get all jobs, others
+    their own.
+
+    \b
+    Examples:
+      sentinel report
+      sentinel report --since 30d --format html --out march.html
+      sentinel report --format json --anonymise
+      sentinel report | mail -s "Reliability of last week" hpc-ops@example.org
+    """
+    made = view(config, "report", deadline_s=_DEADLINE_S, **asked_filters(since=since))
+    if anonymise:
+        made = anonymised(made, view(config, "names")["nodes"])
+    text = {"md": markdown, "html": _html, "csv": as_csv, "json": _json}[form](made)
+    if out is None:
+        echo(text.rstrip("\n"))
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FileError(out, f"cannot be written: {error.strerror}", fix="name another file with --out") from error
+
+
+def _json(made: Mapping[str, Any]) -> str:
+    return json.dumps(made, indent=1) + "\n"
+
+
+def _html(made: Mapping[str, Any]) -> str:
+    from sentinel.daemon.web.report_page import html_file
+
+    return html_file(made)
+
+
+def anonymised(made: Mapping[str, Any], nodes: Iterable[str]) -> dict[str, Any]:
+    """The report with pseudonyms, as ``sentinel bundle --anonymise`` gives them.
+
+    Args:
+        nodes: names of the cluster's nodes, which evidence may name.
+    """
+    from datetime import UTC, datetime
+
+    from sentinel.model.recording import RecordedAttempt, Recording
+    from sentinel.replay.anonymise import Pseudonyms
+
+    at = datetime.fromtimestamp(0, tz=UTC)
+    known = [*nodes, *(row["node"] for row in made["nodes"])]
+    attempts = [RecordedAttempt(0, 0, at, nodes=tuple(dict.fromkeys(known)))]
+    attempts += [RecordedAttempt(row["job"], 0, at, user=row["user"], name=row["name"]) for row in made["jobs"]]
+    names = Pseudonyms(Recording(attempts=tuple(attempts)))
+    shown: dict[str, Any] = names.line({**made, "cluster": ""})
+    return shown
+
+
+# --- Markdown -----------------------------------------------------------------------------------------------------------
+
+
+def quoted(text: object) -> str:
+    """Text of others as code: no link, mention, heading or column of a table can be in it."""
+    line = " ".join("".join(ch if ch.isprintable() else "·" for ch in str(text)).split())[:_MOST_TEXT]
+    if not line:
+        return ""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{pad}{line}{pad}{fence}".replace("|", "\\|")
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows), ""]
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "not known"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return str(value)
+
+
+def _percent(value: float | None) -> str:
+    return "not known" if value is None else f"{100 * value:.1f} %"
+
+
+def _length(value: float | None) -> str:
+    return "not known" if value is None else span(value)
+
+
+def _value(row: Mapping[str, Any], which: str) -> str:
+    show = {"share": _percent, "s": _length}.get(row["unit"], _number)
+    unit = f" {row['unit']}" if row["unit"] not in ("share", "s", "count") and row[which] is not None else ""
+    return f"{show(row[which])}{unit}"
+
+
+def _chance(value: bool | None) -> str:
+    return "" if value is None else "yes" if value else "no"
+
+
+def _mtbf(mtbf: Mapping[str, Any] | None) -> str:
+    if mtbf is None:
+        return "not known: no job ran"
+    return ", ".join(
+        f"{_number(mtbf[key]['mean'])} {unit} ({_number(mtbf[key]['low'])} to {_number(mtbf[key]['high'])})"
+        for key, unit in (("hours", "h"), ("gpu_h", "GPU-hours"))
+    )
+
+
+def markdown(made: Mapping[str, Any]) -> str:
+    from sentinel.daemon.web.report_page import WORDS
+
+    now = made["now"]
+    mttr, closed, out = now["mttr"], now["automation"], now["downtime"]
+    title = f"# Reliability report{' of ' + quoted(made['cluster']) if made['cluster'] else ''}"
+    lines = [
+        title,
+        "",
+        f"{clock(made['since'])} to {clock(made['until'])}, beside the same length of time before it.",
+        "",
+    ]
+    if made["cut"]:
+        lines += ["There are more incidents than are read at once: the oldest are missing.", ""]
+    changes = [
+        (WORDS[row["what"]], _value(row, "now"), _value(row, "before"), _chance(row["beyond_chance"]))
+        for row in made["changes"]
+    ]
+    lines += _table(("what", "now", "before", "more than chance?"), changes)
+    lines += [
+        "## Reliability",
+        "",
+        f"- Work: {_number(now['worked_gpu_h'])} GPU-hours",
+        f"- MTBF, all: {_mtbf(now['mtbf'])}",
+        f"- MTBF, not programs: {_mtbf(now['mtbf_machines'])}",
+        f"- MTTR: {_length(mttr['mean_s'])} ({_length(mttr['low_s'])} to {_length(mttr['high_s'])}), half within "
+        f"{_length(mttr['median_s'])}, nine of ten within {_length(mttr['p90_s'])}; of {mttr['known']}, not known of "
+        f"{mttr['not_known']}",
+        f"- Closed: {closed['alone']} by Sentinel alone, {closed['person']} with a person, {closed['otherwise']} otherwise, "
+        f"{closed['open']} still open",
+        f"- Lost: {_number(now['lost_gpu_h'])} GPU-hours, {_number(now['redone_gpu_h'])} of steps made twice and "
+        f"{_number(now['down_gpu_h'])} without steps; not known of {now['lost_not_known']} failures",
+        f"- Out of service: {_number(out['node_h'])} node-hours of {out['nodes']} nodes; the end of "
+        f"{out['not_known']} drains is not known",
+        f"- Beside: {now['on_purpose']} ended on purpose, {now['without_job']} incidents without a job",
+        "",
+        "Intervals are 95 %.",
+        "",
+    ]
+    return "\n".join([*lines, *_tables(made)])
+
+
+def _tables(made: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
+    if made["causes"]:
+        columns = ("cause", "scope", "now", "before", "GPU-h lost", "more than chance?")
+        rows = [
+            (
+                row["cause"],
+                row["scope"],
+                row["count"],
+                row["before"],
+                _number(row["lost_gpu_h"]),
+                _chance(row["beyond_chance"]),
+            )
+            for row in made["causes"]
+        ]
+        lines += ["## By cause and scope", "", *_table(columns, rows)]
+    if made["nodes"]:
+        nodes = [
+            (
+                quoted(row["node"]),
+                ", ".join(f"{number} {cause}" for cause, number in row["causes"].items()),
+                _number(row["lost_gpu_h"]),
+                " ".join(quoted(text) for text in (*row["reasons"], *row["evidence"])),
+            )
+            for row in made["nodes"]
+        ]
+        lines += ["## Worst nodes", "", *_table(("node", "failures", "GPU-h lost", "evidence"), nodes)]
+    if made["jobs"]:
+        jobs = [
+            (
+                row["job"],
+                quoted(row["name"] or ""),
+                quoted(row["user"] or ""),
+                row["failures"],
+                _number(row["lost_gpu_h"]),
+            )
+            for row in made["jobs"]
+        ]
+        lines += ["## Jobs that lost most", "", *_table(("job", "name", "user", "failures", "GPU-h lost"), jobs)]
+    if made["partitions"]:
+        shares = [
+            (quoted(row["partition"]), _percent(row["ettr"]), _percent(row["before"])) for row in made["partitions"]
+        ]
+        lines += ["## Effective training time by partition", "", *_table(("partition", "now", "before"), shares)]
+    return lines
+
+
+# --- CSV ------------------------------------------------------------------------------------------------------------------
+
+
+def cell(value: object) -> object:
+    """A text that a spreadsheet would take for a formula gets an apostrophe before it; what is not known is empty."""
+    if isinstance(value, str):
+        line = "".join(ch if ch.isprintable() else "·" for ch in value)
+        return f"'{line}" if line[:1] in ("=", "+", "-", "@") else line
+    return value
+
+
+def as_csv(made: Mapping[str, Any]) -> str:
+    """One row for each number: table, what, second name, now, low, high, before."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(("table", "what", "of", "now", "low", "high", "before", "unit"))
+    for item in _rows(made):
+        rows.writerow([cell(value) for value in item])
+    return out.getvalue()
+
+
+def _rows(made: Mapping[str, Any]) -> Iterable[tuple[object, ...]]:
+    for row in made["changes"]:
+        yield "summary", row["what"], "", row["now"], None, None, row["before"], row["unit"]
+    for name in ("mtbf", "mtbf_machines"):
+        for key, unit in (("hours", "h"), ("gpu_h", "GPU-h")):
+            here, before = ((made[which][name] or {}).get(key, {}) for which in ("now", "previous"))
+            yield "reliability", name, "", here.get("mean"), here.get("low"), here.get("high"), before.get("mean"), unit
+    here, before = made["now"]["mttr"], made["previous"]["mttr"]
+    yield "reliability", "mttr", "", here["mean_s"], here["low_s"], here["high_s"], before["mean_s"], "s"
+    for name in ("alone", "person", "otherwise", "open"):
+        values = [made[which]["automation"][name] for which in ("now", "previous")]
+        yield "closed", name, "", values[0], None, None, values[1], "count"
+    for row in made["causes"]:
+        yield "interruptions", row["cause"], row["scope"], row["count"], None, None, row["before"], "count"
+        yield "lost", row["cause"], row["scope"], row["lost_gpu_h"], None, None, None, "GPU-h"
+    for row in made["nodes"]:
+        yield "node", row["node"], "; ".join(row["causes"]), row["failures"], None, None, None, "count"
+    for row in made["jobs"]:
+        yield "job", row["job"], row["name"], row["lost_gpu_h"], None, None, None, "GPU-h"
+    for row in made["partitions"]:
+        yield "ettr", row["partition"], "", row["ettr"], None, None, row["before"], "share"
+    for row in made["days"]:
+        yield "day", row["key"], "", row["failures"], None, None, None, "count"

@@ -1,0 +1,339 @@
+"""Sums up a time for people: what interrupted jobs, how soon they ran again, what it cost, beside the time before it.
+
+An *interruption* is an incident of a job with a verdict; what Slurm or a person ended on purpose (preemption, a time limit)
+is counted beside. What is not known adds nothing and is counted as not known. Read-only; the store is read blocking.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.commands import RELEASED
+from sentinel.daemon.api.histories import groups, nodes_of, since_of
+from sentinel.daemon.api.jobs import JobAttempts
+from sentinel.daemon.api.lost import HOUR_S, Loss, grouped, training_share
+from sentinel.daemon.api.scores import Scores, running
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.errors import UserError
+from sentinel.model.records import OURS, Cause, Fleet, IncidentState, Scope, StepKind
+from sentinel.planning.history import MtbfEstimate, estimate_mtbf
+from sentinel.planning.poisson import same_rate_probability
+from sentinel.wire import time_from, to_json
+
+_REPORTED = timedelta(days=7)
+_LONGEST = timedelta(days=200)  # and as much before it: the store keeps 400 days
+_NODES = 10  # worst ones
+_TEXTS = 2  # lines of evidence quoted for one of them
+_DRAINED_BEFORE = timedelta(days=90)  # a drain that began so long before the time is still looked for
+_CHANCE = 0.05  # a change that chance brings more often than this is not called one
+_ON_PURPOSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a report is made from: two times of the same length, the second of which is reported.
+
+    ``running``: (job, attempt) that run now; None: not known.
+    """
+
+    since: datetime
+    until: datetime
+    incidents: Sequence[Row]  # of both times
+    attempts: Sequence[Row]  # that ran in them
+    fleet: Fleet | None
+    running: frozenset[tuple[int, int]] | None
+
+    @property
+    def before(self) -> datetime:
+        return self.since - (self.until - self.since)
+
+
+def reported_since(arguments: Mapping[str, Any], now: datetime) -> datetime:
+    """
+    Raises:
+        UserError: not a time in the past, or too long ago.
+    """
+    since = since_of(arguments) or now - _REPORTED
+    if not now - _LONGEST <= since < now:
+        raise UserError(
+            "a report is about a time that has been", fix=f"the last {_LONGEST.days} days, or a part of them"
+        )
+    return since
+
+
+def past_of(
+    attempts: JobAttempts,
+    live: ClusterView,
+    incidents: Sequence[Row],
+    *,
+    since: datetime,
+    until: datetime,
+    user: str | None,
+) -> Past:
+    """Blocking. ``user``: only of this user's jobs; None: of all."""
+    ran = attempts.read(since=since - (until - since), user=user)
+    alive = running(live)
+    return Past(since, until, incidents, ran, live.fleet, frozenset(alive) if alive is not None else None)
+
+
+def report(store: Store, attempts: JobAttempts, past: Past, scores: Scores) -> dict[str, Any]:
+    """The report as JSON. Blocking."""
+    now = _Period(store, attempts, past, past.since, past.until)
+    before = _Period(store, attempts, past, past.before, past.since)
+    summary, earlier = now.summary(), before.summary()
+    return {
+        "since": to_json(past.since),
+        "until": to_json(past.until),
+        "before": to_json(past.before),
+        "now": summary,
+        "previous": earlier,
+        "changes": _changes(summary, earlier),
+        "causes": _causes(now, before),
+        "partitions": _partitions(now, before),
+        "days": groups(now.rows)["time"],
+        "nodes": _worst(store, now, scores),
+        "jobs": grouped(now.losses, "job")[:_NODES],
+    }
+
+
+class _Period:
+    """One of the two times."""
+
+    def __init__(self, store: Store, attempts: JobAttempts, past: Past, start: datetime, end: datetime) -> None:
+        self._store, self._past, self.start, self.end = store, past, start, end
+        judged = [row for row in past.incidents if start <= row["opened_at"] < end and row["cause"] is not None]
+        of_jobs = [row for row in judged if row["job"] is not None]
+        self.rows = [row for row in of_jobs if row["cause"] != _ON_PURPOSE]
+        self.on_purpose = len(of_jobs) - len(self.rows)
+        self.without_job = len(judged) - len(of_jobs)
+        self.machines = [row for row in self.rows if row["scope"] != Scope.APPLICATION]
+        self.losses: list[Loss] = attempts.losses(self.rows, past.attempts)
+        self._gpus = attempts.gpus
+        self._ran = [row for row in past.attempts if self._seconds(row) > 0]
+        self.gpu_s = sum((attempts.gpus(row["nodes"]) or 0) * self._seconds(row) for row in self._ran)
+
+    def _seconds(self, row: Row) -> float:
+        """How long an attempt ran within this time. One that ended unobserved counts for nothing: its end is not known."""
+        running = self._past.running
+        if row["ended_at"] is None and running is not None and (row["job"], row["attempt"]) not in running:
+            return 0.0
+        ended = row["ended_at"] or self._past.until
+        span: timedelta = min(ended, self.end) - max(row["started_at"], self.start)
+        return max(0.0, span.total_seconds())
+
+    def shares(self) -> dict[str, float]:
+        return training_share(self._ran, self.losses, self._gpus, self.start, self.end)
+
+    def ettr(self) -> float | None:
+        """Over all partitions."""
+        shares = training_share(
+            [{**row, "partition": ""} for row in self._ran], self.losses, self._gpus, self.start, self.end
+        )
+        return shares.get("")
+
+    def summary(self) -> dict[str, Any]:
+        lost = sum(loss.gpu_h for loss in self.losses)
+        return {
+            "interruptions": len(self.rows),
+            "of_machines": len(self.machines),
+            "on_purpose": self.on_purpose,
+            "without_job": self.without_job,
+            "worked_gpu_h": self.gpu_s / HOUR_S,
+            "mtbf": self._mtbf(len(self.rows)),
+            "mtbf_machines": self._mtbf(len(self.machines)),
+            "mttr": _repair_times([loss.down_s for loss in self.losses]),
+            "ettr": self.ettr(),
+            "automation": self._automation(),
+            "lost_gpu_h": lost,
+            "redone_gpu_h": sum(loss.of(loss.redone_s) for loss in self.losses),
+            "down_gpu_h": sum(loss.of(loss.down_s) for loss in self.losses),
+            "lost_not_known": sum(not loss.known for loss in self.losses),
+            "downtime": self._downtime(),
+        }
+
+    def _mtbf(self, count: int) -> dict[str, Any] | None:
+        """Between interruptions: in hours of a GPU, and of the clock with as many GPUs at work as there were on average."""
+        if self.gpu_s <= 0:
+            return None
+        of_gpus = estimate_mtbf(count, self.gpu_s)
+        mean_gpus = self.gpu_s / (self.end - self.start).total_seconds()
+        return {
+            "mean_gpus": mean_gpus,
+            "gpu_h": _hours(of_gpus, 1.0),
+            "hours": _hours(of_gpus, mean_gpus),
+        }
+
+    def _automation(self) -> dict[str, Any]:
+        """How interruptions ended: ``rate`` is the share that Sentinel closed alone, of those over or with a person."""
+        kinds = (StepKind.CONFIRM, StepKind.HOLD)
+        done = {(row["incident"], row["kind"]) for row in self._store.steps_done(kinds, since=self.start)}
+        found: Counter[str] = Counter()
+        for row in self.rows:
+            if row["state"] == IncidentState.HELD or (row["id"], StepKind.HOLD) in done:
+                found["person"] += 1
+            elif row["state"] != IncidentState.CLOSED:
+                found["open"] += 1
+            else:
+                found["alone" if (row["id"], StepKind.CONFIRM) in done else "otherwise"] += 1
+        over = found["alone"] + found["person"] + found["otherwise"]
+        return {
+            "rate": found["alone"] / over if over else None,
+            **{name: found[name] for name in ("alone", "person", "otherwise", "open")},
+        }
+
+    def _downtime(self) -> dict[str, Any]:
+        """Node-hours for which nodes were out for us: from the drain until an operator returned it, or a job ran on it.
+        ``not_known``: drains whose end nobody saw."""
+        released: dict[str, datetime | None] = {
+            name: time_from(at) for name, at in self._store.get(RELEASED, {}).items()
+        }
+        drains: dict[str, list[datetime]] = {}
+        for row in self._store.steps_done((StepKind.DRAIN, StepKind.DOWN), since=self.start - _DRAINED_BEFORE):
+            if row["node"] and row["finished_at"] is not None and row["finished_at"] < self.end:
+                drains.setdefault(row["node"], []).append(row["finished_at"])
+        back: dict[str, list[datetime]] = {name: [] for name in drains}
+        for attempt in self._past.attempts:
+            for name in attempt["nodes"]:
+                if name in back:
+                    back[name].append(attempt["started_at"])
+        seconds, nodes, not_known = 0.0, set(), 0
+        for name, times in drains.items():
+            ends = sorted([*back[name], *([at] if (at := released.get(name)) is not None else [])])
+            for number, began in enumerate(times):
+                following = times[number + 1] if number + 1 < len(times) else None
+                ended = next((at for at in ends if at > began and (following is None or at <= following)), None)
+                if ended is None and following is None and self._is_out(name):
+                    ended = self._past.until
+                if ended is None:
+                    not_known += began >= self.start
+                elif ended > self.start:
+                    seconds += max(0.0, (min(ended, self.end) - max(began, self.start)).total_seconds())
+                    nodes.add(name)
+        return {"node_h": seconds / HOUR_S, "nodes": len(nodes), "not_known": not_known}
+
+    def _is_out(self, name: str) -> bool:
+        node = self._past.fleet.nodes.get(name) if self._past.fleet is not None else None
+        return node is not None and node.drained and node.reason.startswith(OURS)
+
+
+def _hours(estimate: MtbfEstimate, gpus: float) -> dict[str, float | None]:
+    size = HOUR_S * gpus
+    return {
+        "mean": estimate.mtbf_s / size if estimate.mtbf_s is not None else None,
+        "low": estimate.mtbf_low_s / size,
+        "high": estimate.mtbf_high_s / size if estimate.mtbf_high_s is not None else None,
+    }
+
+
+def _repair_times(down_s: Sequence[float | None]) -> dict[str, Any]:
+    """From the failure to steps again. The interval takes these times as exponential, as reliability engineering does for a
+    mean time to repair: it is then that of a rate, and rather too wide where the times are alike."""
+    known = sorted(value for value in down_s if value is not None)
+    made: dict[str, Any] = {"known": len(known), "not_known": len(down_s) - len(known)}
+    total = sum(known)
+    if not known or total <= 0:
+        return made | dict.fromkeys(("mean_s", "low_s", "high_s", "median_s", "p90_s"))
+    estimate = estimate_mtbf(len(known), total)
+    return made | {
+        "mean_s": estimate.mtbf_s,
+        "low_s": estimate.mtbf_low_s,
+        "high_s": estimate.mtbf_high_s,
+        "median_s": statistics.median(known),
+        "p90_s": known[min(len(known) - 1, int(0.9 * len(known)))],
+    }
+
+
+def _beyond_chance(now: int, now_gpu_s: float, before: int, before_gpu_s: float) -> bool | None:
+    """Whether two counts differ by more than chance, each beside its own work. None: one of the times has no work."""
+    if now_gpu_s <= 0 or before_gpu_s <= 0:
+        return None
+    return same_rate_probability(now, now_gpu_s, before, before_gpu_s) < _CHANCE
+
+
+def _changes(a: Row, b: Row) -> list[dict[str, Any]]:
+    """Numbers beside those of the time before; ``beyond_chance`` only for counts of rare events."""
+    rows: list[dict[str, Any]] = []
+    for what, unit in (
+        ("interruptions", "count"),
+        ("of_machines", "count"),
+        ("lost_gpu_h", "GPU-h"),
+        ("ettr", "share"),
+    ):
+        row = {"what": what, "unit": unit, "now": a[what], "before": b[what], "beyond_chance": None}
+        if unit == "count":
+            row["beyond_chance"] = _beyond_chance(
+                a[what], HOUR_S * a["worked_gpu_h"], b[what], HOUR_S * b["worked_gpu_h"]
+            )
+        rows.append(row)
+    for what, unit, path in (
+        ("mttr", "s", ("mttr", "mean_s")),
+        ("automation", "share", ("automation", "rate")),
+        ("downtime", "node-h", ("downtime", "node_h")),
+    ):
+        rows.append({"what": what, "unit": unit, "now": a[path[0]][path[1]], "before": b[path[0]][path[1]],
+                     "beyond_chance": None})  # fmt: skip
+    return rows
+
+
+def _causes(now: _Period, before: _Period) -> list[dict[str, Any]]:
+    """Interruptions by cause and scope, the most frequent first; those that only the time before had are last."""
+
+    def key(row: Row) -> tuple[str, str]:
+        return str(row["cause"]), str(row["scope"] or Scope.UNKNOWN)
+
+    counts, earlier = Counter(map(key, now.rows)), Counter(map(key, before.rows))
+    lost: Counter[tuple[str, str]] = Counter()
+    for loss in now.losses:
+        lost[key(loss.incident)] += loss.gpu_h  # type: ignore[assignment]
+    rows = [
+        {
+            "cause": cause, "scope": scope, "count": counts[cause, scope], "before": earlier[cause, scope],
+            "lost_gpu_h": float(lost[cause, scope]),
+            "beyond_chance": _beyond_chance(counts[cause, scope], now.gpu_s, earlier[cause, scope], before.gpu_s),
+        }
+        for cause, scope in counts.keys() | earlier.keys()
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: (-row["count"], -row["before"], row["cause"], row["scope"]))
+
+
+def _partitions(now: _Period, before: _Period) -> list[dict[str, Any]]:
+    shares, earlier = now.shares(), before.shares()
+    names = sorted(shares.keys() | earlier.keys())
+    return [{"partition": name, "ettr": shares.get(name), "before": earlier.get(name)} for name in names]
+
+
+def _worst(store: Store, now: _Period, scores: Scores) -> list[dict[str, Any]]:
+    """Nodes at fault, by interruptions and then by GPU-hours lost, with the evidence of the newest incident of each."""
+    at_fault = [row for row in now.machines if row["culprit_nodes"]]
+    lost = {row["node"]: row["lost_gpu_h"] for row in grouped(now.losses, "node")}
+    found = groups(at_fault)["node"]
+    found.sort(key=lambda group: (-group["failures"], -lost.get(group["key"], 0.0), group["key"]))
+    rows = []
+    for group in found[:_NODES]:
+        name = group["key"]
+        newest = max((row for row in at_fault if name in nodes_of(row)), key=lambda row: row["opened_at"])
+        verdict = store.last_verdict(newest["id"])
+        texts = [ground.evidence.text or ground.evidence.kind for ground in verdict.grounds] if verdict else []
+        score = scores.shown(name)
+        rows.append(
+            {
+                "node": name,
+                "failures": group["failures"],
+                "causes": group["causes"],
+                "lost_gpu_h": lost.get(name, 0.0),
+                "incident": newest["id"],
+                "last_at": to_json(newest["opened_at"]),
+                "suspect": score["suspect"],
+                "reasons": score["suspect_reasons"],
+                "evidence": list(dict.fromkeys(texts))[:_TEXTS],
+            }
+        )
+    return rows

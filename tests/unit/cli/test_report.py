@@ -1,0 +1,146 @@
+"""report: four forms of the same numbers; no text of a user's is markup, a link, or a formula; names can be replaced."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_asked import HOSTILE, Asked, harmless
+
+from sentinel.cli.operator.report import quoted
+
+EVIL = f"{HOSTILE} `x` @all http://evil.example | <script>alert(1)</script> [a](b) =cmd()"
+
+
+def period(**changes: Any) -> dict[str, Any]:
+    mtbf = {"mean_gpus": 16000.0, "gpu_h": {"mean": 50000.0, "low": 40000.0, "high": None},
+            "hours": {"mean": 3.1, "low": 2.5, "high": 4.0}}  # fmt: skip
+    return {
+        "interruptions": 54, "of_machines": 40, "on_purpose": 3, "without_job": 2, "worked_gpu_h": 2.7e6, "mtbf": mtbf,
+        "mtbf_machines": None, "ettr": 0.971, "lost_gpu_h": 812.5, "redone_gpu_h": 600.0, "down_gpu_h": 212.5,
+        "mttr": {"known": 50, "not_known": 4, "mean_s": 95.0, "low_s": 72.0, "high_s": 130.0, "median_s": 80.0,
+                 "p90_s": 200.0},
+        "automation": {"rate": 0.96, "alone": 48, "person": 2, "otherwise": 0, "open": 4}, "lost_not_known": 4,
+        "downtime": {"node_h": 300.0, "nodes": 12, "not_known": 1}, **changes,
+    }  # fmt: skip
+
+
+REPORT: dict[str, Any] = {
+    "cluster": "lab", "cut": False, "since": "2026-02-22T12:00:00Z", "until": "2026-03-01T12:00:00Z",
+    "before": "2026-02-15T12:00:00Z", "now": period(), "previous": period(interruptions=20),
+    "changes": [
+        {"what": "interruptions", "unit": "count", "now": 54, "before": 20, "beyond_chance": True},
+        {"what": "ettr", "unit": "share", "now": 0.971, "before": None, "beyond_chance": None},
+        {"what": "mttr", "unit": "s", "now": 95.0, "before": 240.0, "beyond_chance": None},
+    ],
+    "causes": [{"cause": "gpu_memory_ecc", "scope": "gpu",
+                "count": 30, "before": 9, "lost_gpu_h": 500.0, "beyond_chance": True}],
+    "partitions": [{"partition": "train", "ettr": 0.97, "before": None}],
+    "days": [{"key": "2026-02-27", "failures": 9}],
+    "nodes": [{"node": "gpu017", "failures": 4, "causes": {"gpu_memory_ecc": 4}, "lost_gpu_h": 77.0, "incident": "0f3a9c",
+               "last_at": "2026-02-27T12:00:00Z", "suspect": True, "reasons": ["4 x gpu_memory_ecc"],
+               "evidence": [f"gpu018 {EVIL} /home/ada/run.log 10.1.2.3"]}],
+    "jobs": [{"job": 101, "name": EVIL, "user": "ada", "failures": 4, "lost_gpu_h": 77.0, "not_known": 0, "causes": {}}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def made(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    monkeypatch.setattr("sentinel.cli.operator.report.view", asked.view)
+    asked.views |= {"report": REPORT, "names": {"nodes": ["gpu017", "gpu018"], "jobs": [], "incidents": []}}
+    return asked
+
+
+def test_markdown_says_the_numbers_and_their_intervals(made: Asked) -> None:
+    output = made.run("report").output
+    assert (
+        "| Interruptions | 54 | 20 | yes |" in output
+        and "| Effective training time (ETTR) | 97.1 % | not known |  |" in output
+    )
+    assert (
+        "3.1 h (2.5 to 4)" in output and "MTTR: 2 min (1 min to 2 min)" in output and "not known: no job ran" in output
+    )
+    assert (
+        "48 by Sentinel alone, 2 with a person" in output and "| gpu_memory_ecc | gpu | 30 | 9 | 500 | yes |" in output
+    )
+    assert harmless(output)
+
+
+def test_time_is_handed_on(made: Asked) -> None:
+    assert made.run("report", "--since", "2026-02-01T00:00:00+00:00").exit_code == 0
+    assert made.seen[-1] == ("report", {"since": "2026-02-01T00:00:00+00:00"})
+
+
+@pytest.mark.parametrize("text", ["a`b", "``", "`", "@all", "http://x", "a|b", "", "a\nb", "\u202ex"])
+def test_quoted_text_is_one_code_span(text: str) -> None:
+    shown = quoted(text)
+    assert "\n" not in shown and "\u202e" not in shown
+    if not text:
+        assert shown == ""
+        return
+    fence = shown[: len(shown) - len(shown.lstrip("`"))]
+    inner = shown[len(fence) : -len(fence)]
+    assert shown.endswith(fence) and fence not in inner and "|" not in inner.replace("\\|", "")
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        assert not any(name.startswith("on") or name in ("src", "href") for name, _ in attrs), (tag, attrs)
+
+
+def test_html_is_one_file_with_plots_and_no_script(made: Asked, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    assert made.run("report", "--format", "html", "--out", str(path)).output.strip() == ""
+    text = path.read_text()
+    assert text.lstrip().startswith("<!doctype html>") and text.count("<svg") == 3 and "default-src 'none'" in text
+    assert (
+        not {"script", "a", "img", "link", "iframe"} & Tags(text).seen
+        and "&lt;script&gt;" in text
+        and "\x1b" not in text
+    )
+
+
+def test_csv_has_a_row_for_each_number_and_no_formula(made: Asked) -> None:
+    rows = list(csv.DictReader(io.StringIO(made.run("report", "--format", "csv").output)))
+    found = {(row["table"], row["what"], row["of"], row["unit"]): row for row in rows}
+    assert found["summary", "interruptions", "", "count"]["before"] == "20"
+    assert found["reliability", "mtbf", "", "GPU-h"] | {"low": "", "before": ""} == {
+        "table": "reliability", "what": "mtbf", "of": "", "now": "50000.0",
+        "low": "", "high": "", "before": "", "unit": "GPU-h",
+    }  # fmt: skip
+    assert not any(value[:1] in ("=", "+", "@") for row in rows for value in row.values())
+    assert all(None not in row for row in rows)
+
+
+def test_name_that_is_a_formula_is_text(made: Asked) -> None:
+    made.views["report"] = {**REPORT, "jobs": [{**REPORT["jobs"][0], "name": "=HYPERLINK(1)"}]}
+    assert "'=HYPERLINK(1)" in made.run("report", "--format", "csv").output
+
+
+def test_json_is_what_the_daemon_said(made: Asked) -> None:
+    assert json.loads(made.run("report", "--format", "json").output) == REPORT
+
+
+@pytest.mark.parametrize("form", ["md", "html", "csv", "json"])
+def test_anonymised_names_nobody(made: Asked, form: str) -> None:
+    result = made.run("report", "--format", form, "--anonymise")
+    assert result.exit_code == 0, result.output
+    for name in ("gpu017", "gpu018", "ada", "10.1.2.3", "/home/", "lab"):
+        assert name not in result.output.replace("label", "").replace("available", ""), name
+    assert "gpu_memory_ecc" in result.output
+
+
+def test_file_that_cannot_be_written_is_named(made: Asked, tmp_path: Path) -> None:
+    result = made.run("report", "--out", str(tmp_path / "no" / "x.md"))
+    assert result.exit_code != 0 and "cannot be written" in str(result.exception)

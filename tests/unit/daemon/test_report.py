@@ -1,0 +1,196 @@
+"""The report's numbers, each against one that is reckoned by hand: two weeks, three jobs, five failures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from core_records import AT, evidence, incident, job, plan, step, verdict
+from core_views import ADA, OPERATOR, Shown, name_people
+from core_world import World
+
+from sentinel.cli.operator.report import anonymised, as_csv, markdown
+from sentinel.daemon.web.report_page import html_file
+from sentinel.errors import UserError
+from sentinel.model.records import Cause, IncidentState, Kind, Outcome, Result, Scope, Step, StepKind
+
+Worlds = Callable[..., World]
+DAY_S = 86400.0
+NODES = ("n3", "n4")  # 16 GPUs
+
+
+@pytest.fixture(autouse=True)
+def people(monkeypatch: pytest.MonkeyPatch) -> None:
+    name_people(monkeypatch)
+
+
+class Weeks:
+    """``fail`` adds one failure of a job; times are days before now."""
+
+    def __init__(self, world: World) -> None:
+        self.shown = Shown(world)
+        self.store = world.store
+        for name in ("aaa1", "bbb1", "ccc1"):  # those of Shown: not of these weeks
+            old = dataclasses.replace(incident(id=name), opened_at=AT - timedelta(days=90), state=IncidentState.CLOSED)
+            self.store.save_incident(old)
+        for number in (201, 202):
+            view = job(number, nodes=NODES, state="failed", started_s=-91 * DAY_S)
+            self.store.save_attempt(
+                dataclasses.replace(view, ended_at=AT - timedelta(days=90)), first_step=1, last_step=2, step_time_s=1.0
+            )
+
+    def attempt(self, number: int, attempt: int, start: float, end: float, first: int, last: int) -> None:
+        view = job(number, nodes=NODES, restarts=attempt, started_s=-start * DAY_S, state="failed", user="ada")
+        view = dataclasses.replace(view, ended_at=AT - timedelta(days=end))
+        self.store.save_attempt(view, first_step=first, last_step=last, step_time_s=36.0)
+
+    def fail(
+        self,
+        name: str,
+        number: int,
+        days: float,
+        *,
+        cause: Cause = Cause.GPU_MEMORY_ECC,
+        scope: Scope = Scope.GPU,
+        state: IncidentState = IncidentState.CLOSED,
+        done: tuple[Step, ...] = (),
+        back_s: float = 600.0,
+    ) -> None:
+        at = AT - timedelta(days=days)
+        item = evidence(Kind.XID, node="n3", id=f"xid-{name}", text=f"NVRM: Xid 48 of {name}")
+        self.store.append([item])
+        opened = dataclasses.replace(
+            incident(item, id=name, job=number), opened_at=at, updated_at=at, state=state, attempt=0,
+            closed_at=at if state is IncidentState.CLOSED else None,
+        )  # fmt: skip
+        self.store.save_incident(opened, user="ada")
+        machine = ("n3",) if scope is not Scope.APPLICATION else ()
+        self.store.save_verdict(name, dataclasses.replace(verdict(cause, scope=scope, drain=machine)), at)
+        made = plan(*done, incident=name)
+        if done:
+            self.store.save_plan(made)
+        for one in done:
+            self.store.intend(made, one, at)
+            self.store.record(made, Outcome(one, Result.DONE, at + timedelta(seconds=back_s), ""))
+
+    async def report(self, uid: int = OPERATOR, **arguments: Any) -> Any:
+        await self.shown.daemon.fleets.take()
+        return await self.shown("report", uid, **arguments)
+
+
+def confirm(number: int) -> Step:
+    return step(StepKind.CONFIRM, job=number, attempt=0)
+
+
+@pytest.fixture
+def weeks(world: Worlds) -> Weeks:
+    made = Weeks(world())
+    # This week: 300 of 301 fails two days ago, steps again after 600 s, 50 steps of 36 s made twice.
+    made.attempt(301, 0, 6.0, 2.0, 1, 1000)
+    made.attempt(301, 1, 2.0, 1.0, 951, 1500)
+    made.fail("week1", 301, 2.0, done=(step(StepKind.DRAIN, node="n3"), confirm(301)))
+    made.attempt(302, 0, 5.0, 4.0, 1, 100)
+    made.fail("week2", 302, 4.0, cause=Cause.USER_CODE, scope=Scope.APPLICATION, state=IncidentState.HELD)
+    made.fail("week3", 303, 3.0, cause=Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, scope=Scope.APPLICATION)
+    # The week before: one failure, closed by nobody known.
+    made.attempt(304, 0, 13.0, 9.0, 1, 100)
+    made.fail("last1", 304, 9.0)
+    return made
+
+
+async def test_interruptions_by_cause_and_scope(weeks: Weeks) -> None:
+    made = await weeks.report()
+    assert (made["now"]["interruptions"], made["now"]["of_machines"], made["now"]["on_purpose"]) == (2, 1, 1)
+    counts = {(row["cause"], row["scope"]): (row["count"], row["before"]) for row in made["causes"]}
+    assert counts == {("gpu_memory_ecc", "gpu"): (1, 1), ("user_code", "application"): (1, 0)}
+    assert [(group["key"], group["failures"]) for group in made["days"]] == [("2026-02-25", 1), ("2026-02-27", 1)]
+
+
+async def test_time_between_failures_with_its_interval(weeks: Weeks) -> None:
+    now = (await weeks.report())["now"]
+    assert now["worked_gpu_h"] == pytest.approx(16 * 24 * (4 + 1 + 1))
+    assert now["mtbf"]["gpu_h"]["mean"] == pytest.approx(16 * 24 * 6 / 2)
+    assert now["mtbf"]["hours"]["mean"] == pytest.approx(7 * 24 / 2)
+    # Garwood 1936 for two events: 0.2422 to 7.2247.
+    assert now["mtbf"]["hours"]["low"] == pytest.approx(168 / 7.2247, rel=1e-3)
+    assert now["mtbf"]["hours"]["high"] == pytest.approx(168 / 0.24221, rel=1e-3)
+
+
+async def test_time_to_recover_and_what_it_cost(weeks: Weeks) -> None:
+    now = (await weeks.report())["now"]
+    assert (now["mttr"]["mean_s"], now["mttr"]["median_s"], now["mttr"]["known"], now["mttr"]["not_known"]) == (
+        600,
+        600,
+        1,
+        1,
+    )
+    assert now["mttr"]["low_s"] < 600 < now["mttr"]["high_s"]
+    assert now["redone_gpu_h"] == pytest.approx(16 * 50 * 36 / 3600) and now["down_gpu_h"] == pytest.approx(
+        16 * 600 / 3600
+    )
+    assert now["lost_not_known"] == 1
+    worked, redone, down = 16 * 24 * 6, 16 * 50 * 36 / 3600, 16 * 600 / 3600
+    assert now["ettr"] == pytest.approx((worked - redone) / (worked + down))
+
+
+async def test_who_closed_them(weeks: Weeks) -> None:
+    made = await weeks.report()
+    assert made["now"]["automation"] == {"rate": 0.5, "alone": 1, "person": 1, "otherwise": 0, "open": 0}
+    assert made["previous"]["automation"] == {"rate": 0.0, "alone": 0, "person": 0, "otherwise": 1, "open": 0}
+
+
+async def test_node_is_out_from_its_drain_until_work_is_on_it_again(weeks: Weeks) -> None:
+    weeks.attempt(305, 0, 1.5, 1.0, 1, 2)  # the first work on n3 after the drain of two days ago
+    down = (await weeks.report())["now"]["downtime"]
+    assert down["nodes"] == 1 and down["node_h"] == pytest.approx(12 - 600 / 3600) and down["not_known"] == 0
+
+
+async def test_drain_of_whose_end_nothing_is_known_is_no_downtime(weeks: Weeks) -> None:
+    down = (await weeks.report())["now"]["downtime"]
+    assert down == {"node_h": 0.0, "nodes": 0, "not_known": 1}
+
+
+async def test_node_that_is_still_out_counts_until_now(weeks: Weeks) -> None:
+    weeks.shown.world.slurm.person_drains("n3", "sentinel:week1 gpu_memory_ecc")
+    assert (await weeks.report())["now"]["downtime"]["node_h"] == pytest.approx(48 - 600 / 3600)
+
+
+async def test_worst_node_with_its_evidence(weeks: Weeks) -> None:
+    (worst,) = (await weeks.report())["nodes"]
+    assert (worst["node"], worst["failures"], worst["incident"]) == ("n3", 1, "week1")
+    assert worst["lost_gpu_h"] == pytest.approx(16 * (50 * 36 + 600) / 3600, rel=1e-3)
+
+
+async def test_few_failures_are_no_change_and_many_are(weeks: Weeks) -> None:
+    def count(made: Any) -> Any:
+        return next(row for row in made["changes"] if row["what"] == "of_machines")
+
+    row = count(await weeks.report())
+    assert (row["now"], row["before"], row["beyond_chance"]) == (1, 1, False)
+    for number in range(12):
+        weeks.attempt(400 + number, 0, 3.0, 2.9, 1, 2)
+        weeks.fail(f"many{number:02}", 400 + number, 3.0)
+    assert count(await weeks.report())["beyond_chance"] is True
+
+
+async def test_researcher_gets_a_report_of_own_jobs(weeks: Weeks) -> None:
+    assert (await weeks.report(ADA))["now"]["interruptions"] == 2
+    other = await weeks.report(59999)
+    assert other["now"]["interruptions"] == 0 and other["now"]["mtbf"] is None and other["jobs"] == []
+
+
+@pytest.mark.parametrize("since", [AT + timedelta(seconds=1), AT, AT - timedelta(days=300)])
+async def test_time_that_cannot_be_reported(weeks: Weeks, since: Any) -> None:
+    with pytest.raises(UserError, match="a time that has been"):
+        await weeks.report(since=since.isoformat())
+
+
+async def test_every_form_takes_what_the_daemon_says(weeks: Weeks) -> None:
+    made = await weeks.report()
+    nobody = await weeks.report(59999)
+    for shown in (markdown, html_file, as_csv):
+        assert "gpu_memory_ecc" in shown(made) and "gpu_memory_ecc" not in shown(nobody)
+    assert "n3" not in markdown(anonymised(made, ["n3", "n4"]))
