@@ -164,7 +164,8 @@ class _Period:
         if self.gpu_s <= 0:
             return None
         of_gpus = estimate_mtbf(count, self.gpu_s)
-        mean_gpus = self.gpu_s / (self.end - self.start).total_seconds()
+        began = max(self.start, min(row["started_at"] for row in self._ran))  # before it Sentinel saw no work
+        mean_gpus = self.gpu_s / (self.end - began).total_seconds()
         return {
             "mean_gpus": mean_gpus,
             "gpu_h": _hours(of_gpus, 1.0),

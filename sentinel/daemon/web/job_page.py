@@ -18,7 +18,7 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
         raise UserError(f"{asked.name!r:.40} is no id of a job", fix="squeue and sacct list them")
     job = int(asked.name)
     seen = await asked.view("jobs", job=job)
-    attempts = seen["attempts"]
+    attempts = newest_of_each(seen["attempts"])
     if not attempts:
         raise UserError(f"nothing is known of job {job}", fix="squeue and sacct may know it")
     curves = (await asked.view("curves", job=job))["curves"]
@@ -47,8 +47,15 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
     }
 
 
-def summary(attempts: list[dict[str, Any]]) -> dict[str, Any]:
+def newest_of_each(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each attempt. While a requeued job's nodes are being freed, Slurm may tell the next attempt with the start
+    and nodes of the one before; the store then has it twice."""
+    return list({row["attempt"]: row for row in rows}.values())
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """One job from its attempts, the oldest first; steps made twice count once."""
+    attempts = newest_of_each(rows)
     newest = attempts[-1]
     firsts = [row["first_step"] for row in attempts if row["first_step"] is not None]
     lasts = [row["last_step"] for row in attempts if row["last_step"] is not None]

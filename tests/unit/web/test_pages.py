@@ -152,6 +152,13 @@ async def test_job_with_attempts_curves_and_restart_points(served: ServedPage) -
     assert (await served.get("/jobs/201", user="bob"))[0] == 404
 
 
+async def test_attempt_that_slurm_told_twice_is_shown_once(served: ServedPage) -> None:
+    again = job(201, user="ada", nodes=("n1", "n2"), restarts=1, started_s=59.0)
+    served.world.store.save_attempt(again, first_step=None, last_step=None, step_time_s=None)
+    _, text, _ = await served.get("/jobs/201")
+    assert "400 in 2 attempts" in text and re.findall(r'<th scope="row">(\d)</th>', text) == ["0", "1"]
+
+
 async def test_job_without_a_curve_says_so(served: ServedPage) -> None:
     assert "has seen no step line" in (await served.get("/jobs/201"))[1]
 
