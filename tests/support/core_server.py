@@ -107,8 +107,7 @@ class Served:
 
     @property
     def url(self) -> str:
-        assert self.server._runner is not None
-        host, port = self.server._runner.addresses[0][:2]
+        host, port = self.server.address
         return f"http://{host}:{port}"
 
     async def post(

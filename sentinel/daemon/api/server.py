@@ -30,7 +30,7 @@ from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.api.connections import Connections, open_files_limit
 from sentinel.daemon.api.memory_budget import MemoryBudget
 from sentinel.daemon.api.node_requests import Caller, NodeRequests
-from sentinel.daemon.api.transport import CountingServer, Page, http_log, listening
+from sentinel.daemon.api.transport import Acceptor, CountingServer, Page, http_log, listening
 from sentinel.daemon.api.views import Views
 from sentinel.errors import Denied, ProtocolError, SentinelError, Unavailable, UserError
 from sentinel.log import Log
@@ -59,7 +59,6 @@ _VIEWS = 2  # views made at once: one may read thousands of incidents
 _RESERVED_FILES = 512  # descriptors kept for the store, Slurm's commands and the probes of slurmd's ports
 _BACKLOG = 4096  # connections that wait in the kernel; a client whose connection is dropped there tries again after 1 s
 _SAYS_NOTHING_S = 5  # the kernel keeps a connection on which nothing was sent for so long, before we are told of it
-_ACCEPTED = 128  # of these, taken at once between two turns of the event loop
 _LINGER_S = 2.0  # a refused client's body is read and thrown away for so long, so that it reads the answer
 _RENEW_S = 10.0  # how often the certificate's files are looked at
 _METRICS_S = 1.0  # the metrics' text is kept for so long, however often it is asked for
@@ -104,6 +103,7 @@ class Server:
             ("GET", "/healthz"): self._healthz,
         }
         self._runner: web.ServerRunner | None = None
+        self._acceptor: Acceptor | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._signers = BlockingCalls(_SIGNERS, "munge", log)
         self._used = UsedCredentials(time.time)
@@ -142,8 +142,6 @@ class Server:
         server = CountingServer(
             self._page,
             self.connections,
-            tls=(lambda: self._certificate.context) if self._certificate is not None else None,  # type: ignore[union-attr]
-            handshake_s=self._settings.header_s,
             handler_cancellation=True,
             access_log=None,
             auto_decompress=False,  # nobody of ours compresses; a kilobyte may be a megabyte
@@ -154,9 +152,11 @@ class Server:
         self._runner = web.ServerRunner(server)
         await self._runner.setup()
         bound = await asyncio.to_thread(listening, self._settings.listen)
-        await web.SockSite(self._runner, bound, backlog=_ACCEPTED).start()
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SAYS_NOTHING_S)
         bound.listen(_BACKLOG)
+        certificate = self._certificate
+        tls = (lambda: certificate.context) if certificate is not None else None
+        self._acceptor = Acceptor(bound, server, self.connections, tls=tls, handshake_s=self._settings.header_s)
         self._close_overdue()
         if self._certificate is not None:
             self._renewing = asyncio.create_task(self._renew(self._certificate))
@@ -171,11 +171,19 @@ class Server:
             except UserError as error:  # the one before stays in force
                 self._log.warning("certificate-refused", reason=error.message, fix=error.fix)
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, while it serves."""
+        assert self._acceptor is not None
+        return self._acceptor.address
+
     async def stop(self) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
         if self._renewing is not None:
             self._renewing.cancel()
+        if self._acceptor is not None:
+            await self._acceptor.close()
         if self._runner is not None:
             await self._runner.cleanup()
         self._signers.stop()

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import http_exceptions, web
@@ -15,30 +17,18 @@ from sentinel.daemon.api.connections import Connections
 from sentinel.log import Log
 from sentinel.telemetry import Telemetry
 
+_ACCEPTED = 1024  # connections taken at once between two turns of the event loop: a hundredth of a second
+_EXHAUSTED_S = 1.0  # pause when this host has no descriptor or memory for another one
+_RESET = struct.pack("ii", 1, 0)  # of SO_LINGER
 Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
 class CountingServer(web.Server):
-    """aiohttp's server, whose connections are counted from their first moment."""
+    """aiohttp's server, whose connections are counted."""
 
-    def __init__(
-        self,
-        handler: Page,
-        connections: Connections,
-        *,
-        tls: Callable[[], ssl.SSLContext] | None = None,
-        handshake_s: float = 5.0,
-        **options: Any,
-    ) -> None:
-        """``tls``: gives the context of each new connection; None: they are not encrypted."""
+    def __init__(self, handler: Page, connections: Connections, **options: Any) -> None:
         super().__init__(handler, **options)
         self._counted = connections
-        self._tls = tls
-        self._handshake_s = handshake_s
-
-    def __call__(self) -> Any:
-        made = super().__call__()
-        return made if self._tls is None else _Handshake(made, self._counted, self._tls, self._handshake_s)
 
     def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
@@ -50,55 +40,114 @@ class CountingServer(web.Server):
         super().connection_lost(handler, exc)
 
 
-class _Handshake(asyncio.Protocol):
-    """A connection until its TLS handshake is over. It counts as one that waits from the moment it is accepted: who only
-    begins handshakes takes no more room than who says nothing."""
+class Acceptor:
+    """Accepts connections, and hands one to aiohttp when its client has said something and the TLS handshake is over.
+
+    Until then a connection is a socket and a row in the count, no more: thousands that say nothing take no time from those
+    that do, and who only begins handshakes gets no more room than who is silent.
+    """
 
     def __init__(
-        self, then: Any, connections: Connections, tls: Callable[[], ssl.SSLContext], deadline_s: float
+        self,
+        bound: socket.socket,
+        server: CountingServer,
+        connections: Connections,
+        *,
+        tls: Callable[[], ssl.SSLContext] | None,
+        handshake_s: float,
     ) -> None:
-        """``then``: aiohttp's protocol, which gets the encrypted connection."""
-        self._then = then
+        """``tls``: gives the context of each new connection; None: they are not encrypted."""
+        self._bound = bound
+        self._server = server
         self._counted = connections
         self._tls = tls
-        self._deadline_s = deadline_s
-        self._early: list[bytes] = []  # decrypted before aiohttp has the connection
-        self._task: asyncio.Task[None] | None = None
+        self._handshake_s = handshake_s
+        self._loop = asyncio.get_running_loop()
+        self._silent: set[socket.socket] = set()
+        self._handing: dict[socket.socket, asyncio.Task[None]] = {}
+        self._pause: asyncio.TimerHandle | None = None
+        bound.setblocking(False)
+        self._listen()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # until TLS reads
-        peer = transport.get_extra_info("peername")
-        self._counted.opened(self, peer[0] if peer else "", transport.abort)
-        if not transport.is_closing():
-            self._task = asyncio.get_running_loop().create_task(self._shake(transport))
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._bound.getsockname()[:2]
+        return host, port
 
-    async def _shake(self, transport: asyncio.Transport) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            made = await loop.start_tls(
-                transport, self, self._tls(), server_side=True, ssl_handshake_timeout=self._deadline_s
+    async def close(self) -> None:
+        """Accept no more, and drop what aiohttp does not have. A second call does nothing."""
+        if self._bound.fileno() < 0:
+            return
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._bound)
+        self._bound.close()
+        for connection in tuple(self._silent):
+            self._drop(connection)
+        handing = tuple(self._handing.values())
+        for task in handing:
+            task.cancel()
+        await asyncio.gather(*handing, return_exceptions=True)
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._bound, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED):
+            try:
+                connection, peer = self._bound.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors or memory: those who wait are served first
+                self._loop.remove_reader(self._bound)
+                self._pause = self._loop.call_later(_EXHAUSTED_S, self._listen)
+                context = {"message": "socket.accept() out of system resource", "exception": error}
+                self._loop.call_exception_handler(context)
+                return
+            connection.setblocking(False)
+            self._silent.add(connection)
+            self._loop.add_reader(connection, self._hand_over, connection)
+            self._counted.opened(connection, peer[0], partial(self._drop, connection))
+
+    def _drop(self, connection: socket.socket) -> None:
+        """Close a connection that aiohttp does not have, as one that is reset: it leaves nothing in the kernel."""
+        self._counted.lost(connection)
+        if connection in self._silent:
+            self._silent.discard(connection)
+            self._loop.remove_reader(connection)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.close()
+        elif connection in self._handing:
+            self._handing[connection].cancel()
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        """It can be read: a request, a handshake, or its end."""
+        self._silent.discard(connection)
+        self._loop.remove_reader(connection)
+        task = self._loop.create_task(self._handed_over(connection))
+        self._handing[connection] = task
+        task.add_done_callback(partial(self._ended, connection))
+
+    async def _handed_over(self, connection: socket.socket) -> None:
+        if self._tls is None:
+            self._counted.lost(connection)  # from now on as aiohttp's
+            await self._loop.connect_accepted_socket(self._server, connection)
+        else:
+            await self._loop.connect_accepted_socket(
+                self._server, connection, ssl=self._tls(), ssl_handshake_timeout=self._handshake_s
             )
-        except (OSError, asyncio.CancelledError):  # ssl.SSLError and ConnectionError are OSErrors
-            made = None
-        self._counted.lost(self)
-        if made is None:
-            transport.abort()
-            return
-        if made.is_closing():
-            return
-        made.set_protocol(self._then)
-        self._then.connection_made(made)
-        for data in self._early:
-            self._then.data_received(data)
 
-    def data_received(self, data: bytes) -> None:
-        self._early.append(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._counted.lost(self)
-        if self._task is not None:
-            self._task.cancel()
+    def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        """Also of a task that was cancelled before it began."""
+        del self._handing[connection]
+        self._counted.lost(connection)
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        connection.close()
+        if error is not None and not isinstance(error, OSError):  # ssl.SSLError and ConnectionError are OSErrors
+            self._loop.call_exception_handler({"message": "a connection was not handed over", "exception": error})
 
 
 def listening(address: str) -> socket.socket:

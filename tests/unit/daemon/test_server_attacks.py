@@ -43,8 +43,7 @@ async def served(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -
 
 @contextlib.asynccontextmanager
 async def connected(served: Served) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    assert served.server._runner is not None
-    host, port = served.server._runner.addresses[0][:2]
+    host, port = served.server.address
     reader, writer = await asyncio.open_connection(host, port)
     try:
         yield reader, writer
@@ -229,8 +228,7 @@ async def test_ten_thousand_silent_connections_keep_nobody_out(
     try:
         async with serving(world(), header_s=60.0, **secure) as served:
             ca_file = str(tmp_path / "ca.pem") if wire == "tls" else ""
-            assert served.server._runner is not None
-            port = str(served.server._runner.addresses[0][1])
+            port = str(served.server.address[1])
             limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (10_100, 10_100))"
             flood = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", limit + FLOOD, port, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import select
@@ -53,9 +54,7 @@ async def asked(client: DaemonClient, path: str, body: dict[str, Any]) -> Any:
 
 
 def address(served: Served) -> tuple[str, int]:
-    assert served.server._runner is not None
-    host, port = served.server._runner.addresses[0][:2]
-    return host, port
+    return served.server.address
 
 
 # --- bodies that MUNGE encrypts ----------------------------------------------------------------------------------------
@@ -309,3 +308,31 @@ async def test_a_handshake_that_is_cut_off_leaves_nothing(world: Worlds, site: A
             while len(served.server.connections):
                 await asyncio.sleep(0.01)
     assert "bug" not in served.daemon.said
+
+
+async def test_a_host_without_descriptors_accepts_again_later(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.daemon.api.transport._EXHAUSTED_S", 0.01)
+    told: list[dict[str, Any]] = []
+    async with serving(world()) as served:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+        acceptor = served.server._acceptor
+        assert acceptor is not None
+        bound = acceptor._bound
+
+        class Exhausted:
+            """Out of descriptors twice."""
+
+            def accept(self) -> Any:
+                if len(told) < 2:
+                    raise OSError(errno.EMFILE, "Too many open files")
+                return bound.accept()
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(bound, name)
+
+        acceptor._loop.remove_reader(bound)
+        acceptor._bound = Exhausted()  # type: ignore[assignment]
+        acceptor._listen()
+        client = DaemonClient(served.url, served.signers[NODE], deadline_s=PATIENCE_S)
+        assert "at" in await asked(client, protocol.HEARTBEAT, BEAT)
+        assert [context["exception"].errno for context in told] == [errno.EMFILE] * 2
