@@ -31,6 +31,7 @@ class PastFailure:
     step: int | None = None  # at which numbers went bad
     nodes: tuple[str, ...] = ()  # all that the job had then, where bad numbers name none
     blamed: bool = True  # False: the node was only where the words were seen
+    users_words: bool = False  # nothing but what users' programs printed spoke for it
 
     def __post_init__(self) -> None:
         require_aware(self.at)
@@ -92,10 +93,13 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.1) ->
     """Nodes by suspicion, worst first; of those called lemons at most ``wrong_share`` are good ones that had bad luck.
 
     The rate is a Gamma posterior around the rate of the other nodes, so three failures in a busy month and three in an hour
-    differ, and one failure on a new node says little. Failures of the application do not count against a node.
+    differ, and one failure on a new node says little. Failures of the application do not count against a node,
+    nor do those that only a program's words speak for: whoever prints an Xid in every job would make lemons.
     """
     against = [
-        past for past in history.recent(now) if past.node is not None and past.blamed and past.cause not in APPLICATION
+        past
+        for past in history.recent(now)
+        if past.node is not None and past.blamed and not past.users_words and past.cause not in APPLICATION
     ]
     pasts: dict[str, list[PastFailure]] = {}
     for past in sorted(against, key=lambda past: past.at):

@@ -101,9 +101,10 @@ def _node_again(
     if node is None or not kinds:
         return []
     past = history.on_node(node, now, other_than_job=incident.job)
-    machine = [p for p in past if p.blamed and p.cause not in APPLICATION and p.cause is not C.NUMERICAL_NAN]
-    soft = [p for p in past if p.cause in SOFT]
-    jobs = {p.job for p in soft}
+    hard = [p for p in past if p.blamed and p.cause not in APPLICATION and p.cause is not C.NUMERICAL_NAN]
+    machine = [p for p in hard if not p.users_words]
+    soft = [p for p in past if p.cause in SOFT or (p in hard and p.users_words)]
+    jobs = {p.user or p.job for p in soft}  # one user's jobs may all print the same: users count, where they are known
     if not machine and (len(jobs) < 2 or set(kinds) == {"nan"} or _one_users_program(soft, node, history, now)):
         return []
     group = next(iter(kinds.values()))

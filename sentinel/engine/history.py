@@ -98,6 +98,7 @@ def row_of(incident: Incident, verdict: Verdict, user: str | None) -> dict[str, 
         "culprit_nodes": verdict.culprits.nodes,
         "culprit_gpus": verdict.culprits.gpus,
         "culprit_ranks": verdict.culprits.ranks,
+        "users_words": verdict.users_words,
         "onset_step": verdict.onset_step,
     }
 
@@ -133,4 +134,5 @@ def failures_of(row: Mapping[str, Any], nodes: Sequence[str] = ()) -> Iterable[P
             step=row["onset_step"],
             nodes=tuple(nodes) if row["cause"] == Cause.NUMERICAL_NAN else (),
             blamed=bool(blamed),
+            users_words=row.get("users_words") is True,
         )

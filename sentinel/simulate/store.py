@@ -18,7 +18,7 @@ from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Ou
 from sentinel.model.stored import Stored, StoredStep, not_judged_since
 
 _MOST_EVIDENCE = 5000  # that no incident refers to; as in the real one
-_ROW = ("cause", "scope", "seen_on", "culprit_nodes", "culprit_gpus", "culprit_ranks", "onset_step")
+_ROW = ("cause", "scope", "seen_on", "culprit_nodes", "culprit_gpus", "culprit_ranks", "onset_step", "users_words")
 
 
 class MemoryStore:

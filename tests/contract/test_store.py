@@ -65,7 +65,7 @@ def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
         connection.exec_driver_sql("DROP TABLE audit")
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("DROP FUNCTION audit_only_added_to()")
-        for column in ("culprit_gpus", "culprit_ranks", "seen_on", "onset_step"):
+        for column in ("culprit_gpus", "culprit_ranks", "seen_on", "onset_step", "users_words"):
             connection.exec_driver_sql(f"ALTER TABLE incident DROP COLUMN {column}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     first.close()

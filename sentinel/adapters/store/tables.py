@@ -99,6 +99,7 @@ incident = Table(
     Column("culprit_gpus", JSON),
     Column("culprit_ranks", JSON),
     Column("seen_on", JSON),  # nodes on which what decided was seen, also where no machine is at fault
+    Column("users_words", Boolean),  # nothing but what users' programs printed speaks for it; null: not known
     Column("onset_step", Integer),  # numbers went bad at this step
     Column("decided_at", Utc),
     Index("incident_state", "state"),

@@ -9,6 +9,7 @@ from core_daemon import RULES, Daemon
 from core_records import OPTED_IN, ended, evidence
 from core_world import World
 
+from sentinel.daemon.api.scores import read_scores
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Evidence, Source, Where
 
@@ -93,6 +94,43 @@ async def test_one_user_whose_program_fails_everywhere_accuses_no_node(world: Wo
     for on in ("n2", "n1", "n1"):
         await there.job(ILLEGAL, on=(on,), user="ada")
     assert (await there.job(ILLEGAL, on=("n1",), user="ada"))["scope"] == "application"
+
+
+async def test_one_user_who_prints_the_same_in_many_jobs_accuses_no_node(world: Worlds) -> None:
+    """Users count, not jobs: an array on one node is one voice."""
+    there = Failing(world(nodes=4))
+    for _ in range(4):
+        row = await there.job(ILLEGAL, user="ada")
+    assert (row["scope"], row["culprit_nodes"]) == ("application", [])
+    await there.job(ILLEGAL, user="bob")
+    assert (await there.job(ILLEGAL, user="eve"))["culprit_nodes"] == ["n1"]
+
+
+XID = "NVRM: Xid (PCI:0000:5d:00): 79, pid=1, GPU has fallen off the bus."
+
+
+async def test_what_programs_print_adds_to_no_score(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    for user in ("ada", "ada", "ada", "bob"):
+        row = await there.job(XID, user=user)
+        assert (
+            row["culprit_nodes"] == ["n1"] and row["users_words"] is True and not there.world.slurm.nodes["n1"].drained
+        )
+    now = there.world.slurm.clock.now()
+    assert not read_scores(there.world.store, there.daemon.live, {}, now).by_node["n1"].failures
+    there.restart()
+    await there.daemon.start()
+    failures = there.daemon.state.past.failures(without=None).failures
+    assert failures and all(past.users_words for past in failures)
+
+
+async def test_what_the_kernel_says_adds_to_the_score(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    await port_down(there, 1)
+    now = there.world.slurm.clock.now()
+    (row,) = there.world.store.incident_rows()
+    assert row["users_words"] is False and row["culprit_nodes"] == ["n1"]
+    assert read_scores(there.world.store, there.daemon.live, {}, now).by_node["n1"].failures == 1
 
 
 async def test_failure_long_ago_is_forgotten(world: Worlds) -> None:
