@@ -115,7 +115,7 @@ class Daemon:
     retention_days: float = setting(400.0, "a year of history and a month more", unit="days", least=1)
     store_bytes: int = setting(
         8 << 30,
-        "what the store may take; beyond it the oldest goes first, whatever its age",
+        "what the store may take; beyond it the oldest goes, first that of users who take more than their share",
         unit="bytes",
         least=1 << 20,
     )
@@ -307,6 +307,13 @@ class Alerts:
     webhooks: list[str] = setting([], "URLs that get one JSON POST per incident")
     deadline_s: float = setting(5.0, "one delivery attempt", unit="s", least=0.1)
     attempts: int = setting(5, "delivery attempts with growing pauses", least=1)
+    per_user: int = setting(
+        10,
+        "notices about one user's jobs with one cause within per_user_s, unless a node is drained: an array of failing jobs "
+        "is told of ten times; the last of them says that it is",
+        least=1,
+    )
+    per_user_s: float = setting(3600.0, "time within which these count", unit="s", least=1)
     within_s: float = setting(
         5.0,
         "people are told when the job is released or held, at the latest this long after the decision",

@@ -65,6 +65,7 @@ def state_of(
             refusal: told for refusal, name in notices.BREAKERS_TOLD.items() if (told := stored.settings.get(name))
         },
         shared_told=stored.settings.get(notices.SHARED_TOLD) or {},
+        users_told=stored.settings.get(notices.USERS_TOLD) or {},
         open_plans=set(stored.open_plans),
         breaker_passed=set(stored.settings.get(waits.BREAKER_PASSED) or ()),
     )

@@ -5,9 +5,11 @@ one for a cause that many incidents share.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.alerts import Stage, compose
+from sentinel.alerts.text import plain
 from sentinel.engine.state import State
 from sentinel.engine.transition import DeliverNotice, Transition
 from sentinel.model.changes import NoticeChanged, SettingChanged
@@ -16,9 +18,11 @@ from sentinel.model.records import Incident, JobView, Notice, Outcome, Plan, Res
 # Stored settings, by refusal: the incident whose notice reported that breaker (nodes, hangs), and when the last one joined.
 BREAKERS_TOLD = {"breaker": "breaker_told", "hang-breaker": "hang_breaker_told"}
 SHARED_TOLD = "shared_told"  # stored setting, by cause: the incident whose notice reported it, and those that joined
+USERS_TOLD = "users_told"  # stored setting, by user and cause ("ada user_code"): when notices were sent, the newest
 _SHARED_WINDOW = timedelta(minutes=10)  # since the last of them: further jobs with this shared cause get no own notice
 _JOBS_TOLD = 20  # jobs with a notice of their own in one breaker event: beyond it nobody reads them
 _ENDS = frozenset({Stage.RUNNING, Stage.HELD, Stage.FAILED, Stage.CANCELLED, Stage.HANDLED})
+_USERS = 2000  # users and causes of which notices are counted
 _JOINED = 2000  # joined incidents kept per shared cause
 
 
@@ -41,7 +45,19 @@ def notify(state: State, out: Transition, incident_id: str, now: datetime, job: 
         out.say("notice-joined", incident=incident_id, reading=f"people know of the shared {verdict.cause}")
         return  # checked again at the end of the plan: a step that failed is still reported
     state.told.add(incident_id)
+    job = job or _last_seen(state, incident)
+    left = _left_for_user(state, out, verdict, job, now)
+    if left == 0:
+        out.say(
+            "notice-left-out", incident=incident_id, reading=f"enough was told of {verdict.cause} in this user's jobs"
+        )
+        return
     notice = _composed(state, incident, verdict, plan, outcomes, job, now)
+    if left == 1 and job is not None:
+        hours = f"{state.settings.alerts.per_user_s / 3600:g} h"
+        more = f"sentinel incidents --user {plain(job.user)} --cause {verdict.cause}"
+        words = f"Within {hours} no more notices are sent of {verdict.cause} in jobs of this user; {more} lists them."
+        notice = replace(notice, body=f"{notice.body}\n{words}")
     state.stages[incident_id] = str(notice.data["stage"])
     send(state, out, notice)
 
@@ -85,14 +101,41 @@ def _composed(
     now: datetime,
     follows: str | None = None,
 ) -> Notice:
-    seen = state.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
-    if job is None and seen is not None:
-        job = seen.view
+    job = job or _last_seen(state, incident)
+    seen = state.cluster.attempts.get(_attempt(incident))
     reached = seen.last_step if seen is not None else None
     waiting = state.cluster.dependents.get(incident.job or -1, {})
     return compose(
         incident, verdict, plan, outcomes, job=job, last_step=reached, now=now, follows=follows, dependents=waiting
     )  # fmt: skip
+
+
+def _attempt(incident: Incident) -> tuple[int, int]:
+    return (incident.job or -1, incident.attempt if incident.attempt is not None else -1)
+
+
+def _last_seen(state: State, incident: Incident) -> JobView | None:
+    seen = state.cluster.attempts.get(_attempt(incident))
+    return seen.view if seen is not None else None
+
+
+def _left_for_user(state: State, out: Transition, verdict: Verdict, job: JobView | None, now: datetime) -> int | None:
+    """How many notices, this one included, may still be sent of this cause in the user's jobs; None: any number.
+
+    A notice of a drained node is always sent.
+    """
+    if job is None or not job.user or verdict.drain:
+        return None
+    settings, key = state.settings.alerts, f"{job.user} {verdict.cause}"
+    since = (now - timedelta(seconds=settings.per_user_s)).isoformat()
+    kept = {name: fresh for name, times in state.users_told.items() if (fresh := [at for at in times if at > since])}
+    sent = kept.get(key, [])
+    left = settings.per_user - len(sent)
+    if left <= 0:
+        return 0
+    state.users_told = {**dict(list(kept.items())[-_USERS:]), key: [*sent, now.isoformat()]}
+    out.save(SettingChanged(USERS_TOLD, state.users_told))
+    return left
 
 
 def _known_breaker(state: State, out: Transition, refusal: str, incident: Incident, now: datetime) -> bool:

@@ -118,6 +118,7 @@ class State:
     strays: set[tuple[str, int, int]] = field(default_factory=set)  # incident, job, attempt: see ``reconcile.strays``
     breakers_told: dict[str, Any] = field(default_factory=dict)  # by refusal: see ``notices.BREAKERS_TOLD``
     shared_told: dict[str, Any] = field(default_factory=dict)  # by cause: see ``notices.SHARED_TOLD``
+    users_told: dict[str, list[str]] = field(default_factory=dict)  # see ``notices.USERS_TOLD``
     blind_since: datetime | None = None  # since when Slurm cannot be read; None while it can
     blind_told: datetime | None = None  # the ``blind_since`` of the notice that was sent; None if none was
     diagnostics: DiagnosticsState = field(default_factory=DiagnosticsState)

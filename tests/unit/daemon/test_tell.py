@@ -176,3 +176,38 @@ async def test_a_job_that_could_not_be_restarted_after_all_is_told_of(world: Wor
     daemon.state.ledger.record("inc2", failed)
     await _shared(daemon, "inc2", *GOES_ON)
     assert [notice.incident for notice in sink.got] == ["signal", "inc2"]
+
+
+async def _array(there: World, sink: FakeSink, count: int, *, user: str = "ada", first: int = 0, **judged: Any) -> None:
+    """So many jobs of one user that fail alike, each with an incident of its own."""
+    daemon = Daemon(there, [sink])
+    await daemon.start()
+    for number in range(first, first + count):
+        job = there.slurm.submit(nodes=1, user=user, comment="")
+        await daemon.fleets.take()
+        there.slurm.end(job, exit_code=1)
+        about = incident(ended(job), id=f"{user}{number}", job=job)
+        made = plan(refusal="not-opted-in", incident=about.id)
+        await _about(daemon, about, verdict(Cause.USER_CODE, **{"drain": (), **judged}), made)
+    await daemon.quiet()
+    assert daemon.bugs() == 0, daemon.said
+
+
+async def test_an_array_of_failing_jobs_sends_a_few_notices(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    await _array(there, sink, 15)
+    assert [notice.incident for notice in sink.got] == [f"ada{number}" for number in range(10)]
+    assert "no more notices" in sink.got[-1].body and "--user ada --cause user_code" in sink.got[-1].body
+    assert not any("no more notices" in notice.body for notice in sink.got[:-1])
+    await _array(there, sink, 2, first=20)  # nor does a daemon that was started again
+    await _array(there, sink, 2, user="bob")  # and others are told
+    assert [notice.incident for notice in sink.got[10:]] == ["bob0", "bob1"]
+    there.slurm.clock.advance(3601.0)
+    await _array(there, sink, 1, first=30)
+    assert sink.got[-1].incident == "ada30"
+
+
+async def test_of_a_drained_node_people_are_always_told(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    await _array(there, sink, 12, drain=("n1",))
+    assert len(sink.got) == 12
