@@ -29,7 +29,7 @@ from sentinel.config.signals_toml import Signals as KnownSignals
 from sentinel.daemon.api.accounts import name_of
 from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.status import settings_digest
-from sentinel.daemon.audit_export import AuditExport
+from sentinel.daemon.audit.export import AuditExport
 from sentinel.daemon.effects.diagnostics import check_deadlines
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.slurmd_probe import EXHAUSTED

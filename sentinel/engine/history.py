@@ -12,6 +12,7 @@ from typing import Any
 from sentinel.classify import History, PastFailure
 from sentinel.classify.ageing import Trend
 from sentinel.classify.history import WINDOW
+from sentinel.model.changes import of_users_words
 from sentinel.model.records import Cause, Incident, Kind, Scope, Verdict
 from sentinel.policy import PastRestart
 
@@ -98,7 +99,7 @@ def row_of(incident: Incident, verdict: Verdict, user: str | None) -> dict[str, 
         "culprit_nodes": verdict.culprits.nodes,
         "culprit_gpus": verdict.culprits.gpus,
         "culprit_ranks": verdict.culprits.ranks,
-        "users_words": verdict.users_words,
+        "users_words": of_users_words(verdict),
         "onset_step": verdict.onset_step,
     }
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.model.audit import AuditEntry
-from sentinel.model.records import Evidence, Incident, JobView, Notice, Outcome, Plan, Step, Verdict
+from sentinel.model.records import Evidence, Incident, JobView, Notice, Outcome, Plan, Step, Trust, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,14 @@ class Audited:
     """One more entry of the audit."""
 
     entry: AuditEntry
+
+
+def of_users_words(verdict: Verdict) -> bool:
+    """Whether nothing but what users' programs printed speaks for it. That a job failed is no word about a node."""
+    return not any(
+        ground.weight > 0 and ground.evidence.trust is Trust.SYSTEM and ground.evidence.where.node is not None
+        for ground in verdict.grounds
+    )
 
 
 Change = (

@@ -163,14 +163,6 @@ class Verdict:
     recommendation: Recommendation = Recommendation.NONE  # as drain_recommended, in three steps
     unknown_kind: UnknownKind | None = None  # where the cause is unknown
 
-    @property
-    def users_words(self) -> bool:
-        """Whether nothing but what users' programs printed speaks for it. That a job failed is no word about a node."""
-        return not any(
-            ground.weight > 0 and ground.evidence.trust is Trust.SYSTEM and ground.evidence.where.node is not None
-            for ground in self.grounds
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class NodeView:

@@ -107,7 +107,7 @@ def _verdict(connection: sa.Connection, change: c.VerdictReached) -> None:
             culprit_gpus=list(verdict.culprits.gpus),
             culprit_ranks=list(verdict.culprits.ranks),
             seen_on=_seen_on(verdict),
-            users_words=verdict.users_words,
+            users_words=c.of_users_words(verdict),
             onset_step=counted(verdict.onset_step),
             decided_at=sa.func.coalesce(t.incident.c.decided_at, change.at),
         )

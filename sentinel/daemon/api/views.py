@@ -19,7 +19,6 @@ from sentinel.classify.ageing import Counter as AgeingCounter
 from sentinel.config.settings import Settings
 from sentinel.daemon.api import status as state_of
 from sentinel.daemon.api.accounts import name_of
-from sentinel.daemon.api.audit import audit
 from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, meant, others, shown_row
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import failure_filter, groups, job_of, node_list, nodes_of, since_of
@@ -28,6 +27,7 @@ from sentinel.daemon.api.lost import BY, grouped
 from sentinel.daemon.api.repairs import repairs
 from sentinel.daemon.api.report import past_of, report, reported_since
 from sentinel.daemon.api.scores import CachedScores
+from sentinel.daemon.audit.listing import audit
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals

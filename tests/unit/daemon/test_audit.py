@@ -16,8 +16,8 @@ from core_world import World
 from prometheus_client import CollectorRegistry
 
 from sentinel.adapters.syslog import Syslog
-from sentinel.daemon.api.audit import PAGE
-from sentinel.daemon.audit_export import AuditExport
+from sentinel.daemon.audit.export import AuditExport
+from sentinel.daemon.audit.listing import PAGE
 from sentinel.errors import Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model.audit import EXPORTED, FIRST, AuditEntry, Stage

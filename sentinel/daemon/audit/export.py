@@ -11,7 +11,7 @@ import json
 
 from sentinel.adapters.store.store import Store
 from sentinel.adapters.syslog import MOST_BYTES, Syslog
-from sentinel.daemon.api.audit import shown
+from sentinel.daemon.audit.listing import shown
 from sentinel.errors import SentinelError
 from sentinel.log import Log
 from sentinel.model.audit import EXPORTED, ChainedEntry
