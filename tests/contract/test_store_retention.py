@@ -84,6 +84,40 @@ def test_beyond_its_size_the_store_forgets_the_oldest_first(store: DirectStore) 
     assert left(store, "open") == [True] * 5
 
 
+def flooded(store: DirectStore, noise: random.Random, user: str, number: int, days: int, each: int) -> None:
+    """So much evidence of one user's job on each day, half of it in closed incidents."""
+    ran = dataclasses.replace(job(), id=number, user=user, started_at=later(-days * DAY), ended_at=None)
+    store.save_attempt(ran, first_step=1, last_step=2, step_time_s=1.0)
+    for day in range(days):
+        texts = [noise.randbytes(1500).hex() for _ in range(each)]
+        items = [evidence(at_s=-day * DAY - n, job=number, attempt=0, text=text) for n, text in enumerate(texts)]
+        store.append(items)
+        at = later(-day * DAY)
+        changes = {"id": f"{user}{day}", "opened_at": at, "state": IncidentState.CLOSED, "closed_at": at, "job": number}
+        store.save_incident(dataclasses.replace(incident(*items[: each // 2]), **changes), user=user)  # type: ignore[arg-type]
+
+
+def test_one_user_s_flood_costs_nobody_else_s_history(store: DirectStore) -> None:
+    noise = random.Random(7)
+    flooded(store, noise, "ada", 101, 40, 2)
+    flooded(store, noise, "eve", 102, 40, 40)
+    assert store.forget_beyond(1 << 20, AT, later(-100 * DAY)) == later(-100 * DAY)
+    assert len(store.evidence_since(later(-100 * DAY), job=101)) == 80
+    assert len([row for row in store.incident_rows() if row["user"] == "ada"]) == 40
+    kept = store.evidence_since(later(-100 * DAY), job=102)
+    assert 0 < len(kept) < 400 and min(item.at for item in kept) > later(-20 * DAY)
+    assert store.attempts(job=102)
+
+
+def test_of_a_greedy_user_what_is_open_or_held_stays(store: DirectStore) -> None:
+    noise = random.Random(7)
+    flooded(store, noise, "eve", 102, 20, 40)
+    lived(store, "held", IncidentState.HELD, -15 * DAY)
+    store.save_incident(dataclasses.replace(store.incident("held"), job=102), user="eve")  # type: ignore[type-var]
+    store.forget_beyond(1 << 20, AT, later(-100 * DAY))
+    assert left(store, "held") == [True] * 5
+
+
 def test_the_last_day_stays_however_small_the_store_may_be(store: DirectStore) -> None:
     store.append([evidence(at_s=-60.0, node="n1"), evidence(at_s=-50 * DAY, node="n1")])
     store.forget_beyond(1, AT, later(-400 * DAY))

@@ -18,13 +18,7 @@ _MANY = 500  # ids of one statement
 
 def forget(connection: sa.Connection, before: datetime) -> int:
     """Delete what is older than ``before``; returns how many rows of evidence went."""
-    over = _over(connection, before)
-    for start in range(0, len(over), _MANY):
-        some = over[start : start + _MANY]
-        for table in _OF_AN_INCIDENT:
-            connection.execute(sa.delete(table).where(table.c.incident.in_(some)))
-        connection.execute(sa.delete(t.incident_evidence).where(t.incident_evidence.c.incident.in_(some)))
-        connection.execute(sa.delete(t.incident).where(t.incident.c.id.in_(some)))
+    _forget_incidents(connection, _over(connection, before))
     told = t.notice.c  # those about no incident: that we were blind
     connection.execute(sa.delete(t.notice).where(told.incident == "", told.at < before, told.delivered))
     connection.execute(sa.delete(t.counter).where(t.counter.c.at < before))
@@ -32,6 +26,47 @@ def forget(connection: sa.Connection, before: datetime) -> int:
     kept = sa.select(t.incident_evidence.c.evidence)
     gone = connection.execute(sa.delete(t.evidence).where(t.evidence.c.at < before, t.evidence.c.id.not_in(kept)))
     return int(gone.rowcount)
+
+
+def users_bytes(connection: sa.Connection) -> dict[str, int]:
+    """What the evidence of each user's jobs takes, of users whose attempts are known: what a user can fill."""
+    owner = sa.select(t.attempt.c.job, sa.func.max(t.attempt.c.user).label("user")).group_by(t.attempt.c.job).subquery()
+    size = sa.func.sum(sa.func.length(sa.cast(t.evidence.c.record, sa.Text)))
+    query = (
+        sa.select(owner.c.user, size)
+        .join(owner, owner.c.job == t.evidence.c.job)
+        .where(owner.c.user.is_not(None))
+        .group_by(owner.c.user)
+    )
+    return {row[0]: int(row[1]) for row in connection.execute(query)}
+
+
+def forget_user(connection: sa.Connection, user: str, before: datetime) -> None:
+    """Delete the evidence of one user's jobs, and their closed incidents, from before then. What is open or held stays."""
+    closed = sa.select(t.incident.c.id).where(
+        t.incident.c.user == user, t.incident.c.state == IncidentState.CLOSED, t.incident.c.closed_at < before
+    )
+    _forget_incidents(connection, [row.id for row in connection.execute(closed)])
+    jobs = sa.select(t.attempt.c.job).where(t.attempt.c.user == user)
+    kept = sa.select(t.incident_evidence.c.evidence)
+    connection.execute(
+        sa.delete(t.evidence).where(t.evidence.c.at < before, t.evidence.c.job.in_(jobs), t.evidence.c.id.not_in(kept))
+    )
+
+
+def _forget_incidents(connection: sa.Connection, ids: list[str]) -> None:
+    for start in range(0, len(ids), _MANY):
+        some = ids[start : start + _MANY]
+        for table in _OF_AN_INCIDENT:
+            connection.execute(sa.delete(table).where(table.c.incident.in_(some)))
+        connection.execute(sa.delete(t.incident_evidence).where(t.incident_evidence.c.incident.in_(some)))
+        connection.execute(sa.delete(t.incident).where(t.incident.c.id.in_(some)))
+
+
+def greedy(sizes: dict[str, int], most_bytes: int) -> list[str]:
+    """Users who take more than an equal share of half the store, the largest first. The other half is the cluster's own."""
+    share = most_bytes / 2 / max(1, len(sizes))
+    return sorted((user for user, size in sizes.items() if size > share), key=lambda user: -sizes[user])
 
 
 def _over(connection: sa.Connection, before: datetime) -> list[str]:

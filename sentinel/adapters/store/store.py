@@ -382,11 +382,24 @@ class Store:
             return retention.forget(connection, before)
 
     def forget_beyond(self, most_bytes: int, now: datetime, before: datetime) -> datetime:
-        """Forget, with a shorter and shorter memory until the rest takes at most ``most_bytes``; returns its beginning."""
+        """Forget, with a shorter and shorter memory until the rest takes at most ``most_bytes``; returns its beginning.
+
+        What users fill beyond their share goes first: one user's flood costs nobody else's history.
+        """
+        own: dict[str, datetime] = {}  # by user: the beginning of what is kept of theirs
         while True:
             self.forget(before)
-            with self._read() as connection:
+            with self._begin() as connection:
                 size = retention.size_bytes(connection)
+                while size > most_bytes:
+                    greedy = retention.greedy(retention.users_bytes(connection), most_bytes)
+                    left = ((user, retention.shorter(now, own.get(user, before))) for user in greedy)
+                    user, since = next(((user, since) for user, since in left if since is not None), ("", None))
+                    if since is None:
+                        break
+                    own[user] = since
+                    retention.forget_user(connection, user, since)
+                    size = retention.size_bytes(connection)
             shorter = retention.shorter(now, before) if size > most_bytes else None
             if shorter is None:
                 return before
