@@ -19,7 +19,7 @@ _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by
 _BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there
 _COMMENT = 1024  # characters that Slurm keeps
 CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: the user cancelled the job, no person need act
-GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job makes steps again
+GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs without our doing
 
 
 async def requeue_hold(task: Task, means: Means) -> Outcome:
@@ -31,7 +31,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
     if words := _restarted_meanwhile(task, job):
-        return means.failed(task, words)
+        return means.failed(task, words, GOES_ON)
     if job.state == "cancelled":
         return _cancelled(task, means)
     if _deferred(job, means.clock.now()):
@@ -228,7 +228,7 @@ async def hold(task: Task, means: Means) -> Outcome:
     if job.state == "cancelled":
         return means.done(task, "was cancelled by its user", CANCELLED)
     if words := _restarted_meanwhile(task, job):
-        return means.failed(task, words)
+        return means.failed(task, words, GOES_ON)
     if words := _goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
     if not (_waits(job) and job.held):

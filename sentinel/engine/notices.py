@@ -36,8 +36,10 @@ def notify(state: State, out: Transition, incident_id: str, now: datetime, job: 
     if incident_id in state.told or incident is None or verdict is None or plan is None:
         return
     assert isinstance(incident, Incident) and isinstance(verdict, Verdict) and isinstance(plan, Plan)
+    if plan.refusal in BREAKERS_TOLD and incident_id in state.joined:
+        return
     if plan.refusal in BREAKERS_TOLD and _known_breaker(state, out, plan.refusal, incident, now):
-        state.told.add(incident_id)
+        state.joined.add(incident_id)  # what is done about it once the breaker lets go is told of
         out.say("notice-joined", incident=incident_id, reading="the breaker that is open was told of")
         return
     outcomes = state.ledger.outcomes(incident_id, plan.steps)

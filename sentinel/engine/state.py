@@ -104,6 +104,7 @@ class State:
     known: KnownEvidence = field(default_factory=KnownEvidence)
     told: set[str] = field(default_factory=set)  # ids of incidents whose notice was sent
     stages: dict[str, str] = field(default_factory=dict)  # by incident: the stage that people were told last
+    joined: set[str] = field(default_factory=set)  # ids of incidents that the notice of an open breaker covers
     paused: bool = False
     watching_since: datetime | None = None  # when this daemon started; None: from the beginning
     housekept_at: datetime | None = None  # the last housekeeping of this daemon
@@ -154,6 +155,7 @@ class State:
         self.open_plans.discard(incident)
         self.told.discard(incident)
         self.stages.pop(incident, None)
+        self.joined.discard(incident)
         self.breaker_passed.discard(incident)
         self.judged_again.pop(incident, None)
 

@@ -13,6 +13,7 @@ _OVER = frozenset({"paused", "observe"})  # reasons that no longer hold when thi
 _FAILED = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"})
 _DEFERRED_S = 86_400.0  # a job that is to start later than this has been put off by Sentinel
 _TOLD_S = 0.5  # from the end of its epilogs to the daemon's word of it
+_LOOKS_S = 15.0  # from the end of a gap to the first answer of Slurm: the longest pause between two tries
 JOINED = frozenset({"breaker", "hang-breaker"})  # refusals of which one notice tells for many incidents
 
 
@@ -76,10 +77,12 @@ def brought_back(seen: Observer) -> Iterator[str]:
 
 
 def _forgotten_unseen(seen: Observer, ended_s: float) -> bool:
-    """Whether Slurm had forgotten the job (MinJobAge) before a daemon could see that it had ended."""
-    forgotten_s = ended_s + (seen.world.slurm.times.min_job_age_s or 0.0)
-    told_s = ended_s + seen.world.slurm.times.epilog_s + _TOLD_S
-    return any(since_s <= told_s and forgotten_s <= until_s for since_s, until_s in seen.world.away)
+    """Whether Slurm had forgotten the job (MinJobAge) before a daemon could look: it was away, or without store or Slurm."""
+    blind_until_s = ended_s + seen.world.slurm.times.epilog_s + _TOLD_S
+    for since_s, until_s in sorted(seen.world.away):
+        if since_s <= blind_until_s:
+            blind_until_s = max(blind_until_s, until_s + _LOOKS_S)
+    return blind_until_s >= ended_s + (seen.world.slurm.times.min_job_age_s or 0.0)
 
 
 def _answered(seen: Observer, incident: str, attempt: int) -> bool:

@@ -107,6 +107,7 @@ def _command(world: World, command: str) -> None:
 def _slurmctld(state: str) -> Act:
     def act(world: World, happening: Happening) -> None:
         world.crossings.slurm = state
+        world.away.append((world.now_s, world.now_s + float(happening.data.get("for_s", 30.0))))
 
         def back() -> None:
             world.crossings.slurm = "up"
@@ -158,6 +159,7 @@ def _clock_off(world: World, happening: Happening) -> None:
 
 def _store_full(world: World, happening: Happening) -> None:
     world.store_full = True
+    world.away.append((world.now_s, world.now_s + float(happening.data.get("for_s", 30.0))))
 
     def room() -> None:
         world.store_full = False

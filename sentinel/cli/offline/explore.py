@@ -71,12 +71,9 @@ def _explore(seed: int, histories: int, story: str | None, as_json: bool) -> boo
 
     began_s, cuts = time.monotonic(), 0
     found: list[Found] = []
-    known: dict[str, int] = {}
     with count_bar("histories", histories) as advance:
         for ran in run(seed, histories, story=story, processes=len(os.sched_getaffinity(0))):
             cuts += ran.cuts
-            for name in ran.known:
-                known[name] = known.get(name, 0) + 1
             if ran.found is not None:
                 found.append(ran.found)
             advance(1)
@@ -87,7 +84,6 @@ def _explore(seed: int, histories: int, story: str | None, as_json: bool) -> boo
         "histories": histories,
         "crash_points": cuts,
         "violations": [one.to_json() for one in found],
-        "known": known,
         "wall_s": round(time.monotonic() - began_s, 2),
     }
     if as_json:
@@ -97,8 +93,6 @@ def _explore(seed: int, histories: int, story: str | None, as_json: bool) -> boo
         _show(one)
     if len(found) > _SHOWN:
         click.echo(f"and {len(found) - _SHOWN} more; --json has them all")
-    for name, count in sorted(known.items()):
-        click.echo(f"known and not mended yet: {name}, in {count} histories")
     click.echo(
         f"{histories} simulated histories (seed {seed}), the daemon killed or an answer lost at {cuts} points: "
         f"{len(found) or 'no'} broken promise{'' if len(found) == 1 else 's'}, {answer['wall_s']} s"

@@ -1,15 +1,15 @@
-"""The present code keeps its promises in generated histories; ``sentinel explore --histories 10000`` runs more of them."""
+"""The present code keeps its promises in generated histories. CI runs 3,000 others (``tests/run``), and 10,000 by hand:
+``sentinel explore --histories 10000``."""
 
 from __future__ import annotations
 
 import pytest
 
 from sentinel.simulate.explore import explore
-from sentinel.simulate.known import KNOWN
 from sentinel.simulate.stories import STORIES
 
 SEED = 20_261
-EACH = 24  # histories of each story: 20 to 50 ms each
+EACH = 6  # histories of each story: 20 to 50 ms each
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -17,4 +17,3 @@ def test_no_promise_is_broken(story: str) -> None:
     ran = list(explore(SEED, EACH, story=story))
     found = [one.found.to_json() for one in ran if one.found is not None]
     assert len(ran) == EACH and not found, found[:2]
-    assert {name for one in ran for name in one.known} <= KNOWN.keys()

@@ -1,0 +1,69 @@
+"""Histories that explore found and that broke a promise once; each is here as it happened, whatever the seeds mean later."""
+
+from __future__ import annotations
+
+from sentinel.simulate.explore import run
+from sentinel.simulate.histories import Happening, History, JobSpec, Setup
+from sentinel.simulate.world import World
+
+THREE = (JobSpec(nodes=2), JobSpec(nodes=2, user="bob"), JobSpec(nodes=2, user="eve"))
+
+
+def ran(setup: Setup, *happenings: Happening, story: str = "anything") -> World:
+    history = History(1, 233, story, setup, happenings, max(one.at_s for one in happenings) + 1285.0)
+    assert run(history)[0] == []
+    world = World(history)
+    world.run()
+    return world
+
+
+def many(drain_fraction: float, per_hour: int) -> Setup:
+    return Setup(nodes=16, jobs=THREE, limits={"drain_fraction": drain_fraction, "drain_per_hour": per_hour})
+
+
+def test_two_incidents_do_not_recover_the_same_attempt_side_by_side() -> None:
+    """A job is taken along from a node that waits for the budget, while another node of it fails."""
+    world = ran(
+        many(0.1, 4),
+        Happening("gpu-off-bus", 52.100349648620536, "job1/1"),
+        Happening("gpu-firmware", 57.100349648620536, "job1/0"),
+        Happening("gpu-off-bus", 62.100349648620536, "job2/0"),
+        Happening("gpu-firmware", 67.10034964862054, "job2/1"),
+    )
+    stopped = [(job, attempt) for _, _, job, attempt in world.observer.stops]
+    assert len(stopped) == len(set(stopped)) > 3
+
+
+def test_a_node_that_waits_with_one_that_is_out_is_drained_when_there_is_room() -> None:
+    ran(
+        many(0.1, 6),
+        Happening("node-lost", 44.5, "job2/0"),
+        Happening("gpu-memory", 54.5, "job2/1"),
+        Happening("repair", 444.5),
+    )
+
+
+def test_a_hold_of_a_running_job_outlasts_its_failure() -> None:
+    world = ran(Setup(), Happening("hold", 65.0, "job0"), Happening("checkpoint-torn", 75.4, "job0/0"))
+    assert world.slurm.jobs[101].held and world.slurm.jobs[101].state == "PENDING"
+
+
+def test_all_components_of_a_heterogeneous_job_resume_by_order() -> None:
+    world = ran(Setup(jobs=(JobSpec(kind="het"),)), Happening("gpu-off-bus", 80.0, "job1/0"))
+    again = [began for began in world.observer.attempts if began.attempt == 1]
+    assert sorted((began.job, began.by_order, began.resumed) for began in again) == [(101, True, 25), (102, True, 25)]
+
+
+def test_a_drain_after_the_breaker_has_let_go_is_told_of() -> None:
+    """Its notice had joined the breaker's; what was done in the end was told nobody."""
+    faults = [("gpu-firmware", 35.3, "job2/1"), ("gpu-firmware", 40.3, "job0/1"), ("gpu-firmware", 45.3, "job0/1"),
+              ("gpu-off-bus", 50.3, "job1/0"), ("gpu-firmware", 55.3, "job2/1"), ("gpu-memory", 65.3, "n13")]  # fmt: skip
+    world = ran(many(0.5, 6), *(Happening(what, at_s, who) for what, at_s, who in faults))
+    assert any(drain.node == "n13" for drain in world.observer.drains)
+
+
+def test_a_job_that_slurm_restarted_itself_needs_no_person() -> None:
+    """A lost node; the daemon was killed before the requeue and away for longer than Slurm waits."""
+    killed = Happening("kill", 50.133, data={"nth": 6, "after": True, "down_s": 150.0})
+    world = ran(Setup(), Happening("node-lost", 50.133, "job0/1"), killed)
+    assert [str(incident.state) for incident in world.store.incidents.values()] == ["closed"]
