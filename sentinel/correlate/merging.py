@@ -110,11 +110,12 @@ def taken_along(
     busy = {(other.job, other.attempt) for other in known}
     found = []
     for job in sorted(fleet.jobs.values(), key=lambda job: job.id):
-        if job.id == incident.job or (job.id, job.restarts) in busy or job.state not in _ON_IT:
+        own = job.id == incident.job and incident.attempt in (None, job.restarts)  # its next attempt may need it, too
+        if own or (job.id, job.restarts) in busy or job.state not in _ON_IT:
             continue
         if not out & set(job.nodes) or (opt_in and not intent_of(job.comment).restart):
             continue
         new = incidents.new(grounds[0], job=job.id, attempt=job.restarts, now=now)
-        new = dataclasses.replace(new, id=stable_id("taken along", incident.id, job.id)[:10])
+        new = dataclasses.replace(new, id=stable_id("taken along", incident.id, job.id, job.restarts)[:10])
         found.append(incidents.attach(new, grounds, now))
     return found

@@ -28,6 +28,7 @@ from sentinel.engine.events import (
     FleetUnavailable,
     OperatorCommand,
     SlurmReported,
+    StoreAnswers,
     TimerDue,
 )
 from sentinel.engine.grouping import TELEMETRY
@@ -84,6 +85,7 @@ class Runner:
         telemetry.blind_s.set_function(self._blind_s)
         telemetry.agents.set_function(lambda: self.state.watch.agents)
         self._stopping = False
+        self._problem_since: datetime | None = None
         self._problem = ""  # why the last write to the store failed; empty if it succeeded
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ class Runner:
                     raise
                 if error.message != self._problem:
                     self._log.warning("store-unavailable", reason=error.message)
-                self._problem = error.message
+                self._problem, self._problem_since = error.message, self._problem_since or self._clock.now()
                 self._not_saved(batch, error)
                 await asyncio.sleep(_STORE_PAUSE_S)
             except Exception as error:  # one change that cannot be saved must not keep out the others
@@ -248,9 +250,10 @@ class Runner:
                         await self._commit([change], [(transition, saved)])
                 return
             else:
-                if self._problem:
+                since, self._problem, self._problem_since = self._problem_since, "", None
+                if since is not None:
                     self._log.info("store-answers-again")
-                self._problem = ""
+                    self.handle(StoreAnswers(self._clock.now(), since))
                 return
 
     def _leave_out(self, transition: Transition, change: Change) -> None:

@@ -1,8 +1,8 @@
 """Notices when this daemon itself was away, and waits with new judgements until what happened meanwhile has come in.
 
-Away: killed and started again, stopped, or without Slurm and MUNGE. Agents keep their evidence and send it when they reach
-the daemon again, each after its own pause. What comes first explains least: Slurm's word that a job ended comes before the
-kernel line of the GPU that ended it.
+Away: killed and started again, stopped, without its store, or without Slurm and MUNGE. Agents keep their evidence and send
+it when they reach the daemon again, each after its own pause. What comes first explains least: Slurm's word that a job ended
+comes before the kernel line of the GPU that ended it.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ def event(state: State, now: datetime) -> None:
 
 def slurm_is_back(state: State, since: datetime, now: datetime) -> None:
     """Slurm could not be read since ``since``. Often MUNGE was gone with it, and then no agent was heard either."""
+    _ended(state, since, now)
+
+
+def store_is_back(state: State, since: datetime, now: datetime) -> None:
+    """Evidence was refused since ``since``, for want of a place to save it."""
     _ended(state, since, now)
 
 

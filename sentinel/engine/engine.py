@@ -19,6 +19,7 @@ from sentinel.engine.events import (
     ScoresRead,
     SlurmReported,
     Started,
+    StoreAnswers,
     TimerDue,
     TrendsRead,
 )
@@ -69,6 +70,8 @@ class Engine:
                 confirming.steps_printed(self.state, out, event.items, event.at)
             case FleetObserved():
                 self._fleet_observed(event, out)
+            case StoreAnswers():
+                backlog.store_is_back(self.state, event.since, event.at)
             case FleetUnavailable():
                 blindness.snapshot_failed(self.state, out, event)
             case EffectCompleted() if event.outcome is not None:

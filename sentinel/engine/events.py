@@ -51,6 +51,14 @@ class FleetUnavailable:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreAnswers:
+    """The store can be written again; since ``since`` it could not, and evidence was refused: its senders kept it."""
+
+    at: datetime
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class EffectCompleted:
     """An effect ended; ``effect`` is its id.
 
@@ -166,6 +174,7 @@ Event = (
     | EvidenceReceived
     | FleetObserved
     | FleetUnavailable
+    | StoreAnswers
     | EffectCompleted
     | EffectProgressed
     | NoticeDelivered

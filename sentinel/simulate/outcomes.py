@@ -72,7 +72,7 @@ def brought_back(seen: Observer) -> Iterator[str]:
         if _forgotten_unseen(seen, ended_s):
             continue
         about = [i.id for i in store.incidents.values() if i.job == job and i.id in store.plans]
-        if not any(_answered(seen, incident, attempt) for incident in about):
+        if not any(_answered(seen, incident, job, attempt) for incident in about):
             yield f"job {job} failed in attempt {attempt}, and nobody restarts it, holds it, or says why not"
 
 
@@ -85,11 +85,11 @@ def _forgotten_unseen(seen: Observer, ended_s: float) -> bool:
     return blind_until_s >= ended_s + (seen.world.slurm.times.min_job_age_s or 0.0)
 
 
-def _answered(seen: Observer, incident: str, attempt: int) -> bool:
+def _answered(seen: Observer, incident: str, job: int, attempt: int) -> bool:
     """Whether the incident's plan did something about this attempt, or people were told why it did not."""
     plan = seen.world.store.plans[incident]
     mine = [step for step in plan.steps if step.job is not None and step.attempt == attempt]
-    if reasons(plan) - _OVER:
+    if reasons(plan) - _OVER or f"no longer knows job {job}" in plan.explanation:
         return True
     return (bool(mine) and not plan.observe_only and not plan.waits) or bool(plan.explanation and not plan.steps)
 
@@ -179,6 +179,7 @@ def _unsettled(seen: Observer, job: SimulatedJob) -> str:
     if job.held:
         ours = job.admin_comment.startswith(OURS) and "held" in job.admin_comment
         known = job.id in seen.held or ours or any(i.job == job.id for i in _waiting(seen))
+        known = known or world.paused  # in the middle of its restart
         return "" if known else "held, and nobody said why"
     if job.after_ok is not None:
         return ""

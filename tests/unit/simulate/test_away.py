@@ -55,3 +55,12 @@ def test_slurm_has_forgotten_a_job_that_failed_while_nobody_looked() -> None:
     assert 101 not in world.slurm.jobs and len(world.observer.arrived) == 1
     (plan,) = world.store.plans.values()
     assert "no longer knows job 101" in plan.explanation
+
+
+def test_evidence_that_was_refused_while_the_store_was_full_is_taken_in_before_a_job_is_judged() -> None:
+    """Slurm's word of the end comes at once, the lines that say why come with the agents' next try."""
+    numbers, full = Happening("bad-numbers", 60.0, "job0"), Happening("store-full", 60.0, data={"for_s": 120.0})
+    world = World(History(1, 0, "store", Setup(), (full, numbers), 1200.0))
+    assert world.run() == []
+    (verdict,) = world.store.verdicts.values()
+    assert verdict.cause is Cause.NUMERICAL_NAN

@@ -67,3 +67,10 @@ def test_a_job_that_slurm_restarted_itself_needs_no_person() -> None:
     killed = Happening("kill", 50.133, data={"nth": 6, "after": True, "down_s": 150.0})
     world = ran(Setup(), Happening("node-lost", 50.133, "job0/1"), killed)
     assert [str(incident.state) for incident in world.store.incidents.values()] == ["closed"]
+
+
+def test_the_next_attempt_leaves_a_node_that_its_own_incident_convicts_later() -> None:
+    """A storm: the job is let go to a node, and a moment later its incident convicts that one as well."""
+    storm = Happening("storm", 52.282246397542735, data={"nodes": 6})
+    history = History(31, 863, "many-nodes", many(0.25, 4), (storm,), 952.3)
+    assert run(history)[0] == []
