@@ -57,10 +57,11 @@ def test_slurm_has_forgotten_a_job_that_failed_while_nobody_looked() -> None:
     assert "no longer knows job 101" in plan.explanation
 
 
-def test_evidence_that_was_refused_while_the_store_was_full_is_taken_in_before_a_job_is_judged() -> None:
-    """Slurm's word of the end comes at once, the lines that say why come with the agents' next try."""
-    numbers, full = Happening("bad-numbers", 60.0, "job0"), Happening("store-full", 60.0, data={"for_s": 120.0})
-    world = World(History(1, 0, "store", Setup(), (full, numbers), 1200.0))
+@pytest.mark.parametrize("full_s", [119.5, 121.0, 122.5])
+def test_evidence_that_was_refused_while_the_store_was_full_is_taken_in_before_a_job_is_judged(full_s: float) -> None:
+    """Slurm's word of the end comes at once, the line that says why comes with the agent's next try."""
+    full, storage = Happening("store-full", 59.5, data={"for_s": full_s}), Happening("storage", 60.0, "job0")
+    world = World(History(1, 0, "store", Setup(), (full, storage), 1200.0))
     assert world.run() == []
     (verdict,) = world.store.verdicts.values()
-    assert verdict.cause is Cause.NUMERICAL_NAN
+    assert verdict.cause is Cause.FILESYSTEM_STORAGE
