@@ -66,13 +66,19 @@ def settle_timer_due(
         out.do(StartTimer(judge_timer(incident_id), now + timedelta(seconds=backlog.RECHECK_S)))
         return
     under_way.asked, under_way.answers = False, []
-    fleet = state.cluster.fleet
-    if fleet is None or now - fleet.at > timedelta(seconds=FRESH_S):
+    fleet, fresh_s = state.cluster.fleet, _fresh_s(incident, now)
+    if fleet is None or now - fleet.at > timedelta(seconds=fresh_s):
         effect = f"fleet:{incident_id}"
         under_way.awaits = {effect}
-        out.do(ObserveFleet(effect, FRESH_S))
+        out.do(ObserveFleet(effect, fresh_s))
         return
     _proceed(state, out, incident_id, now, looks)
+
+
+def _fresh_s(incident: Incident, now: datetime) -> float:
+    """How old a snapshot may be: taken after the newest evidence, since a job may just have begun on the node."""
+    newest = max((item.seen_at for item in incident.evidence), default=incident.opened_at)
+    return min(FRESH_S, max(0.0, (now - newest).total_seconds()))
 
 
 def answer_arrived(

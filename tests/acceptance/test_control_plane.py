@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
 from timeline import Story, until
@@ -98,4 +101,43 @@ def test_munge_is_gone_for_a_while_and_nothing_is_broken(story: Story):
     seen = job.step
     job.wait_step(seen + 20)
     story.wait_agents()
+    story.expect()
+
+
+def of_the_lab(story: Story) -> list[int]:
+    """Ids of all processes of Slurm, Sentinel and the jobs."""
+    marks = (str(story.lab.dir).encode(), b"slurmstepd", b"lab.standin")
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:  # it ended meanwhile
+            continue
+        if any(mark in command for mark in marks) and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+def send(processes: list[int], number: int) -> None:
+    for process in processes:
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            continue
+
+
+@pytest.mark.deep
+def test_everything_freezes_for_a_while_and_nothing_is_broken(story: Story):
+    """As a virtual machine that is moved, or a suspended laptop: all silence is Sentinel's own."""
+    job = story.job(2)
+    frozen = of_the_lab(story)
+    send(frozen, signal.SIGSTOP)
+    try:
+        time.sleep(30)
+    finally:
+        send(frozen, signal.SIGCONT)
+    seen = job.step
+    job.wait_step(seen + 50)
+    story.wait_agents()
+    story.settle(15)
     story.expect()

@@ -13,22 +13,20 @@ def lose_gpu(story: Story, node: str) -> None:
     story.inject("xid", "--node", node, "--gpu", "1", "--xid", "79")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(("srun", "sleep", "600"), id="srun"),
-        pytest.param(("salloc", "--no-shell"), id="salloc"),
-    ],
-)
-@pytest.mark.parametrize("opted_in", [True, False], ids=["opted in", "not opted in"])
-def test_an_interactive_job_is_left_to_its_user_who_hears_why(story: Story, words: tuple[str, ...], opted_in: bool):
-    asked = [f"--comment={comment(story, 'terminal')}"] if opted_in else []
-    with from_a_terminal(story, "terminal", words[0], *asked, *words[1:]) as job:
-        lose_gpu(story, job.nodes[1])
-        (told,) = story.expect(drains=[job.nodes[1]], messages=[{"job": job.id, "stage": "handled"}])
-        why = "is interactive (salloc or srun)" if opted_in else "did not ask to be restarted"
-        assert "still runs and is not restarted" in told["owner_text"] and why in told["owner_text"]
-        assert job.state() == "RUNNING"
+def test_interactive_jobs_are_left_to_their_users_who_hear_why(story: Story):
+    asked = f"--comment={comment(story, 'asked')}"
+    with from_a_terminal(story, "asked", "srun", asked, "sleep", "600") as srun:
+        with from_a_terminal(story, "other", "salloc", "--no-shell") as salloc:
+            victims = [srun.nodes[1], salloc.nodes[1]]
+            for victim in victims:
+                lose_gpu(story, victim)
+            messages = [{"job": job.id, "stage": "handled"} for job in (srun, salloc)]
+            told = {
+                message["job"]: message["owner_text"] for message in story.expect(drains=victims, messages=messages)
+            }
+            assert "still runs and is not restarted" in told[srun.id] and "salloc or srun" in told[srun.id]
+            assert "still runs and is not restarted" in told[salloc.id] and "did not ask" in told[salloc.id]
+            assert {srun.state(), salloc.state()} == {"RUNNING"}
 
 
 def test_a_job_without_a_comment_goes_on_and_its_owner_hears_of_it(story: Story):
@@ -75,6 +73,10 @@ def test_one_task_of_a_throttled_array_is_restarted_and_waits_for_its_turn(story
     until(lambda: "saved step" in story.read(log), lambda: f"a checkpoint:\n{story.read(log)}")
     lose_gpu(story, first.nodes[0])
     second = until(lambda: task(1), "the next task to take its turn")
+    begun = story.paths.shared / f"{run}-{array}_1.out"
+    until(
+        lambda: "step 1 |" in story.read(begun), lambda: f"it to train:\n{story.read(begun)}"
+    )  # Slurm may lose an earlier kill
     until(lambda: first.restarts() == 1 and first.state() == "PENDING", lambda: first.shown())
     story.lab.slurm("scancel", str(second.id))
     story.lab.slurm("scancel", f"{array}_2")
@@ -105,8 +107,8 @@ def test_a_job_of_several_steps_is_restarted_as_one(story: Story):
 def test_jobs_that_wait_for_one_that_fails_are_named(story: Story):
     job = story.job(1)
     waiting = waiting_on(story, job, ("afterok", "afternotok", "afterany"))
-    told_before = story.sentinel("doctor", code=None).stdout
-    assert f"{waiting['afternotok']} (afternotok:{job.id})" in told_before
+    danger = f"{waiting['afternotok']} (afternotok:{job.id})"
+    until(lambda: danger in story.sentinel("doctor", "--json", code=None).stdout, "doctor to name it")
     story.inject("crash", "--job", str(job.id), "--rank", "0")
     (told,) = story.expect(held=[job], messages=["user_code"])
     gone = f"{waiting['afternotok']} (afternotok), {waiting['afterany']} (afterany)"
@@ -121,3 +123,17 @@ def test_jobs_that_wait_for_one_that_is_requeued_while_it_runs_go_on_waiting(sto
     (told,) = story.expect(drains=[job.nodes[1]], restarts=[job], messages=["gpu_fallen_off_bus"])
     assert {state_of(story, number) for number in waiting.values()} == {("PENDING", "Dependency")}
     assert "let go" not in told["owner_text"] and "never start" not in told["owner_text"]
+
+
+def test_a_job_that_requeues_itself_before_its_time_limit_is_none_of_ours(story: Story):
+    """``--signal``: its script saves, and asks Slurm for its next attempt."""
+    run = "limit"
+    body = "trap 'echo requeues itself; scontrol requeue $SLURM_JOB_ID; sleep 600' USR1\n"
+    body += 'for step in $(seq 6000); do echo "step $step | loss 1.0 | step time 0.2 s"; sleep 0.2; done'
+    job = Job(story.lab, script(story, run, body, "--time=1", "--signal=B:USR1@50", nodes=1), run)
+    story.jobs.append(job)
+    until(lambda: job.restarts() == 1 and job.state() == "PENDING", lambda: f"{job.shown()}\n{job.log[-500:]}")
+    story.settle(5)
+    story.accept_what_became_of(job)
+    assert story.messages() == [] and "requeues itself" in job.log
+    story.expect()

@@ -120,3 +120,16 @@ def test_a_first_pause_of_a_healthy_job_is_no_hang(story: Story):
     seen = job.step
     job.wait_step(seen + 30)
     story.expect()
+
+
+def test_a_node_that_its_agent_calls_bad_is_not_given_to_a_restarted_job(story: Story):
+    """Although an operator returned it, and whatever incident it was bad in."""
+    job = story.job(2)
+    next_free = min(set(story.paths.names) - set(job.nodes))
+    lose_gpu(story, next_free)
+    story.expect(drains=[next_free], messages=[{"job": None, "drained": [next_free]}])
+    resume(story, next_free)
+    story.expect(returns=[next_free])
+    lose_gpu(story, job.nodes[1])
+    story.expect(drains=[job.nodes[1]], restarts=[job], messages=[{"cause": GPU, "job": job.id}])
+    assert next_free not in job.nodes_now()

@@ -359,3 +359,17 @@ async def test_a_heterogeneous_job_is_restarted_with_all_its_components(world: W
         job = there.slurm.jobs[name]
         assert job.state == "RUNNING" and job.restarts == 1 and bad not in job.on, daemon.said
         assert job.excluded == (bad,)
+
+
+async def test_a_job_that_began_after_the_newest_snapshot_is_found_on_its_bad_node(world: Worlds) -> None:
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
+    await daemon.fleets.take()
+    young = there.slurm.submit(nodes=1, comment=OPTED_IN)
+    (bad,) = there.slurm.jobs[young].on
+    there.slurm.clock.advance(0.2)
+    assert await daemon.observe([bus(bad, at_s=0.2)])
+    await daemon.quiet()
+    job = there.slurm.jobs[young]
+    assert job.restarts == 1 and bad not in job.on, daemon.said
