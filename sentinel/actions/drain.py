@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import datetime
 
 from sentinel.actions.means import WHOLE_SECONDS, Means
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import OURS, Outcome, Task
+from sentinel.model.records import OURS, SEEN_DRAINED, Outcome, Task
 
 
 async def drain(task: Task, means: Means) -> Outcome:
@@ -33,7 +34,11 @@ async def _was_lost(task: Task, means: Means) -> bool:
     """Whether slurmctld was started again after the earlier drain, and so may have forgotten it."""
     before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
     booted = await means.booted_at()
-    return before is not None and booted is not None and booted + WHOLE_SECONDS > before.at
+    if before is None or booted is None:
+        return False
+    seen = task.step.data.get(SEEN_DRAINED)  # after a start that lost nothing
+    since = max(before.at, datetime.fromisoformat(seen)) if isinstance(seen, str) else before.at
+    return booted + WHOLE_SECONDS > since
 
 
 async def down(task: Task, means: Means) -> Outcome:

@@ -278,9 +278,9 @@ class StepKind(StrEnum):
 
 
 NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
+SEEN_DRAINED = "seen_drained"  # data of a drain that is done again: when a snapshot last showed it, ISO 8601
 STOPS = frozenset({StepKind.REQUEUE_HOLD, StepKind.HOLD})  # a job that still runs is stopped by these
-# Where one of these fails, the rest of its plan is carried out all the same.
-OPTIONAL_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN, StepKind.QUARANTINE})
+OPTIONAL_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN, StepKind.QUARANTINE})  # without them a plan goes on
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ that is in service again may have been returned by a person: there the action as
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.engine import recovery
@@ -17,6 +18,7 @@ from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanMade
 from sentinel.model.records import (
     NODE_STEPS,
+    SEEN_DRAINED,
     STOPS,
     Fleet,
     Incident,
@@ -54,6 +56,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         plan, incident = state.plans[name], state.incidents[name]
         known = state.recoveries.get(name)
         busy = known is not None and known.under_way is not None and not recovery.is_engines_own(known.under_way)
+        _see_drains(state, plan, fleet)
         if not plan.to_do or state.paused or busy:
             continue
         lost = _lost_drains(state, plan, fleet, now) | _lost_of_job(state, incident, plan, fleet, now)
@@ -63,7 +66,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
 
 
 def _do_again(state: State, out: Transition, incident: Incident, lost: frozenset[StepKind], now: datetime) -> None:
-    plan = exclusions.again(state.plans[incident.id], lost)
+    plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost), lost)
     state.plans[incident.id] = plan
     state.open_plans.add(incident.id)
     out.save(PlanMade(plan))
@@ -75,6 +78,25 @@ def _do_again(state: State, out: Transition, incident: Incident, lost: frozenset
     recovery.start(state, out, incident.id, now)
 
 
+def _see_drains(state: State, plan: Plan, fleet: Fleet) -> None:
+    for step in plan.to_do:
+        outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
+        node = fleet.nodes.get(step.node or "")
+        if outcome is not None and fleet.at > outcome.at and node is not None and node.drained:
+            state.seen_drained[step.key(plan.incident)] = fleet.at
+
+
+def _with_drains_seen(state: State, plan: Plan, lost: frozenset[StepKind]) -> Plan:
+    """The plan whose lost drains say until when snapshots showed them: a slurmctld started before that lost nothing."""
+    steps = []
+    for step in plan.steps:
+        before = dataclasses.replace(step, tries=max(step.tries - 1, 0)).key(plan.incident)
+        seen = state.seen_drained.get(before) if step.kind in NODE_STEPS & lost else None
+        data = step.data if seen is None else {**step.data, SEEN_DRAINED: seen.isoformat()}
+        steps.append(dataclasses.replace(step, data=data))
+    return dataclasses.replace(plan, steps=tuple(steps))
+
+
 def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
     """Kinds of node steps of ours whose node is in service again."""
     lost: set[StepKind] = set()
@@ -84,8 +106,6 @@ def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
             continue
         node, seen = fleet.nodes.get(step.node), state.cluster.nodes.get(step.node)
         key = step.key(plan.incident)
-        if node is not None and node.drained:
-            state.seen_drained[key] = fleet.at
         released = seen is not None and seen.released_at is not None and seen.released_at > outcome.at
         if node is not None and not node.drained and not released and not node_proof.was_saved(state, key, outcome):
             lost.add(step.kind)

@@ -177,6 +177,27 @@ async def test_a_drain_that_was_seen_for_long_was_not_lost_with_a_later_restart_
     assert not there.slurm.nodes["n1"].drained
 
 
+async def test_a_drain_that_outlived_a_restart_of_slurmctld_and_was_then_taken_back_stays_so(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    write = there.resume.write
+
+    async def returned(job: int, values: Any) -> None:
+        there.slurm.clock.advance(2.0)
+        there.slurm.save_state()
+        there.slurm.crash()
+        there.slurm.clock.advance(3.0)
+        await daemon.fleets.take()
+        assert there.slurm.nodes["n1"].drained
+        there.slurm.person_resumes("n1")
+        await write(job, values)
+
+    there.resume.write = returned  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    assert not there.slurm.nodes["n1"].drained, daemon.said
+
+
 async def test_what_was_lost_is_found_by_the_next_daemon_too(world: Worlds) -> None:
     there = silent(world())
     first = Daemon(there)
