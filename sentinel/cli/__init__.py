@@ -47,8 +47,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("sentinel.cli.plan.commands:plan", "How often to save, how fast the storage, how many spares."),
     "replay": ("sentinel.cli.offline.replay:replay", "Judge the past again, by today's rules and policy."),
     "bundle": ("sentinel.cli.offline.bundle:bundle", "Export an incident, a node or a time as one file."),
+    "import": (
+        "sentinel.cli.offline.import_jobs:import_jobs",
+        "What failed before Sentinel: Slurm's accounting and old logs.",
+    ),
     "simulate": (
-        "sentinel.cli.offline.simulate:simulate",
+        "sentinel.cli.simulate.command:simulate",
         "Weeks of training on a simulated cluster: what failures cost.",
     ),
     "explore": ("sentinel.cli.offline.explore:explore", "Try to break Sentinel's promises on a simulated cluster."),

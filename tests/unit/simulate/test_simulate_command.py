@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from sentinel.cli.offline.simulate import MOST_SEED, simulate
+from sentinel.cli.simulate.command import MOST_SEED, simulate
 from sentinel.errors import SentinelError
 from sentinel.simulate.long_run import seeds
 

@@ -72,8 +72,8 @@ def simulate(
       sentinel simulate --nodes 1024 --sweep interval=1min,5min,15min,1h --plot interval.png
     """
     from sentinel.cli.offline.chart import check_file
-    from sentinel.cli.offline.simulate_output import show
-    from sentinel.cli.offline.simulate_scenarios import names_of, scenarios_of
+    from sentinel.cli.simulate.output import show
+    from sentinel.cli.simulate.scenarios import names_of, scenarios_of
     from sentinel.simulate.long_run.seeds import run_all, summary
 
     if not 0 <= seed <= MOST_SEED:

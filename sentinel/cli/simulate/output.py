@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.cli.offline import chart
-from sentinel.cli.offline.simulate_scenarios import Sweep
+from sentinel.cli.simulate.scenarios import Sweep
 
 _CAUSES = 12  # rows of the table by cause; all of them are in the JSON
 

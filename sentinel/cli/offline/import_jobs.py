@@ -1,0 +1,200 @@
+"""``sentinel import``: what Slurm's accounting and old logs say about the time before Sentinel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sentinel.cli.offline.progress_bar import count_bar
+from sentinel.cli.operator.daemon_client import CONFIG
+from sentinel.errors import FileError, UserError
+
+if TYPE_CHECKING:
+    from sentinel.model.accounting import AccountedAttempt
+    from sentinel.planning.past_jobs import Judged, Key, PastJobs
+
+_NUMBER = re.compile(r"(?<!\d)(\d{1,10})(?!\d)")
+_SHOWN = 12  # causes in the table; all of them are in the JSON
+MOST_LOGS = 20_000
+_BAR_FROM = 50
+_WOULD = {
+    "resume": "restart it",
+    "resume_excluding": "restart it elsewhere",
+    "hold": "hold it, tell its user",
+    "none": "nothing",
+    "not known": "no log: not known",
+}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  sentinel import --slurm-accounting --logs /shared/logs --out history.json
+  sentinel simulate --nodes 256 --failures history.json
+  sentinel import --from sacct.txt --json
+"""
+)
+@click.option("--slurm-accounting", is_flag=True, help="Ask sacct here; it needs a slurmdbd.")
+@click.option("--from", "file", type=click.Path(path_type=Path), help="A file with what sacct printed, see below.")
+@click.option(
+    "--logs", type=click.Path(path_type=Path), help="Folder of old job logs; a job's id stands in their names."
+)
+@click.option("--since", default="30d", show_default=True, help="How far back.")
+@click.option("--gpus-per-node", default=8, show_default=True, type=click.IntRange(1, 64))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write the failures for plan --history and simulate --failures."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def import_jobs(
+    slurm_accounting: bool, file: Path | None, logs: Path | None, since: str, gpus_per_node: int, out: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """What failed before Sentinel, what it cost, and what Sentinel would have done.
+
+    Failures are attempts with GPUs that ended as FAILED, NODE_FAIL, BOOT_FAIL or OUT_OF_MEMORY. A log tells the cause, and
+    what would have been done; without one, only Slurm's word is known. Accounting does not say what was saved: an attempt
+    counts as lost at most whole. Nothing is changed anywhere. On a host without sacct, --from takes the output of
+    `sacct --allusers --duplicates --allocations --noheader --parsable2 --starttime=now-30days
+    --format=JobIDRaw,User,Partition,State,ExitCode,Start,End,AllocTRES,NodeList`, run with TZ=UTC.
+    """
+    from sentinel.adapters.slurm import accounting
+    from sentinel.cli.offline.recordings import seconds_of
+    from sentinel.planning.past_jobs import history_document, past_jobs
+
+    if slurm_accounting == (file is not None):
+        raise UserError("where from?", fix="sentinel import --slurm-accounting, or --from FILE with what sacct printed")
+    until = datetime.now(UTC)
+    begin = until - timedelta(seconds=seconds_of(since))
+    text = (
+        _read(file)
+        if file is not None
+        else asyncio.run(accounting.ask(_slurm(), begin, until)).decode("utf-8", "replace")
+    )
+    attempts, unread = accounting.read(text, until)
+    if not attempts:
+        raise UserError(
+            f"no attempt of a job in it ({len(unread)} lines could not be read)",
+            fix="a longer --since; or the format that sentinel import --help names",
+        )
+    if file is not None:
+        begin, until = attempts[0].started_at, max(attempt.ended_at for attempt in attempts)
+    judged = _judged(attempts, logs)
+    past = past_jobs(attempts, judged)
+    if out is not None:
+        _write(out, history_document(past, judged, begin, max(until, begin + timedelta(seconds=1)), gpus_per_node))
+    if as_json:
+        click.echo(json.dumps(_as_json(past, begin, until, unread, len(judged), out)))
+    else:
+        _show(past, begin, until, unread, len(judged), out)
+
+
+def _slurm() -> Any:
+    from sentinel.config.settings import Settings, load
+
+    path = Path(os.environ.get("SENTINEL_CONFIG", CONFIG))
+    return (load(path, Settings) if path.exists() else Settings()).slurm
+
+
+def _read(file: Path) -> str:
+    from sentinel.adapters.slurm.accounting import MOST_BYTES
+
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise FileError(file, f"is larger than {MOST_BYTES >> 30} GiB", fix="Give a shorter span of time.")
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise FileError(file, f"cannot be read: {error.strerror}", fix="Check the path.") from error
+
+
+def _judged(attempts: Sequence[AccountedAttempt], logs: Path | None) -> Mapping[Key, Judged]:
+    """The verdict on the log of each failed job that has one; the last of its failed attempts wrote its end."""
+    from sentinel.cli.offline.classify import judge_path
+    from sentinel.config.rules_files import load_rules
+    from sentinel.evidence.logs.reader import Signatures
+    from sentinel.planning.past_jobs import Judged, is_failure
+
+    if logs is None:
+        return {}
+    if not logs.is_dir():
+        raise FileError(logs, "is no folder", fix="--logs takes the folder in which the jobs' logs lie")
+    last = {attempt.job: attempt.attempt for attempt in attempts if is_failure(attempt) and attempt.gpus != 0}
+    files: dict[int, Path] = {}
+    for path in sorted(path for path in logs.rglob("*") if path.is_file() and not path.is_symlink()):
+        for number in _NUMBER.findall(path.name):
+            if int(number) in last:
+                files.setdefault(int(number), path)
+    if len(files) > MOST_LOGS:
+        raise UserError(f"{len(files)} logs, at most {MOST_LOGS} are read", fix="a shorter --since")
+    signatures, now, found = Signatures(load_rules()), datetime.now(UTC), {}
+    with count_bar("logs", len(files), least=_BAR_FROM) as advance:
+        for job, path in sorted(files.items()):
+            answer = judge_path(path, signatures, now, source="job")
+            if "error" not in answer:
+                found[job, last[job]] = Judged(str(answer["cause"]), str(answer["restart"]))
+            advance(1)
+    return found
+
+
+def _write(path: Path, document: Mapping[str, object]) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            json.dump(document, file)
+    except FileExistsError as error:
+        raise FileError(path, "is there already", fix="name another file with --out, or remove this one") from error
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror}", fix="name another file with --out") from error
+
+
+def _as_json(
+    past: PastJobs, since: datetime, until: datetime, unread: Sequence[int], logs: int, out: Path | None
+) -> dict[str, object]:
+    return {
+        "since": since.isoformat(),
+        "until": until.isoformat(),
+        "attempts": past.attempts,
+        "failures": len(past.failures),
+        "gpu_hours": round(past.gpu_s / 3600, 3),
+        "lost_gpu_hours_at_most": round(sum(lost.gpu_hours_at_most for lost in past.by_cause.values()), 3),
+        "by_cause": {
+            cause: {
+                "failures": lost.failures,
+                "lost_gpu_hours_at_most": round(lost.gpu_hours_at_most, 3),
+                "sentinel_would": lost.would,
+            }
+            for cause, lost in past.by_cause.items()
+        },
+        "logs": logs,
+        "gpus_not_known": past.gpus_unknown,
+        "unreadable_lines": len(unread),
+        "history": str(out) if out is not None else None,
+    }
+
+
+def _show(past: PastJobs, since: datetime, until: datetime, unread: Sequence[int], logs: int, out: Path | None) -> None:
+    from sentinel.cli.operator.output import shown
+
+    lost_h = sum(lost.gpu_hours_at_most for lost in past.by_cause.values())
+    click.echo(
+        f"{since:%Y-%m-%d} to {until:%Y-%m-%d}: {past.attempts:,} attempts, {past.gpu_s / 3600:,.0f} GPU-hours, "
+        f"{len(past.failures):,} failures, at most {lost_h:,.0f} GPU-hours lost; {logs:,} logs read"
+    )
+    click.echo(f"{'cause':32} {'failures':>8} {'lost at most':>14}  Sentinel would")
+    for cause, lost in list(past.by_cause.items())[:_SHOWN]:
+        would = ", ".join(f"{_WOULD.get(what, what)} ({count})" for what, count in sorted(lost.would.items()))
+        click.echo(f"{shown(cause):32} {lost.failures:>8,} {lost.gpu_hours_at_most:>10,.0f} h    {would}")
+    if past.gpus_unknown:
+        click.echo(
+            f"{past.gpus_unknown:,} attempts do not say how many GPUs they held: set AccountingStorageTRES=gres/gpu"
+        )
+    if unread:
+        click.echo(f"{len(unread):,} lines could not be read, the first is line {unread[0]}")
+    if out is not None:
+        click.echo(f"written to {out}: sentinel plan ... --history {out}, sentinel simulate --failures {out}")

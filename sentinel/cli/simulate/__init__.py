@@ -1,0 +1,1 @@
+"""``sentinel simulate``: options as scenarios, runs, tables and curves."""
