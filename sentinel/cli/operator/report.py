@@ -139,6 +139,16 @@ def _mtbf(mtbf: Mapping[str, Any] | None) -> str:
     )
 
 
+def _mttr(mttr: Mapping[str, Any]) -> str:
+    if mttr["mean_s"] is None:
+        return f"not known of {mttr['not_known']}"
+    return (
+        f"{_length(mttr['mean_s'])} ({_length(mttr['low_s'])} to {_length(mttr['high_s'])}), half within "
+        f"{_length(mttr['median_s'])}, nine of ten within {_length(mttr['p90_s'])}; of {mttr['known']}, not known of "
+        f"{mttr['not_known']}"
+    )
+
+
 def markdown(made: Mapping[str, Any]) -> str:
     from sentinel.daemon.web.report_page import WORDS
 
@@ -164,12 +174,10 @@ def markdown(made: Mapping[str, Any]) -> str:
         f"- Work: {_number(now['worked_gpu_h'])} GPU-hours",
         f"- MTBF, all: {_mtbf(now['mtbf'])}",
         f"- MTBF, not programs: {_mtbf(now['mtbf_machines'])}",
-        f"- MTTR: {_length(mttr['mean_s'])} ({_length(mttr['low_s'])} to {_length(mttr['high_s'])}), half within "
-        f"{_length(mttr['median_s'])}, nine of ten within {_length(mttr['p90_s'])}; of {mttr['known']}, not known of "
-        f"{mttr['not_known']}",
+        f"- MTTR: {_mttr(mttr)}",
         f"- Closed: {closed['alone']} by Sentinel alone, {closed['person']} with a person, {closed['otherwise']} otherwise, "
         f"{closed['open']} still open",
-        f"- Lost: {_number(now['lost_gpu_h'])} GPU-hours, {_number(now['redone_gpu_h'])} of steps made twice and "
+        f"- Lost: {_number(now['lost_gpu_h'])} GPU-hours, of which {_number(now['redone_gpu_h'])} of steps made twice and "
         f"{_number(now['down_gpu_h'])} without steps; not known of {now['lost_not_known']} failures",
         f"- Out of service: {_number(out['node_h'])} node-hours of {out['nodes']} nodes; the end of "
         f"{out['not_known']} drains is not known",
@@ -179,6 +187,12 @@ def markdown(made: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join([*lines, *_tables(made)])
+
+
+def _lost(row: Mapping[str, Any]) -> str:
+    if row["not_known"] == row["failures"]:
+        return "not known"
+    return _number(row["lost_gpu_h"]) + (" + ?" if row["not_known"] else "")
 
 
 def _tables(made: Mapping[str, Any]) -> list[str]:
@@ -210,13 +224,7 @@ def _tables(made: Mapping[str, Any]) -> list[str]:
         lines += ["## Worst nodes", "", *_table(("node", "failures", "GPU-h lost", "evidence"), nodes)]
     if made["jobs"]:
         jobs = [
-            (
-                row["job"],
-                quoted(row["name"] or ""),
-                quoted(row["user"] or ""),
-                row["failures"],
-                _number(row["lost_gpu_h"]),
-            )
+            (row["job"], quoted(row["name"] or ""), quoted(row["user"] or ""), row["failures"], _lost(row))
             for row in made["jobs"]
         ]
         lines += ["## Jobs that lost most", "", *_table(("job", "name", "user", "failures", "GPU-h lost"), jobs)]

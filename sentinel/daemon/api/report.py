@@ -132,15 +132,22 @@ class _Period:
     def shares(self) -> dict[str, float]:
         return training_share(self._ran, self.losses, self._gpus, self.start, self.end)
 
+    @property
+    def nothing_known(self) -> bool:
+        """Whether jobs failed and of none of them it is known what that cost."""
+        return bool(self.losses) and not any(loss.known for loss in self.losses)
+
     def ettr(self) -> float | None:
-        """Over all partitions."""
+        """Over all partitions, of what is known."""
+        if self.nothing_known:
+            return None
         shares = training_share(
             [{**row, "partition": ""} for row in self._ran], self.losses, self._gpus, self.start, self.end
         )
         return shares.get("")
 
     def summary(self) -> dict[str, Any]:
-        lost = sum(loss.gpu_h for loss in self.losses)
+        lost = None if self.nothing_known else sum(loss.gpu_h for loss in self.losses)
         return {
             "interruptions": len(self.rows),
             "of_machines": len(self.machines),
@@ -291,18 +298,23 @@ def _causes(now: _Period, before: _Period) -> list[dict[str, Any]]:
         return str(row["cause"]), str(row["scope"] or Scope.UNKNOWN)
 
     counts, earlier = Counter(map(key, now.rows)), Counter(map(key, before.rows))
-    lost: Counter[tuple[str, str]] = Counter()
+    costs: dict[tuple[str, str], list[Loss]] = {}
     for loss in now.losses:
-        lost[key(loss.incident)] += loss.gpu_h  # type: ignore[assignment]
+        costs.setdefault(key(loss.incident), []).append(loss)
     rows = [
         {
             "cause": cause, "scope": scope, "count": counts[cause, scope], "before": earlier[cause, scope],
-            "lost_gpu_h": float(lost[cause, scope]),
+            "lost_gpu_h": _sum(costs.get((cause, scope), [])),
             "beyond_chance": _beyond_chance(counts[cause, scope], now.gpu_s, earlier[cause, scope], before.gpu_s),
         }
         for cause, scope in counts.keys() | earlier.keys()
     ]  # fmt: skip
     return sorted(rows, key=lambda row: (-row["count"], -row["before"], row["cause"], row["scope"]))
+
+
+def _sum(found: Sequence[Loss]) -> float | None:
+    """GPU-hours; None where jobs failed and nothing is known."""
+    return sum(loss.gpu_h for loss in found) if not found or any(loss.known for loss in found) else None
 
 
 def _partitions(now: _Period, before: _Period) -> list[dict[str, Any]]:
@@ -314,7 +326,7 @@ def _partitions(now: _Period, before: _Period) -> list[dict[str, Any]]:
 def _worst(store: Store, now: _Period, scores: Scores) -> list[dict[str, Any]]:
     """Nodes at fault, by interruptions and then by GPU-hours lost, with the evidence of the newest incident of each."""
     at_fault = [row for row in now.machines if row["culprit_nodes"]]
-    lost = {row["node"]: row["lost_gpu_h"] for row in grouped(now.losses, "node")}
+    lost = {row["node"]: row["lost_gpu_h"] for row in grouped(now.losses, "node") if row["not_known"] < row["failures"]}
     found = groups(at_fault)["node"]
     found.sort(key=lambda group: (-group["failures"], -lost.get(group["key"], 0.0), group["key"]))
     rows = []
@@ -329,7 +341,7 @@ def _worst(store: Store, now: _Period, scores: Scores) -> list[dict[str, Any]]:
                 "node": name,
                 "failures": group["failures"],
                 "causes": group["causes"],
-                "lost_gpu_h": lost.get(name, 0.0),
+                "lost_gpu_h": lost.get(name),
                 "incident": newest["id"],
                 "last_at": to_json(newest["opened_at"]),
                 "suspect": score["suspect"],

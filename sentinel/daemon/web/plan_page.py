@@ -27,7 +27,7 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
     else:
         problem = "no job ran under Sentinel's eyes yet"
     running = [row for row in (await asked.view("jobs"))["attempts"] if "interval_verdict" in row]
-    running.sort(key=lambda row: -(row["gpus"] or 0))
+    running = sorted({row["job"]: row for row in running}.values(), key=lambda row: -(row["gpus"] or 0))
     status = await asked.view("status")
     total = sum(row["gpus"] or 0 for row in (await asked.view("nodes", last_known=True))["nodes"])
     return "plan.html", {

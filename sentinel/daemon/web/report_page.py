@@ -42,7 +42,7 @@ def html_file(made: Mapping[str, Any]) -> str:
 
 def charts(made: Mapping[str, Any]) -> list[tuple[str, Markup]]:
     causes = [row for row in made["causes"] if row["count"]]
-    lost = sorted((row for row in made["causes"] if row["lost_gpu_h"] > 0), key=lambda row: -row["lost_gpu_h"])
+    lost = sorted((row for row in made["causes"] if row["lost_gpu_h"]), key=lambda row: -row["lost_gpu_h"])
     drawn = (
         (
             "Interruptions by cause",

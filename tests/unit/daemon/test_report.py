@@ -136,6 +136,16 @@ async def test_time_to_recover_and_what_it_cost(weeks: Weeks) -> None:
     assert now["ettr"] == pytest.approx((worked - redone) / (worked + down))
 
 
+async def test_cost_that_is_not_known_is_not_zero(world: Worlds) -> None:
+    weeks = Weeks(world())
+    weeks.attempt(301, 0, 6.0, 2.0, 1, 1000)
+    weeks.fail("week1", 301, 2.0)  # the job did not go on
+    made = await weeks.report()
+    assert made["now"]["lost_gpu_h"] is None and made["now"]["ettr"] is None and made["now"]["mttr"]["mean_s"] is None
+    assert [row["lost_gpu_h"] for row in (*made["causes"], *made["nodes"])] == [None, None]
+    assert "not known of 1" in markdown(made) and "not known of 1" in html_file(made)
+
+
 async def test_who_closed_them(weeks: Weeks) -> None:
     made = await weeks.report()
     assert made["now"]["automation"] == {"rate": 0.5, "alone": 1, "person": 1, "otherwise": 0, "open": 0}
