@@ -1,16 +1,19 @@
-"""Writes the notices: one per incident, from its verdict, plan and outcomes, and those about an unreadable Slurm."""
+"""Writes the notices: a thread per incident, from its verdict, plan and outcomes, and those about an unreadable Slurm."""
 
 from sentinel.alerts.audiences import Stage, Story, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.blindness import blind, sees_again
 from sentinel.alerts.compose import compose
+from sentinel.alerts.threads import Thread, next_stage
 
 __all__ = [
     "Stage",
     "Story",
+    "Thread",
     "blind",
     "compose",
     "for_operators",
     "for_owner",
+    "next_stage",
     "sees_again",
     "severity_of",
     "stage_of",

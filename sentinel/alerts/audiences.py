@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.alerts.text import listed, plain
+from sentinel.alerts.text import counted, listed, plain
 from sentinel.model.records import (
     OPTIONAL_STEPS,
     Cause,
@@ -40,6 +40,7 @@ class Stage(StrEnum):
     WAITING = "waiting"  # what is wanted is not allowed now
     CANCELLED = "cancelled"  # by its user, while it was to be restarted
     HANDLED = "handled"  # nothing to restart: a node was drained, or nothing is to be done
+    RESOLVED = "resolved"  # what was held, failed or waited needs nobody any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,13 @@ class Story:
     nodes_now: tuple[str, ...] = ()  # on which the job runs again
     cluster: str = ""
     dependents: Mapping[int, str] = field(default_factory=dict)  # jobs that waited for its end, and how
+    resolved: bool = False  # the incident is closed, and people were told that it was not
 
 
 def stage_of(story: Story) -> Stage:
     plan, outcomes = story.plan, story.outcomes
+    if story.resolved:
+        return Stage.RESOLVED
     if plan is None or (not plan.steps and not plan.refusal and not plan.waits):
         return Stage.HANDLED
     if plan.refusal or plan.observe_only:
@@ -116,6 +120,8 @@ def for_operators(story: Story) -> str:
 def severity_of(story: Story) -> str:
     """critical: a person is needed now; warning: a machine was taken out or is suspect; info: nothing to do."""
     stage, verdict = stage_of(story), story.verdict
+    if stage is Stage.RESOLVED:
+        return "info"
     if stage is Stage.FAILED and _began(story):
         return "warning"  # it was restarted; an attempt that fails has an incident of its own
     if stage is Stage.FAILED or verdict.scope is Scope.CLUSTER:
@@ -143,6 +149,7 @@ def _how_it_is(story: Story) -> str:
         Stage.CANCELLED: "was cancelled, and stays so",
         Stage.WAITING: f"is not restarted now{_why_so(story)}",
         Stage.HANDLED: _left_alone(story),
+        Stage.RESOLVED: f"needs nobody any more{_why_so(story)}",
     }[stage]
 
 
@@ -211,13 +218,15 @@ def _to_do(story: Story) -> str:
     if stage is Stage.HELD:
         advice = f"{plain(story.verdict.advice)} " if story.verdict.advice else ""
         return f"To do: {advice}Then: scontrol release {story.incident.job}."
-    if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED) or _goes_on(story):
+    if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED, Stage.RESOLVED) or _goes_on(story):
         return "Nothing to do."
     return f"To do: {plain(story.verdict.advice)}" if story.verdict.advice else "The operators are told."
 
 
 def _why_so(story: Story) -> str:
     """Why it failed or waits, behind a colon; empty where there is nothing to say."""
+    if story.resolved:
+        return f": {plain(story.incident.outcome).rstrip('.')}" if story.incident.outcome else ""
     failed = [o for o in story.outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS]
     if failed:
         return f": {plain(failed[0].reason).rstrip('.')}" if failed[0].reason else ""
@@ -283,8 +292,7 @@ def _parts(story: Story) -> list[str]:
 
 def _seen(verdict: Verdict) -> list[str]:
     """The strongest evidence, no line twice."""
-    texts = dict.fromkeys(plain(ground.evidence.text or ground.evidence.kind, 160) for ground in verdict.grounds)
-    return list(texts)[:_GROUNDS]
+    return counted([ground.evidence.text or ground.evidence.kind for ground in verdict.grounds])[:_GROUNDS]
 
 
 def _chosen(story: Story) -> Mapping[str, Scalar]:

@@ -36,7 +36,16 @@ def _notice(event: str, since: datetime, now: datetime, title: str, lines: list[
         at=now,
         title=title,
         body="\n".join(lines),
-        data={"event": event, "since": since.isoformat(), "reason": plain(why)},
+        data={
+            "event": event,
+            "since": since.isoformat(),
+            "reason": plain(why),
+            "severity": "critical" if event == "blind" else "info",
+            "worst": "critical",
+            "stage": event,
+            "final": event == "sees_again",
+            "operator_text": "\n".join([title, *lines]),
+        },
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sentinel.alerts.audiences import Stage, Story, chain_words, for_operators, for_owner, severity_of, stage_of
-from sentinel.alerts.text import plain
+from sentinel.alerts.text import plain, unranked
+from sentinel.alerts.threads import Thread
 from sentinel.model.records import (
     Incident,
     JobView,
@@ -36,8 +37,10 @@ _STEPS = {
 # Of a later notice of an incident, in its title.
 _NOW = {
     Stage.RUNNING: "runs again",
+    Stage.RESTARTING: "is being restarted",
     Stage.HELD: "is held",
     Stage.FAILED: "does not run",
+    Stage.WAITING: "waits",
     Stage.CANCELLED: "was cancelled",
 }
 _SCOPE_WORDS = {
@@ -50,54 +53,47 @@ _SCOPE_WORDS = {
 }
 
 
-def compose(
-    incident: Incident,
-    verdict: Verdict,
-    plan: Plan | None,
-    outcomes: Sequence[Outcome],
-    *,
-    job: JobView | None,
-    last_step: int | None,
-    now: datetime,
-    follows: str | None = None,
-    dependents: Mapping[int, str] | None = None,
-) -> Notice:
-    """A notice of ``incident``.
+def compose(story: Story, thread: Thread, now: datetime) -> Notice:
+    """The notice of the incident at its stage of now.
 
     Args:
-        dependents: jobs that waited for the end of this one, and how ("afternotok").
-        follows: the stage that people were told last; None for the first notice. The id depends on the incident and, in a
-            later notice, on its stage, so that a repeat can be dropped.
+        thread: what people know with this message. The id depends on the incident and the message's number in the thread
+            only, so that a repeat can be dropped.
     """
-    story = Story(incident, verdict, plan, outcomes, job, last_step, dependents=dependents or {})
+    number = len(thread.stages)
+    incident, verdict, plan, outcomes = story.incident, story.verdict, story.plan, story.outcomes
+    job, stage = story.job, stage_of(story)
     what = f"{verdict.cause} ({verdict.scope})"
-    stage = str(stage_of(story))
     about = f"job {incident.job}" if incident.job is not None else ", ".join(incident.nodes) or "the cluster"
     lines = [
         f"What: {verdict.cause}, {_SCOPE_WORDS[verdict.scope]}; {verdict.confidence:.0%} sure.",
         *_culprits(verdict),
         *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
-        *_job_line(job, last_step),
-        *_done(plan, outcomes, stage_of(story)),
+        *_job_line(job, story.last_step),
+        *_done(plan, outcomes, stage),
         *chain_words(story),
     ]
     if verdict.advice:
         lines.append(f"Advice: {plain(verdict.advice)}")
     lines.extend(_grounds(verdict))
     lines.append(f"More: sentinel why {incident.id}")
+    identity = ("notice", incident.id) if number == 1 else ("notice", incident.id, number)
     return Notice(
-        id=stable_id("notice", incident.id, *(() if follows is None else (stage,)))[:16],
+        id=stable_id(*identity)[:16],
         incident=incident.id,
         at=now,
-        title=plain(
-            f"{about}: {what}" if follows is None else f"{about} {_NOW.get(stage_of(story), stage)}: {what}", 200
-        ),
+        title=plain(f"{about}: {what}" if number == 1 else f"{about} {_NOW.get(stage, stage)}: {what}", 200),
         body="\n".join(lines),
         data={
-            **_data(incident, verdict, plan, outcomes, job, last_step),
+            **_data(incident, verdict, plan, outcomes, job, story.last_step),
             "severity": severity_of(story),
-            "stage": stage,
-            "follows": follows,
+            "stage": str(stage),
+            "message": number,
+            "told": list(thread.stages),
+            "worst": thread.worst,
+            "final": thread.final,
+            "joined": thread.joined,
+            "cluster": plain(story.cluster, 60),
             "partition": job.partition if job else None,
             "owner_text": for_owner(story),
             "operator_text": for_operators(story),
@@ -156,7 +152,8 @@ def _checkpoint_words(data: Mapping[str, Scalar], stage: Stage) -> str:
     why = plain(str(data.get("explanation", "")), 400)
     if not data.get("path"):
         return f"No checkpoint to resume from: {why}"
-    verb = {Stage.RUNNING: "Runs again", Stage.FAILED: "Would have restarted"}.get(stage, "Restarts")
+    verbs = {Stage.RUNNING: "Runs again", Stage.RESOLVED: "Restarted", Stage.FAILED: "Would have restarted"}
+    verb = verbs.get(stage, "Restarts")
     return f"{verb} from step {data.get('step')} ({data.get('tier')}): {plain(str(data['path']))}. {why}".rstrip()
 
 
@@ -167,12 +164,14 @@ def _is_done(outcome: Outcome) -> bool:
 def _grounds(verdict: Verdict) -> list[str]:
     if not verdict.grounds:
         return []
-    lines: dict[str, None] = {}  # no line twice
+    lines: dict[tuple[str, str], str] = {}  # no line twice, and one for what many ranks say alike
     for ground in verdict.grounds:
         item = ground.evidence
         where = item.where.node or (f"rank {item.where.rank}" if item.where.rank is not None else str(item.source))
-        lines[f"  {item.at:%H:%M:%S} {plain(where, 64)}: {plain(item.text or item.kind, 160)}"] = None
-    return ["Because:", *list(lines)[:_GROUNDS]]
+        text = item.text or item.kind
+        alike = "" if item.where.rank is not None else where
+        lines.setdefault((alike, unranked(text)), f"  {item.at:%H:%M:%S} {plain(where, 64)}: {plain(text, 160)}")
+    return ["Because:", *list(lines.values())[:_GROUNDS]]
 
 
 def _data(

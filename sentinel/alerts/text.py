@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _MOST_NAMES = 8  # of a list; the rest is counted
+
+# What launchers put before a line of one rank: "[rank3]:", "[default7]:", "3: ", "node5: ".
+_RANK = re.compile(r"^(?:\s*\[?(?:rank|default|node|gpu)?[-_ ]?\d+\]?\s*:\s*)+", re.IGNORECASE)
 
 
 def plain(text: str, most: int = 300) -> str:
@@ -17,3 +21,19 @@ def listed(names: Sequence[str]) -> str:
     """The first names, and how many more."""
     more = len(names) - _MOST_NAMES
     return plain(", ".join(names[:_MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
+
+
+def unranked(text: str) -> str:
+    """The line without what a launcher puts before it to say which rank printed it."""
+    return _RANK.sub("", text) or text
+
+
+def counted(texts: Sequence[str], most: int = 160) -> list[str]:
+    """These lines, each once: what many ranks say alike is one line with their number."""
+    alike: dict[str, dict[str, None]] = {}
+    for text in texts:
+        alike.setdefault(unranked(text), {})[text] = None
+    return [
+        plain(next(iter(lines)) if len(lines) == 1 else text, most) + (f" ({len(lines):,} alike)" * (len(lines) > 1))
+        for text, lines in alike.items()
+    ]

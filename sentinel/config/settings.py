@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sentinel.config.alerts import Alerts
 from sentinel.config.page_settings import Page
 from sentinel.config.settings_toml import described, load, section, setting
 
 __all__ = [
+    "Alerts",
     "Page",
     "described",
     "load",
@@ -299,26 +301,6 @@ class Recovery:
     step_time_s: float = setting(10.0, "assumed when a job printed none", unit="s", least=0.001)
     restore_bytes_per_s: float = setting(
         2e9, "reading a global checkpoint, for the cost of choosing it", unit="bytes/s", least=1
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Alerts:
-    webhooks: list[str] = setting([], "URLs that get one JSON POST per incident")
-    deadline_s: float = setting(5.0, "one delivery attempt", unit="s", least=0.1)
-    attempts: int = setting(5, "delivery attempts with growing pauses", least=1)
-    per_user: int = setting(
-        10,
-        "notices about one user's jobs with one cause within per_user_s, unless a node is drained: an array of failing jobs "
-        "is told of ten times; the last of them says that it is",
-        least=1,
-    )
-    per_user_s: float = setting(3600.0, "time within which these count", unit="s", least=1)
-    within_s: float = setting(
-        5.0,
-        "people are told when the job is released or held, at the latest this long after the decision",
-        unit="s",
-        least=0,
     )
 
 

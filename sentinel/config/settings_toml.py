@@ -22,6 +22,14 @@ from sentinel.planning.limits import PlanningError
 T = TypeVar("T")
 
 
+class InvalidSetting(Exception):
+    """Raised by a settings record whose values do not go together; ``load`` adds file and line."""
+
+    def __init__(self, key: str, message: str, fix: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key, self.message, self.fix = key, message, fix
+
+
 def setting(
     default: Any,
     reason: str,
@@ -110,6 +118,8 @@ class Reader:
             made[name] = self.value(hints[name], value, key, known[name].metadata)
         try:
             return kind(**made)
+        except InvalidSetting as error:
+            raise self.fail(f"{prefix}{error.key}", error.message, error.fix) from error
         except TypeError as error:
             missing = [n for n, f in known.items() if n not in made and _required(f)]
             raise self.fail(prefix.rstrip("."), f"missing: {', '.join(missing)}", "add the key") from error
@@ -129,7 +139,7 @@ class Reader:
             if not isinstance(value, list):
                 raise self.fail(key, f"is a list, not {value!r}", f"write {key.rpartition('.')[2]} = [...]")
             inner = typing.get_args(hint)[0]
-            of_each = {"unit": metadata.get("unit")}
+            of_each = {"unit": metadata.get("unit"), "words": metadata.get("words")}
             return [self.value(inner, item, key, of_each) for item in value]
         if isinstance(hint, types.UnionType) or origin is typing.Union:
             parts = [part for part in typing.get_args(hint) if part is not type(None)]

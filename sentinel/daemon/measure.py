@@ -31,6 +31,10 @@ def _remark(remark: Remark, telemetry: Telemetry) -> None:
         telemetry.decision_s.observe(fields["decision_s"])
         if fields["refusal"]:
             telemetry.refusals.labels(reason=fields["refusal"]).inc()
+    elif remark.name == "notice-delivered":
+        telemetry.notices.labels(result="delivered").inc()
+    elif remark.name in ("notice-refused", "notice-given-up"):
+        telemetry.notices.labels(result="failed").inc()
     elif remark.name == "step":
         telemetry.steps.labels(kind=fields["kind"], result=fields["result"]).inc()
     elif remark.name == "incident-finished" and fields["restart_s"] is not None:

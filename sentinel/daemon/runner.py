@@ -26,6 +26,7 @@ from sentinel.engine.events import (
     EvidenceReceived,
     FleetObserved,
     FleetUnavailable,
+    NoticeNotDelivered,
     OperatorCommand,
     SlurmReported,
     StoreAnswers,
@@ -306,7 +307,11 @@ class Runner:
         elif isinstance(effect, ObserveFleet):
             await asyncio.sleep(_BUG_PAUSE_S)
             self._begin(effect)
-        elif not isinstance(effect, DeliverNotice):
+        elif isinstance(effect, DeliverNotice):
+            self.handle(
+                NoticeNotDelivered(now, effect.notice, effect.receiver, f"internal error: {error!r:.200}", True)
+            )
+        else:
             self.handle(EffectCompleted(now, effect.id))
 
     # --- for the actions ----------------------------------------------------------------------------------------------

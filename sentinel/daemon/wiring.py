@@ -123,10 +123,7 @@ def engine_runner(
         writer=base.writer,
         signals=signals,
         sinks={sink.name: sink for sink in sinks},
-        attempts=settings.alerts.attempts,
         clock=base.clock,
-        telemetry=base.telemetry,
-        log=base.log,
     ).table
     return runner
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.engine import backlog, blindness, drain_reasons, grouping, judging, loading, notices, recovery
+from sentinel.engine import backlog, blindness, delivery, drain_reasons, grouping, judging, loading, notices, recovery
 from sentinel.engine.diagnostics import turns
 from sentinel.engine.events import (
     DiagnosticEnded,
@@ -15,6 +15,7 @@ from sentinel.engine.events import (
     FleetUnavailable,
     HistoryForgotten,
     NoticeDelivered,
+    NoticeNotDelivered,
     OperatorCommand,
     ScoresRead,
     SlurmReported,
@@ -39,7 +40,7 @@ from sentinel.engine.watch.events import (
     WatchStarted,
 )
 from sentinel.model.audit import AuditEntry, Stage
-from sentinel.model.changes import Audited, NoticeChanged, SettingChanged
+from sentinel.model.changes import Audited, SettingChanged
 
 HOUSEKEEPING = "housekeeping"  # timer: closed incidents and old history are dropped from memory
 
@@ -91,7 +92,9 @@ class Engine:
                 if incident is not None:
                     recovery.step_progressed(self.state, out, incident, event.outcome)
             case NoticeDelivered():
-                out.save(NoticeChanged(event.notice, event.receiver, delivered=True))
+                delivery.delivered(self.state, out, event)
+            case NoticeNotDelivered():
+                delivery.not_delivered(self.state, out, event)
             case TimerDue():
                 self._timer(event, out)
             case OperatorCommand():
@@ -171,6 +174,10 @@ class Engine:
             confirming.timer_due(self.state, out, incident)
         elif name == "wait":
             waits.look(out)
+        elif name == delivery.DIGEST:
+            delivery.digest_due(self.state, out, incident, now)
+        elif name == delivery.AGAIN:
+            delivery.again(self.state, out, incident)
         elif name == HOUSEKEEPING:
             backlog.housekeeping(self.state, out, now)
             self.state.forget(now)

@@ -91,6 +91,17 @@ class NoticeDelivered:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeNotDelivered:
+    """The receiver did not take it. ``again``: another attempt may help."""
+
+    at: datetime
+    notice: Notice
+    receiver: str
+    reason: str
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TimerDue:
     """``now_s``: as in ``sentinel.engine.watch.events``."""
 
@@ -178,6 +189,7 @@ Event = (
     | EffectCompleted
     | EffectProgressed
     | NoticeDelivered
+    | NoticeNotDelivered
     | TimerDue
     | OperatorCommand
     | TrendsRead

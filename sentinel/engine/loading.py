@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
+from sentinel.alerts import Thread
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.incidents import opens
@@ -14,7 +15,7 @@ from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT, OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.joined_saves import JoinedSaves
-from sentinel.engine import backlog, grouping, judging, notices, recovery
+from sentinel.engine import backlog, delivery, grouping, judging, notices, recovery
 from sentinel.engine.blindness import BLIND
 from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT
@@ -58,8 +59,7 @@ def state_of(
         metrics=metrics,
         ledger=Ledger(LedgerRow(row.incident, row.step, row.intended_at, row.outcome) for row in stored.steps),
         known=KnownEvidence(stored.evidence_ids),
-        told=set(stored.told),
-        stages=dict(stored.stages),
+        told={incident: Thread(**thread) for incident, thread in stored.told.items()},
         paused=bool(stored.settings.get(PAUSED, False)),
         breakers_told={
             refusal: told for refusal, name in notices.BREAKERS_TOLD.items() if (told := stored.settings.get(name))
@@ -89,9 +89,7 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
     state.watching_since = now
     backlog.started(state, stored, now)
     restored_attempts.restore_rhythms(state.cluster, now)
-    for notice, receiver in stored.undelivered:
-        if receiver in state.receivers:
-            out.do(notices.deliver(notice, receiver))
+    delivery.carry_on(state, out, stored.undelivered, now)
     for name in sorted(state.open_plans & state.incidents.keys()):
         incident = state.incidents[name]
         if incident.state is IncidentState.CLOSED:

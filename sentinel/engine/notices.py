@@ -1,19 +1,30 @@
-"""Sends notices: one for each incident and receiver, a second one when it ended otherwise than that said, and a single
-one for a cause that many incidents share.
-"""
+"""Sends notices: one thread for each incident, and a single one for a cause that many incidents share."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sentinel.alerts import Stage, compose
+from sentinel.alerts import Stage, Story, Thread, compose, next_stage, severity_of
 from sentinel.alerts.text import plain
+from sentinel.config.alerts import SEVERITIES
+from sentinel.engine import delivery
 from sentinel.engine.state import State
-from sentinel.engine.transition import DeliverNotice, Transition
+from sentinel.engine.transition import Transition
 from sentinel.model.changes import NoticeChanged, SettingChanged
-from sentinel.model.records import Incident, JobView, Notice, Outcome, Plan, Result, Scope, StepKind, Verdict
+from sentinel.model.records import (
+    Incident,
+    IncidentState,
+    JobView,
+    Notice,
+    Outcome,
+    Plan,
+    Result,
+    Scope,
+    StepKind,
+    Verdict,
+)
 
 # Stored settings, by refusal: the incident whose notice reported that breaker (nodes, hangs), and when the last one joined.
 BREAKERS_TOLD = {"breaker": "breaker_told", "hang-breaker": "hang_breaker_told"}
@@ -21,111 +32,116 @@ SHARED_TOLD = "shared_told"  # stored setting, by cause: the incident whose noti
 USERS_TOLD = "users_told"  # stored setting, by user and cause ("ada user_code"): when notices were sent, the newest
 _SHARED_WINDOW = timedelta(minutes=10)  # since the last of them: further jobs with this shared cause get no own notice
 _JOBS_TOLD = 20  # jobs with a notice of their own in one breaker event: beyond it nobody reads them
-_ENDS = frozenset({Stage.RUNNING, Stage.HELD, Stage.FAILED, Stage.CANCELLED, Stage.HANDLED})
 _USERS = 2000  # users and causes of which notices are counted
 _JOINED = 2000  # joined incidents kept per shared cause
 
 
 def notify(state: State, out: Transition, incident_id: str, now: datetime, job: JobView | None = None) -> None:
-    """Send the incident's notice to every receiver, once, unless another incident's notice covers it.
+    """Send the next message of the incident's thread, if its stage is another than people know.
+
+    Where another incident's thread tells of the same (``joined``), only the job's owner is told.
 
     Args:
         job: the job in Slurm's newest snapshot; None: the job as last seen.
     """
     incident, verdict, plan = (table.get(incident_id) for table in (state.incidents, state.verdicts, state.plans))
-    if incident_id in state.told or incident is None or verdict is None or plan is None:
+    if incident is None or verdict is None or plan is None:
         return
     assert isinstance(incident, Incident) and isinstance(verdict, Verdict) and isinstance(plan, Plan)
-    if plan.refusal in BREAKERS_TOLD and incident_id in state.joined:
+    thread = state.told.get(incident_id)
+    story = _story(state, incident, verdict, plan, state.ledger.outcomes(incident_id, plan.steps), job)
+    stage = next_stage(thread, story)
+    if stage is None or incident_id in state.left_out:
         return
-    if plan.refusal in BREAKERS_TOLD and _known_breaker(state, out, plan.refusal, incident, now):
-        state.joined.add(incident_id)  # what is done about it once the breaker lets go is told of
-        out.say("notice-joined", incident=incident_id, reading="the breaker that is open was told of")
-        return
-    outcomes = state.ledger.outcomes(incident_id, plan.steps)
-    if _known_fault(state, out, incident, verdict, plan, outcomes, now):
-        out.say("notice-joined", incident=incident_id, reading=f"people know of the shared {verdict.cause}")
-        return  # checked again at the end of the plan: a step that failed is still reported
-    state.told.add(incident_id)
-    job = job or _last_seen(state, incident)
-    left = _left_for_user(state, out, verdict, job, now)
+    left = _left_for_user(state, out, story, now) if thread is None else None
     if left == 0:
-        out.say(
-            "notice-left-out", incident=incident_id, reading=f"enough was told of {verdict.cause} in this user's jobs"
-        )
+        state.left_out.add(incident_id)
+        reading = f"enough was told of {verdict.cause} in this user's jobs"
+        out.say("notice-left-out", incident=incident_id, reading=reading)
         return
-    notice = _composed(state, incident, verdict, plan, outcomes, job, now)
-    if left == 1 and job is not None:
+    story = dataclasses.replace(story, resolved=stage is Stage.RESOLVED)
+    joined = _joined(state, out, story, stage, thread, now)
+    before = thread or Thread(())
+    told = Thread(
+        (*before.stages, str(stage)),
+        max(before.worst, severity_of(story), key=SEVERITIES.index) if before.worst else severity_of(story),
+        incident.state is IncidentState.CLOSED,
+        joined,
+    )
+    state.told[incident_id] = told
+    notice = compose(story, told, now)
+    if left == 1 and story.job is not None:
         hours = f"{state.settings.alerts.per_user_s / 3600:g} h"
-        more = f"sentinel incidents --user {plain(job.user)} --cause {verdict.cause}"
+        more = f"sentinel incidents --user {plain(story.job.user)} --cause {verdict.cause}"
         words = f"Within {hours} no more notices are sent of {verdict.cause} in jobs of this user; {more} lists them."
-        notice = replace(notice, body=f"{notice.body}\n{words}")
-    state.stages[incident_id] = str(notice.data["stage"])
-    send(state, out, notice)
-
-
-def correct(state: State, out: Transition, incident_id: str, now: datetime) -> None:
-    """Tell what became of an incident whose people were told something else: what they heard is not so any more."""
-    incident, verdict, plan = (table.get(incident_id) for table in (state.incidents, state.verdicts, state.plans))
-    before = state.stages.get(incident_id)
-    if before is None or incident is None or verdict is None or plan is None:
-        return
-    assert isinstance(incident, Incident) and isinstance(verdict, Verdict) and isinstance(plan, Plan)
-    outcomes = state.ledger.outcomes(incident_id, plan.steps)
-    notice = _composed(state, incident, verdict, plan, outcomes, None, now, follows=before)
-    stage = str(notice.data["stage"])
-    if stage == before or stage not in _ENDS:
-        return
-    if stage == Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in outcomes):
-        return  # what was waited for is not wanted any more
-    state.stages[incident_id] = stage
+        notice = dataclasses.replace(notice, body=f"{notice.body}\n{words}")
     send(state, out, notice)
 
 
 def send(state: State, out: Transition, notice: Notice) -> None:
-    """Queue the notice for every receiver."""
+    """Queue the notice for every receiver that it is for."""
     for receiver in state.receivers:
-        out.save(NoticeChanged(notice, receiver, delivered=False))
-        out.do(deliver(notice, receiver))
+        if delivery.is_for(state.channel(receiver), notice):
+            out.save(NoticeChanged(notice, receiver, delivered=False))
+            delivery.begin(state, out, notice, receiver)
 
 
-def deliver(notice: Notice, receiver: str) -> DeliverNotice:
-    return DeliverNotice(f"notice:{notice.id}:{receiver}", notice, receiver)
+def _joined(state: State, out: Transition, story: Story, stage: Stage, thread: Thread | None, now: datetime) -> str:
+    """The incident whose thread tells people of this one; empty: it has its own. What failed always has."""
+    incident, plan = story.incident, story.plan
+    assert plan is not None, "asked for incidents with a plan"
+    of_breaker = thread is not None and thread.joined in {told["incident"] for told in state.breakers_told.values()}
+    let_go = of_breaker and plan.refusal not in BREAKERS_TOLD  # what is done about it now is news of its own
+    if thread is not None and (not thread.joined or let_go or stage in (Stage.FAILED, Stage.HELD)):
+        return ""
+    if thread is not None:
+        return thread.joined
+    if plan.refusal in BREAKERS_TOLD and (first := _known_breaker(state, out, plan.refusal, incident, now)):
+        out.say("notice-joined", incident=incident.id, reading="the breaker that is open was told of")
+        return first
+    if first := _known_fault(state, out, story, now):
+        out.say("notice-joined", incident=incident.id, reading=f"people know of the shared {story.verdict.cause}")
+    return first
 
 
-def _composed(
+def _story(
     state: State,
     incident: Incident,
     verdict: Verdict,
     plan: Plan,
     outcomes: Sequence[Outcome],
     job: JobView | None,
-    now: datetime,
-    follows: str | None = None,
-) -> Notice:
-    job = job or _last_seen(state, incident)
-    seen = state.cluster.attempts.get(_attempt(incident))
-    reached = seen.last_step if seen is not None else None
-    waiting = state.cluster.dependents.get(incident.job or -1, {})
-    return compose(
-        incident, verdict, plan, outcomes, job=job, last_step=reached, now=now, follows=follows, dependents=waiting
-    )  # fmt: skip
+) -> Story:
+    """What the engine knows of the incident: nothing of it is asked for now."""
+    seen = state.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
+    if job is None and seen is not None:
+        job = seen.view
+    again = state.cluster.attempts.get((incident.job or -1, (incident.attempt or 0) + 1))
+    fleet = state.cluster.fleet
+    had = seen.nodes if seen is not None else ()
+    gpus = [fleet.nodes[name].gpus for name in had if name in fleet.nodes] if fleet is not None else []
+    known = [number for number in gpus if number is not None]
+    return Story(
+        incident,
+        verdict,
+        plan,
+        outcomes,
+        job,
+        last_step=seen.last_step if seen is not None else None,
+        step_time_s=seen.step_time_s if seen is not None else None,
+        gpus=sum(known) if known and len(known) == len(had) else None,
+        nodes_now=again.nodes if again is not None else (),
+        cluster=state.settings.cluster,
+        dependents=state.cluster.dependents.get(incident.job or -1, {}),
+    )
 
 
-def _attempt(incident: Incident) -> tuple[int, int]:
-    return (incident.job or -1, incident.attempt if incident.attempt is not None else -1)
+def _left_for_user(state: State, out: Transition, story: Story, now: datetime) -> int | None:
+    """How many incidents, this one included, may still be told of this cause in the user's jobs; None: any number.
 
-
-def _last_seen(state: State, incident: Incident) -> JobView | None:
-    seen = state.cluster.attempts.get(_attempt(incident))
-    return seen.view if seen is not None else None
-
-
-def _left_for_user(state: State, out: Transition, verdict: Verdict, job: JobView | None, now: datetime) -> int | None:
-    """How many notices, this one included, may still be sent of this cause in the user's jobs; None: any number.
-
-    A notice of a drained node is always sent.
+    A drained node is always told of.
     """
+    job, verdict = story.job, story.verdict
     if job is None or not job.user or verdict.drain:
         return None
     settings, key = state.settings.alerts, f"{job.user} {verdict.cause}"
@@ -140,8 +156,8 @@ def _left_for_user(state: State, out: Transition, verdict: Verdict, job: JobView
     return left
 
 
-def _known_breaker(state: State, out: Transition, refusal: str, incident: Incident, now: datetime) -> bool:
-    """Whether the breaker that refused this incident's plan needs no further notice for it.
+def _known_breaker(state: State, out: Transition, refusal: str, incident: Incident, now: datetime) -> str:
+    """The incident whose notice told of the breaker that refused this incident's plan; empty: it needs one of its own.
 
     It counts as the same breaker event while the next incident comes within the breaker's window: of its nodes one notice
     tells, and each job has a notice of its own, since its people wait for it. Stored, so that a restarted daemon does not
@@ -156,34 +172,27 @@ def _known_breaker(state: State, out: Transition, refusal: str, incident: Incide
     jobs += [incident.job] if own else []
     state.breakers_told[refusal] = {"incident": first, "at": now.isoformat(), "jobs": jobs}
     out.save(SettingChanged(BREAKERS_TOLD[refusal], state.breakers_told[refusal]))
-    return bool(first != incident.id) and not own
+    return str(first) if first != incident.id and not own else ""
 
 
-def _known_fault(
-    state: State,
-    out: Transition,
-    incident: Incident,
-    verdict: Verdict,
-    plan: Plan,
-    outcomes: Sequence[Outcome],
-    now: datetime,
-) -> bool:
-    """Whether people were already notified of the shared fault of this job, and the job restarts without their help.
+def _known_fault(state: State, out: Transition, story: Story, now: datetime) -> str:
+    """The incident whose notice told people of the shared fault of this job, if the job restarts without their help.
 
-    A job that does not restart, and an incident that drains a node, always get a notice of their own.
+    Empty otherwise: a job that does not restart, and an incident that drains a node, always get a notice of their own.
     """
-    if verdict.scope is not Scope.CLUSTER or verdict.drain or plan.refusal or plan.observe_only:
-        return False
+    incident, verdict, plan, outcomes = story.incident, story.verdict, story.plan, story.outcomes
+    if verdict.scope is not Scope.CLUSTER or verdict.drain or plan is None or plan.refusal or plan.observe_only:
+        return ""
     goes_on = incident.job is None or any(step.kind is StepKind.RELEASE for step in plan.steps)
     if not goes_on or any(outcome.result is Result.FAILED or outcome.data.get("held") for outcome in outcomes):
-        return False
+        return ""
     fault = state.shared_told.get(str(verdict.cause))
     if fault is not None and incident.id in (fault["incident"], *fault["joined"]):
-        return bool(incident.id != fault["incident"])
+        return str(fault["incident"]) if incident.id != fault["incident"] else ""
     if fault is None or now - datetime.fromisoformat(fault["at"]) > _SHARED_WINDOW:
         fault = {"incident": incident.id, "joined": []}
     else:
         fault = {**fault, "joined": [*fault["joined"][1 - _JOINED :], incident.id]}
     state.shared_told = {**state.shared_told, str(verdict.cause): {**fault, "at": now.isoformat()}}
     out.save(SettingChanged(SHARED_TOLD, state.shared_told))
-    return bool(incident.id != fault["incident"])
+    return str(fault["incident"]) if incident.id != fault["incident"] else ""

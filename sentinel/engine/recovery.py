@@ -61,9 +61,8 @@ def carry_out_plan(state: State, out: Transition, incident_id: str, now: datetim
             out.do(StartTimer(wait_timer(incident_id), wait.until))
             break
     if not plan.to_do:
-        notices.notify(state, out, incident_id, now, job)
-        notices.correct(state, out, incident_id, now)
         _come_to_rest(state, out, incident_id, IncidentState.CLOSED, plan.explanation, now)
+        notices.notify(state, out, incident_id, now, job)
         return
     if state.incidents[incident_id].state is IncidentState.WAITING:
         close(state, out, incident_id, IncidentState.OPEN, "", now)
@@ -238,8 +237,6 @@ def _finish(state: State, out: Transition, incident: Incident, plan: Plan, now: 
     outcomes = state.ledger.outcomes(incident.id, plan.steps)
     failed = (o for o in outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS)
     last = next(failed, None) or (outcomes[-1] if outcomes else None)  # in the plan's order, not in the order of time
-    notices.notify(state, out, incident.id, now)
-    notices.correct(state, out, incident.id, now)
     reached = IncidentState.CLOSED
     if last is not None and (last.result is Result.FAILED or last.step.kind is StepKind.HOLD):
         over = last.data.get("cancelled") or last.data.get("goes_on")
@@ -250,6 +247,7 @@ def _finish(state: State, out: Transition, incident: Incident, plan: Plan, now: 
     outcome = last.reason if last is not None else ""
     state.recoveries.pop(incident.id, None)
     _come_to_rest(state, out, incident.id, reached, outcome, now)
+    notices.notify(state, out, incident.id, now)
     if incident.id not in state.open_plans:
         out.save(PlanFinished(plan.id))
     at_rest = state.incidents[incident.id].state

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from sentinel.alerts import Thread
+from sentinel.config.alerts import Channel
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.index import IncidentIndex
@@ -21,8 +23,9 @@ from sentinel.engine.backlog import Absence
 from sentinel.engine.diagnostics.state import DiagnosticsState
 from sentinel.engine.history import PastEvents
 from sentinel.engine.ledger import Ledger
+from sentinel.engine.transition import DeliverNotice
 from sentinel.engine.watch.state import WatchState, watch_state
-from sentinel.model.records import Evidence, Incident, IncidentState, Plan, Step, Verdict
+from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Plan, Step, Verdict
 
 KNOWN_EVIDENCE = 100_000  # ids: ten times a burst of the largest cluster; 20 MB
 
@@ -102,9 +105,10 @@ class State:
     ledger: Ledger = field(default_factory=Ledger)
     past: PastEvents = field(default_factory=PastEvents)
     known: KnownEvidence = field(default_factory=KnownEvidence)
-    told: set[str] = field(default_factory=set)  # ids of incidents whose notice was sent
-    stages: dict[str, str] = field(default_factory=dict)  # by incident: the stage that people were told last
-    joined: set[str] = field(default_factory=set)  # ids of incidents that the notice of an open breaker covers
+    told: dict[str, Thread] = field(default_factory=dict)  # by incident: what people know of it
+    left_out: set[str] = field(default_factory=set)  # ids of incidents of which nothing is told: their user had enough
+    held_back: dict[str, list[Notice]] = field(default_factory=dict)  # by receiver: for its next digest
+    deliveries: dict[str, DeliverNotice] = field(default_factory=dict)  # under way, or waiting for another attempt
     paused: bool = False
     watching_since: datetime | None = None  # when this daemon started; None: from the beginning
     housekept_at: datetime | None = None  # the last housekeeping of this daemon
@@ -138,6 +142,10 @@ class State:
         """The time within which evidence of one failure arrives (``judgement.group_s``)."""
         return timedelta(seconds=self.settings.judgement.group_s)
 
+    def channel(self, receiver: str) -> Channel | None:
+        """The settings of a receiver; None: a plain webhook."""
+        return self.settings.alerts.channels.get(receiver)
+
     def put(self, incident: Incident) -> None:
         """Add a new incident, or replace the one with this id."""
         before = self.incidents.get(incident.id)
@@ -153,9 +161,8 @@ class State:
         self.recoveries.pop(incident, None)
         self.judging.pop(incident, None)
         self.open_plans.discard(incident)
-        self.told.discard(incident)
-        self.stages.pop(incident, None)
-        self.joined.discard(incident)
+        self.told.pop(incident, None)
+        self.left_out.discard(incident)
         self.breaker_passed.discard(incident)
         self.judged_again.pop(incident, None)
 

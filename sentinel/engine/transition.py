@@ -50,9 +50,12 @@ class QueryMetrics:
 
 @dataclass(frozen=True, slots=True)
 class DeliverNotice:
+    """One attempt to deliver; answered by ``NoticeDelivered`` or ``NoticeNotDelivered``."""
+
     id: str
     notice: Notice
     receiver: str
+    of: tuple[Notice, ...] = ()  # a digest: the messages that it tells of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from sentinel.model.delivery import Delivery as Delivery
 from sentinel.model.vocabulary import USER_SOURCES as USER_SOURCES
 from sentinel.model.vocabulary import Cause as Cause
 from sentinel.model.vocabulary import Kind as Kind
@@ -381,7 +382,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One message to people: one per incident, its stage and receiver."""
+    """One message to people: one of an incident's thread, for each receiver."""
 
     id: str
     incident: str
@@ -389,6 +390,7 @@ class Notice:
     title: str
     body: str
     data: Mapping[str, object] = field(default_factory=dict, hash=False)
+    delivery: Delivery = field(default=Delivery(), compare=False)
 
     def __post_init__(self) -> None:
         require_aware(self.at)

@@ -36,8 +36,8 @@ class Stored:
     attempts: tuple[Mapping[str, Any], ...] = ()  # rows of the attempts of restarted jobs
     recent_attempts: tuple[Mapping[str, Any], ...] = ()  # rows of attempts that run, or ended lately
     settings: Mapping[str, Any] = field(default_factory=dict)
-    told: frozenset[str] = frozenset()  # ids of all incidents with a notice
-    stages: Mapping[str, str] = field(default_factory=dict)  # by incident of ``incidents``: stage of its newest notice
+    # Of incidents with a notice: stages in order, worst severity, whether the last one was final, and the incident joined.
+    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     undelivered: tuple[tuple[Notice, str], ...] = ()  # with its receiver
     unclaimed: tuple[Evidence, ...] = ()  # acknowledged lately, and of no incident yet; the oldest first
     evidence_ids: tuple[str, ...] = ()  # of the newest evidence, the oldest first

@@ -154,10 +154,7 @@ class SimulatedDaemon:
                 writer=means.writer,
                 signals=None,
                 sinks={RECEIVER: _Receiver(world)},
-                attempts=settings.alerts.attempts,
                 clock=clock,
-                telemetry=telemetry,
-                log=log,
             ).table
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sentinel.model.records import OURS, StepKind
+from sentinel.model.records import OURS, Notice, StepKind
 from sentinel.simulate.happened import AttemptBegan, Happened, NoticeArrived, SlurmWrite
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class Observer:
     )  # job -> when it was decided to let it go, the last time
     arrived: Counter[str] = field(default_factory=Counter)  # notices by id
     refusals: set[str] = field(default_factory=set)  # that people were told of
-    notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # incident -> ids
-    stages: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # incident -> as people were told
+    notices: dict[str, dict[int, Notice]] = field(default_factory=lambda: defaultdict(dict))  # incident -> number
     ended: dict[int, tuple[int, str, float]] = field(
         default_factory=dict
     )  # job -> attempt that stopped last, how, when
@@ -97,9 +96,7 @@ class Observer:
             self._wrote(what)
         elif isinstance(what, NoticeArrived):
             self.arrived[what.notice.id] += 1
-            if what.notice.id not in self.notices[what.notice.incident]:
-                self.stages[what.notice.incident].append(str(what.notice.data.get("stage", "")))
-            self.notices[what.notice.incident].add(what.notice.id)
+            self.notices[what.notice.incident][number_of(what.notice)] = what.notice
             self.refusals.add(str(what.notice.data.get("refusal", "")))
         elif isinstance(what, AttemptBegan):
             self.attempts.append(what)
@@ -125,6 +122,12 @@ class Observer:
     def acting(self) -> bool:
         """Whether Sentinel may act at all."""
         return self.world.history.setup.mode == "act" and not self.world.paused
+
+
+def number_of(notice: Notice) -> int:
+    """Which message of its incident's thread it is, from 1."""
+    told = notice.data.get("told")
+    return len(told) if isinstance(told, list) else 1
 
 
 def takes_out(what: SlurmWrite) -> bool:

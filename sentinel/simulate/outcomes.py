@@ -146,9 +146,9 @@ def told(seen: Observer) -> Iterator[str]:
 def told_to_the_end(seen: Observer) -> Iterator[str]:
     """Of a job that was told to be restarting people hear what became of it."""
     store = seen.world.store
-    for incident, stages in sorted(seen.stages.items()):
+    for incident, heard in sorted(seen.notices.items()):
         plan = store.plans.get(incident)
-        if stages and stages[-1] == "restarting" and plan is not None and plan.id in store.finished:
+        if heard[max(heard)].data.get("stage") == "restarting" and plan is not None and plan.id in store.finished:
             yield f"incident {incident} is over, and people heard last that its job is being restarted"
 
 

@@ -6,6 +6,7 @@ only be said at the end is checked there (``sentinel.simulate.outcomes``).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from sentinel.simulate.happened import (
     SlurmWrite,
     StepBegan,
 )
-from sentinel.simulate.observer import Observer, takes_out
+from sentinel.simulate.observer import Observer, number_of, takes_out
 
 Promise = Callable[[Observer, Happened], Iterator[str]]
 HOUR_S = 3600.0
@@ -277,12 +278,14 @@ def explained(_seen: Observer, what: Happened) -> Iterator[str]:
 
 
 def one_notice(seen: Observer, what: Happened) -> Iterator[str]:
-    """People get one message about an incident, and a further one only when it became something else."""
+    """An incident is one thread: each message has its number, comes once, and tells another stage than the one before."""
     if not isinstance(what, NoticeArrived) or not what.notice.incident:
         return
-    known, stages = seen.notices[what.notice.incident], seen.stages[what.notice.incident]
-    if known and what.notice.id not in known and what.notice.data.get("stage") in stages:
-        yield f"incident {what.notice.incident} has a second notice that says the same"
+    number, stages = number_of(what.notice), what.notice.data.get("told")
+    if seen.notices[what.notice.incident].get(number, what.notice).id != what.notice.id:
+        yield f"incident {what.notice.incident} has two messages with number {number}"
+    if isinstance(stages, list) and any(one == following for one, following in itertools.pairwise(stages)):
+        yield f"incident {what.notice.incident} is told twice to be {stages[-1]}"
     again = seen.arrived[what.notice.id] + 1 - 1 - len(seen.world.crossings.cut_at) - (seen.world.lives - 1)
     if again > 0:
         yield f"the notice of incident {what.notice.incident} arrives again, and no answer was lost"

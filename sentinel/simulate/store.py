@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from sentinel.engine.history import row_of
 from sentinel.model import changes as c
@@ -73,16 +73,21 @@ class MemoryStore:
             attempts=tuple(row for row in self.rows_of_attempts.values() if row["job"] in released),
             recent_attempts=tuple(self.rows_of_attempts.values()),
             settings=dict(self.settings),
-            told=frozenset(notice.incident for notice, _ in self.notices.values()),
-            stages=self._stages(wanted),
+            told=self._told(),
             undelivered=tuple((n, receiver) for (_, receiver), (n, done) in self.notices.items() if not done),
             unclaimed=self._unclaimed(lately),
             evidence_ids=tuple(item.id for item in sorted(self.evidence.values(), key=lambda e: e.at))[-evidence_ids:],
         )
 
-    def _stages(self, incidents: set[str]) -> dict[str, str]:
-        told = sorted((n for n, _ in self.notices.values() if n.incident in incidents), key=lambda notice: notice.at)
-        return {notice.incident: str(notice.data["stage"]) for notice in told if notice.data.get("stage")}
+    def _told(self) -> dict[str, dict[str, Any]]:
+        """As the real one keeps it: in the messages."""
+        newest: dict[str, dict[str, Any]] = {}
+        for notice, _ in sorted(self.notices.values(), key=lambda row: row[0].at):
+            if notice.incident:
+                data = notice.data
+                stages = tuple(cast(list[str], data["told"]))
+                newest[notice.incident] = {"stages": stages, **{key: data[key] for key in ("worst", "final", "joined")}}
+        return newest
 
     def _unclaimed(self, since: datetime) -> tuple[Evidence, ...]:
         free = (e for e in self.evidence.values() if e.seen_at >= since and e.id not in self.claimed)

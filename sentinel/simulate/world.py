@@ -310,7 +310,7 @@ class World:
                 for name, incident in store.incidents.items()
                 if name in store.verdicts
             ),
-            "told": len(self.observer.arrived),
+            "told": sorted(self.observer.notices.keys() - {""}),
         }
 
     # -- what is noted ---------------------------------------------------------------------------------------------

@@ -334,6 +334,22 @@ def test_notice_is_known_before_it_is_delivered(store: DirectStore) -> None:
     assert store.notice_sent("note", "pager") and store.undelivered() == []
 
 
+def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> None:
+    data = {"stage": "restarting", "worst": "warning", "final": False, "joined": ""}
+    first = Notice("note1", "inc1", AT, "title", "body", data)
+    last = Notice("note2", "inc1", later(5.0), "title", "body", {**data, "stage": "running again", "final": True})
+    joined = Notice("note3", "inc2", AT, "title", "body", {**data, "joined": "inc1"})
+    for notice in (last, first, joined, Notice("old", "inc3", AT, "title", "body", {})):
+        for receiver in ("pager", "chat"):
+            store.record_notice(notice, receiver, delivered=False)
+    told = store.load(month=AT, lately=AT, evidence_ids=10).told
+    assert told == {
+        "inc1": {"stages": ("restarting", "running again"), "worst": "warning", "final": True, "joined": ""},
+        "inc2": {"stages": ("restarting",), "worst": "warning", "final": False, "joined": "inc1"},
+        "inc3": {"stages": ("handled",), "worst": "critical", "final": True, "joined": ""},
+    }
+
+
 def test_attempts_are_updated_and_told_apart(store: DirectStore) -> None:
     first = job(nodes=("n1", "n2"))
     store.save_attempt(first, first_step=None, last_step=None, step_time_s=None)

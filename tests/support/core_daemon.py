@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from sentinel.classify.ageing import Counter
 from sentinel.classify.history import WINDOW
 from sentinel.config.rules_files import load_rules, rules_folder
-from sentinel.config.settings import Judgement, Limits, Settings
+from sentinel.config.settings import Alerts, Judgement, Limits, Settings
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.diagnostics import Diagnostics
 from sentinel.daemon.effects.perform import Effects
@@ -46,19 +46,25 @@ WAITS = ("timer wait:",)  # of plans that wait for a budget's hour or a breaker'
 class FakeSink:
     """A receiver that outlives the daemon; says no answer ``fails`` times.
 
-    ``got``: the first notice of each incident, ``later``: what corrected it.
+    ``all``: as they came; of these ``got``: the first of each incident, ``later``: the rest of its thread.
     """
 
     def __init__(self, name: str = "pager", fails: int = 0) -> None:
         self.name, self.fails = name, fails
         self.got: list[Notice] = []
         self.later: list[Notice] = []
+        self.all: list[Notice] = []
+
+    @property
+    def stages(self) -> list[str]:
+        return [str(notice.data["stage"]) for notice in self.all]
 
     async def send(self, notice: Notice) -> None:
         if self.fails > 0:
             self.fails -= 1
             raise Unavailable(f"{self.name} does not answer")
-        (self.later if notice.data.get("follows") else self.got).append(notice)
+        self.all.append(notice)
+        (self.got if notice.data.get("message", 1) == 1 else self.later).append(notice)
 
 
 class FakeOrders:
@@ -117,6 +123,8 @@ class Daemon:
         heard = signals(self, log) if signals is not None else None
         self.counters = counters or {}
         self.stored = world.store.load(month=clock.now() - WINDOW, lately=self._lately(settings), evidence_ids=1000)
+        if settings.alerts.attempts == Alerts().attempts:
+            settings = dataclasses.replace(settings, alerts=dataclasses.replace(settings.alerts, attempts=3))
         state = state_of(
             self.stored, self.live, rules=RULES, settings=settings, receivers=[sink.name for sink in sinks],
             metrics=heard is not None,
@@ -131,7 +139,7 @@ class Daemon:
                 orders=self.orders, store=self.store, live=self.live, counters=self.counters, clock=clock, log=log
             ),
             writer=means.writer,
-            sinks={sink.name: sink for sink in sinks}, attempts=3, clock=clock, telemetry=self.telemetry, log=log,
+            sinks={sink.name: sink for sink in sinks}, clock=clock,
         ).table  # fmt: skip
 
     def _lately(self, settings: Settings) -> datetime:

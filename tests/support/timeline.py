@@ -316,12 +316,12 @@ class Story:
         """As a receiver sees them that drops what it has: a daemon that is killed between a receiver's answer and its own
         record of it sends the notice again, under the same id.
 
-        What corrects an earlier message is left out, see ``corrections``.
+        Of each incident the first, see ``corrections``.
         """
-        return [message for message in self._received() if not _corrects(message)]
+        return [message for message in self._received() if not _is_later(message)]
 
     def corrections(self) -> dict[str, list[str]]:
-        """What people heard of each incident, in order: the stage of its first message, and of those that corrected it."""
+        """What people heard of each incident, in order: the stages of its messages."""
         heard: dict[str, list[str]] = {}
         for message in self._received():
             if isinstance(message, dict):
@@ -411,7 +411,8 @@ class Story:
         incidents = [m["incident"] for m in self.messages()]
         assert len(set(incidents)) == len(incidents), f"an incident was told twice: {incidents}"
         heard = self.corrections().values()
-        assert all(len(set(stages)) == len(stages) for stages in heard), f"the same was told twice: {heard}"
+        again = [stages for stages in heard if any(one == following for one, following in itertools.pairwise(stages))]
+        assert not again, f"the same was told twice: {again}"
         for job in (job for job in self.jobs if not job.forges):
             seen = len(START.findall(job.log))
             assert seen <= job.restarts() + 1, f"job {job.id} started more often than Slurm counts: {job.log[-3000:]}"
@@ -431,8 +432,8 @@ class Story:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def _corrects(message: object) -> bool:
-    return isinstance(message, dict) and bool(message.get("follows"))
+def _is_later(message: object) -> bool:
+    return isinstance(message, dict) and message.get("message", 1) > 1
 
 
 def _fits(wanted: Mapping[str, Any], message: Mapping[str, Any]) -> bool:

@@ -63,7 +63,6 @@ def load(
     rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, of_steps)}
     running = set(connection.execute(sa.select(t.attempt.c.job).where(t.attempt.c.ended_at.is_(None))).scalars())
     of_running = {name for name, row in rows.items() if row.job in running}
-    told = frozenset(connection.execute(sa.select(t.notice.c.incident).distinct()).scalars())
     return Stored(
         incidents=_with_evidence(connection, readable, [rows[name] for name in sorted(wanted) if name in rows]),
         verdicts=newest_verdicts(connection, readable, wanted | of_running),
@@ -74,8 +73,7 @@ def load(
         attempts=tuple(dict(row) for row in attempts),
         recent_attempts=tuple(dict(row._mapping) for row in connection.execute(_recent_attempts(lately))),
         settings=settings,
-        told=told,
-        stages=_stages(connection, wanted),
+        told=_told(connection),
         undelivered=_undelivered(connection, readable),
         unclaimed=_unclaimed(connection, readable, lately),
         evidence_ids=_evidence_ids(connection, evidence_ids),
@@ -172,12 +170,21 @@ def steps_from(rows: Iterable[Any]) -> list[StoredStep]:
     return found
 
 
-def _stages(connection: sa.Connection, incidents: set[str]) -> dict[str, str]:
-    """What people were told last of each incident; one of an earlier release that does not say is left out."""
-    rows = by_id(connection, t.notice, t.notice.c.incident, incidents)
-    newest = {row.incident: row.record for row in sorted(rows, key=lambda row: row.at)}
-    data = {name: record.get("data") for name, record in newest.items() if isinstance(record, dict)}
-    return {name: str(said["stage"]) for name, said in data.items() if isinstance(said, dict) and said.get("stage")}
+def _told(connection: sa.Connection) -> dict[str, dict[str, Any]]:
+    """See ``Stored.told``. A message of an earlier release tells no stage: its incident counts as told to the end."""
+    data = t.notice.c.record["data"]
+    words = [data[key].as_string().label(key) for key in ("stage", "worst", "final", "joined")]
+    query = sa.select(t.notice.c.incident, t.notice.c.id, sa.func.min(t.notice.c.at).label("at"), *words)
+    query = query.where(t.notice.c.incident != "").group_by(t.notice.c.incident, t.notice.c.id, *words).order_by("at")
+    found: dict[str, dict[str, Any]] = {}
+    for row in connection.execute(query):
+        before = found.get(row.incident, {"stages": ()})
+        final = row.final in (None, "1", "true")  # SQLite and PostgreSQL
+        stages = (*before["stages"], row.stage or "handled")
+        found[row.incident] = {
+            "stages": stages, "worst": row.worst or "critical", "final": final, "joined": row.joined or "",
+        }  # fmt: skip
+    return found
 
 
 def _undelivered(connection: sa.Connection, readable: Readable) -> tuple[tuple[Notice, str], ...]:

@@ -136,6 +136,7 @@ def _markdown_paragraph(paragraph: str) -> list[str]:
 def settings_page() -> str:
     """Both settings files as tables."""
     from sentinel.agent.settings import AgentSettings
+    from sentinel.config.alerts import Channel
     from sentinel.config.settings import Settings
 
     lines = [
@@ -150,6 +151,7 @@ def settings_page() -> str:
     ]
     for title, kind in (
         ("`/etc/sentinel/sentinel.toml`: the daemon", Settings),
+        ("`[alerts.channels.NAME]` in the daemon's file: one for each channel", Channel),
         ("`/etc/sentinel/agent.toml`: each node", AgentSettings),
     ):
         lines += [f"## {title}", "", "| key | default | unit | why |", "|---|---|---|---|", *_rows(kind), ""]

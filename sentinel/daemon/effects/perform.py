@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,7 +14,7 @@ from sentinel.daemon.effects.slurmd_probe import slurmd_answers
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.daemon.runner import Perform
-from sentinel.engine.events import DrainReasonWritten, EffectCompleted, Event, NoticeDelivered
+from sentinel.engine.events import DrainReasonWritten, EffectCompleted, Event, NoticeDelivered, NoticeNotDelivered
 from sentinel.engine.transition import (
     AskHungJob,
     AskNodes,
@@ -31,11 +30,7 @@ from sentinel.engine.transition import (
 )
 from sentinel.engine.watch.events import JobObserved, NodeProbed
 from sentinel.errors import Refused, SentinelError, Unavailable
-from sentinel.log import Log
 from sentinel.ports import Clock, Sink, SlurmWriter
-from sentinel.telemetry import Telemetry
-
-_DELIVERY_PAUSES_S = (0.5, 2.0, 10.0, 30.0)
 
 
 class Effects:
@@ -49,12 +44,8 @@ class Effects:
         writer: SlurmWriter,
         signals: PrometheusSignals | None,
         sinks: Mapping[str, Sink],
-        attempts: int,
         clock: Clock,
-        telemetry: Telemetry,
-        log: Log,
     ) -> None:
-        """``attempts``: how often a notice is tried with a receiver that does not answer."""
         self._means = means
         self._fleets = fleets
         self._inquiry = inquiry
@@ -62,10 +53,7 @@ class Effects:
         self._writer = writer
         self._signals = signals
         self._sinks = sinks
-        self._attempts = attempts
         self._clock = clock
-        self._telemetry = telemetry
-        self._log = log
 
     @property
     def table(self) -> Mapping[type[Any], Perform]:
@@ -128,21 +116,15 @@ class Effects:
             result, reason = "refused", error.message
         return DrainReasonWritten(self._clock.now(), effect.id, effect.node, result, reason)
 
-    async def _deliver(self, effect: DeliverNotice) -> Event | None:
-        """Deliver a notice. One that fails stays in the store as undelivered and is sent again after a restart."""
+    async def _deliver(self, effect: DeliverNotice) -> Event:
+        """One attempt. Whether and when there is another is the engine's matter."""
+        again, reason = True, ""
         try:
-            for attempt in range(self._attempts):
-                try:
-                    await self._sinks[effect.receiver].send(effect.notice)
-                except Unavailable as error:
-                    self._log.warning(
-                        "notice-not-delivered", receiver=effect.receiver, attempt=attempt + 1, reason=error.message
-                    )
-                    await asyncio.sleep(_DELIVERY_PAUSES_S[min(attempt, len(_DELIVERY_PAUSES_S) - 1)])
-                    continue
-                self._telemetry.notices.labels(result="delivered").inc()
-                return NoticeDelivered(self._clock.now(), effect.notice, effect.receiver)
+            await self._sinks[effect.receiver].send(effect.notice)
+        except Unavailable as error:
+            reason = error.message
         except SentinelError as error:
-            self._log.warning("notice-refused", receiver=effect.receiver, reason=error.message)
-        self._telemetry.notices.labels(result="failed").inc()
-        return None
+            again, reason = False, error.message
+        else:
+            return NoticeDelivered(self._clock.now(), effect.notice, effect.receiver)
+        return NoticeNotDelivered(self._clock.now(), effect.notice, effect.receiver, reason, again)

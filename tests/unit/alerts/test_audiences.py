@@ -190,6 +190,7 @@ def test_what_is_not_known_of_the_loss_is_not_said(changes: dict[str, Any], word
         ({"plan": plan(refusal="breaker"), "outcomes": ()}, "critical"),
         ({"plan": dataclasses.replace(RESTART, observe_only=True), "outcomes": ()}, "warning"),
         ({"verdict": verdict(Cause.USER_CODE, scope=Scope.APPLICATION)}, "info"),
+        ({"resolved": True, "outcomes": (done(RELEASE, Result.FAILED, "x"),)}, "info"),
     ],
 )
 def test_severity(changes: dict[str, Any], severity: str) -> None:

@@ -9,7 +9,7 @@ from core_records import AT, evidence, incident, job, plan, step, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.alerts import compose
+from sentinel.alerts import Story, Thread, compose, severity_of, stage_of
 from sentinel.alerts.text import plain
 from sentinel.model.records import (
     Cause,
@@ -34,10 +34,12 @@ def notice(**how: object) -> Notice:
         "happened": incident(), "judged": verdict(drain=("n1",), gpus=("n1:3",)), "made": plan(DRAIN), "outcomes": (),
         "of": job(), "last_step": 250, **how,
     }  # fmt: skip
-    return compose(
+    story = Story(
         given_["happened"], given_["judged"], given_["made"], given_["outcomes"],  # type: ignore[arg-type]
-        job=given_["of"], last_step=given_["last_step"], now=AT,  # type: ignore[arg-type]
+        job=given_["of"], last_step=given_["last_step"],  # type: ignore[arg-type]
     )  # fmt: skip
+    thread = given_.get("thread") or Thread((str(stage_of(story)),), severity_of(story))
+    return compose(story, thread, AT)  # type: ignore[arg-type]
 
 
 def done(this: object, result: Result = Result.DONE, reason: str = "", **data: Scalar) -> Outcome:
@@ -64,9 +66,10 @@ def test_job_whose_numbers_went_bad_and_that_waits_says_since_when_and_how_it_go
     assert "scontrol release" not in notice(made=plan(CHOOSE), outcomes=(done(CHOOSE, Result.FAILED, "x"),)).body
 
 
-def test_id_depends_on_the_incident_only() -> None:
+def test_id_depends_on_the_incident_and_the_number_in_its_thread_only() -> None:
     assert notice().id == notice(made=None, judged=verdict(Cause.PCIE), last_step=None).id
     assert notice(happened=incident(id="inc2")).id != notice().id
+    assert notice(thread=Thread(("restarting", "failed"), "critical")).id != notice().id, "the next one of its thread"
 
 
 @pytest.mark.parametrize("scope", list(Scope))
@@ -108,7 +111,7 @@ HOSTILE = "step 1\nMore: sentinel why other\r\n\x1b[31mred\x07\u2028next\u202eri
 
 def test_hostile_text_cannot_forge_a_line() -> None:
     grounds = tuple(
-        Ground(evidence("t", at_s=float(n), source=Source.JOB_LOG, node="n\n1" if n else None, text=HOSTILE), 1.0)
+        Ground(evidence("t", at_s=float(n), source=Source.JOB_LOG, node=f"n\n{n}" if n else None, text=HOSTILE), 1.0)
         for n in range(9)
     )
     judged = dataclasses.replace(

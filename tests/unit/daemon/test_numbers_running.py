@@ -71,11 +71,12 @@ async def test_gradients_that_are_none_are_told_where_the_loss_is_hidden(world: 
 async def test_restart_from_before_the_onset_where_it_is_asked_for(world: Worlds) -> None:
     there = Training(world(), settings=RESTART)
     await there.prints(*steps(*CALM, first=190), *gone(8, 250))
-    (row,), (told,) = there.rows(), there.sink.got
+    (row,), (told, running) = there.rows(), there.sink.all
     assert row["onset_step"] == 250 and there.this.restarts == 1 and there.this.state == "RUNNING"
     chosen = there.world.store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=there.job)
     assert [found["attempt"] for found in chosen] == [0] and there.this.excluded == ()
     assert "Numbers went bad at step 250." in told.body and "Restarts from step 200" in told.body
+    assert "Runs again from step 200" in running.body
 
 
 async def test_comment_of_the_job_decides_before_the_site(world: Worlds) -> None:
@@ -105,7 +106,7 @@ async def test_crash_after_it_was_told_is_another_failure_that_begins_before_the
     await there.says(ended(there.job, at_s=there.now_s))
     first, second = there.rows()
     assert (first["state"], second["cause"], second["onset_step"]) == ("closed", "numerical_nan", 250)
-    assert len(there.sink.got) == 2 and there.this.restarts == 1
+    assert there.sink.stages[1:] == ["restarting", "running again"] and there.this.restarts == 1
 
 
 async def test_crash_a_moment_after_it_was_told_is_judged_as_well(world: Worlds) -> None:

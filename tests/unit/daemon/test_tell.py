@@ -139,7 +139,7 @@ async def test_what_many_jobs_share_is_told_once_also_after_a_start(world: World
     there.slurm.clock.advance(1000.0)
     await _shared(again, "inc2", *GOES_ON)  # it is over
     assert [notice.incident for notice in sink.got] == ["signal"]
-    assert daemon.said.count("notice-joined") == 3
+    assert daemon.said.count("notice-joined") == 2
     await _shared(again, "inc4", *GOES_ON)
     assert [notice.incident for notice in sink.got] == ["signal", "inc4"], "another time"
 

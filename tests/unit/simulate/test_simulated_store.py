@@ -36,7 +36,6 @@ def comparable(stored: Stored) -> dict[str, Any]:
         "attempts": sorted(tuple(str(found[name]) for name in attempt) for found in stored.attempts),
         "settings": stored.settings,
         "told": stored.told,
-        "stages": stored.stages,
         "undelivered": {(notice.id, receiver) for notice, receiver in stored.undelivered},
         "unclaimed": {item.id: item for item in stored.unclaimed},
         "evidence_ids": set(stored.evidence_ids),

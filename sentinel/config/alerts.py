@@ -1,0 +1,165 @@
+"""Settings of messages: how often delivery is tried, and the channels with what each of them gets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import time
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from sentinel.config.settings_toml import InvalidSetting, section, setting
+
+KINDS = ("apprise", "alertmanager", "webhook", "mail")
+SEVERITIES = ("info", "warning", "critical")
+STAGES = ("restarting", "running again", "held", "failed", "waiting", "handled", "resolved", "blind", "sees_again")
+_HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Where messages go, and which. Addresses are secrets: a file keeps them out of the settings."""
+
+    kind: str = setting("", "apprise (chats and pagers), alertmanager, webhook or mail; must be set", words=KINDS)
+    url: str = setting("", "address: Apprise's (https://appriseit.com/services/), Alertmanager's, or the webhook's")
+    url_file: str = setting("", "file with the address in one line, for the daemon's account only", unit="path")
+    to: list[str] = setting([], "mail: addresses; {user} stands for the account of the job's owner")
+    keys_file: str = setting(
+        "",
+        "webhook: keys that sign, one a line; each signs, so that an old one can go when all know the new",
+        unit="path",
+    )
+    authorization_file: str = setting(
+        "", "alertmanager, webhook: a token, or the whole Authorization header, in one line", unit="path"
+    )
+    audience: str = setting("operators", "whose text it gets", words=("operators", "owners"))
+    least_severity: str = setting("info", "messages below it are left out", words=SEVERITIES)
+    stages: list[str] = setting([], "stages of an incident that are told here; empty: all", words=STAGES)
+    partitions: list[str] = setting([], "jobs of these partitions only; empty: all, and what has no job")
+    users: list[str] = setting([], "jobs of these users only; empty: all, and what has no job")
+    quiet: str = setting("", 'hours without messages, e.g. "22:00-07:00"; what came then is one message at their end')
+    timezone: str = setting("UTC", "of the quiet hours, e.g. Europe/Zurich")
+    digest_s: float = setting(0.0, "what comes within this time is one message; 0: each at once", unit="s", least=0)
+    at_once: str = setting(
+        "critical", "from here on messages wait for no digest and no end of quiet hours", words=(*SEVERITIES, "none")
+    )
+    template: str = setting("", "file with the site's own words for a message (docs/webhooks.md)", unit="path")
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InvalidSetting: keys that do not go together.
+        """
+        if self.kind not in KINDS:
+            raise InvalidSetting("kind", "is missing", "write kind = " + " or ".join(f'"{kind}"' for kind in KINDS))
+        if self.kind == "mail":
+            self._mail()
+        elif bool(self.url) == bool(self.url_file):
+            raise InvalidSetting("url", "url or url_file must be set, and not both", "name the address, or its file")
+        self._only("keys_file", self.keys_file, "webhook")
+        self._only("authorization_file", self.authorization_file, "webhook", "alertmanager")
+        self._only("to", self.to, "mail")
+        if self.kind == "alertmanager" and self.audience == "owners":
+            raise InvalidSetting("audience", "Alertmanager's alerts are for operators", 'leave it out, or use "mail"')
+        if self.kind == "alertmanager" and (self.quiet or self.digest_s or self.template):
+            key = "quiet" if self.quiet else "digest_s" if self.digest_s else "template"
+            raise InvalidSetting(key, "Alertmanager groups, silences and words alerts itself", "set it there")
+        if self.quiet and self.quiet_hours is None:
+            raise InvalidSetting("quiet", f"{self.quiet!r} is no pair of times", 'write "22:00-07:00"')
+        try:
+            if self.timezone != "UTC":  # known everywhere, also without a database of zones
+                ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            fix = "write a name as in /usr/share/zoneinfo, e.g. Europe/Zurich"
+            raise InvalidSetting("timezone", f"{self.timezone!r} is not known here", fix) from None
+
+    def _mail(self) -> None:
+        if not self.to:
+            raise InvalidSetting("to", "is missing", 'write to = ["ops@example.org"]')
+        if self.url or self.url_file:
+            raise InvalidSetting("url" if self.url else "url_file", "is not for mail", "set [alerts.mail] server")
+        for address in self.to:
+            if not _ADDRESS.fullmatch(address):
+                raise InvalidSetting("to", f"{address!r} is no address", 'write "name@example.org"')
+            if "{user}" in address and self.audience != "owners":
+                raise InvalidSetting("to", f"{address!r} is for owners of jobs", 'set audience = "owners"')
+
+    def _only(self, key: str, value: object, *kinds: str) -> None:
+        if value and self.kind not in kinds:
+            raise InvalidSetting(key, f"is not for {self.kind}", f"leave it out: it is for {' and '.join(kinds)}")
+
+    @property
+    def quiet_hours(self) -> tuple[time, time] | None:
+        """Begin and end; None: no such hours, or what is written is none."""
+        found = _HOURS.fullmatch(self.quiet)
+        try:
+            return (time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))) if found else None
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """The server that takes our mail."""
+
+    server: str = setting("localhost:25", "host and port of the SMTP server", unit="")
+    security: str = setting(
+        "none",
+        "starttls or tls (from the first byte): wherever the server is not this host",
+        words=("none", "starttls", "tls"),
+    )
+    sender: str = setting("", "address that mail comes from; empty: sentinel@ this host's name")
+    user: str = setting("", "account at the server; empty: without")
+    password_file: str = setting("", "its password, in one line", unit="path")
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InvalidSetting: no host and port, or a password that would travel in clear.
+        """
+        host, colon, port = self.server.rpartition(":")
+        if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+            raise InvalidSetting("server", f"{self.server!r} is no host and port", 'write "mail.example.org:587"')
+        if bool(self.user) != bool(self.password_file):
+            raise InvalidSetting(
+                "user" if self.user else "password_file", "user and password_file go together", "set both or none"
+            )
+        if self.user and self.security == "none":
+            raise InvalidSetting("security", "the password would travel in clear", 'write security = "starttls"')
+
+
+@dataclass(frozen=True, slots=True)
+class Alerts:
+    webhooks: list[str] = setting([], "URLs that get one JSON POST for each message to operators")
+    channels: dict[str, Channel] = setting({}, "by name: other places that messages go to ([alerts.channels.NAME])")
+    mail: Mail = section(Mail)
+    link: str = setting("", "address of an incident's page in messages; {incident} stands for its id; empty: none")
+    deadline_s: float = setting(5.0, "one delivery attempt", unit="s", least=0.1)
+    attempts: int = setting(
+        12, "delivery attempts with pauses that grow from 0.5 s to 10 min: a receiver may be away for an hour", least=1
+    )
+    per_user: int = setting(
+        10,
+        "incidents of one user's jobs with one cause that are told within per_user_s, unless a node is drained: an array of "
+        "failing jobs is told of ten times; the last of them says that it is",
+        least=1,
+    )
+    per_user_s: float = setting(3600.0, "time within which these count", unit="s", least=1)
+    within_s: float = setting(
+        5.0,
+        "people are told when the job is released or held, at the latest this long after the decision",
+        unit="s",
+        least=0,
+    )
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InvalidSetting: a channel's name that cannot be typed.
+        """
+        for name in self.channels:
+            if not _NAME.fullmatch(name):
+                raise InvalidSetting("channels", f"{name!r} is no name", "letters, digits, _ and -, at most 40")
+        if self.link and "{incident}" not in self.link:
+            raise InvalidSetting("link", "does not say where the incident's id goes", "write {incident} there")

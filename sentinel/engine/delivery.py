@@ -1,0 +1,169 @@
+"""Which receiver gets a message, when, and what happens when it does not take it.
+
+A receiver is a webhook of ``[alerts] webhooks`` (gets all that is for operators) or a channel with its own choice. A message
+that is not taken is tried again after growing pauses; one that is refused, or was tried often enough, is a dead letter: it
+stays in the store, is listed, and is tried once more by the next daemon.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from sentinel.alerts import digests
+from sentinel.config.alerts import SEVERITIES, Channel
+from sentinel.engine.events import NoticeDelivered, NoticeNotDelivered
+from sentinel.engine.state import State
+from sentinel.engine.transition import DeliverNotice, StartTimer, Transition
+from sentinel.model.changes import NoticeChanged
+from sentinel.model.records import Delivery, Notice, stable_id
+
+DIGEST = "digest"  # timers: digest:RECEIVER
+AGAIN = "deliver"  # timers: deliver:KEY
+_PAUSES_S = (0.5, 2.0, 10.0, 30.0, 120.0, 300.0, 600.0)  # before the next attempt; the last one repeats
+_STALE = timedelta(days=1)  # what was not delivered for so long is no news: a start does not send it
+
+
+def is_for(channel: Channel | None, notice: Notice) -> bool:
+    """Whether the receiver gets this message. Whoever was told of an incident gets the rest of its thread.
+
+    Args:
+        channel: None: a plain webhook.
+    """
+    data = notice.data
+    if channel is None:
+        return not data.get("joined")
+    if channel.audience == "owners":
+        if not data.get("user") or not data.get("owner_text"):
+            return False
+    elif data.get("joined"):
+        return False
+    told = data.get("told")
+    stages = [str(stage) for stage in told] if isinstance(told, list) else [str(data.get("stage", ""))]
+    return (
+        _rank(str(data.get("worst") or data.get("severity") or "")) >= SEVERITIES.index(channel.least_severity)
+        and (not channel.stages or any(stage in channel.stages for stage in stages))
+        and (not channel.partitions or data.get("partition") in (None, *channel.partitions))
+        and (not channel.users or data.get("user") in (None, *channel.users))
+    )
+
+
+def _rank(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES) - 1
+
+
+def due(channel: Channel | None, notice: Notice) -> datetime:
+    """When the receiver gets this message: at once, at the end of its digest's interval, or after its quiet hours."""
+    if channel is None or channel.kind == "alertmanager":
+        return notice.at
+    passes = channel.at_once
+    if passes != "none" and _rank(str(notice.data.get("severity") or "")) >= SEVERITIES.index(passes):
+        return notice.at
+    at = notice.at
+    if channel.digest_s:
+        intervals = at.timestamp() // channel.digest_s + 1
+        at = datetime.fromtimestamp(intervals * channel.digest_s, UTC)
+    return _after_quiet_hours(channel, at)
+
+
+def _after_quiet_hours(channel: Channel, at: datetime) -> datetime:
+    hours = channel.quiet_hours
+    if hours is None:
+        return at
+    begin, end = hours
+    here = at.astimezone(UTC if channel.timezone == "UTC" else ZoneInfo(channel.timezone))
+    now = here.time().replace(tzinfo=None)
+    if not (begin <= now < end if begin <= end else now >= begin or now < end):
+        return at
+    day = here.date() + timedelta(days=1 if now >= end else 0)
+    return datetime.combine(day, time(end.hour, end.minute), here.tzinfo).astimezone(UTC)
+
+
+def begin(state: State, out: Transition, notice: Notice, receiver: str) -> None:
+    """Deliver the message now, or keep it for the receiver's next digest. The store has it already."""
+    when = due(state.channel(receiver), notice)
+    if when <= notice.at:
+        _attempt(state, out, DeliverNotice(_key(notice, receiver), notice, receiver))
+        return
+    held = state.held_back.setdefault(receiver, [])
+    held.append(notice)
+    out.do(StartTimer(f"{DIGEST}:{receiver}", min(due(state.channel(receiver), one) for one in held)))
+
+
+def carry_on(state: State, out: Transition, undelivered: tuple[tuple[Notice, str], ...], now: datetime) -> None:
+    """After a start: what was not delivered is tried again, dead letters too. What is old stays where it is."""
+    for notice, receiver in undelivered:
+        if receiver in state.receivers and now - notice.at < _STALE:
+            begin(state, out, dataclasses.replace(notice, delivery=Delivery()), receiver)
+
+
+def digest_due(state: State, out: Transition, receiver: str, now: datetime) -> None:
+    """The receiver's interval is over: what came in it is one message, for owners one for each of them."""
+    channel, held = state.channel(receiver), state.held_back.pop(receiver, [])
+    later = [notice for notice in held if due(channel, notice) > now]
+    owners = channel is not None and channel.audience == "owners"
+    groups: dict[object, list[Notice]] = {}
+    for notice in held:
+        if notice not in later:
+            groups.setdefault(notice.data.get("user") if owners else "", []).append(notice)
+    for notices in groups.values():
+        one = digests.digest(notices, now) if len(notices) > 1 else notices[0]
+        _attempt(state, out, DeliverNotice(_key(one, receiver), one, receiver, of=tuple(notices)))
+    if later:
+        state.held_back[receiver] = later
+        out.do(StartTimer(f"{DIGEST}:{receiver}", min(due(channel, notice) for notice in later)))
+
+
+def delivered(state: State, out: Transition, event: NoticeDelivered) -> None:
+    effect = state.deliveries.pop(_key(event.notice, event.receiver), None)
+    for notice in effect.of if effect is not None and effect.of else (event.notice,):
+        done = dataclasses.replace(notice, delivery=Delivery(notice.delivery.tries + 1))
+        out.save(NoticeChanged(done, event.receiver, delivered=True))
+    out.say("notice-delivered", receiver=event.receiver, notice=event.notice.id)
+
+
+def not_delivered(state: State, out: Transition, event: NoticeNotDelivered) -> None:
+    """Try again later, or give up: which and why is stored with the message."""
+    key = _key(event.notice, event.receiver)
+    effect = state.deliveries.pop(key, None) or DeliverNotice(key, event.notice, event.receiver)
+    tries = effect.notice.delivery.tries + 1
+    given_up = not event.again or tries >= state.settings.alerts.attempts
+    next_at = None if given_up else event.at + timedelta(seconds=_PAUSES_S[min(tries, len(_PAUSES_S)) - 1])
+    became = Delivery(tries, event.reason, given_up, next_at)
+    for notice in effect.of or (effect.notice,):
+        out.save(NoticeChanged(dataclasses.replace(notice, delivery=became), event.receiver, delivered=False))
+    out.say(
+        "notice-refused" if not event.again else "notice-given-up" if given_up else "notice-not-delivered",
+        receiver=event.receiver, notice=event.notice.id, attempt=tries, reason=event.reason, warning=True,
+    )  # fmt: skip
+    if next_at is not None:
+        again = dataclasses.replace(effect, notice=dataclasses.replace(effect.notice, delivery=became))
+        state.deliveries[key] = again
+        out.do(StartTimer(f"{AGAIN}:{key}", next_at))
+
+
+def again(state: State, out: Transition, key: str) -> None:
+    """The pause is over."""
+    effect = state.deliveries.get(key)
+    if effect is not None:
+        out.do(effect)
+
+
+def _attempt(state: State, out: Transition, effect: DeliverNotice) -> None:
+    state.deliveries[effect.id] = effect
+    out.do(effect)
+
+
+def _key(notice: Notice, receiver: str) -> str:
+    return f"notice:{notice.id}:{receiver}"
+
+
+def trial(receiver: str, now: datetime, cluster: str, by: str) -> Notice:
+    """What ``sentinel alerts test`` sends: to one receiver, whatever its choice and its hours."""
+    words = f"This is a test of the channel {receiver}, asked for by {by}. Nothing has happened."
+    data = {
+        "event": "test", "severity": "info", "stage": "test", "final": True, "cluster": cluster, "user": by,
+        "owner_text": words, "operator_text": words,
+    }  # fmt: skip
+    return Notice(stable_id("notice", "test", receiver, now.isoformat())[:16], "", now, "Sentinel: a test", words, data)

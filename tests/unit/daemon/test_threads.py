@@ -1,0 +1,139 @@
+"""One incident is one thread of messages: what is so, in order, to its end; also over a restart of the daemon."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from core_daemon import SETTINGS, Daemon, FakeSink
+from core_records import ended, evidence, incident, plan, step, verdict
+from core_world import World
+
+from sentinel.config.alerts import Alerts, Channel
+from sentinel.config.settings import Settings
+from sentinel.engine import recovery
+from sentinel.model.records import IncidentState, Kind, Outcome, Result, StepKind
+
+Worlds = Callable[..., World]
+XID = {"xid": 79, "pci": "0000:3b:00"}
+
+
+def with_channels(**channels: dict[str, Any]) -> Settings:
+    made = {name: Channel(url="x", **{"kind": "webhook", **what}) for name, what in channels.items()}
+    return dataclasses.replace(SETTINGS, alerts=Alerts(channels=made))
+
+
+async def fail(daemon: Daemon) -> None:
+    there = daemon.world
+    await daemon.fleets.take()
+    there.slurm.end(there.job, exit_code=1)
+    await daemon.observe([evidence(Kind.XID, node="n1", data=XID, text="NVRM: Xid 79"), ended(there.job)])
+    await daemon.quiet()
+
+
+async def test_restart_is_told_when_it_begins_and_when_it_gains_steps(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    await fail(Daemon(there, [sink]))
+    assert sink.stages == ["restarting", "running again"]
+    first, last = sink.got
+    assert (first.data["final"], last.data["final"]) == (False, True) and first.id != last.id
+    assert "is being restarted" in str(first.data["owner_text"]) and "runs again" not in str(first.data["owner_text"])
+    assert "runs again" in str(last.data["owner_text"]) and last.data["told"] == sink.stages
+
+
+async def test_restart_that_fails_after_it_was_announced_has_a_second_message(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    there.progress.first_step = lambda job, attempt: None  # type: ignore[method-assign]
+    daemon = Daemon(there, [sink])
+    await fail(daemon)
+    assert sink.stages == ["restarting"]
+    there.slurm.end(there.job, exit_code=1)
+    await daemon.fleets.take()
+    await daemon.quiet()
+    assert sink.stages[:2] == ["restarting", "failed"] and sink.all[1].data["severity"] == "critical"
+    assert "could not be restarted" in str(sink.all[1].data["owner_text"])
+
+
+async def test_thread_goes_on_where_it_was_after_a_restart_of_the_daemon(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    first_step = there.progress.first_step
+    there.progress.first_step = lambda job, attempt: None  # type: ignore[method-assign]
+    await fail(Daemon(there, [sink]))
+    assert sink.stages == ["restarting"]
+    there.progress.first_step = first_step  # type: ignore[method-assign]
+    again = Daemon(there, [sink])
+    await again.start()
+    await again.pass_time(20.0)
+    assert sink.stages == ["restarting", "running again"] and sink.all[1].data["told"] == sink.stages
+
+
+RELEASE = step(StepKind.RELEASE, job=101, attempt=0)
+
+
+async def _told(daemon: Daemon, name: str, state: IncidentState, *outcomes: Outcome, **made: Any) -> None:
+    """The incident is in this state, and its people are due to be told."""
+    daemon.state.put(dataclasses.replace(incident(ended(), id=name, state=state), outcome="released by its user"))
+    daemon.state.verdicts[name] = verdict()
+    daemon.state.plans[name] = plan(*(outcome.step for outcome in outcomes), incident=name, **made)
+    for outcome in outcomes:
+        daemon.state.ledger.intend(name, outcome.step, outcome.at)
+        daemon.state.ledger.record(name, outcome)
+    await daemon.runner.timer_due(recovery.notice_timer(name))
+    await daemon.quiet()
+
+
+async def test_what_failed_is_resolved_when_its_incident_closes_and_never_twice(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    failed = Outcome(RELEASE, Result.FAILED, there.slurm.clock.now(), "Slurm does not release it")
+    for state in (IncidentState.HELD, IncidentState.HELD, IncidentState.CLOSED, IncidentState.CLOSED):
+        await _told(daemon, "inc1", state, failed)
+    assert sink.stages == ["failed", "resolved"]
+    assert sink.all[1].data["final"] is True and sink.all[1].data["severity"] == "info"
+    assert "released by its user" in str(sink.all[1].data["owner_text"])
+
+
+async def test_incident_that_goes_back_and_forth_has_so_many_messages_and_no_more(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    released = Outcome(RELEASE, Result.DONE, there.slurm.clock.now())
+    for _ in range(9):
+        await _told(daemon, "inc1", IncidentState.WAITING, refusal="drain-budget")
+        await _told(daemon, "inc1", IncidentState.WATCHING, released)
+    assert sink.stages == ["waiting", "restarting"] * 6
+
+
+async def test_of_a_breaker_operators_get_one_message_and_each_owner_his_own(world: Worlds) -> None:
+    there = world()
+    settings = with_channels(ops={}, mine={"audience": "owners"})
+    sinks = [FakeSink("ops"), FakeSink("mine")]
+    daemon = Daemon(there, sinks, settings=settings)
+    await daemon.fleets.take()
+    for name in ("inc1", "inc2", "inc3"):
+        await _told(daemon, name, IncidentState.WAITING, refusal="breaker")
+    assert [notice.incident for notice in sinks[0].got] == ["inc1"]
+    assert [notice.incident for notice in sinks[1].got] == ["inc1", "inc2", "inc3"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "number"),
+    [
+        ({}, 2),
+        ({"least_severity": "warning"}, 2),
+        ({"least_severity": "critical"}, 0),
+        ({"stages": ["running again"]}, 1),
+        ({"stages": ["restarting"]}, 2),  # who was told of it is told of its end
+        ({"stages": ["held", "failed"]}, 0),
+        ({"partitions": ["train"]}, 2),
+        ({"partitions": ["other"]}, 0),
+        ({"users": ["alice"]}, 2),
+        ({"users": ["eve"]}, 0),
+        ({"audience": "owners", "users": ["alice"]}, 2),
+    ],
+)
+async def test_channel_gets_what_it_chose(world: Worlds, choice: dict[str, Any], number: int) -> None:
+    there, sink = world(), FakeSink("mine")
+    await fail(Daemon(there, [sink], settings=with_channels(mine=choice)))
+    assert len(sink.got) == number

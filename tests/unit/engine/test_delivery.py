@@ -1,0 +1,148 @@
+"""When a receiver gets a message: at once, after its quiet hours, with its digest; and what a failed attempt leads to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from core_daemon import SETTINGS, Daemon, FakeSink
+from core_records import AT, ended, incident, plan, verdict
+from core_world import World
+
+from sentinel.alerts.digests import digest
+from sentinel.config.alerts import Alerts, Channel
+from sentinel.engine import recovery
+from sentinel.engine.delivery import due
+from sentinel.errors import Refused
+from sentinel.model.records import Delivery, IncidentState, Notice
+
+Worlds = Callable[..., World]
+
+
+def channel(**what: Any) -> Channel:
+    return Channel(**{"kind": "webhook", "url": "x", **what})
+
+
+def notice(at: datetime = AT, severity: str = "warning", **data: Any) -> Notice:
+    return Notice("note", "inc1", at, "a title", "a body", {"severity": severity, "stage": "handled", **data})
+
+
+def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
+    return datetime(2026, 7, day, hour, minute, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("quiet", "zone", "now", "expected"),
+    [
+        ("22:00-07:00", "UTC", at(21, 59), at(21, 59)),
+        ("22:00-07:00", "UTC", at(22), at(7, day=2)),
+        ("22:00-07:00", "UTC", at(3), at(7)),
+        ("22:00-07:00", "UTC", at(7), at(7)),
+        ("12:00-13:00", "UTC", at(12, 30), at(13)),
+        ("22:00-07:00", "Europe/Zurich", at(20), at(5, day=2)),  # two hours ahead in summer
+        ("22:00-07:00", "Europe/Zurich", at(5), at(5)),
+    ],
+)
+def test_quiet_hours(quiet: str, zone: str, now: datetime, expected: datetime) -> None:
+    assert due(channel(quiet=quiet, timezone=zone), notice(now)) == expected
+
+
+def test_what_is_critical_waits_for_nothing() -> None:
+    night = channel(quiet="22:00-07:00", digest_s=3600.0)
+    assert due(night, notice(at(23), "critical")) == at(23)
+    assert due(dataclasses.replace(night, at_once="none"), notice(at(23), "critical")) == at(7, day=2)
+    assert due(dataclasses.replace(night, at_once="warning"), notice(at(23))) == at(23)
+    assert due(None, notice(at(23), "info")) == at(23)
+
+
+def test_digest_has_the_same_end_for_all_that_comes_in_it() -> None:
+    hourly = channel(digest_s=3600.0)
+    assert {due(hourly, notice(at(9, minute))) for minute in (0, 1, 59)} == {at(10)}
+    assert due(dataclasses.replace(hourly, quiet="22:00-07:00"), notice(at(21, 30))) == at(7, day=2)
+
+
+def test_digest_tells_the_newest_of_each_incident_worst_first() -> None:
+    many = [
+        dataclasses.replace(notice(at(9, n), "info", operator_text=f"text {n}", stage="restarting"), id=f"a{n}")
+        for n in range(3)
+    ]
+    worse = dataclasses.replace(notice(at(9), "critical", operator_text="worse"), id="b", incident="inc2")
+    made = digest([*many, worse], at(10))
+    assert made.title == "2 incidents: 1 critical, 1 info"
+    assert made.data["operator_text"] == "worse\n\ntext 2" and made.data["severity"] == "critical"
+    assert made.id == digest([worse, *reversed(many)], at(11)).id
+
+
+def test_digest_of_thousands_is_one_short_message() -> None:
+    many = [dataclasses.replace(notice(operator_text="x" * 250), id=f"{n}", incident=f"i{n}") for n in range(10_000)]
+    made = digest(many, AT)
+    assert len(str(made.data["operator_text"])) < 8000 and "And 9980 more: sentinel incidents" in made.body
+
+
+async def _tell(daemon: Daemon, *names: str) -> None:
+    for name in names:
+        daemon.state.put(incident(ended(), id=name, state=IncidentState.WAITING))
+        daemon.state.verdicts[name], daemon.state.plans[name] = verdict(), plan(incident=name, refusal="drain-budget")
+        await daemon.runner.timer_due(recovery.notice_timer(name))
+
+
+def _settings(**what: Any) -> Any:
+    alerts = Alerts(channels={"mine": channel(**what)}, attempts=4)
+    return dataclasses.replace(SETTINGS, alerts=alerts)
+
+
+async def test_what_came_within_a_digest_is_one_message_also_after_a_start(world: Worlds) -> None:
+    there, sink = world(), FakeSink("mine")
+    settings = _settings(digest_s=600.0, at_once="none")
+    daemon = Daemon(there, [sink], settings=settings)
+    await _tell(daemon, "inc1", "inc2")
+    await daemon.runner.stop()  # before its time
+    assert sink.got == [] and len(there.store.undelivered()) == 2
+    again = Daemon(there, [sink], settings=settings)
+    await again.start()
+    await again.quiet()
+    assert [one.title for one in sink.got] == ["2 incidents: 2 critical"] and there.store.undelivered() == []
+
+
+class Refuses(FakeSink):
+    async def send(self, notice: Notice) -> None:
+        raise Refused("answered 404")
+
+
+async def test_attempts_have_growing_pauses_and_an_end_that_is_stored(world: Worlds) -> None:
+    there, sink = world(), FakeSink("mine", fails=99)
+    daemon = Daemon(there, [sink], settings=_settings())
+    began = there.slurm.clock.now()
+    await _tell(daemon, "inc1")
+    await daemon.quiet()
+    assert sink.fails == 99 - 4 and there.slurm.clock.now() - began >= timedelta(seconds=12.5)
+    ((kept, receiver),) = there.store.undelivered()
+    assert receiver == "mine" and kept.delivery == Delivery(4, "mine does not answer", True, None)
+    assert "notice-given-up" in daemon.said
+    sink.fails = 0
+    again = Daemon(there, [sink], settings=_settings())
+    await again.start()
+    await again.quiet()
+    assert len(sink.got) == 1 and there.store.undelivered() == [], "a dead letter is tried once more after a start"
+
+
+async def test_what_is_refused_is_a_dead_letter_at_once(world: Worlds) -> None:
+    there = world()
+    daemon = Daemon(there, [Refuses("mine")], settings=_settings())
+    await _tell(daemon, "inc1")
+    await daemon.quiet()
+    ((kept, _),) = there.store.undelivered()
+    assert kept.delivery == Delivery(1, "answered 404", True, None)
+
+
+async def test_old_dead_letters_are_no_news(world: Worlds) -> None:
+    there, sink = world(), FakeSink("mine")
+    old = dataclasses.replace(notice(there.slurm.clock.now() - timedelta(days=2)), incident="")
+    there.store.record_notice(old, "mine", False)
+    daemon = Daemon(there, [sink], settings=_settings())
+    await daemon.start()
+    await daemon.quiet()
+    assert sink.got == [] and len(there.store.undelivered()) == 1
