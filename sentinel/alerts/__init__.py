@@ -3,7 +3,7 @@
 from sentinel.alerts.audiences import Stage, Story, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.blindness import blind, sees_again
 from sentinel.alerts.compose import compose
-from sentinel.alerts.threads import Thread, next_stage
+from sentinel.alerts.threads import Thread, next_stage, with_next
 
 __all__ = [
     "Stage",
@@ -17,4 +17,5 @@ __all__ = [
     "sees_again",
     "severity_of",
     "stage_of",
+    "with_next",
 ]

@@ -93,6 +93,7 @@ def compose(story: Story, thread: Thread, now: datetime) -> Notice:
             "worst": thread.worst,
             "final": thread.final,
             "joined": thread.joined,
+            "labels": dict(thread.labels),
             "cluster": plain(story.cluster, 60),
             "partition": job.partition if job else None,
             "owner_text": for_owner(story),

@@ -6,11 +6,14 @@ person or failed is *resolved* when its incident closes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from sentinel.alerts.audiences import Stage, Story, stage_of
+from sentinel.alerts.audiences import Stage, Story, severity_of, stage_of
+from sentinel.alerts.text import plain
 from sentinel.model.records import IncidentState
 
+SEVERITIES = ("info", "warning", "critical")
 MOST_MESSAGES = 12  # of one incident: one that goes back and forth has said by then what it is
 
 
@@ -22,6 +25,7 @@ class Thread:
     worst: str = ""  # severity so far
     final: bool = False  # nothing more is expected
     joined: str = ""  # the incident whose thread tells of it; empty: this one has its own
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the first message: later ones are found by them
 
 
 def next_stage(thread: Thread | None, story: Story) -> Stage | None:
@@ -37,3 +41,26 @@ def next_stage(thread: Thread | None, story: Story) -> Stage | None:
     if stage != thread.stages[-1] and thread.stages[-1] != Stage.RESOLVED:
         return stage
     return Stage.RESOLVED if closed and not thread.final else None
+
+
+def with_next(thread: Thread | None, story: Story, stage: Stage, joined: str) -> Thread:
+    """What people know after the message of this stage."""
+    severity, closed = severity_of(story), story.incident.state is IncidentState.CLOSED
+    if thread is None:
+        return Thread((str(stage),), severity, closed, joined, _labels(story))
+    worst = max(thread.worst, severity, key=SEVERITIES.index)
+    return Thread((*thread.stages, str(stage)), worst, closed, joined, thread.labels)
+
+
+def _labels(story: Story) -> Mapping[str, str]:
+    """What sites route and silence by. Values are names of Slurm's and our own words."""
+    job, verdict, nodes = story.job, story.verdict, story.verdict.culprits.nodes
+    found = {
+        "cause": str(verdict.cause),
+        "scope": str(verdict.scope),
+        "job": f"{story.incident.job}" if story.incident.job is not None else "",
+        "partition": plain(job.partition, 64) if job is not None else "",
+        "user": plain(job.user, 64) if job is not None else "",
+        "node": plain(nodes[0], 64) if len(nodes) == 1 else "",
+    }
+    return {key: value for key, value in found.items() if value}

@@ -119,7 +119,9 @@ class Reader:
         try:
             return kind(**made)
         except InvalidSetting as error:
-            raise self.fail(f"{prefix}{error.key}", error.message, error.fix) from error
+            key = f"{prefix}{error.key}"
+            line = self.line_of(key) or self.line_of(prefix.rstrip("."))  # a key that is missing: of its section
+            raise FileError(self.path, error.message, line=line, key=key, fix=error.fix) from error
         except TypeError as error:
             missing = [n for n, f in known.items() if n not in made and _required(f)]
             raise self.fail(prefix.rstrip("."), f"missing: {', '.join(missing)}", "add the key") from error

@@ -6,13 +6,15 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sentinel.actions import Means
 from sentinel.adapters.munge import Munge
-from sentinel.adapters.notify.webhook import Webhook
+from sentinel.adapters.notify.channels import THREADS, receivers
+from sentinel.adapters.notify.http_post import name_of
 from sentinel.adapters.resume_file import ResumeFiles
 from sentinel.adapters.store.store import Store
 from sentinel.classify.ageing import Counter
@@ -77,8 +79,8 @@ def engine_runner(
 ) -> Runner:
     """Build the engine with its stored state, and the runner that performs its effects."""
     settings = base.settings
-    sinks = [Webhook(url, deadline_s=settings.alerts.deadline_s) for url in settings.alerts.webhooks]
-    names = {url: sink.name for url, sink in zip(settings.alerts.webhooks, sinks, strict=True)}
+    sinks = receivers(settings.alerts, ThreadPoolExecutor(THREADS, "alerts"))
+    names = {url: name_of(url) for url in settings.alerts.webhooks}
     told = tuple((notice, names.get(receiver, receiver)) for notice, receiver in stored.undelivered)
     for url, name in names.items():
         base.store.rename_receiver(url, name)

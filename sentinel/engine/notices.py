@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sentinel.alerts import Stage, Story, Thread, compose, next_stage, severity_of
+from sentinel.alerts import Stage, Story, Thread, compose, next_stage, with_next
 from sentinel.alerts.text import plain
-from sentinel.config.alerts import SEVERITIES
 from sentinel.engine import delivery
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import NoticeChanged, SettingChanged
 from sentinel.model.records import (
     Incident,
-    IncidentState,
     JobView,
     Notice,
     Outcome,
@@ -61,13 +59,7 @@ def notify(state: State, out: Transition, incident_id: str, now: datetime, job: 
         return
     story = dataclasses.replace(story, resolved=stage is Stage.RESOLVED)
     joined = _joined(state, out, story, stage, thread, now)
-    before = thread or Thread(())
-    told = Thread(
-        (*before.stages, str(stage)),
-        max(before.worst, severity_of(story), key=SEVERITIES.index) if before.worst else severity_of(story),
-        incident.state is IncidentState.CLOSED,
-        joined,
-    )
+    told = with_next(thread, story, stage, joined)
     state.told[incident_id] = told
     notice = compose(story, told, now)
     if left == 1 and story.job is not None:

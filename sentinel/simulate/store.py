@@ -86,7 +86,10 @@ class MemoryStore:
             if notice.incident:
                 data = notice.data
                 stages = tuple(cast(list[str], data["told"]))
-                newest[notice.incident] = {"stages": stages, **{key: data[key] for key in ("worst", "final", "joined")}}
+                newest[notice.incident] = {
+                    "stages": stages,
+                    **{key: data[key] for key in ("worst", "final", "joined", "labels")},
+                }
         return newest
 
     def _unclaimed(self, since: datetime) -> tuple[Evidence, ...]:

@@ -335,7 +335,7 @@ def test_notice_is_known_before_it_is_delivered(store: DirectStore) -> None:
 
 
 def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> None:
-    data = {"stage": "restarting", "worst": "warning", "final": False, "joined": ""}
+    data = {"stage": "restarting", "worst": "warning", "final": False, "joined": "", "labels": {"cause": "pcie"}}
     first = Notice("note1", "inc1", AT, "title", "body", data)
     last = Notice("note2", "inc1", later(5.0), "title", "body", {**data, "stage": "running again", "final": True})
     joined = Notice("note3", "inc2", AT, "title", "body", {**data, "joined": "inc1"})
@@ -344,9 +344,21 @@ def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> Non
             store.record_notice(notice, receiver, delivered=False)
     told = store.load(month=AT, lately=AT, evidence_ids=10).told
     assert told == {
-        "inc1": {"stages": ("restarting", "running again"), "worst": "warning", "final": True, "joined": ""},
-        "inc2": {"stages": ("restarting",), "worst": "warning", "final": False, "joined": "inc1"},
-        "inc3": {"stages": ("handled",), "worst": "critical", "final": True, "joined": ""},
+        "inc1": {
+            "stages": ("restarting", "running again"),
+            "worst": "warning",
+            "final": True,
+            "joined": "",
+            "labels": data["labels"],
+        },
+        "inc2": {
+            "stages": ("restarting",),
+            "worst": "warning",
+            "final": False,
+            "joined": "inc1",
+            "labels": data["labels"],
+        },
+        "inc3": {"stages": ("handled",), "worst": "critical", "final": True, "joined": "", "labels": {}},
     }
 
 

@@ -92,7 +92,7 @@ CLOCKS = {"now", "utcnow", "today"}
 PLACES = {
     "msgspec": ("wire.py",),
     "aiohttp": (
-        "adapters/notify/webhook.py",
+        "adapters/notify/http_post.py",
         "adapters/prometheus.py",
         "daemon/api/server.py",
         "daemon/api/transport.py",
@@ -111,6 +111,7 @@ PLACES = {
         "agent/metrics.py",
         "simulate/daemon.py",
     ),
+    "apprise": ("adapters/notify/chat.py",),
     "click": ("cli/",),
     "rich": ("cli/",),
     "matplotlib": ("cli/offline/chart.py",),

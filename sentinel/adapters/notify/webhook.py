@@ -1,70 +1,78 @@
-"""A webhook: one JSON POST for each notice. The id is sent as Idempotency-Key, so that a receiver can drop a repeat.
-
-Its address is a secret: with most services whoever knows it can write to the channel. Log, store and messages name the host
-and a digest.
+"""A webhook: one JSON POST for each notice (docs/webhooks.md). The id is sent as Idempotency-Key, so that a receiver can
+drop a repeat. With keys it is signed: whoever knows a key can tell that it is from us, and from when.
 """
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
-import aiohttp
-
-from sentinel.errors import Refused, Timeout, Unavailable
-from sentinel.model.records import Notice, stable_id
+from sentinel.adapters.notify.http_post import name_of, post
+from sentinel.model.records import Notice
 from sentinel.text import clean
 from sentinel.wire import to_json
 
-
-def name_of(url: str) -> str:
-    """What stands for the address where others may read it."""
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        host = ""
-    return f"{host[:200]}#{stable_id(url)[:8]}"
+__all__ = ["Webhook", "body_of", "name_of", "signature"]
+SIGNATURE = "Sentinel-Signature"
 
 
 class Webhook:
     """Implements ``sentinel.ports.Sink``."""
 
-    def __init__(self, url: str, *, deadline_s: float) -> None:
-        self.name = name_of(url)
+    def __init__(
+        self,
+        url: str,
+        *,
+        deadline_s: float,
+        name: str = "",
+        keys: Sequence[bytes] = (),
+        authorization: str = "",
+        seconds: Callable[[], float] = lambda: datetime.now(UTC).timestamp(),
+    ) -> None:
+        """
+        Args:
+            name: of the channel; empty: made of the address.
+            keys: each of them signs.
+            seconds: Unix time, for signatures.
+        """
+        self.name = name or name_of(url)
         self._url = url
-        self._deadline = aiohttp.ClientTimeout(total=deadline_s)
+        self._deadline_s = deadline_s
+        self._keys = tuple(keys)
+        self._authorization = authorization
+        self._seconds = seconds
+        self._fix = f"correct [alerts.channels.{name}] url" if name else "correct [alerts] webhooks"
 
     async def send(self, notice: Notice) -> None:
-        body = clean(
-            {
-                "id": notice.id,
-                "incident": notice.incident,
-                "at": to_json(notice.at),
-                "title": notice.title,
-                "text": f"{notice.title}\n{notice.body}",
-                **notice.data,
-            }
-        )
-        headers = {"Idempotency-Key": notice.id}
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=self._deadline) as session,
-                # A redirect would be followed with a GET: the notice would be lost, and taken for delivered.
-                session.post(self._url, json=body, headers=headers, allow_redirects=False) as answer,
-            ):
-                if 300 <= answer.status < 400:
-                    target = name_of(answer.headers.get("Location", ""))
-                    raise Refused(
-                        f"webhook {self.name} redirects to {target}",
-                        fix="name the address that it redirects to in [alerts] webhooks",
-                    )
-                if answer.status >= 500 or answer.status == 429:
-                    raise Unavailable(f"webhook {self.name} answered {answer.status}")
-                if answer.status >= 400:
-                    raise Refused(f"webhook {self.name} answered {answer.status}", fix="correct [alerts] webhooks")
-        except TimeoutError as error:
-            raise Timeout(f"webhook {self.name} did not answer in time") from error
-        except aiohttp.InvalidURL:
-            raise Refused(f"webhook {self.name} is no address", fix="correct [alerts] webhooks") from None
-        except aiohttp.ClientError as error:
-            reason = str(error).replace(self._url, self.name)
-            raise Unavailable(f"webhook {self.name} cannot be reached: {reason}") from None
+        body = json.dumps(body_of(notice)).encode()
+        headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
+        if self._authorization:
+            headers["Authorization"] = self._authorization
+        if self._keys:
+            headers[SIGNATURE] = signature(body, self._keys, int(self._seconds()))
+        await post(self._url, body, headers, deadline_s=self._deadline_s, name=self.name, fix=self._fix)
+
+
+def body_of(notice: Notice) -> Any:
+    """What is sent, as JSON."""
+    return clean(
+        {
+            "id": notice.id,
+            "incident": notice.incident,
+            "at": to_json(notice.at),
+            "title": notice.title,
+            "text": f"{notice.title}\n{notice.body}",
+            **notice.data,
+        }
+    )
+
+
+def signature(body: bytes, keys: Sequence[bytes], at_s: int) -> str:
+    """``t=UNIX_TIME,v1=HEX[,v1=HEX]``: HMAC-SHA256 of ``UNIX_TIME.BODY``, one for each key."""
+    signed = f"{at_s}.".encode() + body
+    digests = [hmac.new(key, signed, hashlib.sha256).hexdigest() for key in keys]
+    return ",".join([f"t={at_s}", *(f"v1={digest}" for digest in digests)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
@@ -173,7 +174,7 @@ def steps_from(rows: Iterable[Any]) -> list[StoredStep]:
 def _told(connection: sa.Connection) -> dict[str, dict[str, Any]]:
     """See ``Stored.told``. A message of an earlier release tells no stage: its incident counts as told to the end."""
     data = t.notice.c.record["data"]
-    words = [data[key].as_string().label(key) for key in ("stage", "worst", "final", "joined")]
+    words = [data[key].as_string().label(key) for key in ("stage", "worst", "final", "joined", "labels")]
     query = sa.select(t.notice.c.incident, t.notice.c.id, sa.func.min(t.notice.c.at).label("at"), *words)
     query = query.where(t.notice.c.incident != "").group_by(t.notice.c.incident, t.notice.c.id, *words).order_by("at")
     found: dict[str, dict[str, Any]] = {}
@@ -183,6 +184,7 @@ def _told(connection: sa.Connection) -> dict[str, dict[str, Any]]:
         stages = (*before["stages"], row.stage or "handled")
         found[row.incident] = {
             "stages": stages, "worst": row.worst or "critical", "final": final, "joined": row.joined or "",
+            "labels": json.loads(row.labels or "{}"),
         }  # fmt: skip
     return found
 

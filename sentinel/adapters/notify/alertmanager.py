@@ -1,0 +1,77 @@
+"""Alertmanager's API v2: an incident is one alert, so that a site keeps its routing, silences and inhibition.
+
+Labels are those of the incident's first message, so that later ones are the same alert; annotations say how it is now. The
+last message ends the alert; until then it stands for a day, since Alertmanager's own resolve_timeout is minutes. An
+incident that becomes worse is another alert, for routes and inhibition by severity: the one with the lower severity ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from sentinel.adapters.notify.http_post import post
+from sentinel.adapters.notify.markup import Markup, escaped
+from sentinel.model.records import Notice
+from sentinel.text import clean
+from sentinel.wire import to_json
+
+_STANDS = timedelta(days=1)
+_SEVERITIES = ("info", "warning", "critical")
+
+
+class Alertmanager:
+    """Implements ``sentinel.ports.Sink``."""
+
+    def __init__(self, url: str, *, name: str, deadline_s: float, authorization: str = "", link: str = "") -> None:
+        """
+        Args:
+            url: where Alertmanager answers, without the path of its API.
+            link: address of an incident's page; ``{incident}`` stands for its id.
+        """
+        self.name = name
+        self._url = f"{url.rstrip('/')}/api/v2/alerts"
+        self._deadline_s = deadline_s
+        self._authorization = authorization
+        self._link = link
+
+    async def send(self, notice: Notice) -> None:
+        headers = {"Content-Type": "application/json"}
+        if self._authorization:
+            headers["Authorization"] = self._authorization
+        body = json.dumps(alerts_of(notice, self._link)).encode()
+        fix = f"correct [alerts.channels.{self.name}] url"
+        await post(self._url, body, headers, deadline_s=self._deadline_s, name=self.name, fix=fix, what="Alertmanager")
+
+
+def alerts_of(notice: Notice, link: str = "") -> list[Mapping[str, Any]]:
+    """The alerts, each as ``postableAlert`` of the API's OpenAPI description."""
+    data = notice.data
+    events = {"blind": "SentinelBlind", "sees_again": "SentinelBlind", "test": "SentinelTest"}
+    known = data.get("labels")
+    labels = {
+        "alertname": events.get(str(data.get("event")), "SentinelIncident"),
+        "incident": notice.incident or str(data.get("since") or notice.id),
+        "cluster": str(data.get("cluster") or ""),
+        **(known if isinstance(known, Mapping) else {}),
+    }
+    worst = str(data.get("worst") or data.get("severity"))
+    worst = worst if worst in _SEVERITIES else "critical"
+    now, until = to_json(notice.at), to_json(notice.at if data.get("final") else notice.at + _STANDS)
+    shown: dict[str, Any] = {
+        "annotations": {
+            # Alertmanager's templates hand these on to chats: no markup of any of them.
+            "summary": escaped(notice.title, Markup.PLAIN),
+            "description": escaped(str(data.get("operator_text") or notice.body), Markup.PLAIN),
+            "stage": str(data.get("stage") or ""),
+        },
+    }
+    if link and notice.incident:
+        shown["generatorURL"] = link.replace("{incident}", notice.incident)
+    given = {key: value for key, value in labels.items() if value}  # an empty label is none
+    lower = _SEVERITIES[: _SEVERITIES.index(worst)] if notice.incident else ()
+    alerts = [{"labels": {**given, "severity": worst}, "endsAt": until, **shown}]
+    alerts += [{"labels": {**given, "severity": severity}, "endsAt": now, **shown} for severity in lower]
+    return clean(alerts)  # type: ignore[no-any-return]

@@ -1,0 +1,97 @@
+"""Makes the receivers of messages from the settings, with what stands in files: addresses, keys, templates."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from sentinel.adapters.notify.alertmanager import Alertmanager
+from sentinel.adapters.notify.chat import Chat
+from sentinel.adapters.notify.mail import Mail, MailServer
+from sentinel.adapters.notify.webhook import Webhook
+from sentinel.adapters.notify.wording import Wording, template_of
+from sentinel.config.alerts import Alerts, Channel
+from sentinel.errors import FileError
+from sentinel.ports import Sink
+
+_LEAST_KEY = 16  # bytes: a shorter one can be found by trying
+THREADS = 4  # in which chats and mail wait for their services
+
+
+def receivers(alerts: Alerts, executor: Executor) -> list[Sink]:
+    """One receiver for each webhook and channel.
+
+    Raises:
+        FileError: a file that cannot be read, that others may read, or that does not hold what it should.
+    """
+    plain: list[Sink] = [Webhook(url, deadline_s=alerts.deadline_s) for url in alerts.webhooks]
+    return plain + [channel(name, one, alerts, executor) for name, one in alerts.channels.items()]
+
+
+def channel(name: str, settings: Channel, alerts: Alerts, executor: Executor) -> Sink:
+    """The receiver of one channel. Raises as ``receivers``."""
+    key = f"alerts.channels.{name}"
+    template = template_of(Path(settings.template)) if settings.template else ""
+    wording = Wording(settings.audience, alerts.link, template)
+    if settings.kind == "mail":
+        return Mail(
+            _mail_server(alerts), settings.to, wording, name=name, deadline_s=alerts.deadline_s, executor=executor
+        )
+    url = settings.url or secret(Path(settings.url_file), f"{key}.url_file")
+    authorization = ""
+    if settings.authorization_file:
+        authorization = secret(Path(settings.authorization_file), f"{key}.authorization_file")
+        authorization = authorization if " " in authorization else f"Bearer {authorization}"
+    made: dict[str, Callable[[], Sink]] = {
+        "alertmanager": lambda: Alertmanager(
+            url, name=name, deadline_s=alerts.deadline_s, authorization=authorization, link=alerts.link
+        ),
+        "webhook": lambda: Webhook(
+            url, name=name, deadline_s=alerts.deadline_s, authorization=authorization,
+            keys=_keys(Path(settings.keys_file), f"{key}.keys_file") if settings.keys_file else (),
+        ),
+        "apprise": lambda: Chat(url, wording, name=name, deadline_s=alerts.deadline_s, executor=executor),
+    }  # fmt: skip
+    return made[settings.kind]()
+
+
+def secret(path: Path, key: str) -> str:
+    """The one line of a file that only the daemon's account and its group may read.
+
+    Raises:
+        FileError: unreadable, readable by others, empty or of several lines.
+    """
+    lines = _lines(path, key)
+    if len(lines) != 1 or not lines[0].isprintable():
+        raise FileError(path, f"holds {len(lines)} lines", key=key, fix="write one line")
+    return lines[0]
+
+
+def _keys(path: Path, key: str) -> list[bytes]:
+    lines = _lines(path, key)
+    short = next((number for number, line in enumerate(lines, 1) if len(line.encode()) < _LEAST_KEY), None)
+    if short is not None or not lines:
+        message = f"a key has at least {_LEAST_KEY} characters" if lines else "holds no key"
+        raise FileError(path, message, line=short, key=key, fix="write one key a line, e.g. from: openssl rand -hex 32")
+    return [line.encode() for line in lines]
+
+
+def _lines(path: Path, key: str) -> list[str]:
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise FileError(path, f"cannot be read: {reason}", key=key, fix="create it for the daemon's account") from error
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise FileError(path, "others may read it, and it holds a secret", key=key, fix=f"chmod 640 {path}")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _mail_server(alerts: Alerts) -> MailServer:
+    mail = alerts.mail
+    host, _, port = mail.server.rpartition(":")
+    password = secret(Path(mail.password_file), "alerts.mail.password_file") if mail.password_file else ""
+    return MailServer(host.strip("[]"), int(port), mail.security, mail.sender, mail.user, password)

@@ -1,0 +1,61 @@
+"""One POST to a receiver of messages; its answer decides whether trying again can help.
+
+An address is a secret: with most services whoever knows it can write to the channel. Log, store and messages name the host
+and a digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from sentinel.errors import Refused, Timeout, Unavailable
+from sentinel.model.records import stable_id
+
+
+def name_of(url: str) -> str:
+    """What stands for the address where others may read it."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        host = ""
+    return f"{host[:200]}#{stable_id(url)[:8]}"
+
+
+async def post(
+    url: str, body: bytes, headers: Mapping[str, str], *, deadline_s: float, name: str, fix: str, what: str = "webhook"
+) -> None:
+    """
+    Args:
+        name: what stands for the receiver in messages.
+        fix: what to do where trying again cannot help.
+
+    Raises:
+        Timeout, Unavailable: trying again can help.
+        Refused: it cannot.
+    """
+    timeout = aiohttp.ClientTimeout(total=deadline_s)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            # A redirect would be followed with a GET: the message would be lost, and taken for delivered.
+            session.post(url, data=body, headers=headers, allow_redirects=False) as answer,
+        ):
+            if 300 <= answer.status < 400:
+                target = name_of(answer.headers.get("Location", ""))
+                raise Refused(
+                    f"{what} {name} redirects to {target}", fix=f"name the address that it redirects to: {fix}"
+                )
+            if answer.status >= 500 or answer.status == 429:
+                raise Unavailable(f"{what} {name} answered {answer.status}")
+            if answer.status >= 400:
+                raise Refused(f"{what} {name} answered {answer.status}", fix=fix)
+    except TimeoutError as error:
+        raise Timeout(f"{what} {name} did not answer in time") from error
+    except (aiohttp.InvalidURL, ValueError):
+        raise Refused(f"{what} {name} is no address", fix=fix) from None
+    except aiohttp.ClientError as error:
+        reason = str(error).replace(url, name)
+        raise Unavailable(f"{what} {name} cannot be reached: {reason}") from None

@@ -1,0 +1,37 @@
+"""Makes text plain for a service: what a user's program printed forges no link, no mention and no markup there.
+
+Addresses lose what makes them one (``https[:]//``), mentions their sign (``＠``); characters that a service reads
+as markup are escaped as that service documents it.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+
+class Markup(StrEnum):
+    """How a service reads text."""
+
+    PLAIN = "plain"  # also Slack, whose three control characters Apprise escapes
+    MARKDOWN = "markdown"  # Discord, Mattermost, Teams, Matrix
+
+
+# "https://x" and "mailto:x" become links in most clients; so does "www.x" in some.
+_SCHEME = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]{1,20}):(?=//)")
+_LINKS = re.compile(r"\b(mailto|tel|xmpp|javascript|data|slack|msteams|file):", re.IGNORECASE)
+_WWW = re.compile(r"\bwww\.", re.IGNORECASE)
+_MARKDOWN = re.compile(r"([\\`*_~|\[\]<>#!])")
+_LINE_START = re.compile(r"(?m)^(\s*)([-+=])")  # lists and underlined headings
+
+
+def escaped(text: str, markup: Markup) -> str:
+    """``text`` as it is shown, and as nothing else. Line breaks stay."""
+    text = _SCHEME.sub(r"\1[:]", text)
+    text = _LINKS.sub(r"\1[:]", text)
+    text = _WWW.sub("www[.]", text)
+    text = text.replace("@", "＠")
+    if markup is Markup.PLAIN:
+        return text.replace("<", "‹").replace(">", "›")  # services hand text on to others, which may read these
+    text = _MARKDOWN.sub(r"\\\1", text)
+    return _LINE_START.sub(r"\1\\\2", text)

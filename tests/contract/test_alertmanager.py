@@ -1,0 +1,97 @@
+"""What we send to Alertmanager, held to a real one: one alert for an incident, and its end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import alertmanager_server
+import pytest
+from core_records import incident, job, plan, step, verdict
+
+from sentinel.adapters.notify.alertmanager import Alertmanager
+from sentinel.alerts import Stage, Story, compose, next_stage, with_next
+from sentinel.errors import Refused
+from sentinel.model.records import IncidentState, Outcome, Result, StepKind
+
+pytestmark = pytest.mark.skipif(
+    alertmanager_server.BINARY is None, reason="optional: Debian's prometheus-alertmanager is not installed"
+)
+RELEASE, CONFIRM = (step(kind, job=8801, attempt=0) for kind in (StepKind.RELEASE, StepKind.CONFIRM))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[alertmanager_server.AlertmanagerServer]:
+    made = alertmanager_server.AlertmanagerServer()
+    made.wait()
+    yield made
+    made.stop()
+
+
+def story(name: str, *outcomes: Outcome, closed: bool = False, **how: Any) -> Story:
+    happened = dataclasses.replace(
+        incident(job=8801, id=name), state=IncidentState.CLOSED if closed else IncidentState.WATCHING
+    )
+    return Story(
+        happened, verdict(drain=("n2",)), plan(RELEASE, CONFIRM), outcomes,
+        job=job(8801, name="<b>x</b> https://evil.example", partition="gpu"), cluster="alps", **how,
+    )  # fmt: skip
+
+
+def outcome(of: Any, result: Result = Result.DONE, reason: str = "") -> Outcome:
+    return Outcome(of, result, datetime.now(UTC), reason)
+
+
+async def tell(server: alertmanager_server.AlertmanagerServer, *stories: Story) -> list[Any]:
+    """The active alerts of the incident after each message."""
+    sink, thread, seen = Alertmanager(server.url, name="am", deadline_s=60.0), None, []
+    for one in stories:
+        stage = next_stage(thread, one)
+        assert stage is not None
+        thread = with_next(thread, one, stage, "")
+        shown = dataclasses.replace(one, resolved=stage is Stage.RESOLVED)
+        await sink.send(compose(shown, thread, datetime.now(UTC)))
+        seen.append([one_ for one_ in server.alerts() if one_["labels"]["incident"] == one.incident.id])
+    return seen
+
+
+async def test_restart_is_one_alert_until_the_job_runs_again(server: alertmanager_server.AlertmanagerServer) -> None:
+    first, last = await tell(
+        server, story("inc1", outcome(RELEASE)), story("inc1", outcome(RELEASE), outcome(CONFIRM), closed=True)
+    )
+    (alert,) = first
+    assert alert["labels"] == {
+        "alertname": "SentinelIncident", "incident": "inc1", "cluster": "alps", "severity": "warning", "job": "8801",
+        "cause": "gpu_memory_ecc", "scope": "gpu", "partition": "gpu", "user": "ada", "node": "n2",
+    }  # fmt: skip
+    assert alert["annotations"]["stage"] == "restarting" and alert["status"]["state"] == "active"
+    assert last == []
+
+
+async def test_incident_that_becomes_worse_is_one_alert_of_the_new_severity(
+    server: alertmanager_server.AlertmanagerServer,
+) -> None:
+    failed = outcome(RELEASE, Result.FAILED, "no such job")
+    first, worse, over = await tell(
+        server, story("inc2", outcome(RELEASE)), story("inc2", failed), story("inc2", failed, closed=True)
+    )
+    assert [alert["labels"]["severity"] for alert in first] == ["warning"]
+    assert [alert["labels"]["severity"] for alert in worse] == ["critical"]
+    assert over == []
+
+
+async def test_text_of_users_is_text(server: alertmanager_server.AlertmanagerServer) -> None:
+    ((alert,),) = await tell(
+        server, story("inc3", outcome(RELEASE, Result.FAILED, "<!here> https://evil.example @all"))
+    )
+    text = "".join(alert["annotations"].values())
+    assert "evil" in text and "<" not in text and "https:" not in text and "@" not in text
+
+
+async def test_wrong_address_is_refused(server: alertmanager_server.AlertmanagerServer) -> None:
+    sink = Alertmanager(f"{server.url}/elsewhere", name="am", deadline_s=60.0)
+    made = story("inc4", outcome(RELEASE))
+    with pytest.raises(Refused, match="answered 404"):
+        await sink.send(compose(made, with_next(None, made, Stage.RESTARTING, ""), datetime.now(UTC)))

@@ -1,0 +1,127 @@
+"""Mail, held to a real SMTP server (aiosmtpd): one thread for an incident, no markup, and what the server's answers mean."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import email
+import email.policy
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from core_records import AT
+
+from sentinel.adapters.notify.mail import Mail, MailServer
+from sentinel.adapters.notify.wording import Wording
+from sentinel.errors import Refused, Unavailable
+from sentinel.model.records import Notice
+
+controller = pytest.importorskip("aiosmtpd.controller", reason="optional: aiosmtpd is not installed")
+
+
+class Box:
+    """Takes mail, or answers ``says``."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        self.says = "250 OK"
+
+    async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:
+        envelope.rcpt_tos.append(address)
+        return self.says
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
+        message = email.message_from_bytes(envelope.content, policy=email.policy.default)
+        self.got.append((envelope.rcpt_tos, message))
+        return "250 OK"
+
+
+@pytest.fixture
+def box() -> Iterator[tuple[Box, MailServer]]:
+    made = Box()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = controller.Controller(made, hostname="127.0.0.1", port=port, ready_timeout=60.0)
+    with contextlib.ExitStack() as stack:
+        server.start()
+        stack.callback(server.stop)
+        yield made, MailServer("127.0.0.1", port, sender="sentinel@alps.example")
+
+
+@pytest.fixture
+def executor() -> Iterator[concurrent.futures.Executor]:
+    with concurrent.futures.ThreadPoolExecutor(2) as made:
+        yield made
+
+
+def notice(number: int = 1, **data: Any) -> Notice:
+    text = "A GPU fell off the bus.\nSeen: see https://evil.example <b>@all</b>"
+    given = {"operator_text": text, "owner_text": "Yours runs again.", "user": "ada", **data}
+    return Notice(f"note{number}", "inc1", AT, "job 8801: gpu_fallen_off_bus", "body", given)
+
+
+def mail(server: MailServer, to: list[str], executor: Any, audience: str = "operators") -> Mail:
+    return Mail(server, to, Wording(audience), name="ops", deadline_s=60.0, executor=executor)
+
+
+async def test_messages_of_an_incident_are_one_thread(box: Any, executor: Any) -> None:
+    there, server = box
+    made = mail(server, ["ops@alps.example", "eve@alps.example"], executor)
+    await made.send(notice(1))
+    await made.send(notice(2))
+    (to, first), (_, second) = there.got
+    assert to == ["ops@alps.example", "eve@alps.example"] and first["From"] == "sentinel@alps.example"
+    assert first["Subject"] == "[Sentinel] job 8801: gpu_fallen_off_bus"
+    assert first["References"] == second["References"] == "<incident.inc1@alps.example>"
+    assert first["Message-ID"] != second["Message-ID"] and first["Auto-Submitted"] == "auto-generated"
+
+
+async def test_it_is_plain_text_without_links(box: Any, executor: Any) -> None:
+    there, server = box
+    await mail(server, ["ops@alps.example"], executor).send(notice())
+    ((_, message),) = there.got
+    assert message.get_content_type() == "text/plain"
+    text = message.get_content()
+    assert "A GPU fell off the bus." in text and "https:" not in text and "@" not in text and "<" not in text
+
+
+async def test_owner_gets_his_own_text(box: Any, executor: Any) -> None:
+    there, server = box
+    await mail(server, ["{user}@alps.example"], executor, "owners").send(notice())
+    ((to, message),) = there.got
+    assert to == ["ada@alps.example"] and message.get_content().strip() == "Yours runs again."
+
+
+@pytest.mark.parametrize("user", ["", "a b", "x@evil.example,", "a\r\nBcc: eve@evil.example", "-x", "ü"])
+async def test_account_that_cannot_stand_in_an_address(box: Any, executor: Any, user: str) -> None:
+    there, server = box
+    with pytest.raises(Refused, match="cannot stand in an address"):
+        await mail(server, ["{user}@alps.example"], executor, "owners").send(notice(user=user))
+    assert there.got == []
+
+
+@pytest.mark.parametrize(("says", "kind"), [("451 try later", Unavailable), ("550 no such user", Refused)])
+async def test_what_the_server_answers_decides_about_another_try(
+    box: Any, executor: Any, says: str, kind: type[Exception]
+) -> None:
+    there, server = box
+    there.says = says
+    with pytest.raises(kind, match=says[:3]) as caught:
+        await mail(server, ["ops@alps.example"], executor).send(notice())
+    assert type(caught.value) is kind
+
+
+async def test_server_without_the_encryption_that_is_asked_for_gets_nothing(box: Any, executor: Any) -> None:
+    there, server = box
+    safe = MailServer(server.host, server.port, "starttls", server.sender)
+    with pytest.raises(Refused, match="STARTTLS"):
+        await mail(safe, ["ops@alps.example"], executor).send(notice())
+    assert there.got == []
+
+
+async def test_server_that_is_not_there(executor: Any) -> None:
+    with pytest.raises(Unavailable):
+        await mail(MailServer("127.0.0.1", 9), ["ops@alps.example"], executor).send(notice())
