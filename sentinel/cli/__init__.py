@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("sentinel.cli.operator.commands:release", "Return a node that Sentinel drained."),
     "pause": ("sentinel.cli.operator.commands:pause", "Stop acting; go on observing."),
     "resume": ("sentinel.cli.operator.commands:resume", "Act again."),
+    "alerts": ("sentinel.cli.operator.alerts:alerts", "Messages: what was not delivered; test the channels."),
     "classify": ("sentinel.cli.offline.classify:classify", "Judge a log, or a folder of one failure's evidence."),
     "hang": ("sentinel.cli.offline.hang:hang", "Flight-recorder dumps: which rank, which collective, why."),
     "checkpoints": ("sentinel.cli.checkpoints.commands:checkpoints", "Find, validate, choose, move checkpoints."),

@@ -135,7 +135,6 @@ class Mail:
 class Alerts:
     webhooks: list[str] = setting([], "URLs that get one JSON POST for each message to operators")
     channels: dict[str, Channel] = setting({}, "by name: other places that messages go to ([alerts.channels.NAME])")
-    mail: Mail = section(Mail)
     link: str = setting("", "address of an incident's page in messages; {incident} stands for its id; empty: none")
     deadline_s: float = setting(5.0, "one delivery attempt", unit="s", least=0.1)
     attempts: int = setting(
@@ -154,6 +153,7 @@ class Alerts:
         unit="s",
         least=0,
     )
+    mail: Mail = section(Mail)
 
     def __post_init__(self) -> None:
         """

@@ -15,7 +15,7 @@ from sentinel.cli import cli
 from sentinel.errors import SentinelError
 
 HOSTILE = "[red]x[/red]\x1b[2J\x1b]0;title\x07\r\nroot\u202eevil {0} %s"
-_MODULES = ("status", "fleet", "jobs", "incidents", "history", "commands", "doctor", "arguments", "audit")
+_MODULES = ("status", "fleet", "jobs", "incidents", "history", "commands", "doctor", "arguments", "audit", "alerts")
 
 
 class Asked:
@@ -34,7 +34,7 @@ class Asked:
         self.seen.append((name, arguments))
         return self._given(self.views[name])
 
-    def ask(self, _config: Path, path: str, body: Mapping[str, object]) -> Any:
+    def ask(self, _config: Path, path: str, body: Mapping[str, object], *, deadline_s: float = 0.0) -> Any:
         self.made.append((path, body))
         return self._given(self.answer)
 

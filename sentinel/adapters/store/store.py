@@ -34,6 +34,7 @@ from sentinel.model.records import (
     Evidence,
     Incident,
     JobView,
+    Notice,
     Outcome,
     Plan,
     Result,
@@ -271,6 +272,17 @@ class Store:
             query = query.where(t.step.c.job == job)
         with self._read() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
+
+    # --- notices ------------------------------------------------------------------------------------------------------
+
+    def notices(self, *, since: datetime, most: int) -> list[tuple[Notice, str, bool]]:
+        """Messages since then, and those that were not delivered whenever it was; the newest first."""
+        columns = (t.notice.c.record, t.notice.c.receiver, t.notice.c.delivered)
+        wanted = sa.or_(t.notice.c.at >= since, t.notice.c.delivered.is_(False))
+        query = sa.select(*columns).where(wanted).order_by(t.notice.c.at.desc(), t.notice.c.id).limit(most)
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        return [(one, row.receiver, row.delivered) for row in rows for one in self._readable(Notice, [row.record])]
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 

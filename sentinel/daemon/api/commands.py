@@ -9,6 +9,7 @@ from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.accounts import name_of
+from sentinel.daemon.effects.messages import send_trials
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Denied, Refused, SentinelError, Unavailable, UserError
@@ -56,6 +57,7 @@ class OperatorCommands:
             "resume": self._resume,
             "drain": self._drain,
             "release": self._release,
+            "test_alert": self._test_alert,
         }
 
     async def make(self, change: str, arguments: dict[str, Any], uid: int, origin: str = "") -> dict[str, Any]:
@@ -75,6 +77,9 @@ class OperatorCommands:
     async def _resume(self, _arguments: dict[str, Any], by: Person) -> dict[str, Any]:
         await self._runner.command("resume", by.name, by.origin)
         return {"paused": False, "by": by.name}
+
+    async def _test_alert(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
+        return await send_trials(self._runner, self._clock, str(arguments.get("to") or ""), by.name)
 
     async def _audited(self, entry: AuditEntry, change: Callable[[], Awaitable[None]]) -> None:
         """Make a change between two entries of the audit. Without the first one it is not made."""

@@ -28,6 +28,7 @@ from sentinel.daemon.api.repairs import repairs
 from sentinel.daemon.api.report import past_of, report, reported_since
 from sentinel.daemon.api.scores import CachedScores
 from sentinel.daemon.audit.listing import audit
+from sentinel.daemon.effects.messages import messages
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
@@ -87,6 +88,7 @@ class Views:
             "audit": self._audit,
             "curves": self._curves,
             "report": self._report,
+            "alerts": lambda arguments, user: messages(store, clock.now(), arguments, user),
         }
 
     async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:

@@ -1,0 +1,74 @@
+"""Shows which messages were delivered and which were not, and sends test messages for operators."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.histories import since_of
+from sentinel.daemon.runner import Runner
+from sentinel.engine.delivery import trial
+from sentinel.engine.events import NoticeNotDelivered
+from sentinel.engine.transition import DeliverNotice
+from sentinel.errors import UserError
+from sentinel.model.records import Notice
+from sentinel.ports import Clock
+
+_MOST = 1000  # messages shown, the newest first
+
+
+async def messages(store: Store, now: datetime, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+    """Messages since ``arguments["since"]`` (a day ago), and all that were not delivered; for ``user`` (None: an operator)
+    those about own jobs."""
+    since = since_of(arguments) or now - timedelta(days=1)
+    rows = [
+        _shown(notice, receiver, delivered)
+        for notice, receiver, delivered in await asyncio.to_thread(store.notices, since=since, most=_MOST)
+        if user is None or notice.data.get("user") == user
+    ]
+    return {"messages": rows}
+
+
+def _shown(notice: Notice, receiver: str, delivered: bool) -> dict[str, Any]:
+    became = notice.delivery
+    state = "delivered" if delivered else "given up" if became.given_up else "tried" if became.tries else "waits"
+    return {
+        "id": notice.id,
+        "at": notice.at,
+        "receiver": receiver,
+        "state": state,
+        "tries": became.tries,
+        "reason": became.reason,
+        "next_at": became.next_at,
+        "incident": notice.incident,
+        "stage": notice.data.get("stage"),
+        "severity": notice.data.get("severity"),
+        "job": notice.data.get("job"),
+        "user": notice.data.get("user"),
+        "title": notice.title,
+    }
+
+
+async def send_trials(runner: Runner, clock: Clock, to: str, who: str) -> dict[str, Any]:
+    """Send a test message to one receiver or to all, now and once each; what became of it.
+
+    Raises:
+        UserError: no such receiver, or none at all.
+    """
+    known = runner.state.receivers
+    if not known:
+        raise UserError("no channel is set", fix="add [alerts.channels.NAME] to the settings; see docs/webhooks.md")
+    if to and to not in known:
+        raise UserError(f"no channel {to!r:.80}", fix=f"known here: {', '.join(known)}")
+    names = [to] if to else list(known)
+    results = await asyncio.gather(*(_try(runner, clock, name, who) for name in names))
+    return {"results": list(results)}
+
+
+async def _try(runner: Runner, clock: Clock, receiver: str, who: str) -> dict[str, Any]:
+    notice = trial(receiver, clock.now(), runner.state.settings.cluster, who)
+    event = await runner.perform[DeliverNotice](DeliverNotice(f"test:{notice.id}", notice, receiver))
+    reason = event.reason if isinstance(event, NoticeNotDelivered) else ""
+    return {"receiver": receiver, "delivered": not isinstance(event, NoticeNotDelivered), "reason": reason}
