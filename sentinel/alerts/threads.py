@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sentinel.alerts.audiences import Stage, Story, severity_of, stage_of
 from sentinel.alerts.text import plain
-from sentinel.model.records import IncidentState
+from sentinel.model.records import IncidentState, Result
 
 SEVERITIES = ("info", "warning", "critical")
 MOST_MESSAGES = 12  # of one incident: one that goes back and forth has said by then what it is
@@ -38,7 +38,8 @@ def next_stage(thread: Thread | None, story: Story) -> Stage | None:
         return stage
     if len(thread.stages) >= MOST_MESSAGES:
         return None
-    if stage != thread.stages[-1] and thread.stages[-1] != Stage.RESOLVED:
+    unwanted = stage is Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in story.outcomes)
+    if stage != thread.stages[-1] and thread.stages[-1] != Stage.RESOLVED and not unwanted:
         return stage
     return Stage.RESOLVED if closed and not thread.final else None
 

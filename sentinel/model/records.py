@@ -376,8 +376,7 @@ class Task:
     @property
     def reason(self) -> str:
         """What Slurm shows: who, which incident, why. One line of our own words, no text of users."""
-        gpus = ", ".join(self.verdict.culprits.gpus[:4])
-        return f"{OURS}{self.incident.id} {self.verdict.cause}{' ' + gpus if gpus else ''}"
+        return f"{OURS}{self.incident.id} {self.verdict.cause} {', '.join(self.verdict.culprits.gpus[:4])}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,17 +73,18 @@ class MemoryStore:
             attempts=tuple(row for row in self.rows_of_attempts.values() if row["job"] in released),
             recent_attempts=tuple(self.rows_of_attempts.values()),
             settings=dict(self.settings),
-            told=self._told(),
+            told=self._told(wanted),
             undelivered=tuple((n, receiver) for (_, receiver), (n, done) in self.notices.items() if not done),
             unclaimed=self._unclaimed(lately),
             evidence_ids=tuple(item.id for item in sorted(self.evidence.values(), key=lambda e: e.at))[-evidence_ids:],
         )
 
-    def _told(self) -> dict[str, dict[str, Any]]:
+    def _told(self, incidents: set[str]) -> dict[str, dict[str, Any]]:
         """As the real one keeps it: in the messages."""
-        newest: dict[str, dict[str, Any]] = {}
+        over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
+        newest: dict[str, dict[str, Any]] = {n.incident: over for n, _ in self.notices.values() if n.incident}
         for notice, _ in sorted(self.notices.values(), key=lambda row: row[0].at):
-            if notice.incident:
+            if notice.incident in incidents:
                 data = notice.data
                 stages = tuple(cast(list[str], data["told"]))
                 newest[notice.incident] = {

@@ -342,8 +342,12 @@ def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> Non
     for notice in (last, first, joined, Notice("old", "inc3", AT, "title", "body", {})):
         for receiver in ("pager", "chat"):
             store.record_notice(notice, receiver, delivered=False)
+    store.record_notice(Notice("note4", "inc4", AT, "title", "body", data), "pager", delivered=True)
+    store.commit([changes.IncidentChanged(incident(id=name)) for name in ("inc1", "inc2", "inc3")])
     told = store.load(month=AT, lately=AT, evidence_ids=10).told
+    over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
     assert told == {
+        "inc4": over,  # of no incident that is open or was lately
         "inc1": {
             "stages": ("restarting", "running again"),
             "worst": "warning",

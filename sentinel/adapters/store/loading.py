@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
@@ -74,7 +73,7 @@ def load(
         attempts=tuple(dict(row) for row in attempts),
         recent_attempts=tuple(dict(row._mapping) for row in connection.execute(_recent_attempts(lately))),
         settings=settings,
-        told=_told(connection),
+        told=_told(connection, wanted),
         undelivered=_undelivered(connection, readable),
         unclaimed=_unclaimed(connection, readable, lately),
         evidence_ids=_evidence_ids(connection, evidence_ids),
@@ -171,20 +170,19 @@ def steps_from(rows: Iterable[Any]) -> list[StoredStep]:
     return found
 
 
-def _told(connection: sa.Connection) -> dict[str, dict[str, Any]]:
+def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str, Any]]:
     """See ``Stored.told``. A message of an earlier release tells no stage: its incident counts as told to the end."""
-    data = t.notice.c.record["data"]
-    words = [data[key].as_string().label(key) for key in ("stage", "worst", "final", "joined", "labels")]
-    query = sa.select(t.notice.c.incident, t.notice.c.id, sa.func.min(t.notice.c.at).label("at"), *words)
-    query = query.where(t.notice.c.incident != "").group_by(t.notice.c.incident, t.notice.c.id, *words).order_by("at")
-    found: dict[str, dict[str, Any]] = {}
-    for row in connection.execute(query):
-        before = found.get(row.incident, {"stages": ()})
-        final = row.final in (None, "1", "true")  # SQLite and PostgreSQL
-        stages = (*before["stages"], row.stage or "handled")
+    rows = by_id(connection, t.notice, t.notice.c.incident, incidents)
+    others = connection.execute(sa.select(t.notice.c.incident).distinct()).scalars()
+    over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
+    found: dict[str, dict[str, Any]] = {name: over for name in others if name and name not in incidents}
+    for row in {row.id: row for row in sorted(rows, key=lambda row: row.at)}.values():
+        record = row.record if isinstance(row.record, dict) else {}
+        said: dict[str, Any] = record.get("data") or {}
+        stages = (*found.get(row.incident, {"stages": ()})["stages"], said.get("stage") or "handled")
         found[row.incident] = {
-            "stages": stages, "worst": row.worst or "critical", "final": final, "joined": row.joined or "",
-            "labels": json.loads(row.labels or "{}"),
+            "stages": stages, "worst": said.get("worst") or "critical", "final": bool(said.get("final", True)),
+            "joined": said.get("joined") or "", "labels": said.get("labels") or {},
         }  # fmt: skip
     return found
 

@@ -37,7 +37,7 @@ async def test_restart_is_told_when_it_begins_and_when_it_gains_steps(world: Wor
     there, sink = world(), FakeSink()
     await fail(Daemon(there, [sink]))
     assert sink.stages == ["restarting", "running again"]
-    first, last = sink.got
+    first, last = sink.all
     assert (first.data["final"], last.data["final"]) == (False, True) and first.id != last.id
     assert "is being restarted" in str(first.data["owner_text"]) and "runs again" not in str(first.data["owner_text"])
     assert "runs again" in str(last.data["owner_text"]) and last.data["told"] == sink.stages
@@ -52,8 +52,8 @@ async def test_restart_that_fails_after_it_was_announced_has_a_second_message(wo
     there.slurm.end(there.job, exit_code=1)
     await daemon.fleets.take()
     await daemon.quiet()
-    assert sink.stages[:2] == ["restarting", "failed"] and sink.all[1].data["severity"] == "critical"
-    assert "could not be restarted" in str(sink.all[1].data["owner_text"])
+    assert sink.stages[:2] == ["restarting", "failed"] and sink.all[1].data["severity"] == "warning"
+    assert "was restarted: attempt 1 ended" in str(sink.all[1].data["owner_text"])
 
 
 async def test_thread_goes_on_where_it_was_after_a_restart_of_the_daemon(world: Worlds) -> None:
@@ -113,8 +113,8 @@ async def test_of_a_breaker_operators_get_one_message_and_each_owner_his_own(wor
     await daemon.fleets.take()
     for name in ("inc1", "inc2", "inc3"):
         await _told(daemon, name, IncidentState.WAITING, refusal="breaker")
-    assert [notice.incident for notice in sinks[0].got] == ["inc1"]
-    assert [notice.incident for notice in sinks[1].got] == ["inc1", "inc2", "inc3"]
+    assert [notice.incident for notice in sinks[0].all] == ["inc1"]
+    assert [notice.incident for notice in sinks[1].all] == ["inc1", "inc2", "inc3"]
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ async def test_of_a_breaker_operators_get_one_message_and_each_owner_his_own(wor
 async def test_channel_gets_what_it_chose(world: Worlds, choice: dict[str, Any], number: int) -> None:
     there, sink = world(), FakeSink("mine")
     await fail(Daemon(there, [sink], settings=with_channels(mine=choice)))
-    assert len(sink.got) == number
+    assert len(sink.all) == number
