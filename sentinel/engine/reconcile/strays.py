@@ -6,7 +6,7 @@ its node is convicted. The next snapshot shows it there.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sentinel.engine import judging
 from sentinel.engine.mass_failures import PreliminaryVerdicts
@@ -14,6 +14,8 @@ from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.records import Fleet
+
+_SEEN = timedelta(seconds=10)  # the snapshot that a plan was made with may be this much older, where nodes were asked
 
 
 def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts) -> None:
@@ -31,7 +33,7 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
         for node in job.nodes:
             for name in convicting.get(node, ()):
                 key = (name, job.id, job.restarts)
-                began_later = job.started_at >= state.plans[name].at.replace(microsecond=0)
+                began_later = job.started_at > state.plans[name].at - _SEEN
                 if began_later and key not in state.strays and node not in node_proof.cleared(state, name, (node,)):
                     state.strays.add(key)
                     judging.recover_other_jobs(state, out, state.incidents[name], fleet, now, looks)
