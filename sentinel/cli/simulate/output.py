@@ -31,6 +31,9 @@ def _print(answers: Sequence[dict[str, Any]], sweep: Sweep | None, figure: chart
     first = answers[0]
     console.print(Text(f"Simulated: {_scenario(first)}", style="bold"))
     console.print(_table("", _HEAD if sweep is None else (sweep.key, *_HEAD), [_row(one, sweep) for one in answers]))
+    for one in answers:
+        console.print(Text(_intervals(one, sweep), style="dim"))
+    console.print()
     if sweep is None:
         console.print(_by_cause(answers))
     if figure is not None:
@@ -65,15 +68,15 @@ def _scenario(one: dict[str, Any]) -> str:
     )
 
 
-_HEAD = ("simulated", "ETTR (95 %)", "incidents", "no person (95 %)", "wrong drains", "unsafe", "GPU-h lost")
+_HEAD = ("simulated", "ETTR", "incidents", "no person", "wrong drains", "unsafe", "GPU-h lost")
 
 
 def _row(one: dict[str, Any], sweep: Sweep | None) -> tuple[str, ...]:
     row = (
         str(one["as"]),
-        _percent(one["ettr"], one["ettr_interval"]),
+        _percent(one["ettr"]),
         f"{one['incidents']:,}",
-        _percent(one["automated_fraction"], one["automated_interval"]),
+        _percent(one["automated_fraction"]),
         str(one["wrong_drains"]),
         str(one["unsafe_actions"]),
         f"{one['lost_gpu_hours']:,.0f}",
@@ -91,11 +94,19 @@ def _by_cause(answers: Sequence[dict[str, Any]]) -> Any:
     return _table("GPU-hours lost to (simulated)", ("cause", *(str(one["as"]) for one in answers)), rows)
 
 
-def _percent(value: float | None, bounds: Sequence[float] | None) -> str:
-    if value is None:
-        return "not known"
-    around = "" if bounds is None else f" ({100 * bounds[0]:.1f}-{100 * bounds[1]:.1f})"
-    return f"{100 * value:.2f} %{around}"
+def _percent(value: float | None) -> str:
+    return "not known" if value is None else f"{100 * value:.2f} %"
+
+
+def _intervals(one: dict[str, Any], sweep: Sweep | None) -> str:
+    def shown(bounds: Sequence[float] | None) -> str:
+        return "not known" if bounds is None else f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f} %"
+
+    name = str(one["as"]) if sweep is None else f"{one['as']}, {sweep.key} {one['sweep'][sweep.key]}"
+    return (
+        f"{name}: 95 % interval of ETTR {shown(one['ettr_interval'])} (over {one['ettr_interval_over']}), "
+        f"without a person {shown(one['automated_interval'])}"
+    )
 
 
 def _value(value: object) -> str:
@@ -111,7 +122,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) 
 
     table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(Text("".join(c if c.isprintable() else " " for c in cell)) for cell in row))
     return table
