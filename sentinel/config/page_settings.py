@@ -13,7 +13,7 @@ class Page:
 
     listen: str = setting(
         "",
-        'where the page is served: "unix:/run/sentinel/page.sock", or as "127.0.0.1:9479"; empty: nowhere',
+        'where the page is served: "unix:/run/sentinel-page/page.sock", or as "127.0.0.1:9479"; empty: nowhere',
     )
     hosts: list[str] = setting(
         [],

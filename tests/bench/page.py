@@ -35,6 +35,7 @@ PATHS = (
     "/jobs/9001",
     "/history",
     "/plan",
+    "/report",
 )
 
 

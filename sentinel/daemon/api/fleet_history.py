@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.store.store import Store
-from sentinel.model.records import Fleet, StepKind
+from sentinel.model.records import Fleet, Result, StepKind
 from sentinel.wire import to_json
 
 # Scope whose failures are not counted: failures of programs do not depend on the fleet.
@@ -18,6 +18,12 @@ _PROGRAMS = "application"
 _SHARED = "cluster"
 _GPUS_PER_NODE = 8  # assumed where Slurm's gres gives no count
 _MOST = 5000  # newest incidents of a month that are read
+_TOLD = (
+    StepKind.DRAIN,
+    StepKind.DOWN,
+    StepKind.CHOOSE_CHECKPOINT,
+    StepKind.CONFIRM,
+)  # steps that say what a failure took
 
 
 def exposure(
@@ -49,13 +55,17 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
         seconds = max(0.0, ((row["ended_at"] or now) - row["started_at"]).total_seconds())
         gpu_s += seconds * sum(gpus.get(name) or _GPUS_PER_NODE for name in row["nodes"])
     start = min((row["started_at"] for row in attempts), default=since)
+    steps: dict[str, list[dict[str, Any]]] = {}  # read at once: a month may have thousands of incidents
+    for row in store.steps_done(_TOLD, since=start, results=tuple(Result)):
+        steps.setdefault(row["incident"], []).append(row)
+    rows = store.incident_rows(since=start, limit=_MOST)
     known = [count for count in gpus.values() if count]
     return {
         "start": to_json(start),
         "end": to_json(now),
         "gpu_s": gpu_s,
         "gpus_per_node": max(set(known), key=known.count) if known else _GPUS_PER_NODE,
-        "failures": [_failure(store, row) for row in store.incident_rows(since=start, limit=5000) if _counts(row)],
+        "failures": [_failure(row, steps.get(row["id"], ())) for row in rows if _counts(row)],
     }
 
 
@@ -63,9 +73,8 @@ def _counts(row: dict[str, Any]) -> bool:
     return row["job"] is not None and row["cause"] is not None and row["scope"] != _PROGRAMS
 
 
-def _failure(store: Store, row: dict[str, Any]) -> dict[str, Any]:
+def _failure(row: dict[str, Any], steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     failure: dict[str, Any] = {"time": to_json(row["opened_at"]), "cause": row["cause"]}
-    steps = store.steps_of(row["id"])
     drained = [s for s in steps if s["kind"] in (StepKind.DRAIN, StepKind.DOWN) and s["result"] == "done"]
     failure["node_lost"] = bool(drained)
     for step in steps:

@@ -71,7 +71,7 @@ class WhoAsks:
         if not (self._on_socket or self._header or self._tokens):
             raise UserError(
                 f"[page] listen = {page.listen!r:.80} would let nobody in",
-                fix="set user_header and proxies, or tokens; or listen on a socket: unix:/run/sentinel/page.sock",
+                fix="set user_header and proxies, or tokens; or listen on a socket: unix:/run/sentinel-page/page.sock",
             )
         listening = "" if self._on_socket else page.listen.rpartition(":")[0].strip("[]").lower()
         self._hosts = _LOCAL | {listening} - {""} | {host.lower() for host in page.hosts}

@@ -114,20 +114,22 @@ class PageServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         self.connections.began(request.protocol)
+        response = web.Response(status=503)
         try:
             async with asyncio.timeout(self._settings.deadline_s):
                 response = await self._made(request)
                 response.headers.update(_HEADERS)
                 await response.prepare(request)
                 await response.write_eof()
-                return response
         except TimeoutError:
             self._telemetry.refused.labels(status=503).inc()
             if request.transport is not None:
                 request.transport.abort()  # it does not read, or the page takes too long: either way nobody waits for it
-            raise
+        except ConnectionError:
+            pass  # it is gone
         finally:
             self.connections.ended(request.protocol)
+        return response
 
     async def _made(self, request: web.BaseRequest) -> web.Response:
         viewer: Viewer | None = None

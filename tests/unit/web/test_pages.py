@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import pwd
@@ -11,7 +12,9 @@ from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from core_records import AT, ended, evidence, incident, job, plan, step, verdict
 from core_world import World
@@ -295,3 +298,34 @@ async def test_bad_numbers_in_a_job_s_log_break_no_page(served: ServedPage) -> N
         )
     status, text, _ = await served.get("/jobs/201")
     assert status == 200 and "nan" not in text.partition("<svg")[2].partition("</svg>")[0]
+
+
+async def test_page_that_takes_too_long_ends_its_connection_and_is_no_bug(served: ServedPage) -> None:
+    async def forever(*_: object) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    served.server._settings = dataclasses.replace(served.server._settings, deadline_s=0.05)
+    served.pages.html = forever  # type: ignore[method-assign]
+    with pytest.raises(aiohttp.ClientError):
+        await served.get("/")
+    assert "bug" not in served.daemon.said
+    assert served.daemon.telemetry.registry.get_sample_value("sentinel_http_refused_total", {"status": "503"}) in (1, 2)
+
+
+async def test_browser_that_goes_away_is_no_bug(served: ServedPage) -> None:
+    began, end, real = asyncio.Event(), asyncio.Event(), served.pages.html
+
+    async def later(*arguments: Any) -> str:
+        began.set()
+        await end.wait()
+        return await real(*arguments)
+
+    served.pages.html = later  # type: ignore[method-assign]
+    asked = asyncio.create_task(served.get("/"))
+    await began.wait()
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    end.set()
+    served.pages.html = real  # type: ignore[method-assign]
+    assert (await served.get("/"))[0] == 200 and "bug" not in served.daemon.said
