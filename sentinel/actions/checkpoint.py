@@ -50,5 +50,7 @@ async def write_resume(task: Task, means: Means) -> Outcome:
         if chosen.get("step") is not None:  # saves that are only numbered state none
             values["SENTINEL_RESUME_STEP"] = str(chosen["step"])
         values["SENTINEL_RESUME_TIER"] = str(chosen["tier"])
+    if task.step.data.get("message"):
+        values["SENTINEL_MESSAGE"] = str(task.step.data["message"])  # TaskProlog prints it into the job's log
     await means.resume.write(task.job, values)
     return means.done(task)

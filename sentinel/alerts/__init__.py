@@ -3,6 +3,7 @@
 from sentinel.alerts.audiences import Stage, Story, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.blindness import blind, sees_again
 from sentinel.alerts.compose import compose
+from sentinel.alerts.job_log import for_log
 from sentinel.alerts.threads import Thread, next_stage, with_next
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Thread",
     "blind",
     "compose",
+    "for_log",
     "for_operators",
     "for_owner",
     "next_stage",

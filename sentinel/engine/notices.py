@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sentinel.alerts import Stage, Story, Thread, compose, next_stage, with_next
+from sentinel.alerts import Stage, Story, Thread, compose, for_log, next_stage, with_next
 from sentinel.alerts.text import plain
 from sentinel.engine import delivery
 from sentinel.engine.state import State
@@ -20,6 +20,7 @@ from sentinel.model.records import (
     Plan,
     Result,
     Scope,
+    Step,
     StepKind,
     Verdict,
 )
@@ -68,6 +69,13 @@ def notify(state: State, out: Transition, incident_id: str, now: datetime, job: 
         words = f"Within {hours} no more notices are sent of {verdict.cause} in jobs of this user; {more} lists them."
         notice = dataclasses.replace(notice, body=f"{notice.body}\n{words}")
     send(state, out, notice)
+
+
+def with_job_log_line(state: State, incident_id: str, step: Step) -> Step:
+    """The step that writes the resume point, with the line that TaskProlog prints into the job's log."""
+    incident, verdict, plan = state.incidents[incident_id], state.verdicts[incident_id], state.plans[incident_id]
+    words = for_log(_story(state, incident, verdict, plan, state.ledger.outcomes(incident_id, plan.steps), None))
+    return dataclasses.replace(step, data={**step.data, "message": words}) if words else step
 
 
 def send(state: State, out: Transition, notice: Notice) -> None:

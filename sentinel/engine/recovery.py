@@ -120,6 +120,8 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         out.save(PlanMade(state.plans[incident_id]))
         advance(state, out, incident_id, now)
         return
+    if step.kind is StepKind.WRITE_RESUME:
+        step = notices.with_job_log_line(state, incident_id, step)
     recovery.under_way = step
     if state.ledger.intend(incident_id, step, now):
         out.save(StepIntended(plan, step, now))

@@ -53,6 +53,7 @@ def messages() -> list[Notice]:
         Story(happened, judged, restart, (chosen, done(release), done(confirm)), job(8801), 37),
         Story(happened, judged, restart, (done(release, Result.FAILED),), job(8801)),
         Story(happened, judged, plan(hold), (done(hold),), job(8801)),
+        Story(happened, judged, restart, (dataclasses.replace(done(release), data={"cancelled": True}),), job(8801)),
         Story(happened, judged, plan(refusal="breaker"), (), job(8801)),
         Story(dataclasses.replace(happened, job=None), judged, plan(drain), (done(drain),)),
         Story(

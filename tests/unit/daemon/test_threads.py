@@ -137,3 +137,10 @@ async def test_channel_gets_what_it_chose(world: Worlds, choice: dict[str, Any],
     there, sink = world(), FakeSink("mine")
     await fail(Daemon(there, [sink], settings=with_channels(mine=choice)))
     assert len(sink.all) == number
+
+
+async def test_resume_point_carries_a_line_for_the_job_log(world: Worlds) -> None:
+    there = world()
+    await fail(Daemon(there))
+    ((_, values),) = there.resume.files.items()
+    assert values["SENTINEL_MESSAGE"].startswith("sentinel: attempt 0 was ended by gpu_fallen_off_bus (n1")

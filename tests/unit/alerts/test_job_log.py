@@ -1,0 +1,48 @@
+"""The line in a restarted job's log says what happened, and is read as nothing by those who watch that log."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from core_records import AT, incident, job, plan, step, verdict
+
+from sentinel.alerts import Story, for_log
+from sentinel.config.rules_files import load_rules
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Cause, Outcome, Result, Scope, StepKind, Where
+
+CHOOSE = step(StepKind.CHOOSE_CHECKPOINT, job=8801, attempt=0)
+CHOSEN = Outcome(CHOOSE, Result.DONE, AT, "", {"path": "/shared/run/iter_0000025", "step": 25, "tier": "global"})
+SIGNATURES = Signatures(load_rules())
+
+
+def story(cause: Cause = Cause.GPU_FALLEN_OFF_BUS, *outcomes: Outcome, **how: object) -> Story:
+    judged = verdict(cause, scope=Scope.GPU, drain=("n2",), gpus=("n2:5",))
+    return Story(incident(job=8801, id="51a7"), judged, plan(CHOOSE), outcomes, job(8801), 37, **how)  # type: ignore[arg-type]
+
+
+def test_it_says_what_happened_and_from_where_it_goes_on() -> None:
+    assert for_log(story(Cause.GPU_FALLEN_OFF_BUS, CHOSEN)) == (
+        "sentinel: attempt 0 was ended by gpu_fallen_off_bus (n2:5); what it resumes from is in SENTINEL_RESUME_PATH; "
+        "n2 left out; nothing to do. Why: sentinel why 8801"
+    )
+    assert "the script resumes by its own rule" in for_log(story())
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+@pytest.mark.parametrize("outcomes", [(), (CHOSEN,)])
+def test_nothing_in_it_is_taken_for_a_failure_or_for_progress(cause: Cause, outcomes: tuple[Outcome, ...]) -> None:
+    reader = LogReader(SIGNATURES, where=Where(job=8801, attempt=1))
+    found = reader.feed((for_log(story(cause, *outcomes)) + "\n").encode(), AT) + reader.finish(AT)
+    assert [item.kind for item in found] == []
+
+
+def test_names_of_nodes_stay_one_printable_line() -> None:
+    judged = verdict(Cause.PCIE, drain=("n\n\x1b[2J\u202e" + "x" * 9999,))
+    line = for_log(dataclasses.replace(story(), verdict=judged))
+    assert line.isprintable() and len(line) <= 400
+
+
+def test_without_a_job_there_is_none() -> None:
+    assert for_log(dataclasses.replace(story(), incident=incident(job=None))) == ""
