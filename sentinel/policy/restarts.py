@@ -133,11 +133,7 @@ def _restart(
     reason = {"reason": verdict.advice or str(verdict.cause)}
     hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={**reason, **ground})
     asked = situation.intent.bad_numbers or bad_numbers
-    requeue = ""
-    if job.requeue is False:
-        requeue = (
-            f"Job {job.id} was submitted with --no-requeue; its comment asks for a restart, so it is made requeueable."
-        )
+    requeue = _made_requeueable(job)
     tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, act_confidence)
     if (verdict.restart is Restart.HOLD and not tries) or (_numbers(verdict, incident) and asked == "hold"):
         return JobSteps((hold,), None, requeue)
@@ -176,6 +172,12 @@ def _restart(
     steps = [Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds]
     stop_first = Step(StepKind.REQUEUE_HOLD, job=job.id, attempt=attempt, data=ground)
     return JobSteps((stop_first, *resumes, *steps), None, " ".join(text for text in (requeue, spared) if text))
+
+
+def _made_requeueable(job: JobView) -> str:
+    if job.requeue is not False:
+        return ""
+    return f"Job {job.id} was submitted with --no-requeue; its comment asks for a restart, so it is made requeueable."
 
 
 def _may_retry(verdict: Verdict, situation: Situation, act_confidence: float) -> bool:
