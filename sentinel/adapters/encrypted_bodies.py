@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sentinel.errors import Denied, ProtocolError
 from sentinel.ports import Credentials
-from sentinel.protocol import MOST_HEAD, joined, parts_of
+from sentinel.protocol import MOST_HEAD, PART_BYTES, joined, parts_of
 
 _MOST_CREDENTIAL = 1 << 20  # characters: munged's own limit
 
@@ -23,7 +23,10 @@ def decrypted(credentials: Credentials, sent: bytes, uid: int, most_bytes: int) 
         Unavailable: munged does not answer.
     """
     parts, length = [], 0
-    for line in sent.split(b"\n"):
+    lines = sent.split(b"\n")
+    if len(lines) > most_bytes // PART_BYTES + 1:  # each costs munged a tenth of a millisecond
+        raise ProtocolError(f"the encrypted body has {len(lines)} parts, more than one of {most_bytes} bytes needs")
+    for line in lines:
         if not line or len(line) > _MOST_CREDENTIAL:
             raise ProtocolError("the encrypted body holds a line that is no credential")
         signed = credentials.decode(line.decode("ascii", "replace"))

@@ -144,6 +144,14 @@ def test_odd_encrypted_bodies(lines: list[bytes], error: type[Exception]) -> Non
         decrypted(FakeCredentials(0), b"\n".join(lines), NODE, 1000)
 
 
+def test_a_body_of_very_many_parts_costs_munged_nothing() -> None:
+    credentials = FakeCredentials(0)
+    lines = [part(NODE, b"sentinel body %d/100\n" % number) for number in range(1, 101)]
+    with pytest.raises(ProtocolError, match="parts"):
+        decrypted(credentials, b"\n".join(lines), NODE, 16 << 10)
+    assert not credentials.used
+
+
 @pytest.mark.parametrize(
     "length", [0, 1, protocol.PART_BYTES - 1, protocol.PART_BYTES, protocol.PART_BYTES + 1, 1 << 20]
 )
