@@ -130,6 +130,10 @@ async def exclude(task: Task, means: Means) -> Outcome:
     job = await means.reader.job(task.job)
     if job is not None and job.state == "cancelled":
         return _cancelled(task, means)
+    if job is not None and not _waits(job) and job.restarts <= task.attempt:
+        raise Unavailable(
+            f"slurmctld no longer knows that job {task.job} was requeued"
+        )  # it is compared with snapshots
     if job is None or not _waits(job):
         return means.failed(task, f"job {task.job} is not pending any more")
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)

@@ -177,6 +177,8 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
     recovery.under_way = None
     if outcome.result is Result.NOT_KNOWN:
         pause_s = _PAUSES_S[min(recovery.not_known, len(_PAUSES_S) - 1)]
+        if recovery.not_known == 0:  # what slurmctld forgot is found by a snapshot, see ``reconcile.restarts``
+            out.do(ObserveFleet(confirm_timer(incident_id), 0.0))
         recovery.not_known += 1
         recovery.waits = True
         out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=pause_s)))

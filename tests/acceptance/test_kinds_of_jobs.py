@@ -74,7 +74,7 @@ def test_one_task_of_a_throttled_array_is_restarted_and_waits_for_its_turn(story
     lose_gpu(story, first.nodes[0])
     second = until(lambda: task(1), "the next task to take its turn")
     begun = story.paths.shared / f"{run}-{array}_1.out"
-    until(lambda: "step 1 |" in story.read(begun), "it to train: Slurm may lose an earlier kill")
+    until(lambda: "| loss" in story.read(begun), "it to train: Slurm may lose an earlier kill")
     until(lambda: first.restarts() == 1 and first.state() == "PENDING", lambda: first.shown())
     story.lab.slurm("scancel", str(second.id))
     story.lab.slurm("scancel", f"{array}_2")

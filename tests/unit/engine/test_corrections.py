@@ -86,6 +86,27 @@ async def test_people_who_heard_of_a_restart_hear_what_became_of_it_once(
     assert len(sink.later) == 1
 
 
+async def test_a_requeue_that_slurmctld_forgot_half_way_is_not_told_as_a_failure(world: Worlds) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    there.slurm.save_state()
+    write, crashes = there.resume.write, iter([True])
+
+    async def forgotten(job: int, values: Any) -> None:
+        if next(crashes, False):
+            there.slurm.crash()
+        await write(job, values)
+
+    there.resume.write = forgotten  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    await daemon.pass_time(20.0)
+    job = there.slurm.jobs[there.job]
+    assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
+    assert heard(sink) == ["restarting"], daemon.said
+
+
 async def test_people_who_heard_that_nothing_is_done_hear_when_it_is_done_after_all(world: Worlds) -> None:
     there, sink = silent(world(nodes=6)), FakeSink()
     there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
