@@ -220,7 +220,8 @@ class PastCluster:
         restarts, at = self._stopped[attempt.job] + 1, self._released.get(attempt.job)
         if at is None:
             return dataclasses.replace(job, state="pending", nodes=(), restarts=restarts, held=True, started_at=None)
-        return dataclasses.replace(job, restarts=restarts, started_at=at)
+        nodes = tuple(name for name in job.nodes if name not in self._drained)  # which others it would get is not known
+        return dataclasses.replace(job, restarts=restarts, started_at=at, nodes=nodes)
 
     def outcome(self, task: Task, now: datetime) -> tuple[datetime, Outcome]:
         """When and how the step ends: as the recorded one of the same kind and target that is nearest in time."""
