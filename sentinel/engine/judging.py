@@ -207,6 +207,10 @@ def recover_other_jobs(
     verdict, plan = state.verdicts[incident.id], state.plans[incident.id]
     known, opt_in = list(state.incidents.values()), state.settings.recovery.opt_in
     for new in merging.taken_along(incident, verdict, plan, fleet, known, opt_in=opt_in, now=now):
+        key = (incident.id, new.job or -1, new.attempt or 0)
+        if key in state.taken_along:
+            continue  # its own incident is over and forgotten
+        state.taken_along.add(key)
         state.put(new)
         situation = situation_of(state, new, fleet, now, partial(looks, now=now))
         own = decision.plan_for_job(verdict, new, situation, settings=state.settings, now=now)

@@ -120,6 +120,7 @@ class State:
     )  # by drain (key in the ledger): newest snapshot with it
     called_bad: set[str] = field(default_factory=set)  # nodes that their agent called bad
     called_good: dict[str, datetime] = field(default_factory=dict)  # and when it took that back
+    taken_along: set[tuple[str, int, int]] = field(default_factory=set)  # incident, job, attempt: once is enough
     strays: set[tuple[str, int, int]] = field(default_factory=set)  # incident, job, attempt: see ``reconcile.strays``
     breakers_told: dict[str, Any] = field(default_factory=dict)  # by refusal: see ``notices.BREAKERS_TOLD``
     shared_told: dict[str, Any] = field(default_factory=dict)  # by cause: see ``notices.SHARED_TOLD``

@@ -121,7 +121,8 @@ class Observer:
 
     def acting(self) -> bool:
         """Whether Sentinel may act at all."""
-        return self.world.history.setup.mode == "act" and not self.world.paused
+        saved = self.world.store.settings.get("paused")  # the daemon may have been killed before it saved a command
+        return self.world.history.setup.mode == "act" and not (self.world.paused or saved)
 
 
 def number_of(notice: Notice) -> int:

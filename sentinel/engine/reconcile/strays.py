@@ -20,7 +20,8 @@ _SEEN = timedelta(seconds=10)  # the snapshot that a plan was made with may be t
 
 def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts) -> None:
     """Each attempt is looked at once for each incident."""
-    state.strays &= {(name, job, view.restarts) for name, job, _ in state.strays if (view := fleet.jobs.get(job))}
+    for seen in (state.strays, state.taken_along):
+        seen &= {(name, job, view.restarts) for name, job, _ in seen if (view := fleet.jobs.get(job))}
     convicting: dict[str, list[str]] = {}
     for name in sorted(state.verdicts.keys() & state.plans.keys() & state.incidents.keys()):
         for node in state.verdicts[name].drain:
