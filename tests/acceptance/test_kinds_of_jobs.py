@@ -72,12 +72,12 @@ def test_one_task_of_a_throttled_array_is_restarted_and_waits_for_its_turn(story
     log = story.paths.shared / f"{run}-{array}_0.out"
     until(lambda: "saved step" in story.read(log), lambda: f"a checkpoint:\n{story.read(log)}")
     lose_gpu(story, first.nodes[0])
-    second = until(lambda: task(1), "the next task to take its turn")
+    until(lambda: task(1), "the next task to take its turn")
     begun = story.paths.shared / f"{run}-{array}_1.out"
-    until(lambda: "| loss" in story.read(begun), "it to train: Slurm may lose an earlier kill")
+    until(lambda: "| loss" in story.read(begun), "it to train")
     until(lambda: first.restarts() == 1 and first.state() == "PENDING", lambda: first.shown())
-    story.lab.slurm("scancel", str(second.id))
-    story.lab.slurm("scancel", f"{array}_2")
+    # By its place in the array: Slurm 22.05 does not find the task by its own id once another one was requeued.
+    story.lab.slurm("scancel", f"{array}_1", f"{array}_2")
     until(lambda: first.state() == "RUNNING", lambda: f"the restarted task to run: {first.shown()}")
     until(lambda: "resumed from step" in story.read(log), lambda: story.read(log)[-2000:])
     until(story.quiet, "the incident to close")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from timeline import Story, until
+from timeline import Story
 
 pytestmark = pytest.mark.slurm
 
@@ -27,18 +27,3 @@ def test_a_node_without_a_job(story: Story):
     lose_gpu(story, "n5")
     (told,) = story.expect(drains=["n5"], messages=["gpu_fallen_off_bus"])
     assert told["job"] is None
-
-
-@pytest.mark.deep
-def test_a_second_node_crashes_while_its_job_is_being_requeued(story: Story):
-    """Slurm waits minutes for the epilog of a node that is gone; the job must not."""
-    job = story.job(3)
-    bad, lost = job.nodes[2], job.nodes[1]
-    lose_gpu(story, bad)
-    story.wait_daemon_log("kind=drain ")
-    story.inject("node-crash", "--node", lost)
-    until(lambda: {bad, lost} <= story.drained_now(), story.daemon_log)
-    until(lambda: job.restarts() == 1 and job.steps_again(), lambda: f"{job.shown()}\n{story.daemon_log()[-3000:]}")
-    assert not {bad, lost} & set(job.nodes_now())
-    told = [{"drained": [name]} for name in (bad, lost)] if len(story.messages()) == 2 else [{"job": job.id}]
-    story.expect(drains=[bad, lost], restarts=[job], messages=told)
