@@ -14,7 +14,7 @@ from sentinel.alerts.text import plain
 from sentinel.model.records import IncidentState, Result
 
 SEVERITIES = ("info", "warning", "critical")
-MOST_MESSAGES = 12  # of one incident: one that goes back and forth has said by then what it is
+MOST_MESSAGES = 12  # of one incident, and its end: one that goes back and forth has said by then what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def next_stage(thread: Thread | None, story: Story) -> Stage | None:
     stage, closed = stage_of(story), story.incident.state is IncidentState.CLOSED
     if thread is None:
         return stage
-    if len(thread.stages) >= MOST_MESSAGES:
+    if len(thread.stages) >= MOST_MESSAGES and (thread.final or not closed):
         return None
     unwanted = stage is Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in story.outcomes)
     if stage != thread.stages[-1] and thread.stages[-1] != Stage.RESOLVED and not unwanted:

@@ -63,12 +63,7 @@ def notify(state: State, out: Transition, incident_id: str, now: datetime, job: 
     told = with_next(thread, story, stage, joined)
     state.told[incident_id] = told
     notice = compose(story, told, now)
-    if left == 1 and story.job is not None:
-        hours = f"{state.settings.alerts.per_user_s / 3600:g} h"
-        more = f"sentinel incidents --user {plain(story.job.user)} --cause {verdict.cause}"
-        words = f"Within {hours} no more notices are sent of {verdict.cause} in jobs of this user; {more} lists them."
-        notice = dataclasses.replace(notice, body=f"{notice.body}\n{words}")
-    send(state, out, notice)
+    send(state, out, notice if left != 1 else _said_to_be_the_last(state, story, notice))
 
 
 def with_job_log_line(state: State, incident_id: str, step: Step) -> Step:
@@ -76,6 +71,16 @@ def with_job_log_line(state: State, incident_id: str, step: Step) -> Step:
     incident, verdict, plan = state.incidents[incident_id], state.verdicts[incident_id], state.plans[incident_id]
     words = for_log(_story(state, incident, verdict, plan, state.ledger.outcomes(incident_id, plan.steps), None))
     return dataclasses.replace(step, data={**step.data, "message": words}) if words else step
+
+
+def _said_to_be_the_last(state: State, story: Story, notice: Notice) -> Notice:
+    """The notice, saying in each of its texts that no more are sent of this cause in the user's jobs."""
+    assert story.job is not None, "counted by user"
+    hours, cause = f"{state.settings.alerts.per_user_s / 3600:g} h", story.verdict.cause
+    more = f"sentinel incidents --user {plain(story.job.user)} --cause {cause}"
+    words = f"Within {hours} no more notices are sent of {cause} in jobs of this user; {more} lists them."
+    texts = {key: f"{notice.data[key]}{gap}{words}" for key, gap in (("owner_text", " "), ("operator_text", "\n"))}
+    return dataclasses.replace(notice, body=f"{notice.body}\n{words}", data={**notice.data, **texts})
 
 
 def send(state: State, out: Transition, notice: Notice) -> None:
@@ -90,10 +95,10 @@ def _joined(state: State, out: Transition, story: Story, stage: Stage, thread: T
     """The incident whose thread tells people of this one; empty: it has its own. What failed always has."""
     incident, plan = story.incident, story.plan
     assert plan is not None, "asked for incidents with a plan"
-    of_breaker = thread is not None and thread.joined in {told["incident"] for told in state.breakers_told.values()}
-    let_go = of_breaker and plan.refusal not in BREAKERS_TOLD  # what is done about it now is news of its own
+    of_breaker = thread is not None and thread.stages[-1] == Stage.WAITING  # a shared fault joins only what goes on
+    let_go = of_breaker and plan.refusal not in BREAKERS_TOLD and stage is not Stage.RESOLVED
     if thread is not None and (not thread.joined or let_go or stage in (Stage.FAILED, Stage.HELD)):
-        return ""
+        return ""  # what is done about it now is news of its own
     if thread is not None:
         return thread.joined
     if plan.refusal in BREAKERS_TOLD and (first := _known_breaker(state, out, plan.refusal, incident, now)):

@@ -197,7 +197,8 @@ async def test_an_array_of_failing_jobs_sends_a_few_notices(world: Worlds) -> No
     there, sink = world(nodes=8), FakeSink()
     await _array(there, sink, 15)
     assert [notice.incident for notice in sink.got] == [f"ada{number}" for number in range(10)]
-    assert "no more notices" in sink.got[-1].body and "--user ada --cause user_code" in sink.got[-1].body
+    texts = [sink.got[-1].body, *(str(sink.got[-1].data[key]) for key in ("owner_text", "operator_text"))]
+    assert all("no more notices" in text and "--user ada --cause user_code" in text for text in texts)
     assert not any("no more notices" in notice.body for notice in sink.got[:-1])
     await _array(there, sink, 2, first=20)  # nor does a daemon that was started again
     await _array(there, sink, 2, user="bob")  # and others are told

@@ -103,6 +103,10 @@ async def test_incident_that_goes_back_and_forth_has_so_many_messages_and_no_mor
         await _told(daemon, "inc1", IncidentState.WAITING, refusal="drain-budget")
         await _told(daemon, "inc1", IncidentState.WATCHING, released)
     assert sink.stages == ["waiting", "restarting"] * 6
+    held = Outcome(RELEASE, Result.FAILED, there.slurm.clock.now(), "no such job")
+    for _ in range(2):
+        await _told(daemon, "inc1", IncidentState.CLOSED, held)
+    assert sink.stages[12:] == ["failed"], "its end is told, however often it was told of"
 
 
 async def test_of_a_breaker_operators_get_one_message_and_each_owner_his_own(world: Worlds) -> None:
@@ -115,6 +119,14 @@ async def test_of_a_breaker_operators_get_one_message_and_each_owner_his_own(wor
         await _told(daemon, name, IncidentState.WAITING, refusal="breaker")
     assert [notice.incident for notice in sinks[0].all] == ["inc1"]
     assert [notice.incident for notice in sinks[1].all] == ["inc1", "inc2", "inc3"]
+    there.slurm.clock.advance(86_400.0)
+    await _told(daemon, "inc4", IncidentState.WAITING, refusal="breaker")  # it opened again
+    released = Outcome(RELEASE, Result.DONE, there.slurm.clock.now())
+    await _told(daemon, "inc2", IncidentState.WATCHING, released)  # the first one has let go
+    await _told(daemon, "inc3", IncidentState.CLOSED)  # nothing was done about this one
+    heard = [[(notice.incident, notice.data["stage"]) for notice in sink.all] for sink in sinks]
+    assert heard[0] == [("inc1", "waiting"), ("inc4", "waiting"), ("inc2", "restarting")]
+    assert heard[1][3:] == [("inc4", "waiting"), ("inc2", "restarting"), ("inc3", "resolved")]
 
 
 @pytest.mark.parametrize(
