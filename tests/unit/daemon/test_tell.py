@@ -163,7 +163,7 @@ async def test_whoever_does_not_go_on_by_the_same_fault_is_told_of_his_own(
     daemon = Daemon(there, [sink])
     await _shared(daemon, "signal", job=None)
     await _shared(daemon, "inc2", *steps, found=found, **more)
-    assert [notice.incident for notice in sink.got] == ["signal", "inc2"]
+    assert [notice.incident for notice in sink.all] == ["signal", "inc2"]
 
 
 async def test_a_job_that_could_not_be_restarted_after_all_is_told_of(world: Worlds) -> None:
@@ -175,7 +175,7 @@ async def test_a_job_that_could_not_be_restarted_after_all_is_told_of(world: Wor
     failed = Outcome(GOES_ON[1], Result.FAILED, there.slurm.clock.now(), "Slurm does not release it")
     daemon.state.ledger.record("inc2", failed)
     await _shared(daemon, "inc2", *GOES_ON)
-    assert [notice.incident for notice in sink.got] == ["signal", "inc2"]
+    assert [notice.incident for notice in sink.all] == ["signal", "inc2"]
 
 
 async def _array(there: World, sink: FakeSink, count: int, *, user: str = "ada", first: int = 0, **judged: Any) -> None:
