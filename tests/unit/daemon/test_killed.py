@@ -83,7 +83,7 @@ def _end(world: World, sink: FakeSink) -> dict[str, Any]:
         "incidents": incidents_of(world.store),
         "open plans": sorted(plan.incident for plan in world.store.open_plans()),
         # Of a storm one message tells, whichever of its incidents is judged first.
-        "told": len({notice.id for notice in sink.got}),
+        "told": len({notice.id for notice in sink.all}),
     }
 
 

@@ -81,12 +81,12 @@ async def test_a_failure_after_it_is_judged_by_itself(world: Worlds) -> None:
     xid = evidence(Kind.XID, node="n1", at_s=1.0, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
     await daemon.observe([xid, ended(there.job)])
     await daemon.quiet()
-    assert [notice.data["cause"] for notice in sink.got] == [Cause.CHECKPOINT_CORRUPT, *[Cause.GPU_FALLEN_OFF_BUS] * 2]
+    assert [notice.data["cause"] for notice in sink.all] == [Cause.CHECKPOINT_CORRUPT, *[Cause.GPU_FALLEN_OFF_BUS] * 2]
     assert {name for name, node in there.slurm.nodes.items() if node.drained} == {"n1"}
     # What else is wrong with the saves of an attempt that failed, nobody needs to hear.
     await daemon.observe([finding("saves_stopped")])
     await daemon.quiet()
-    assert len(sink.got) == 3
+    assert len(sink.all) == 3
     assert len(incidents_of(there.store)) == 2
 
 
