@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[2] / "bench" / "hang"
+BENCH = Path(__file__).resolve().parents[3] / "bench" / "hang"
 
 
 @pytest.fixture(scope="module")

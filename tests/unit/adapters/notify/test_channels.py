@@ -175,7 +175,7 @@ def test_signature_is_of_time_and_body_by_every_key() -> None:
 
 
 def test_example_of_the_documentation_verifies_what_we_sign() -> None:
-    text = (Path(__file__).parents[3] / "docs/webhooks.md").read_text()
+    text = (Path(__file__).parents[4] / "docs/webhooks.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
     there: dict[str, object] = {}
     exec(code, there)
