@@ -106,11 +106,12 @@ class Audited:
 
 
 def of_users_words(verdict: Verdict) -> bool:
-    """Whether nothing but what users' programs printed speaks for it. That a job failed is no word about a node."""
-    return not any(
-        ground.weight > 0 and ground.evidence.trust is Trust.SYSTEM and ground.evidence.where.node is not None
-        for ground in verdict.grounds
-    )
+    """Whether nothing but what users' programs printed speaks for it. That a job failed is no word about a node.
+
+    Without any ground it is not known, and so not said.
+    """
+    speaks = [ground.evidence for ground in verdict.grounds if ground.weight > 0]
+    return bool(speaks) and not any(item.trust is Trust.SYSTEM and item.where.node is not None for item in speaks)
 
 
 Change = (

@@ -19,7 +19,7 @@ class FakeClient:
     made: list[FakeClient]
     error: Exception | None
 
-    def __init__(self, url: str, credentials: Any, *, trusted_uids: Any, deadline_s: float) -> None:
+    def __init__(self, url: str, credentials: Any, *, trusted_uids: Any, deadline_s: float, **_wire: Any) -> None:
         self.url, self.socket, self.trusted, self.deadline_s = url, credentials.socket, list(trusted_uids), deadline_s
         self.asked: list[tuple[str, Any]] = []
         self.closed = False
