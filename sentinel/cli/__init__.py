@@ -7,8 +7,10 @@ do next.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
+import os
 import sys
 
 import click
@@ -103,6 +105,13 @@ def main() -> None:
         if error.fix:
             click.echo(f"  {_harmless(error.fix)}", err=True)
         sys.exit(error.exit_status)
+    except OSError as error:  # what commands read and write themselves comes as an error of ours: this is the output
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is flushed into it at the exit
+        click.echo(f"sentinel: the output cannot be written: {error.strerror}", err=True)
+        click.echo("  free space there, or write it elsewhere", err=True)
+        sys.exit(3)
 
 
 def _harmless(text: str) -> str:

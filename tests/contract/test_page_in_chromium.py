@@ -21,7 +21,7 @@ except ImportError:  # the extra "browser"
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
     AXE_FILE_PATH is None or CHROMIUM is None,
-    reason="needs chromium (Debian's package), and playwright and axe: pip install slurm-sentinel[browser]",
+    reason="optional: needs chromium (Debian's package), and playwright and axe: pip install slurm-sentinel[browser]",
 )
 NODES = 2048
 MOST_BYTES = 500_000

@@ -89,9 +89,11 @@ def quarantine(
         chosen = list(paths) + [Path(text) for text in newer]
         if not chosen and point_to is None:
             raise UserError("nothing to move", fix="Name checkpoints, or --newer-than STEP.")
+        if chosen and not yes and not sys.stdin.isatty():
+            raise UserError("there is nobody to ask whether to move these aside", fix="Say so with --yes.")
         for path in chosen:
             click.echo(f"{visible(str(path))} -> {visible(str(aside.store_of(root)))}/", err=True)
-        if chosen and not yes and sys.stdin.isatty():
+        if chosen and not yes:
             click.confirm("Move these aside?", abort=True, err=True)
         work = partial(aside.quarantine, root, chosen, reason=reason)
         moves = _moves(deadline_s, f"moving out of {root}", work) if chosen else []

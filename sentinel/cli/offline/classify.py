@@ -131,21 +131,24 @@ def _ground(ground: Any) -> dict[str, Any]:
 
 
 def _text(answer: dict[str, Any]) -> str:
-    """For people: the verdict, its grounds and what would change it."""
+    """For people: the verdict, its grounds and what would change it. Names of files are somebody's text."""
+    from sentinel.checkpoints.files import visible
+
+    path = visible(answer["path"])
     if answer["unknown_kind"]:
-        lines = [f"{answer['path']}: unknown: {answer['unknown_kind'].replace('_', ' ')}"]
+        lines = [f"{path}: unknown: {answer['unknown_kind'].replace('_', ' ')}"]
     else:
         confidence = f"confidence {answer['confidence']:.2f}"
-        lines = [f"{answer['path']}: {answer['cause']} ({answer['scope']}), {confidence}"]
+        lines = [f"{path}: {answer['cause']} ({answer['scope']}), {confidence}"]
     if answer.get("error"):
-        lines.append(f"  cannot be judged: {answer['error']}")
+        lines.append(f"  cannot be judged: {visible(answer['error'])}")
         return "\n".join(lines)
     if answer["drain"]:
-        lines.append(f"  drain: {', '.join(answer['drain'])}")
+        lines.append(f"  drain: {visible(', '.join(answer['drain']))}")
     elif answer["recommendation"] == "drain":
         lines.append("  drain: the node these lines come from, once its own kernel log or a diagnostic agrees")
     if answer["suspect"]:
-        lines.append(f"  suspect: {', '.join(answer['suspect'])}")
+        lines.append(f"  suspect: {visible(', '.join(answer['suspect']))}")
     lines.append(f"  restart: {answer['restart']}; {answer['advice']}")
     lines.extend(f"  + {g['weight']:5.2f}  line {g['line'] or '-'}: {g['text'][:120]}" for g in answer["evidence"][:6])
     lines.extend(f"  - {-g['weight']:5.2f}  line {g['line'] or '-'}: {g['text'][:120]}" for g in answer["against"][:3])

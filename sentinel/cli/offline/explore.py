@@ -36,7 +36,7 @@ def explore(seed: int, histories: int, story: str | None, replay: str | None, as
     Examples:
       sentinel explore --histories 10000
       sentinel explore --seed 7 --story people --json
-      sentinel explore --seed 7 --replay people-17:0,3
+      sentinel explore --seed 7 --replay people-17
 
     Exit status: 0 no promise was broken, 1 at least one was.
     """

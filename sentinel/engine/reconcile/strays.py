@@ -13,7 +13,7 @@ from sentinel.engine.mass_failures import PreliminaryVerdicts
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
-from sentinel.model.records import Fleet
+from sentinel.model.records import NODE_STEPS, Fleet, Result
 
 _SEEN = timedelta(seconds=10)  # the snapshot that a plan was made with may be this much older, where nodes were asked
 
@@ -35,6 +35,21 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
             for name in convicting.get(node, ()):
                 key = (name, job.id, job.restarts)
                 began_later = job.started_at > state.plans[name].at - _SEEN
-                if began_later and key not in state.strays and node not in node_proof.cleared(state, name, (node,)):
+                if not began_later or key in state.strays or _is_asked_about(state, name, node, fleet):
+                    continue
+                if node not in node_proof.cleared(state, name, (node,)):
                     state.strays.add(key)
                     judging.recover_other_jobs(state, out, state.incidents[name], fleet, now, looks)
+
+
+def _is_asked_about(state: State, incident: str, node: str, fleet: Fleet) -> bool:
+    """Whether the node's drain is under way, or was done and does not show: a person may have returned the node, or
+    slurmctld have forgotten the drain. The next attempt of that step tells.
+    """
+    view = fleet.nodes.get(node)
+    for step in state.plans[incident].to_do:
+        if step.kind in NODE_STEPS and step.node == node:
+            outcome = state.ledger.outcome(incident, step)
+            if outcome is None or (outcome.result is Result.DONE and view is not None and view.usable):
+                return True
+    return False

@@ -125,6 +125,14 @@ def test_inventory_lists_the_ranks(make):
     assert (part["host"], part["owners"], part["valid"]) == ("n2", [2], True)
 
 
+def test_nobody_to_ask_moves_nothing(make):
+    for step in (10, 20):
+        make.dcp(f"run/step-{step}", step=step, ranks=1)
+    result = run("quarantine", make.root / "run", "--newer-than", 10)
+    assert "--yes" in result.exception.fix
+    assert sorted(os.listdir(make.root / "run")) == ["step-10", "step-20"]
+
+
 def test_quarantine_and_undo(make):
     for step in (10, 20, 30):
         make.dcp(f"run/step-{step}", step=step, ranks=1)
@@ -298,7 +306,7 @@ def frozen_moves(monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ("quarantine", "{root}/run", "{root}/run/step-5"),
+        ("quarantine", "{root}/run", "{root}/run/step-5", "--yes"),
         ("quarantine", "{root}/run", "--undo"),
         ("manifest", "{root}/run/step-5"),
         ("drain", "{root}/run/step-5", "--to", "{root}/shared"),
@@ -318,7 +326,7 @@ def test_what_moves_and_copies_gives_up_at_its_deadline(make, frozen_moves, word
 def test_within_its_deadline_a_move_does_what_it_does_without(make):
     make.dcp("run/step-5", step=5)
     make.dcp("run/step-6", step=6)
-    (moved,) = rows(run("quarantine", make.root / "run", "--newer-than", "5", "--deadline", "60", "--json"))
+    (moved,) = rows(run("quarantine", make.root / "run", "--newer-than", "5", "--deadline", "60", "--yes", "--json"))
     assert moved["source"].endswith("step-6") and not (make.root / "run/step-6").exists()
     (back,) = rows(run("quarantine", make.root / "run", "--undo", "--deadline", "60", "--json"))
     assert back == moved and (make.root / "run/step-6/.metadata").exists()

@@ -170,3 +170,10 @@ def test_a_bad_site_rule_names_file_line_and_fix(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('[[rule]]\nid = "x1"\npattern = "a.*b"\n')
     result = CliRunner().invoke(rules, ["test", "--rules", str(tmp_path)])
     assert "site.toml:3" in str(result.exception)
+
+
+def test_name_of_a_file_drives_no_terminal(tmp_path: Path) -> None:
+    evil = tmp_path / "a\n\x1b[31mb.out"
+    evil.write_text("step 1 | loss 2.0\n")
+    result = CliRunner().invoke(classify, [str(evil), str(tmp_path / "gone\x1b[2J.out")])
+    assert "\x1b" not in result.output and "\\x1b[31mb.out: unknown" in result.output

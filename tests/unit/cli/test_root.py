@@ -192,3 +192,16 @@ def test_what_config_show_prints_is_a_file_of_defaults(
     config = tmp_path / "all.toml"
     config.write_text(CliRunner().invoke(root.cli, ["config", "show", *words]).output)
     assert load(config, kind) == kind()
+
+
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "sentinel", "manual", "commands"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert found.returncode == 3 and "Traceback" not in found.stderr
+    assert found.stderr.startswith("sentinel: the output cannot be written: No space left on device\n")

@@ -165,6 +165,21 @@ async def test_a_node_that_a_person_returned_is_left_in_service(world: Worlds) -
     assert not there.slurm.nodes["n1"].drained and daemon.bugs() == 0
 
 
+async def test_a_job_that_starts_on_a_node_which_a_person_returned_at_once_is_left_there(world: Worlds) -> None:
+    """The drain might have been lost by slurmctld, so it is asked about; until then nothing is known of the node."""
+    there = world(nodes=6)
+    daemon = Daemon(there, settings=WIDE)
+    daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(5.0)
+    there.slurm.nodes["n1"].drained = False
+    young = there.slurm.submit(nodes=4, comment=OPTED_IN)
+    assert "n1" in there.slurm.jobs[young].on
+    for _ in range(6):
+        await daemon.pass_time(10.0)
+    assert there.slurm.jobs[young].restarts == 0 and not there.slurm.nodes["n1"].drained, daemon.said
+
+
 async def test_a_drain_that_was_seen_for_long_was_not_lost_with_a_later_restart_of_slurmctld(world: Worlds) -> None:
     there = silent(world())
     daemon = Daemon(there)
