@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sentinel.config.addresses import require_absolute, require_listen, require_wire
 from sentinel.config.settings import section, setting
 from sentinel.errors import UserError
 
@@ -209,6 +210,10 @@ class Diagnostics:
 class Metrics:
     listen: str = setting("", 'address and port of /metrics, e.g. "127.0.0.1:9479"; empty: none')
 
+    def check_loaded(self) -> None:
+        if self.listen:
+            require_listen("listen", self.listen)
+
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
@@ -252,6 +257,13 @@ class AgentSettings:
     diagnostics: Diagnostics = section(Diagnostics)
     slurm: Slurm = section(Slurm)
     metrics: Metrics = section(Metrics)
+
+    def check_loaded(self) -> None:
+        require_wire("url", self.url, self.wire)
+        require_absolute("run_dir", self.run_dir)
+        require_absolute("state", self.state)
+        if self.resume:
+            require_absolute("resume", self.resume)
 
 
 def require_sound(settings: AgentSettings) -> None:

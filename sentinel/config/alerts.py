@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import time
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from sentinel.config.addresses import require_http
 from sentinel.config.settings_toml import InvalidSetting, section, setting
 
 KINDS = ("apprise", "alertmanager", "webhook", "mail")
@@ -16,6 +17,7 @@ STAGES = (
 )  # fmt: skip
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S")
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
 
@@ -75,6 +77,12 @@ class Channel:
         except (ZoneInfoNotFoundError, ValueError, OSError):
             fix = "write a name as in /usr/share/zoneinfo, e.g. Europe/Zurich"
             raise InvalidSetting("timezone", f"{self.timezone!r} is not known here", fix) from None
+
+    def check_loaded(self) -> None:
+        if self.url and self.kind != "apprise":
+            require_http("url", self.url)
+        elif self.url and not _SCHEME.match(self.url):
+            raise InvalidSetting("url", "has no scheme", "its form is at https://appriseit.com/services/")
 
     def _mail(self) -> None:
         if not self.to:
@@ -165,3 +173,7 @@ class Alerts:
                 raise InvalidSetting("channels", f"{name!r} is no name", "letters, digits, _ and -, at most 40")
         if self.link and "{incident}" not in self.link:
             raise InvalidSetting("link", "does not say where the incident's id goes", "write {incident} there")
+
+    def check_loaded(self) -> None:
+        for url in self.webhooks:
+            require_http("webhooks", url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sentinel.config.addresses import require_listen
 from sentinel.config.settings_toml import setting
 
 
@@ -48,3 +49,7 @@ class Page:
         15.0, "one page, from its request to its last byte: as long as a request of the command line", unit="s", least=1
     )
     connections: int = setting(256, "open at once; a browser has up to six", least=4)
+
+    def check_loaded(self) -> None:
+        if self.listen:
+            require_listen("listen", self.listen, socket=True)

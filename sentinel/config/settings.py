@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sentinel.config.addresses import require_absolute, require_http, require_listen, require_wire
 from sentinel.config.alerts import Alerts
 from sentinel.config.page_settings import Page
 from sentinel.config.settings_toml import described, load, section, setting
@@ -121,6 +122,13 @@ class Daemon:
         unit="bytes",
         least=1 << 20,
     )
+
+    def check_loaded(self) -> None:
+        require_listen("listen", self.listen)
+        require_wire("url", self.url, self.wire)
+        require_absolute("state", self.state)
+        if self.resume:
+            require_absolute("resume", self.resume)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +346,10 @@ class Prometheus:
     ca_file: str = setting("", "authority that signed its certificate; empty: the system's", unit="path")
     certificate_file: str = setting("", "our certificate, where it asks for one", unit="path")
     key_file: str = setting("", "its key, where that is a file of its own", unit="path")
+
+    def check_loaded(self) -> None:
+        if self.url:
+            require_http("url", self.url)
 
 
 @dataclass(frozen=True, slots=True)

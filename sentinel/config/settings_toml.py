@@ -23,7 +23,10 @@ T = TypeVar("T")
 
 
 class InvalidSetting(Exception):
-    """Raised by a settings record whose values do not go together; ``load`` adds file and line."""
+    """Raised by a settings record whose values do not go together; ``load`` adds file and line.
+
+    It is raised when the record is made, or by its ``check_loaded``, which ``load`` calls: what only a file must keep.
+    """
 
     def __init__(self, key: str, message: str, fix: str) -> None:
         super().__init__(f"{key}: {message}")
@@ -117,7 +120,10 @@ class Reader:
                 raise self.fail(key, "unknown key", hint)
             made[name] = self.value(hints[name], value, key, known[name].metadata)
         try:
-            return kind(**made)
+            built = kind(**made)
+            if (check := getattr(built, "check_loaded", None)) is not None:
+                check()
+            return built
         except InvalidSetting as error:
             key = f"{prefix}{error.key}"
             line = self.line_of(key) or self.line_of(prefix.rstrip("."))  # a key that is missing: of its section
