@@ -6,6 +6,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,29 @@ def config() -> None:
 @config_option
 @click.option("--agent", is_flag=True, help="The file is an agent's.")
 def check(config: Path, agent: bool) -> None:
-    """Read the file strictly, and the signals it names; errors name file, line, key and the fix.
+    """Read the file strictly, and check what the daemon checks at its start: files, rules, channels, the page.
+
+    Errors name file, line, key and the fix. Slurm, munged and the store are not asked: sentinel doctor does that. Run it
+    on the daemon's host as the daemon's account, since some files may be read by that account only.
 
     \b
     Examples:
       sentinel config check
       sentinel config check --config ./sentinel.toml
     """
+    from sentinel.cli.offline.start_checks import agent_checks, daemon_checks, run_checks
     from sentinel.config.settings import load
 
     settings = load(config, _kind(agent))
-    more = "" if agent else _signals(settings)
-    click.echo(f"{config}: good{more}")
+    more: list[str] = []
+
+    def signals() -> None:
+        more.append(_signals(settings))
+
+    run_checks(
+        config, agent_checks(settings) if agent else chain(daemon_checks(settings), [("prometheus.url", signals)])
+    )
+    click.echo(f"{config}: good{''.join(more)}")
 
 
 def _signals(settings: Any) -> str:

@@ -97,7 +97,7 @@ class Pages:
 
     def __init__(self, views: Views, clock: Clock, *, cluster: str, racks: str = "", see_all: bool = False) -> None:
         self._views, self._clock, self._cluster, self._see_all = views, clock, cluster, see_all
-        self._racks = _racks(racks)
+        self._racks = rack_pattern(racks)
         self._pages: dict[str, Make] = {
             "": _fleet,
             "nodes": _nodes,
@@ -136,7 +136,12 @@ class Pages:
         )  # fmt: skip
 
 
-def _racks(text: str) -> re.Pattern[str] | None:
+def rack_pattern(text: str) -> re.Pattern[str] | None:
+    """``[page] racks`` compiled; None where it is empty.
+
+    Raises:
+        UserError: no expression with a group.
+    """
     if not text:
         return None
     try:

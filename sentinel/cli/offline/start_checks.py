@@ -1,0 +1,88 @@
+"""Runs what the daemon and the agent check of their settings at their start, and says where in the settings file it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.config.settings_toml import Reader
+from sentinel.errors import FileError, UserError
+
+if TYPE_CHECKING:
+    from sentinel.agent.settings import AgentSettings
+    from sentinel.config.settings import Settings
+
+Check = tuple[str, Callable[[], object]]  # the key that is meant where the error names none; what is made at the start
+# How errors name a key: "[page] racks is ..." or "host.mounts: ...".
+_SECTION = re.compile(r"\[(\w+)\] (\w+)")
+_DOTTED = re.compile(r"(\w+(?:\.[\w-]+)+): ")
+
+
+def run_checks(config: Path, checks: Iterable[Check]) -> None:
+    """
+    Raises:
+        FileError: the first check that fails: of the settings file with the key's line, or of a line in a file named there.
+    """
+    for key, check in checks:
+        try:
+            check()
+        except UserError as error:
+            if isinstance(error, FileError) and error.line is not None:
+                raise
+            raise _located(config, key, error) from error
+
+
+def daemon_checks(settings: Settings) -> Iterator[Check]:
+    """What the daemon's start makes of its settings without Slurm, munged or the store."""
+    from sentinel.adapters.notify.channels import channel
+    from sentinel.adapters.syslog import Syslog
+    from sentinel.adapters.tls import ServerCertificate
+    from sentinel.daemon.effects.diagnostics import check_deadlines
+    from sentinel.daemon.web.access import WhoAsks
+    from sentinel.daemon.web.pages import rack_pattern
+    from sentinel.daemon.wiring import rules
+
+    daemon, alerts, page = settings.daemon, settings.alerts, settings.page
+    yield "diagnostics.deadline_s", partial(check_deadlines, settings)
+    if daemon.audit_syslog:
+        yield "daemon.audit_syslog", partial(Syslog, daemon.audit_syslog)
+    yield "judgement.rules", partial(rules, settings)
+    executor = ThreadPoolExecutor(1)  # nothing is sent: it starts no thread
+    for name, one in alerts.channels.items():
+        yield f"alerts.channels.{name}.template", partial(channel, name, one, alerts, executor)
+    if daemon.wire == "tls":
+        yield "daemon.certificate_file", partial(ServerCertificate, daemon.certificate_file, daemon.key_file)
+    if page.listen:
+        yield "page.racks", partial(rack_pattern, page.racks)
+        yield "page.tokens", partial(WhoAsks, page, {0})
+
+
+def agent_checks(settings: AgentSettings) -> Iterator[Check]:
+    """What the agent's start makes of its settings without the node's devices."""
+    from sentinel.adapters.tls import client_context
+    from sentinel.agent.settings import require_sound
+    from sentinel.config.rules_files import load_rules
+
+    yield "", partial(require_sound, settings)
+    if settings.rules:
+        yield "rules", partial(load_rules, site=Path(settings.rules))
+    if settings.wire == "tls":
+        yield "ca_file", partial(client_context, settings.ca_file)
+
+
+def _located(config: Path, key: str, error: UserError) -> FileError:
+    message = str(error.args[0])
+    if isinstance(error, FileError):
+        key = error.key if "." in error.key else key
+        message = message.replace(f"{error.key}: ", "", 1) if error.key else message
+    elif found := _SECTION.match(message):
+        key = ".".join(found.groups())
+    elif found := _DOTTED.match(message):
+        key, message = found[1], message[found.end() :]
+    reader = Reader(config, config.read_text(encoding="utf-8"))
+    line = reader.line_of(key) or reader.line_of(key.rpartition(".")[0])  # a key that is missing: of its section
+    return FileError(config, message, line=line, key=key, fix=error.fix)

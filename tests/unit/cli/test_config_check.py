@@ -1,0 +1,84 @@
+"""``sentinel config check`` says what daemon or agent would say at their start, with the settings file's line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sentinel.cli import cli
+from sentinel.errors import FileError, UserError
+
+CHANNEL = '[alerts.channels.x]\nkind = "webhook"\n'
+
+
+def checked(folder: Path, text: str, *words: str) -> FileError:
+    path = folder / "here.toml"
+    path.write_text(text + "\n")
+    error = CliRunner().invoke(cli, ["config", "check", "--config", str(path), *words]).exception
+    assert isinstance(error, FileError) and error.exit_status == 2 and error.fix and error.path == path
+    return error
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line", "words"),
+    [
+        ('[daemon]\nwire = "tls"\nurl = "https://h:1"', "daemon.wire", 2, "needs certificate_file"),
+        ('[daemon]\nwire = "tls"\nurl = "https://h:1"\ncertificate_file = "/nonexist"',
+         "daemon.certificate_file", 4, "/nonexist"),
+        ('[page]\nlisten = "127.0.0.1:9479"', "page.listen", 2, "would let nobody in"),
+        ('[page]\nlisten = "unix:/run/p"\ntokens = "/nonexist"', "page.tokens", 3, "/nonexist"),
+        ('[page]\nlisten = "unix:/run/p"\nracks = "("', "page.racks", 3, "no expression"),
+        ('[page]\nlisten = "unix:/run/p"\nracks = "r"', "page.racks", 3, "no group"),
+        ('[page]\nlisten = "unix:/run/p"\nproxies = ["x y"]', "page.proxies", 3, "neither an address"),
+        ('[judgement]\nrules = "/nonexist"', "judgement.rules", 2, "/nonexist"),
+        ('[prometheus]\nrules = "/nonexist"', "prometheus.rules", 2, "/nonexist"),
+        (CHANNEL + 'url_file = "/nonexist"', "alerts.channels.x.url_file", 3, "/nonexist"),
+        (CHANNEL + 'url = "http://a"\nkeys_file = "/nonexist"', "alerts.channels.x.keys_file", 4, "/nonexist"),
+        (CHANNEL + 'url = "http://a"\ntemplate = "/nonexist"', "alerts.channels.x.template", 4, "/nonexist"),
+        ('[daemon]\naudit_syslog = "foo"', "daemon.audit_syslog", 2, "no address of syslog"),
+        ("[diagnostics]\ndeadline_s = [1.0]", "diagnostics.deadline_s", 2, "four positive"),
+    ],
+)  # fmt: skip
+def test_what_the_daemon_would_refuse_at_its_start(tmp_path: Path, text: str, key: str, line: int, words: str) -> None:
+    if "template" in text:
+        text = text.replace('"webhook"', '"apprise"').replace("http://a", "json://a")
+    error = checked(tmp_path, text)
+    assert (error.key, error.line) == (key, line) and words in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line", "words"),
+    [
+        ('[host]\nmounts = ["data"]', "host.mounts", 2, "not absolute"),
+        ('[checks.fans]\nperiod_s = 9', "checks.fans.command", 1, "is missing"),
+        ('rules = "/nonexist"', "rules", 1, "/nonexist"),
+    ],
+)  # fmt: skip
+def test_what_the_agent_would_refuse_at_its_start(tmp_path: Path, text: str, key: str, line: int, words: str) -> None:
+    error = checked(tmp_path, text, "--agent")
+    assert (error.key, error.line) == (key, line) and words in error.message
+
+
+def test_what_is_wrong_inside_a_named_file_names_that_file(tmp_path: Path) -> None:
+    template, config = tmp_path / "words.txt", tmp_path / "here.toml"
+    template.write_text("title\n${nonsense}\n")
+    config.write_text(f'{CHANNEL.replace("webhook", "apprise")}url = "json://a"\ntemplate = "{template}"\n')
+    error = CliRunner().invoke(cli, ["config", "check", "--config", str(config)]).exception
+    assert isinstance(error, UserError) and f"{template}:2: nonsense" in str(error)
+
+
+def test_a_file_with_all_that_is_named_there_is_good(tmp_path: Path) -> None:
+    for name, text in (("tokens", f"ada {'0' * 64}"), ("url", "http://a.example.org"), ("words.txt", "title\ntext")):
+        (tmp_path / name).write_text(text + "\n")
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "rules").mkdir()
+    config = tmp_path / "here.toml"
+    config.write_text(
+        f'[daemon]\naudit_syslog = "/dev/log"\n[judgement]\nrules = "{tmp_path}/rules"\n'
+        f'[page]\nlisten = "127.0.0.1:9479"\ntokens = "{tmp_path}/tokens"\nracks = "^(r.)"\n'
+        f'{CHANNEL}url_file = "{tmp_path}/url"\ntemplate = "{tmp_path}/words.txt"\n'
+    )
+    found = CliRunner().invoke(cli, ["config", "check", "--config", str(config)])
+    assert (found.output, found.exit_code) == (f"{config}: good\n", 0)
