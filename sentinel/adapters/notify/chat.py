@@ -19,7 +19,7 @@ from urllib.parse import quote
 from sentinel.adapters.notify.http_post import post
 from sentinel.adapters.notify.markup import Markup, escaped
 from sentinel.adapters.notify.wording import Wording
-from sentinel.errors import Refused, Timeout, Unavailable
+from sentinel.errors import Refused, Timeout, Unavailable, UserError
 from sentinel.model.records import Notice
 
 # Scheme of the address -> how the service reads text, where that is markup; the others show it as it is.
@@ -78,8 +78,18 @@ class Chat:
         answered = f"answered {status}" if status is not None else "cannot be reached"
         raise Unavailable(f"channel {self.name} {answered}")
 
-    def _service(self, notice: Notice) -> Any:
-        """Apprise's object for this message; its attributes are those of the service.
+    def require_known(self) -> None:
+        """
+        Raises:
+            UserError: the address is none of Apprise's.
+        """
+        try:
+            self._of_address()
+        except Refused as error:
+            raise UserError(error.message, fix=error.fix) from error
+
+    def _of_address(self) -> Any:
+        """Apprise's object for the address; its attributes are those of the service.
 
         Raises:
             Refused: the address is none of Apprise's.
@@ -92,7 +102,11 @@ class Chat:
         found = apprise.Apprise.instantiate(self._url, asset=asset, suppress_exceptions=True)
         if not isinstance(found, apprise.NotifyBase):
             raise Refused(f"channel {self.name}: its address is none that Apprise knows", fix=self._fix)
-        service: Any = found
+        return found
+
+    def _service(self, notice: Notice) -> Any:
+        """The object for this message. Raises as ``_of_address``."""
+        service = self._of_address()
         service.socket_connect_timeout = service.socket_read_timeout = self._deadline_s
         service.request_rate_per_sec = 0  # the engine paces messages
         thread = notice.incident or str(notice.data.get("since") or notice.id)

@@ -14,6 +14,7 @@ from sentinel.errors import FileError, UserError
 
 if TYPE_CHECKING:
     from sentinel.agent.settings import AgentSettings
+    from sentinel.config.alerts import Channel
     from sentinel.config.settings import Settings
 
 Check = tuple[str, Callable[[], object]]  # the key that is meant where the error names none; what is made at the start
@@ -39,6 +40,7 @@ def run_checks(config: Path, checks: Iterable[Check]) -> None:
 def daemon_checks(settings: Settings) -> Iterator[Check]:
     """What the daemon's start makes of its settings without Slurm, munged or the store."""
     from sentinel.adapters.notify.channels import channel
+    from sentinel.adapters.notify.chat import Chat
     from sentinel.adapters.syslog import Syslog
     from sentinel.adapters.tls import ServerCertificate
     from sentinel.daemon.effects.diagnostics import check_deadlines
@@ -52,8 +54,16 @@ def daemon_checks(settings: Settings) -> Iterator[Check]:
         yield "daemon.audit_syslog", partial(Syslog, daemon.audit_syslog)
     yield "judgement.rules", partial(rules, settings)
     executor = ThreadPoolExecutor(1)  # nothing is sent: it starts no thread
+
+    def known(name: str, one: Channel) -> None:
+        made = channel(name, one, alerts, executor)
+        if isinstance(made, Chat):
+            made.require_known()  # the daemon asks Apprise when it sends the first message
+
     for name, one in alerts.channels.items():
-        yield f"alerts.channels.{name}.template", partial(channel, name, one, alerts, executor)
+        where = f"alerts.channels.{name}"
+        yield f"{where}.template", partial(channel, name, one, alerts, executor)
+        yield f"{where}.{'url' if one.url else 'url_file'}", partial(known, name, one)
     if daemon.wire == "tls":
         yield "daemon.certificate_file", partial(ServerCertificate, daemon.certificate_file, daemon.key_file)
     if page.listen:

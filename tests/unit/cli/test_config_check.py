@@ -37,6 +37,7 @@ def checked(folder: Path, text: str, *words: str) -> FileError:
         (CHANNEL + 'url_file = "/nonexist"', "alerts.channels.x.url_file", 3, "/nonexist"),
         (CHANNEL + 'url = "http://a"\nkeys_file = "/nonexist"', "alerts.channels.x.keys_file", 4, "/nonexist"),
         (CHANNEL + 'url = "http://a"\ntemplate = "/nonexist"', "alerts.channels.x.template", 4, "/nonexist"),
+        (CHANNEL.replace("webhook", "apprise") + 'url = "ftp://x/secret"', "alerts.channels.x.url", 3, "none that Apprise"),
         ('[daemon]\naudit_syslog = "foo"', "daemon.audit_syslog", 2, "no address of syslog"),
         ("[diagnostics]\ndeadline_s = [1.0]", "diagnostics.deadline_s", 2, "four positive"),
     ],
