@@ -12,9 +12,8 @@ pytestmark = pytest.mark.slurm
 
 MOMENTS = [
     pytest.param("kind=drain ", id="drained", marks=pytest.mark.deep),
-    pytest.param(
-        "kind=requeue_hold ", id="requeued"
-    ),  # it may have saved the requeue, and not that the job is deferred
+    # It may have saved the requeue, and not that the job is deferred.
+    pytest.param("kind=requeue_hold ", id="requeued", marks=pytest.mark.deep),
     pytest.param("kind=write_resume ", id="resume point written", marks=pytest.mark.deep),
     pytest.param("kind=exclude ", id="excluded", marks=pytest.mark.deep),
     pytest.param("kind=release ", id="released", marks=pytest.mark.deep),
@@ -34,6 +33,9 @@ def start_controller(story: Story) -> None:
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_job_is_restarted_all_the_same(story: Story, moment: str):
     job = story.job(2)
+    began = time.time()
+    saved = story.paths.state / "job_state"
+    until(lambda: saved.stat().st_mtime > began, "slurmctld to save that the job runs")
     victim = job.nodes[1]
     story.inject("xid", "--node", victim, "--gpu", "0", "--xid", "79")
     story.wait_daemon_log(moment)
