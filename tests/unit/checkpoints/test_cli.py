@@ -332,7 +332,7 @@ def test_within_its_deadline_a_move_does_what_it_does_without(make):
     assert back == moved and (make.root / "run/step-6/.metadata").exists()
     (copied,) = rows(run("drain", make.root / "run/step-6", "--to", make.root / "shared", "--deadline", "60", "--json"))
     assert copied["complete"] is True
-    refused = run("quarantine", make.root / "run", make.root / "elsewhere", "--deadline", "60")
+    refused = run("quarantine", make.root / "run", make.root / "elsewhere", "--yes", "--deadline", "60")
     assert isinstance(refused.exception, UserError) and "not below" in refused.exception.message
 
 
