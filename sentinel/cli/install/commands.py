@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from sentinel.cli.install import host
+from sentinel.cli.install import conf_lines, host
+from sentinel.cli.install.conf_lines import Line
 from sentinel.cli.install.files import EVENTS, Choice, controller_files, node_files
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, names_hook, planned
 from sentinel.cli.operator.output import echo, say, shown
@@ -75,12 +76,15 @@ def install(
     """
     conf_path = _slurm_conf(slurm_conf, root)
     text = _text(conf_path)
+    lines = conf_lines.read(text, conf_path, root, lenient=refresh)  # an upgrade must not fail by a line of the site's
     if refresh:
-        _refresh(text, root, dry_run=dry_run, yes=yes)
+        _refresh(lines, root, dry_run=dry_run, yes=yes)
         return
     _require_role(controller, node)
-    conf = planned(text)
-    choice = _choice(conf, text, controller, node, daemon_url, daemon_uid, account, resume)
+    conf = planned(lines)
+    if write_slurm_conf and conf.elsewhere:
+        raise conf.elsewhere[0]
+    choice = _choice(conf, lines, controller, node, daemon_url, daemon_uid, account, resume)
     files = [*(controller_files(choice) if controller else ()), *(node_files(choice) if node else ())]
     actions = host.Actions(writes=host.writes(files, root))
     if node:
@@ -97,7 +101,7 @@ def install(
     _show(actions)
     if controller:
         _show_slurm_conf(conf_path, text, conf, written=write_slurm_conf)
-    for note in [*conf.notes, *actions.notes, *_notes(choice, controller)]:
+    for note in [*conf.elsewhere, *conf.notes, *actions.notes, *_notes(choice, controller)]:
         say(f"Note: {note}")
     _do(actions, dry_run=dry_run, yes=yes, question="Install this?")
 
@@ -116,10 +120,11 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
       sentinel uninstall --controller --yes
     """
     _require_role(controller, node)
-    text = _text(_slurm_conf(slurm_conf, root))
-    choice = _only_paths(text)
+    conf_path = _slurm_conf(slurm_conf, root)
+    lines = conf_lines.read(_text(conf_path), conf_path, root)
+    choice = _only_paths(lines)
     files = [*(controller_files(choice) if controller else ()), *(node_files(choice) if node else ())]
-    named = [file.path for file in files if names_hook(text, file.path)]
+    named = [file.path for file in files if names_hook(lines, file.path)]
     actions = host.removals(files, root, named)
     units = _units(controller, node)
     if root == Path("/") and host.has_systemd():
@@ -132,9 +137,9 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
     _do(actions, dry_run=dry_run, yes=yes, question="Remove this?")
 
 
-def _refresh(text: str, root: Path, *, dry_run: bool, yes: bool) -> None:
+def _refresh(lines: Sequence[Line], root: Path, *, dry_run: bool, yes: bool) -> None:
     """What a package does on upgrade: hooks are the same for every choice, units and settings are not."""
-    choice = _only_paths(text)
+    choice = _only_paths(lines)
     files = [file for file in (*controller_files(choice), *node_files(choice)) if file.mode & 0o111]
     there = [file for file in files if host.below(root, file.path).exists()]
     actions = host.Actions(writes=host.writes(there, root))
@@ -142,7 +147,7 @@ def _refresh(text: str, root: Path, *, dry_run: bool, yes: bool) -> None:
     _do(actions, dry_run=dry_run, yes=yes, question="Replace them?")
 
 
-def _only_paths(text: str) -> Choice:
+def _only_paths(lines: Sequence[Line]) -> Choice:
     """A choice that says where the files lie, for those whose text does not matter."""
     return Choice(
         program=("sentinel",),
@@ -150,8 +155,8 @@ def _only_paths(text: str) -> Choice:
         account=_ACCOUNT,
         slurm_user="slurm",
         daemon_url="",
-        prolog_folder=hook_folder(text, "Prolog", "prolog.d"),
-        epilog_folder=hook_folder(text, "Epilog", "epilog.d"),
+        prolog_folder=hook_folder(lines, "Prolog", "prolog.d"),
+        epilog_folder=hook_folder(lines, "Epilog", "epilog.d"),
     )
 
 
@@ -176,7 +181,7 @@ def _text(path: Path | None) -> str:
 
 def _choice(
     conf: SlurmConf,
-    text: str,
+    lines: Sequence[Line],
     controller: bool,
     node: bool,
     daemon_url: str | None,
@@ -201,8 +206,8 @@ def _choice(
         daemon_uid=daemon_uid if daemon_uid is not None else host.uid_of(account),
         slurm_uid=host.uid_of(slurm_user),
         resume=resume,
-        prolog_folder=hook_folder(text, "Prolog", "prolog.d"),
-        epilog_folder=hook_folder(text, "Epilog", "epilog.d"),
+        prolog_folder=hook_folder(lines, "Prolog", "prolog.d"),
+        epilog_folder=hook_folder(lines, "Epilog", "epilog.d"),
         both=controller and node,
     )
 
@@ -268,7 +273,12 @@ def _show_slurm_conf(path: Path | None, text: str, conf: SlurmConf, *, written: 
     else:
         lines = host.difference(text, conf.changed, str(path))
         if not lines:
-            echo(f"{path} has all that Sentinel needs.")
+            said = (
+                "needs no change, files that it includes do: see the notes"
+                if conf.elsewhere
+                else "has all that Sentinel needs"
+            )
+            echo(f"{path} {said}.")
             return
         echo(f"{path} changes by:" if written else f"{path} needs these changes (--write-slurm-conf makes them):")
     for line in lines:

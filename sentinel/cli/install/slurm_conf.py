@@ -6,13 +6,14 @@ and a hook of which Slurm takes only one is left to the site, with a note that s
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
+from sentinel.cli.install.conf_lines import Line, lines_in
+from sentinel.errors import FileError
+
 ETC = "/etc/slurm"
-_LINE = re.compile(r"^[ \t]*([A-Za-z]+)[ \t]*=[ \t]*(.*?)[ \t]*(#.*)?$")
 _LEAST_JOB_AGE_S = 300
 # Set where the site has not: (key, value, why).
 _DEFAULTS = (
@@ -29,16 +30,13 @@ _ADDED = (
 
 @dataclass
 class SlurmConf:
-    """A slurm.conf: its lines as they are, and what Sentinel changes."""
+    """A slurm.conf: its lines as they are, those of the files it includes among them, and what Sentinel changes."""
 
-    text: str
+    lines: list[Line]
     notes: list[str] = field(default_factory=list)
     links: dict[str, str] = field(default_factory=dict)  # to be made: link -> the site's own script
-    _lines: list[str] = field(init=False)
+    elsewhere: list[FileError] = field(default_factory=list)  # changes of included files: a person's to make
     _new: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._lines = self.text.splitlines()
 
     def get(self, key: str) -> str:
         """The value that counts: the last one; empty if it is not set."""
@@ -48,28 +46,34 @@ class SlurmConf:
         return found.strip('"')
 
     def set(self, key: str, value: str, why: str) -> None:
-        numbers = [number for number, _ in self._of(key)]
-        if not numbers:
+        places = [place for place, _ in self._of(key)]
+        if not places:
             self._new += [f"# {why}", f"{key}={value}"]
         elif self.get(key) != value:
-            self._lines[numbers[-1]] = f"{key}={value}"
+            line = self.lines[places[-1]]
+            if line.file is not None:
+                said, fix = "stands in an included file, which is not written here", f"write there {key}={value}"
+                self.elsewhere.append(FileError(line.file, said, line=line.number, key=key, fix=fix))
+                return
+            text = f"{key}={value}"
+            self.lines[places[-1]] = replace(line, raw=(f"{text} {line.comment}".rstrip(),), text=text)
 
     def _of(self, key: str) -> Iterator[tuple[int, str]]:
-        for number, line in enumerate(self._lines):
-            match = _LINE.match(line)
-            if match and match[1].lower() == key.lower():
-                yield number, match[2]
+        for place, line in enumerate(self.lines):
+            value = line.value_of(key)
+            if value is not None:
+                yield place, value
 
     @property
     def changed(self) -> str:
-        """The text with Sentinel's changes."""
-        lines = [*self._lines, *(["", "# Sentinel", *self._new] if self._new else [])]
-        return "\n".join(lines) + "\n"
+        """The text of slurm.conf itself with Sentinel's changes."""
+        lines = [raw for line in self.lines if line.file is None for raw in line.raw]
+        return "\n".join([*lines, *(["", "# Sentinel", *self._new] if self._new else [])]) + "\n"
 
 
-def planned(text: str, *, etc: str = ETC) -> SlurmConf:
-    """The changes of a slurm.conf whose text this is."""
-    conf = SlurmConf(text)
+def planned(site: str | Sequence[Line], *, etc: str = ETC) -> SlurmConf:
+    """The changes of a slurm.conf whose text, or lines with those of included files, these are."""
+    conf = _conf(site)
     _folder(conf, "Prolog", "prolog.d", etc, "refuses a node only on positive proof against it")
     _folder(conf, "Epilog", "epilog.d", etc, "tells the node's agent that a job has left; always exits 0")
     _single(conf, "TaskProlog", f"{etc}/sentinel/task-sentinel", "hands a restarted job its resume point")
@@ -91,16 +95,20 @@ def planned(text: str, *, etc: str = ETC) -> SlurmConf:
     return conf
 
 
-def hook_folder(text: str, key: str, usual: str, *, etc: str = ETC) -> str:
+def hook_folder(site: str | Sequence[Line], key: str, usual: str, *, etc: str = ETC) -> str:
     """The folder whose scripts Slurm runs for ``key`` (Prolog or Epilog): the site's, or the one that Sentinel brings."""
-    value = SlurmConf(text).get(key)
+    value = _conf(site).get(key)
     return str(PurePosixPath(value).parent) if value.endswith("/*") else f"{etc}/{usual}"
 
 
-def names_hook(text: str, path: str) -> bool:
+def names_hook(site: str | Sequence[Line], path: str) -> bool:
     """Whether this slurm.conf names the hook at ``path`` by itself, so that it must not go away."""
-    conf = SlurmConf(text)
+    conf = _conf(site)
     return path in (conf.get("TaskProlog"), conf.get("EpilogSlurmctld"), conf.get("Prolog"), conf.get("Epilog"))
+
+
+def _conf(site: str | Sequence[Line]) -> SlurmConf:
+    return SlurmConf(list(lines_in(site) if isinstance(site, str) else site))
 
 
 def _folder(conf: SlurmConf, key: str, usual: str, etc: str, why: str) -> None:

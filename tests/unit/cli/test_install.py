@@ -190,7 +190,7 @@ def test_hook_that_slurm_conf_still_names_stays_as_one_that_does_nothing(root: P
 def changed(text: str) -> dict[str, str]:
     lines = planned(text).changed.splitlines()
     parts = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
-    return {key: value for key, _, value in parts}
+    return {key: value.partition(" #")[0] for key, _, value in parts}
 
 
 def test_bare_slurm_conf_gets_every_line_once() -> None:
@@ -224,3 +224,85 @@ def test_planned_changes_need_no_further_change() -> None:
     assert planned(once).changed == once
     assert names_hook(once, "/etc/slurm/sentinel/task-sentinel")
     assert not names_hook(BARE, "/etc/slurm/sentinel/task-sentinel")
+
+
+def test_continued_line_is_one_line_and_is_replaced_whole() -> None:
+    text = "A=1\nSchedulerParameters=bf_max_job_test=500,\\\ndefer # why\nMinJobAge=\\\n900\n#PrologFlags=X11 \\\nB=2\n"
+    made = planned(text).changed
+    assert made.startswith(
+        "A=1\nSchedulerParameters=bf_max_job_test=500,defer,nohold_on_prolog_fail # why\nMinJobAge=\\\n900\n"
+    )
+    assert "\ndefer" not in made and "\nPrologFlags=Alloc\n" in made and "\n#PrologFlags=X11 \\\nB=2\n" in made
+    assert planned(made).changed == made
+
+
+def test_trailing_comment_of_a_changed_line_stays() -> None:
+    assert "\nMinJobAge=600 # asked by ada\n" in planned("A=1\nminjobage = 30   # asked by ada\n").changed
+
+
+# --- Include -------------------------------------------------------------------------------------------------------------
+
+
+def including(root: Path, text: str, name: str = "site/sentinel.conf") -> Path:
+    path = root / "etc/slurm" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_text(f"{conf.read_text()}include {name} # ours\n")
+    return path
+
+
+def test_included_file_is_read_and_nothing_is_set_twice(root: Path) -> None:
+    including(root, planned("").changed)
+    found = run(root, "install", "--controller", "--dry-run")
+    assert found.exit_code == 0 and "slurm.conf has all that Sentinel needs" in found.output, found.output
+
+
+def test_hook_named_in_an_included_file_stays_as_one_that_does_nothing(root: Path) -> None:
+    including(root, "TaskProlog=/etc/slurm/sentinel/task-sentinel\nEpilog=/site/e/*\n")
+    assert run(root, "install", "--node", "--yes").exit_code == 0
+    assert (root / "site/e/10-sentinel").exists()
+    run(root, "uninstall", "--node", "--yes")
+    assert (
+        "Take" in (root / "etc/slurm/sentinel/task-sentinel").read_text() and not (root / "site/e/10-sentinel").exists()
+    )
+
+
+def test_key_to_be_changed_in_an_included_file_is_told_and_refused(root: Path) -> None:
+    path = including(root, "# flags\nPrologFlags=\\\nX11\n")
+    before = (root / "etc/slurm/slurm.conf").read_text()
+    found = run(root, "install", "--controller", "--dry-run")
+    assert f"{path}:2: " in found.output and "PrologFlags=X11,Alloc" in found.output and found.exit_code == 0
+    assert "+PrologFlags" not in found.output
+    found = run(root, "install", "--controller", "--yes", "--write-slurm-conf")
+    assert isinstance(found.exception, FileError) and "PrologFlags=X11,Alloc" in found.exception.fix
+    assert str(found.exception).startswith(f"{path}:2: PrologFlags: ") and "\n" not in str(found.exception)
+    assert (root / "etc/slurm/slurm.conf").read_text() == before and not (root / "etc/sentinel").exists()
+
+
+def test_line_of_the_main_file_that_comes_after_the_included_one_counts(root: Path) -> None:
+    including(root, "PrologFlags=X11\n")
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_text(conf.read_text() + "PrologFlags=Contain\n")
+    assert run(root, "install", "--controller", "--yes", "--write-slurm-conf").exit_code == 0
+    assert "\nPrologFlags=Contain,Alloc\n" in conf.read_text()
+
+
+def test_included_files_below_the_image_and_of_the_cluster_s_name(root: Path) -> None:
+    (root / "opt").mkdir()
+    (root / "opt/c.conf").write_text("PrologFlags=Alloc\n")
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_text(BARE + "Include /opt/%c.conf\n")
+    found = run(root, "install", "--controller", "--dry-run")
+    assert found.exit_code == 0 and "+PrologFlags" not in found.output, found.output
+
+
+def test_included_file_that_cannot_be_read_or_includes_itself_is_told(root: Path) -> None:
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_text(BARE + "Include gone.conf\n")
+    found = run(root, "install", "--controller", "--dry-run")
+    assert isinstance(found.exception, FileError) and f"{conf}:5: Include: " in str(found.exception)
+    assert run(root, "install", "--refresh", "--yes").exit_code == 0  # a package's upgrade goes on
+    conf.write_text(BARE + "Include slurm.conf\n")
+    found = run(root, "install", "--controller", "--dry-run")
+    assert isinstance(found.exception, FileError) and "deep" in str(found.exception)
