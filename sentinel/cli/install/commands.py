@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from sentinel.errors import UserError
 F = TypeVar("F", bound=Callable[..., Any])
 _PORT = 9478
 _ACCOUNT = "sentinel"
+_LAST_UID = 2**32 - 2  # the one after it means "none"
+_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})(?:/[A-Za-z0-9._~/-]*)?")
 _CONFS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
 
@@ -81,6 +84,8 @@ def install(
         _refresh(lines, root, dry_run=dry_run, yes=yes)
         return
     _require_role(controller, node)
+    daemon_url = _checked_url(daemon_url) if daemon_url is not None else None
+    _require_uid(daemon_uid)
     conf = planned(lines)
     if write_slurm_conf and conf.elsewhere:
         raise conf.elsewhere[0]
@@ -210,6 +215,21 @@ def _choice(
         epilog_folder=hook_folder(lines, "Epilog", "epilog.d"),
         both=controller and node,
     )
+
+
+def _checked_url(url: str) -> str:
+    """The daemon's address as agents and hooks read it: they are given it as it is written."""
+    match = _URL.fullmatch(url)
+    if not match or not 0 < int(match[1]) < 65536:
+        raise UserError(
+            f"--daemon {url!r:.80} is no address of a daemon", fix=f"write http://HOST:{_PORT} or https://HOST:{_PORT}"
+        )
+    return url.rstrip("/")
+
+
+def _require_uid(uid: int | None) -> None:
+    if uid is not None and not 0 <= uid <= _LAST_UID:
+        raise UserError(f"--daemon-uid {uid} is no uid", fix="on the controller, `id -u sentinel` says it")
 
 
 def _program() -> tuple[str, ...]:

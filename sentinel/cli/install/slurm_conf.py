@@ -15,6 +15,7 @@ from sentinel.errors import FileError
 
 ETC = "/etc/slurm"
 _LEAST_JOB_AGE_S = 300
+_PROLOG_S = 20  # of prolog/10-sentinel: deploy/slurm/sentinel.conf
 # Set where the site has not: (key, value, why).
 _DEFAULTS = (
     ("PrologEpilogTimeout", "120", "a stuck file system must not hold a node for ever"),
@@ -86,8 +87,16 @@ def planned(site: str | Sequence[Line], *, etc: str = ETC) -> SlurmConf:
         if not conf.get(key):
             conf.set(key, value, why)
     age = conf.get("MinJobAge")
-    if age.isdecimal() and int(age) < _LEAST_JOB_AGE_S:
+    if age.isdecimal() and 0 < int(age) < _LEAST_JOB_AGE_S:  # 0: never forgotten
         conf.set("MinJobAge", "600", "")
+    for key in ("PrologEpilogTimeout", "BatchStartTimeout"):
+        limit = conf.get(key)
+        if limit.isdecimal() and int(limit) <= _PROLOG_S:
+            effect = "drains the node" if key == "PrologEpilogTimeout" else "makes a batch job look lost"
+            conf.notes.append(
+                f"{key}={limit} is not above the deadline of Sentinel's prolog ({_PROLOG_S} s): Slurm {effect} "
+                "where a prolog takes longer; raise it"
+            )
     if conf.get("JobFileAppend") == "0":
         conf.set("JobFileAppend", "1", "")
     if conf.get("JobRequeue") == "0":

@@ -240,6 +240,18 @@ def test_trailing_comment_of_a_changed_line_stays() -> None:
     assert "\nMinJobAge=600 # asked by ada\n" in planned("A=1\nminjobage = 30   # asked by ada\n").changed
 
 
+def test_jobs_that_are_never_forgotten_stay_so() -> None:
+    assert changed("MinJobAge=0\n")["MinJobAge"] == "0"
+    assert changed("MinJobAge=299\n")["MinJobAge"] == "600"
+
+
+@pytest.mark.parametrize("key", ["PrologEpilogTimeout", "BatchStartTimeout"])
+@pytest.mark.parametrize(("value", "told"), [("10", True), ("20", True), ("21", False), ("", False)])
+def test_limit_that_ends_before_the_prolog_s_own_is_noted(key: str, value: str, told: bool) -> None:
+    conf = planned(f"{key}={value}\n" if value else "")
+    assert any(f"{key}={value}" in note and "20 s" in note for note in conf.notes) == told
+
+
 # --- Include -------------------------------------------------------------------------------------------------------------
 
 
@@ -306,3 +318,31 @@ def test_included_file_that_cannot_be_read_or_includes_itself_is_told(root: Path
     conf.write_text(BARE + "Include slurm.conf\n")
     found = run(root, "install", "--controller", "--dry-run")
     assert isinstance(found.exception, FileError) and "deep" in str(found.exception)
+
+
+# --- --daemon and --daemon-uid --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--daemon", url) for url in (
+            "foo", "foo:9478", "http://head", "ftp://head:9478", "http://:9478", "http://head:0", "http://head:70000",
+            "http://head:x", 'http://he"ad:9478', "http://head:9478\nx=1", "http://a@head:9478", "http://head:9478/?q",
+            "http://[::1:9478", "",
+        )),
+        *(("--daemon-uid", uid) for uid in ("-5", "4294967295")),
+    ],
+)  # fmt: skip
+def test_daemon_that_cannot_be_one_is_refused(root: Path, words: tuple[str, str]) -> None:
+    found = run(root, "install", "--node", "--yes", *words)
+    assert isinstance(found.exception, UserError) and found.exception.exit_status == 2, found.output
+    assert found.exception.fix and words[0] in str(found.exception) and files(root) == CONF
+
+
+@pytest.mark.parametrize(
+    "url", ["http://head:9478", "https://head.site.org:443/", "http://10.0.0.1:1", "http://[::1]:9478"]
+)
+def test_daemon_s_address_and_root_s_uid_are_taken(root: Path, url: str) -> None:
+    assert run(root, "install", "--node", "--yes", "--daemon", url, "--daemon-uid", "0").exit_code == 0
+    assert load(root / "etc/sentinel/agent.toml", AgentSettings).url == url.rstrip("/")
