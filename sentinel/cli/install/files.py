@@ -122,6 +122,10 @@ operators = []   # who may drain, release, pause: ["ada", "%hpc-ops"]
 """
 
 
+def _wire(choice: Choice) -> str:
+    return 'wire = "tls"\n' if choice.daemon_url.startswith("https:") else ""
+
+
 def _agent_settings(choice: Choice) -> str:
     trusted = [choice.daemon_uid] if choice.daemon_uid else []
     beside = f'state = "{AGENT_STATE_BESIDE_DAEMON}"\n' if choice.both else ""
@@ -130,14 +134,15 @@ def _agent_settings(choice: Choice) -> str:
 # `sentinel config check --agent --config /etc/sentinel/agent.toml` reads this file strictly.
 
 url = "{choice.daemon_url}"
-trusted_uids = {trusted}   # as whom the daemon runs: an answer of anybody else is not believed
+{_wire(choice)}trusted_uids = {trusted}   # as whom the daemon runs: an answer of anybody else is not believed
 resume = "{choice.resume}"   # the same folder as the daemon's
 {beside}"""
 
 
 def _hook_settings(choice: Choice, *, controller: bool) -> str:
     events = f"SENTINEL_EVENTS={EVENTS}\n" if controller else ""
+    wire = "SENTINEL_WIRE=tls\n" if _wire(choice) else ""
     return (
         "# Settings of the hooks: NAME=value lines, read and never run.\n"
-        f"SENTINEL_PYTHON={choice.python}\nSENTINEL_URL={choice.daemon_url}\n{events}"
+        f"SENTINEL_PYTHON={choice.python}\nSENTINEL_URL={choice.daemon_url}\n{wire}{events}"
     )
