@@ -73,11 +73,11 @@ def stage_of(story: Story) -> Stage:
         return Stage.CANCELLED
     if any(o.data.get("goes_on") for o in outcomes):
         return Stage.HANDLED
-    if any((o.step.kind is StepKind.HOLD and _is_done(o)) or o.data.get("held") for o in outcomes):
+    if any((o.step.kind is StepKind.HOLD and is_done(o)) or o.data.get("held") for o in outcomes):
         return Stage.HELD
     if any(o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS for o in outcomes):
         return Stage.FAILED
-    if any(o.step.kind is StepKind.CONFIRM and _is_done(o) for o in outcomes):
+    if any(o.step.kind is StepKind.CONFIRM and is_done(o) for o in outcomes):
         return Stage.RUNNING
     kinds = {step.kind for step in plan.steps}
     return Stage.RESTARTING if kinds & {StepKind.RELEASE, StepKind.REQUEUE_HOLD} else Stage.HANDLED
@@ -137,7 +137,7 @@ def severity_of(story: Story) -> str:
 def _how_it_is(story: Story) -> str:
     stage, step = stage_of(story), _chosen(story).get("step")
     begin = f" from step {step}" if step is not None else ""
-    if not begin and any(o.step.kind is StepKind.CHOOSE_CHECKPOINT and _is_done(o) for o in story.outcomes):
+    if not begin and any(o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o) for o in story.outcomes):
         begin = ", without a checkpoint to resume from"
     if stage is Stage.RUNNING:
         nodes = f" on {listed(story.nodes_now)}" if story.nodes_now else ""
@@ -296,7 +296,7 @@ def _seen(verdict: Verdict) -> list[str]:
 
 
 def _chosen(story: Story) -> Mapping[str, Scalar]:
-    found = (o.data for o in story.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and _is_done(o))
+    found = (o.data for o in story.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o))
     return next((data for data in found if data.get("path")), {})
 
 
@@ -309,5 +309,5 @@ def _goes_on(story: Story) -> bool:
     return any(o.data.get("goes_on") for o in story.outcomes)
 
 
-def _is_done(outcome: Outcome) -> bool:
+def is_done(outcome: Outcome) -> bool:
     return outcome.result is Result.DONE

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sentinel.alerts.audiences import Stage, Story, chain_words, for_operators, for_owner, severity_of, stage_of
+from sentinel.alerts.audiences import (
+    Stage,
+    Story,
+    chain_words,
+    for_operators,
+    for_owner,
+    is_done,
+    severity_of,
+    stage_of,
+)
 from sentinel.alerts.text import plain, unranked
 from sentinel.alerts.threads import Thread
 from sentinel.model.records import (
@@ -130,18 +139,18 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[
         lines.append(plain(plan.explanation, 1000))
     if plan.observe_only and plan.steps:
         lines.append("Would do: " + ", ".join(f"{s.kind} {s.node or s.job}" for s in plan.steps) + ".")
-    drained = [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and _is_done(o)]
+    drained = [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and is_done(o)]
     if drained:
         lines.append(f"Drained: {', '.join(str(node) for node in drained)}.")
     chosen = next(
         (o for o in outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT), None
     )  # of the job, not its components
     for outcome in outcomes:
-        if (outcome.step.kind is StepKind.HOLD and _is_done(outcome)) or outcome.data.get("held"):
+        if (outcome.step.kind is StepKind.HOLD and is_done(outcome)) or outcome.data.get("held"):
             lines.append(
                 f"The job is held and keeps its id; release it when it is fixed: scontrol release {outcome.step.job}"
             )
-        if outcome is chosen and _is_done(outcome):
+        if outcome is chosen and is_done(outcome):
             lines.append(_checkpoint_words(outcome.data, stage))
         if outcome.result is Result.FAILED:
             what = f"{_STEPS[outcome.step.kind]} {outcome.step.node or outcome.step.job}"
@@ -156,10 +165,6 @@ def _checkpoint_words(data: Mapping[str, Scalar], stage: Stage) -> str:
     verbs = {Stage.RUNNING: "Runs again", Stage.RESOLVED: "Restarted", Stage.FAILED: "Would have restarted"}
     verb = verbs.get(stage, "Restarts")
     return f"{verb} from step {data.get('step')} ({data.get('tier')}): {plain(str(data['path']))}. {why}".rstrip()
-
-
-def _is_done(outcome: Outcome) -> bool:
-    return outcome.result is Result.DONE
 
 
 def _grounds(verdict: Verdict) -> list[str]:
@@ -195,7 +200,7 @@ def _data(
         "nodes": list(verdict.culprits.nodes),
         "gpus": list(verdict.culprits.gpus),
         "ranks": list(verdict.culprits.ranks),
-        "drained": [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and _is_done(o)],
+        "drained": [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and is_done(o)],
         "suspect": list(verdict.suspect),
         "restart": str(verdict.restart),
         "refusal": plan.refusal if plan else "",

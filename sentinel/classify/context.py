@@ -6,15 +6,15 @@ Each rule of the field is one function that adds readings of its own, so that a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from sentinel.classify.history import History
-from sentinel.classify.readings import GPU_CAUSES, Reading
+from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.watchdogs import differing
-from sentinel.config.rules import Drain, Form, Role, Rules
-from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope
+from sentinel.config.rules import Drain, Role, Rules
+from sentinel.model.records import Cause, Incident, Kind, Scope
 
 C = Cause
 _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
@@ -48,12 +48,6 @@ def context(
     return added
 
 
-def _ground(
-    evidence: Evidence, key: str, weights: Mapping[Cause, float], note: str, scope: Scope | None = None
-) -> Reading:
-    return Reading(evidence, key, weights, Role.CONTEXT, scope, Drain.NO, Form.PROGRAM, note)
-
-
 def _units(readings: Sequence[Reading]) -> tuple[set[str], set[int]]:
     nodes = {r.evidence.where.node for r in readings if r.evidence.where.node}
     ranks = {r.evidence.where.rank for r in readings if r.evidence.where.rank is not None}
@@ -76,7 +70,7 @@ def _spread(
             if kind == "oom-gpu":
                 weights = {C.APP_OOM_GPU: 1.2, **dict.fromkeys(GPU_CAUSES, -1.6)}
             note = f"the same on {max(len(nodes), len(ranks))} {'nodes' if len(nodes) >= 2 else 'ranks'}"
-            added.append(_ground(first, f"spread-{kind}", weights, note, Scope.APPLICATION))
+            added.append(of_context(first, f"spread-{kind}", weights, note, Scope.APPLICATION))
         elif world >= 4 and len(ranks) == 1 and kind in {"cuda-unknown", "cuda-unspecified"}:
             weights, note = {C.GPU_GSP_OR_DRIVER: 0.8}, f"on one rank of at least {world}"
             added.append(Reading(first, f"single-{kind}", weights, Role.CONTEXT, None, Drain.ADVISE, note=note))
@@ -109,9 +103,11 @@ def _startup_oom(
         tried = reading.evidence.data.get("gib_tried")
         if isinstance(used, (int, float)) and isinstance(total, (int, float)) and total and used < 0.05 * total:
             weights = {C.GPU_GSP_OR_DRIVER: 1.0, C.GPU_MEMORY_ECC: 1.0, C.APP_OOM_GPU: -1.0}
-            added.append(_ground(reading.evidence, "oom-nothing-held", weights, "this process held almost nothing"))
+            added.append(of_context(reading.evidence, "oom-nothing-held", weights, "this process held almost nothing"))
         elif isinstance(tried, (int, float)) and tried > 0:
-            added.append(_ground(reading.evidence, "oom-asked", {C.APP_OOM_GPU: 0.8}, "it says how much it asked for"))
+            added.append(
+                of_context(reading.evidence, "oom-asked", {C.APP_OOM_GPU: 0.8}, "it says how much it asked for")
+            )
         break
     return added
 
@@ -126,7 +122,7 @@ def _explained(
     if not unknown or not own or any(r.drain is not Drain.NO for r in rest):
         return []
     weights = {C.USER_CODE: 1.5, C.GPU_GSP_OR_DRIVER: -1.0, C.GPU_FALLEN_OFF_BUS: -1.0}
-    return [_ground(unknown[0].evidence, "explained", weights, f"explained by: {own[0].note}")]
+    return [of_context(unknown[0].evidence, "explained", weights, f"explained by: {own[0].note}")]
 
 
 def _many_nodes(
@@ -139,7 +135,7 @@ def _many_nodes(
         nodes, _ = _units(group)
         if len(nodes) >= 3:
             note = f"on {len(nodes)} nodes at once: one shared fault"
-            added.append(_ground(group[0].evidence, f"many-{cause}", {cause: 1.5}, note, Scope.CLUSTER))
+            added.append(of_context(group[0].evidence, f"many-{cause}", {cause: 1.5}, note, Scope.CLUSTER))
     sleeping = [r for r in readings if r.key == "task-D"]
     nodes, _ = _units(sleeping)
     if len(nodes) >= 2:
@@ -156,12 +152,12 @@ def _many_links(
     links = [r for r in readings if r.evidence.kind == Kind.XID and r.evidence.data.get("xid") in range(144, 151)]
     first_hand = [r for r in links if r.evidence.data.get("pci") and "previous Xid" not in r.evidence.text]
     if links and not first_hand and len({r.evidence.where.node for r in links}) == 1:
-        return [_ground(links[0].evidence, "one-host-links", {C.GPU_NVLINK: 0.6}, "on one host", Scope.NODE)]
+        return [of_context(links[0].evidence, "one-host-links", {C.GPU_NVLINK: 0.6}, "on one host", Scope.NODE)]
     ends = {(r.evidence.where.node, r.evidence.data.get("pci")) for r in links if r.evidence.data.get("pci")}
     if len(ends) < 2:
         return []
     note = f"NVLink faults on {len(ends)} GPUs at once: the switch between them"
-    return [_ground(links[0].evidence, "many-links", {C.GPU_NVLINK: 1.2}, note, Scope.CLUSTER)]
+    return [of_context(links[0].evidence, "many-links", {C.GPU_NVLINK: 1.2}, note, Scope.CLUSTER)]
 
 
 def _many_jobs(
@@ -173,7 +169,7 @@ def _many_jobs(
     if len(jobs) < 3:
         return []
     weights = {C.SCHEDULER_PREEMPT_OR_TIMELIMIT: 1.0}
-    return [_ground(ended[0].evidence, "many-jobs", weights, f"{len(jobs)} jobs at once", Scope.CLUSTER)]
+    return [of_context(ended[0].evidence, "many-jobs", weights, f"{len(jobs)} jobs at once", Scope.CLUSTER)]
 
 
 def _stopped_task(
@@ -186,7 +182,9 @@ def _stopped_task(
     if stall is None or not stuck or len(nodes) > 1:
         return []
     who = f"rank {min(ranks)}" if ranks else f"a task on {min(nodes)}" if nodes else "one task"
-    return [_ground(stuck[0].evidence, "stopped-one", {C.NCCL_HANG_UNKNOWN: 1.5}, f"{who} is stuck, the others wait")]
+    return [
+        of_context(stuck[0].evidence, "stopped-one", {C.NCCL_HANG_UNKNOWN: 1.5}, f"{who} is stuck, the others wait")
+    ]
 
 
 def _self_ended(
@@ -198,7 +196,9 @@ def _self_ended(
     if ended is None or not exits:
         return []
     weights = {cause: -weight for cause, weight in ended.weights.items() if weight > 0}
-    return [_ground(exits[0].evidence, "self-ended", weights, "a task failed by itself, and the step was ended for it")]
+    return [
+        of_context(exits[0].evidence, "self-ended", weights, "a task failed by itself, and the step was ended for it")
+    ]
 
 
 def _beside(
@@ -207,7 +207,7 @@ def _beside(
     """A ground where ``found`` is there and one of ``others`` is as well: together they say what neither says alone."""
     if found is None or not any(r.key in others for r in readings):
         return []
-    return [_ground(found.evidence, name, weights, note)]
+    return [of_context(found.evidence, name, weights, note)]
 
 
 def _interrupted_wait(
@@ -245,7 +245,7 @@ def _torn_down(
     if aborted is None or killed is None or killed < aborted:
         return []
     weights = {C.APP_OOM_HOST: -2.6}
-    return [_ground(readings[killed].evidence, "torn-down", weights, "killed when the step was ended")]
+    return [of_context(readings[killed].evidence, "torn-down", weights, "killed when the step was ended")]
 
 
 def _empty(

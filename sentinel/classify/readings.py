@@ -42,6 +42,13 @@ class Reading:
         return max(self.weights.values(), default=0.0)
 
 
+def of_context(
+    evidence: Evidence, key: str, weights: Mapping[Cause, float], note: str, scope: Scope | None = None
+) -> Reading:
+    """What other evidence or the history says about ``evidence``: it speaks for causes, and drains nothing."""
+    return Reading(evidence, key, weights, Role.CONTEXT, scope, Drain.NO, Form.PROGRAM, note)
+
+
 Maker = Callable[[Evidence], "Reading | None"]  # their ``drain`` comes from the table of what convicts
 
 

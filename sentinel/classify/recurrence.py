@@ -7,14 +7,14 @@ Each rule is one function that adds readings of its own, so that a verdict lists
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from math import exp, isfinite, log
 
 from sentinel.classify.history import APPLICATION, History, PastFailure
-from sentinel.classify.readings import GPU_CAUSES, Reading
-from sentinel.config.rules import Drain, Form, Role, Rules
-from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope, Trust
+from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
+from sentinel.config.rules import Drain, Role, Rules
+from sentinel.model.records import Cause, Incident, Kind, Scope, Trust
 from sentinel.model.vocabulary import BAD_NUMBER_KINDS
 
 C = Cause
@@ -88,10 +88,6 @@ def recurring(
     ]
 
 
-def _ground(evidence: Evidence, key: str, weights: Mapping[Cause, float], note: str, scope: Scope | None) -> Reading:
-    return Reading(evidence, key, weights, Role.CONTEXT, scope, Drain.NO, Form.PROGRAM, note)
-
-
 def _node_again(
     incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
 ) -> list[Reading]:
@@ -115,7 +111,7 @@ def _node_again(
             counted[p.cause] = weight + 0.5
     counted.update({C.USER_CODE: -2.0, C.APP_OOM_GPU: -2.0, C.NUMERICAL_NAN: -2.0})
     note = f"{node} failed {len(machine) + len(soft)} times in 30 days under other jobs"
-    return [_ground(group[0].evidence, "node-again", counted, note, Scope.GPU)]
+    return [of_context(group[0].evidence, "node-again", counted, note, Scope.GPU)]
 
 
 def _one_node(incident: Incident, readings: Sequence[Reading]) -> str | None:
@@ -154,7 +150,7 @@ def _job_again(
     own = {"oom-gpu": C.APP_OOM_GPU}.get(next(iter(kinds)), C.USER_CODE)
     weights = {own: 1.5 + 0.5 * min(len(nodes), 3), **dict.fromkeys(GPU_CAUSES, -2.0)}
     note = f"the same job failed on {len(nodes)} other node{'s' if len(nodes) > 1 else ''}"
-    return [_ground(first, "job-again", weights, note, Scope.APPLICATION)]
+    return [of_context(first, "job-again", weights, note, Scope.APPLICATION)]
 
 
 def _numbers_explained(readings: Sequence[Reading]) -> list[Reading]:
@@ -164,7 +160,7 @@ def _numbers_explained(readings: Sequence[Reading]) -> list[Reading]:
     if not bad or not hard:
         return []
     note = "the machine's own words explain the bad numbers"
-    return [_ground(hard[0].evidence, "numbers-explained", {C.NUMERICAL_NAN: -3.0}, note, None)]
+    return [of_context(hard[0].evidence, "numbers-explained", {C.NUMERICAL_NAN: -3.0}, note, None)]
 
 
 def _numbers_again(incident: Incident, readings: Sequence[Reading], history: History, now: datetime) -> list[Reading]:
@@ -185,7 +181,7 @@ def _numbers_again(incident: Incident, readings: Sequence[Reading], history: His
         weight = 2.0 if moved else 1.0
         weights = {C.NUMERICAL_NAN: weight, **dict.fromkeys(GPU_CAUSES, -weight)}
         note = f"bad numbers at step {same[0].step} {moved[0] if moved else 'again'}: the program or its data"
-        return [_ground(first, NUMBERS_MOVED if moved else "numbers-same-step", weights, note, Scope.APPLICATION)]
+        return [of_context(first, NUMBERS_MOVED if moved else "numbers-same-step", weights, note, Scope.APPLICATION)]
     here, common = [p for p in earlier if node is not None and p.node == node], ""
     if node is None and (found := _in_common(earlier, history.nodes)) is not None:
         node, here = found
@@ -199,7 +195,7 @@ def _numbers_again(incident: Incident, readings: Sequence[Reading], history: His
         else "at another step of this job"
     )
     named = dataclasses.replace(first, data={**first.data, "peer": node})
-    return [_ground(named, "numbers-follow-node", {C.NUMERICAL_NAN: 1.0}, note, Scope.GPU)]
+    return [of_context(named, "numbers-follow-node", {C.NUMERICAL_NAN: 1.0}, note, Scope.GPU)]
 
 
 NUMBERS_MOVED = "numbers-same-step-elsewhere"  # another restart would only come to the same step again
@@ -242,7 +238,7 @@ def _many_jobs_at_once(
         }
         if len(jobs) + 1 >= MANY_JOBS:
             note = f"{len(jobs)} other jobs failed of the same within {AT_ONCE.total_seconds() / 60:g} minutes"
-            added.append(_ground(group[0].evidence, f"jobs-{cause}", {cause: 1.5}, note, Scope.CLUSTER))
+            added.append(of_context(group[0].evidence, f"jobs-{cause}", {cause: 1.5}, note, Scope.CLUSTER))
     return added
 
 
@@ -258,7 +254,7 @@ def _ageing(incident: Incident, readings: Sequence[Reading], history: History, r
     for trend in trends:
         weights[trend.cause] = 1.0
     note = f"{node} ages: {trends[0].reason}"
-    return [_ground(first, "node-ages", weights, note, None)]
+    return [of_context(first, "node-ages", weights, note, None)]
 
 
 def _rates(readings: Sequence[Reading], history: History, rules: Rules, now: datetime) -> list[Reading]:
@@ -274,4 +270,4 @@ def _rates(readings: Sequence[Reading], history: History, rules: Rules, now: dat
         usual = odds / whole
         share = (causes.count(cause) + RATE_STRENGTH * usual) / (len(causes) + RATE_STRENGTH)
         weights[cause] = max(-MOST_RATE, min(MOST_RATE, 0.5 * log(share / usual)))
-    return [_ground(readings[0].evidence, "own-rates", weights, f"rates of {len(causes)} failures here", None)]
+    return [of_context(readings[0].evidence, "own-rates", weights, f"rates of {len(causes)} failures here", None)]

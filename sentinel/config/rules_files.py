@@ -38,9 +38,9 @@ def load_rules(paths: Sequence[Path] | None = None, *, site: Path | None = None,
         FileError: a file cannot be read, or its content is refused; names file, line and key.
     """
     shipped = _files(paths if paths is not None else [rules_folder()])
-    extra = [_read(path) for path in _site_files(site)]
+    extra = [read_file(path) for path in _site_files(site)]
     try_first = try_shipped or paths is not None
-    return parse_rules([_read(path) for path in shipped], site=extra, try_first=try_first)
+    return parse_rules([read_file(path) for path in shipped], site=extra, try_first=try_first)
 
 
 def load_convictions(site: Path | None = None) -> Convictions:
@@ -50,9 +50,9 @@ def load_convictions(site: Path | None = None) -> Convictions:
         FileError: a file cannot be read, or one of its rows is refused; names file, line and key.
     """
     rows: dict[Key, Conviction] = {}
-    read_convictions(Document(*_read(rules_folder() / "convictions.toml")), rows, override=False)
+    read_convictions(Document(*read_file(rules_folder() / "convictions.toml")), rows, override=False)
     for path in _site_files(site):
-        read_convictions(Document(*_read(path)), rows, override=True)
+        read_convictions(Document(*read_file(path)), rows, override=True)
     return Convictions(rows)
 
 
@@ -74,7 +74,12 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def _read(path: Path) -> tuple[str, str]:
+def read_file(path: Path) -> tuple[str, str]:
+    """Name and text of a rules or signals file.
+
+    Raises:
+        FileError: it cannot be read, or is no UTF-8.
+    """
     try:
         return str(path), path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

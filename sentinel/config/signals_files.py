@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.config.rules_files import rules_folder
+from sentinel.config.rules_files import read_file, rules_folder
 from sentinel.config.signals_toml import Signals, parse_signals
 from sentinel.errors import FileError
 
@@ -22,11 +22,4 @@ def load_signals(site: Path | None = None) -> Signals:
         if not site.exists():
             raise FileError(site, "no such file or folder", key="prometheus.rules", fix="name an existing one, or none")
         extra = sorted(site.glob("*.toml")) if site.is_dir() else [site]
-    return parse_signals([_read(path) for path in shipped], site=[_read(path) for path in extra])
-
-
-def _read(path: Path) -> tuple[str, str]:
-    try:
-        return str(path), path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(path, f"cannot be read: {error}", fix="check the file's rights and encoding") from error
+    return parse_signals([read_file(path) for path in shipped], site=[read_file(path) for path in extra])

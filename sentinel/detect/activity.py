@@ -118,7 +118,7 @@ def _process(item: Mapping[str, object]) -> Process | None:
         pid=pid,
         rank=rank if isinstance(rank, int) else None,
         state=state[:1],
-        cpu_s=_float(cpu_s) or 0.0,
+        cpu_s=float_of(cpu_s) or 0.0,
         read_bytes=_whole(item.get("read_bytes")),
         written_bytes=_whole(item.get("written_bytes")),
         leaf=item.get("leaf", True) is True,
@@ -128,11 +128,11 @@ def _process(item: Mapping[str, object]) -> Process | None:
 def _gpu(item: Mapping[str, object]) -> GpuActivity:
     return GpuActivity(
         index=_whole(item.get("index")) or 0,
-        utilisation=_float(item.get("utilisation")),
-        power_w=_float(item.get("power_w")),
-        usual_w=_float(item.get("usual_w")),
-        traffic=_float(item.get("traffic")),
-        still_s=_float(item.get("still_s")),
+        utilisation=float_of(item.get("utilisation")),
+        power_w=float_of(item.get("power_w")),
+        usual_w=float_of(item.get("usual_w")),
+        traffic=float_of(item.get("traffic")),
+        still_s=float_of(item.get("still_s")),
         stood=tuple(_pairs(item.get("stood"))),
     )
 
@@ -140,12 +140,13 @@ def _gpu(item: Mapping[str, object]) -> GpuActivity:
 def _pairs(value: object) -> Iterator[tuple[float, float]]:
     for item in value if isinstance(value, list) else ():
         if isinstance(item, list) and len(item) == 2:
-            ago_s, length_s = _float(item[0]), _float(item[1])
+            ago_s, length_s = float_of(item[0]), float_of(item[1])
             if ago_s is not None and length_s is not None:
                 yield ago_s, length_s
 
 
-def _float(value: object) -> float | None:
+def float_of(value: object) -> float | None:
+    """A number of evidence as a float; None for anything else."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

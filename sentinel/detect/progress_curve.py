@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite, nan
 
+from sentinel.detect.activity import float_of
 from sentinel.model.records import Evidence
 
 MOST = 256  # points of one attempt: 8 kB; a screen shows no more
@@ -41,8 +42,8 @@ class ProgressCurve:
         """Take a step line. One that repeats a step, or goes back, is left out."""
         step, loss, length = (
             item.data.get("step"),
-            _number(item.data.get("loss")),
-            _number(item.data.get("step_time_s")),
+            float_of(item.data.get("loss")),
+            float_of(item.data.get("step_time_s")),
         )
         if isinstance(step, bool) or not isinstance(step, int) or abs(step) > 2**53:
             return
@@ -74,10 +75,6 @@ class ProgressCurve:
             Point(int(step), at_s, loss if isfinite(loss) else None, length if isfinite(length) else None)
             for step, at_s, loss, length in zip(self._steps, self._times, self._losses, self._lengths, strict=True)
         ]
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _seconds(at: datetime) -> float:

@@ -31,9 +31,6 @@ from sentinel.model.records import (
 )
 
 _DEFERRED = timedelta(days=1)  # eligible later than this: deferred by Sentinel, which defers by 30 days
-_SAVED = timedelta(
-    seconds=30
-)  # what a snapshot shows so long after it was done slurmctld has saved: it saves every 5 s
 _LOST_WITHIN = timedelta(hours=1)  # a write that is older was saved by slurmctld long ago
 _RESTART = frozenset(
     {
