@@ -167,8 +167,10 @@ async def test_bytes_that_are_no_text_hide_nothing_and_forge_nothing(world: Worl
     seen = fleet.jobs[job]
     assert (seen.name, seen.comment, seen.state, seen.restarts) == (shown, f"c={shown}", "running", 0)
     assert set(seen.nodes) <= set(world.names)
-    # A backslash of the user's own switches Slurm's patterns off.
-    assert seen.stdout == (f"/tmp/{plain(words[:2])}-{job}.log" if words[0] != "\\" else f"/tmp/{words[1]}-%j.log")
+    if words[0] != "\\":
+        assert seen.stdout == f"/tmp/{plain(words[:2])}-{job}.log"
+    else:  # a backslash of the user's own switches Slurm's patterns off; what 24.11 states hides the file's name
+        assert seen.stdout in {"", f"/tmp/{words[1]}-%j.log"}
     assert (fleet.jobs[held].name, fleet.jobs[held].held, fleet.jobs[other].name) == (shown, True, "other")
     assert fleet.nodes[node].drained and fleet.nodes[node].reason == f"cable {shown}"
     assert await world.reader.job(held) == fleet.jobs[held] and await world.reader.node(node) == fleet.nodes[node]

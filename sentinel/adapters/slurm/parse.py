@@ -317,6 +317,8 @@ def stdout_of(record: Record) -> str:
             return ""
         pattern = "slurm-%A_%a.out" if whole(record.get("array_task_id")) is not None else "slurm-%j.out"
     path = pattern if expanded else _fill(pattern, record)
+    if not path:
+        return ""
     folder = _raw(record.get("current_working_directory"))
     return plain(path if path.startswith("/") or not folder else f"{folder.rstrip('/')}/{path}")
 
@@ -324,7 +326,8 @@ def stdout_of(record: Record) -> str:
 def _fill(pattern: str, record: Record) -> str:
     """Filename patterns of sbatch(1). A backslash anywhere switches them off."""
     if "\\" in pattern:
-        return pattern.replace("\\", "")
+        # Newer releases (seen on 24.11; their states are lists) have filled in what the file's name then keeps: not known.
+        return "" if isinstance(record.get("job_state"), list) else pattern.replace("\\", "")
     job = whole(record.get("job_id"))
     array = whole(record.get("array_job_id")) or job
     task = whole(record.get("array_task_id"))

@@ -174,6 +174,7 @@ def test_a_node_of_which_nothing_is_told_is_not_usable() -> None:
         ("%N-%n-%t-%s", {}, "/home/alice/n1-0-0-batch"),
         ("100%%", {}, "/home/alice/100%"),
         ("/logs/raw\\%j", {}, "/logs/raw%j"),
+        ("/logs/raw\\7", {"job_state": ["RUNNING"]}, ""),
         ("%A_%a", {"array_job_id": 5, "array_task_id": 3}, "/home/alice/5_3"),
         ("", {"array_job_id": 5, "array_task_id": 0}, "/home/alice/slurm-5_0.out"),
         ("", {"batch_flag": False}, ""),
