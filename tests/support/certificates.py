@@ -34,7 +34,7 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 def authority(folder: Path) -> Authority:
     folder.mkdir(parents=True, exist_ok=True)
     key, certificate = str(folder / "ca.key"), str(folder / "ca.pem")
-    # CA:TRUE is openssl's own for a self-signed one; from Python 3.13 on, the use of its key has to be stated too (RFC 5280).
+    # CA:TRUE is openssl's own for a self-signed one; Python 3.13 and later want the use of its key, too (RFC 5280).
     usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
     _openssl("req", "-x509", *_NEW_KEY, *usage, "-days", "30", "-keyout", key, "-out", certificate, "-subj", "/CN=site")
     return Authority(folder)
