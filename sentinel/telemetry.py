@@ -21,6 +21,7 @@ class Telemetry:
         self.evidence = self._counter("evidence", "Evidence stored", "source")
         self.unreadable = self._counter("evidence_unreadable", "Reports of a source that could not be read")
         self.incidents = self._counter("incidents", "Incidents judged, by cause", "cause")
+        self.corrections = self._counter("corrections", "Verdicts corrected by operators, by the cause judged", "cause")
         self.open_incidents = self._gauge("incidents_open", "Incidents not closed")
         self.steps = self._counter("actions", "Steps of plans, by result", "kind", "result")
         self.refusals = self._counter("policy_refusals", "Plans refused", "reason")
@@ -84,6 +85,7 @@ class Telemetry:
             self.evidence.labels(source=source)
         for cause in Cause:
             self.incidents.labels(cause=cause)
+            self.corrections.labels(cause=cause)
         for kind in StepKind:
             for result in Result:
                 self.steps.labels(kind=kind, result=result)

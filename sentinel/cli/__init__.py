@@ -37,6 +37,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "A week in numbers: interruptions, recovery, worst nodes.",
     ),
     "incidents": ("sentinel.cli.operator.incidents:incidents", "What happened and what was decided."),
+    "correct": (
+        "sentinel.cli.operator.corrections:correct",
+        "Say what an incident's cause was; list and export what was said.",
+    ),
     "history": ("sentinel.cli.operator.history:history", "Past failures; recurring ones first."),
     "audit": ("sentinel.cli.operator.audit:audit", "Who changed what, from where and why."),
     "drain": ("sentinel.cli.operator.commands:drain", "Drain a node (state shown first)."),

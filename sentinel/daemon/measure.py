@@ -6,7 +6,7 @@ from sentinel.engine import Transition
 from sentinel.engine.state import State
 from sentinel.engine.transition import Remark
 from sentinel.model.changes import EvidenceAdded, IncidentChanged
-from sentinel.model.records import IncidentState, Kind
+from sentinel.model.records import Cause, IncidentState, Kind
 from sentinel.telemetry import Telemetry
 
 
@@ -31,6 +31,8 @@ def _remark(remark: Remark, telemetry: Telemetry) -> None:
         telemetry.decision_s.observe(fields["decision_s"])
         if fields["refusal"]:
             telemetry.refusals.labels(reason=fields["refusal"]).inc()
+    elif remark.name == "corrected":
+        telemetry.corrections.labels(cause=fields["was"] or Cause.UNKNOWN).inc()
     elif remark.name == "notice-delivered":
         telemetry.notices.labels(result="delivered").inc()
     elif remark.name in ("notice-refused", "notice-given-up"):

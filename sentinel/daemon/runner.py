@@ -26,6 +26,7 @@ from sentinel.engine.events import (
     EvidenceReceived,
     FleetObserved,
     FleetUnavailable,
+    IncidentCorrected,
     NoticeNotDelivered,
     OperatorCommand,
     SlurmReported,
@@ -38,6 +39,7 @@ from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.model.audit import Stage
 from sentinel.model.changes import Audited, Change, EvidenceAdded, StepIntended
+from sentinel.model.corrections import Correction
 from sentinel.model.records import Evidence, Fleet, Outcome, Result, Scalar, Step, Task
 from sentinel.ports import Clock
 from sentinel.telemetry import Telemetry
@@ -168,6 +170,10 @@ class Runner:
 
     async def command(self, command: str, by: str, origin: str = "") -> None:
         await self.handle(OperatorCommand(self._clock.now(), command, by, origin))
+
+    async def correct(self, row: Mapping[str, Any], correction: Correction, origin: str = "") -> None:
+        """Hand on what an operator said of an incident's verdict; returns when it is saved."""
+        await self.handle(IncidentCorrected(self._clock.now(), row, correction, origin))
 
     async def timer_due(self, timer: str) -> None:
         await self.handle(TimerDue(self._clock.now(), timer))

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from sentinel.engine import backlog, blindness, delivery, drain_reasons, grouping, judging, loading, notices, recovery
+from sentinel.engine import (
+    backlog,
+    blindness,
+    delivery,
+    drain_reasons,
+    grouping,
+    judging,
+    loading,
+    notices,
+    recovery,
+)
 from sentinel.engine.diagnostics import turns
 from sentinel.engine.events import (
     DiagnosticEnded,
@@ -14,6 +24,7 @@ from sentinel.engine.events import (
     FleetObserved,
     FleetUnavailable,
     HistoryForgotten,
+    IncidentCorrected,
     NoticeDelivered,
     NoticeNotDelivered,
     OperatorCommand,
@@ -40,7 +51,8 @@ from sentinel.engine.watch.events import (
     WatchStarted,
 )
 from sentinel.model.audit import AuditEntry, Stage
-from sentinel.model.changes import Audited, SettingChanged
+from sentinel.model.changes import Audited, SettingChanged, VerdictCorrected
+from sentinel.wire import to_json
 
 HOUSEKEEPING = "housekeeping"  # timer: closed incidents and old history are dropped from memory
 
@@ -99,6 +111,8 @@ class Engine:
                 self._timer(event, out)
             case OperatorCommand():
                 self._command(event, out)
+            case IncidentCorrected():
+                self._corrected(event, out)
             case TrendsRead():
                 self.state.past.trends = event.trends
             case HistoryForgotten():
@@ -187,6 +201,18 @@ class Engine:
             drain_reasons.timer_due(self.state, out, now)
         else:
             routing.timer_due(self.state, out, event)
+
+    def _corrected(self, event: IncidentCorrected, out: Transition) -> None:
+        """The verdict, its plan and what was done stay; the history of failures counts the incident as the operator says."""
+        row, made = event.row, event.correction
+        incident = str(row["id"])
+        self.state.past.corrected(row, to_json(made))
+        out.save(VerdictCorrected(incident, made))
+        out.save(Audited(AuditEntry(
+            event.at, made.by, event.origin, "correct", Stage.DONE, f"incident {incident}", incident, made.note,
+            before={"cause": made.was, "scope": made.was_scope}, after={"cause": made.cause, "scope": made.scope},
+        )))  # fmt: skip
+        out.say("corrected", incident=incident, by=made.by, was=made.was, cause=made.cause, scope=made.scope)
 
     def _command(self, event: OperatorCommand, out: Transition) -> None:
         """

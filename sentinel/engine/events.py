@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sentinel.classify import NodeScore
 from sentinel.classify.ageing import Trend
 from sentinel.engine.watch.events import WatchEvent
+from sentinel.model.corrections import Correction
 from sentinel.model.records import Evidence, Fleet, Notice, Outcome
 from sentinel.model.stored import Stored
 
@@ -121,6 +123,16 @@ class OperatorCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class IncidentCorrected:
+    """An operator said what the cause was. ``row``: the incident as the store lists it; ``origin``: as above."""
+
+    at: datetime
+    row: Mapping[str, Any]
+    correction: Correction
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TrendsRead:
     """Hardware counters that show ageing over the last month. A complete list: it replaces the previous one."""
 
@@ -192,6 +204,7 @@ Event = (
     | NoticeNotDelivered
     | TimerDue
     | OperatorCommand
+    | IncidentCorrected
     | TrendsRead
     | HistoryForgotten
     | SlurmReported

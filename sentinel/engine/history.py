@@ -28,13 +28,15 @@ class PastEvents:
         self.trends: tuple[Trend, ...] = ()
         self._failures: dict[str, tuple[PastFailure, ...]] = {}  # by incident
         self._restarts: dict[int, list[PastRestart]] = {}  # by job
+        self._corrections: dict[str, list[Mapping[str, Any]]] = {}  # by incident
         self._slow: dict[Attempt, dict[str, tuple[str, ...]]] = {}  # by attempt and incident
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def judged(self, incident: Incident, verdict: Verdict, *, user: str | None, nodes: Sequence[str]) -> None:
         """Record ``incident`` as the failure that ``verdict`` names; ``nodes``: all nodes of the job's attempt."""
-        self._failures[incident.id] = tuple(failures_of(row_of(incident, verdict, user), nodes))
+        row = {**row_of(incident, verdict, user), "corrections": self._corrections.get(incident.id)}
+        self._failures[incident.id] = tuple(failures_of(row, nodes))
         if incident.job is not None and incident.attempt is not None:
             self.suspected(incident.job, incident.attempt, incident.id, verdict)
 
@@ -46,8 +48,17 @@ class PastEvents:
         else:
             self._slow.get((job, attempt), {}).pop(incident, None)
 
-    def loaded(self, incident: str, failures: Sequence[PastFailure]) -> None:
-        self._failures[incident] = tuple(failures)
+    def loaded(self, row: Mapping[str, Any], nodes: Sequence[str]) -> None:
+        """Record a failure as the store lists it; ``nodes`` as above."""
+        self._failures[row["id"]] = tuple(failures_of(row, nodes))
+        if row.get("corrections"):
+            self._corrections[row["id"]] = list(row["corrections"])
+
+    def corrected(self, row: Mapping[str, Any], correction: Mapping[str, Any]) -> None:
+        """Record what an operator said of the incident of ``row`` (as the store lists it); a later verdict keeps it."""
+        known = self._failures.get(row["id"], ())
+        told = [*(row.get("corrections") or ()), correction]
+        self.loaded({**row, "corrections": told}, known[0].nodes if known else ())
 
     def failures(self, *, without: str | None) -> History:
         """Failures of the last month, including incidents held for a person; ``without``: the incident being judged."""
@@ -76,6 +87,7 @@ class PastEvents:
         for name, found in list(self._failures.items()):
             if all(past.at < since for past in found):
                 del self._failures[name]
+                self._corrections.pop(name, None)
         for job, restarts in list(self._restarts.items()):
             if job not in jobs and all(restart.at < since for restart in restarts):
                 del self._restarts[job]
@@ -104,6 +116,22 @@ def row_of(incident: Incident, verdict: Verdict, user: str | None) -> dict[str, 
     }
 
 
+def as_corrected(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An incident's row with the cause and scope that an operator gave last; without such a word as it is.
+
+    What is the program's, or shared by many nodes, is no node's fault any more; and a person's word about a machine is more
+    than what a user's program printed.
+    """
+    if not row.get("corrections"):
+        return row
+    told = row["corrections"][-1]
+    if told["cause"] not in list(Cause) or told["scope"] not in list(Scope):
+        return row  # a later release's
+    shared = told["scope"] in (Scope.APPLICATION, Scope.CLUSTER)
+    no_fault: dict[str, Any] = {"culprit_nodes": [], "culprit_gpus": []} if shared else {"users_words": False}
+    return {**row, "cause": told["cause"], "scope": told["scope"], **no_fault}
+
+
 def failures_of(row: Mapping[str, Any], nodes: Sequence[str] = ()) -> Iterable[PastFailure]:
     """One failure for each node to blame.
 
@@ -115,6 +143,7 @@ def failures_of(row: Mapping[str, Any], nodes: Sequence[str] = ()) -> Iterable[P
         nodes: all nodes of the job's attempt, remembered for bad numbers: without a named culprit they may still recur with
             one machine.
     """
+    row = as_corrected(row)
     if not row["cause"]:
         return
     seen = row["seen_on"] or []

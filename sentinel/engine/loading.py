@@ -20,7 +20,6 @@ from sentinel.engine.blindness import BLIND
 from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT
 from sentinel.engine.events import EvidenceReceived
-from sentinel.engine.history import failures_of
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.reconcile import waits
 from sentinel.engine.state import KnownEvidence, State
@@ -117,7 +116,7 @@ def _past(state: State, stored: Stored) -> None:
     causes = {row["id"]: row for row in stored.judged}
     for judged in stored.judged:
         nodes = (had.get((judged["job"], judged["attempt"])) or {}).get("nodes", ())
-        state.past.loaded(judged["id"], list(failures_of(judged, nodes)))
+        state.past.loaded(judged, nodes)
     for name, verdict in stored.verdicts.items():
         about = causes.get(name)
         if about is not None and about["job"] is not None and about["attempt"] is not None:

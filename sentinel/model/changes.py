@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.model.audit import AuditEntry
+from sentinel.model.corrections import Correction
 from sentinel.model.records import Evidence, Incident, JobView, Notice, Outcome, Plan, Step, Trust, Verdict
 
 
@@ -40,6 +41,14 @@ class VerdictReached:
     incident: str
     verdict: Verdict
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictCorrected:
+    """What an operator said of the incident's verdict; the verdict stays."""
+
+    incident: str
+    correction: Correction
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,7 @@ Change = (
     | CountersRead
     | IncidentChanged
     | VerdictReached
+    | VerdictCorrected
     | PlanMade
     | PlanFinished
     | StepIntended

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from sentinel.model.corrections import Correction
 from sentinel.model.records import Evidence, Incident, Plan, Verdict
 from sentinel.model.stored import StoredStep
 
@@ -37,6 +38,7 @@ class RecordedIncident:
     verdict: Verdict | None = None
     plan: Plan | None = None
     steps: tuple[StoredStep, ...] = ()
+    corrections: tuple[Correction, ...] = ()  # the newest last
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _FORMS = {
 # Where system software lies: the same on every machine, and a rule may look for it.
 _COMMON_PATHS = re.compile(r"^/(?:dev|proc|sys|usr|lib|lib64|bin|sbin|opt/(?:conda|nvidia|rocm)|etc/slurm|run)(?:/|$)")
 _SAFE_PARTS = re.compile(r"(?:site-packages|dist-packages)/(.*)$")  # which library failed is what a verdict goes by
-_NAMED = frozenset({"user", "name", "node", "partition"})  # keys whose values are nothing but a name
+_NAMED = frozenset({"by", "user", "name", "node", "partition"})  # keys whose values are nothing but a name
 _VOCABULARY = frozenset(
     str(word.value) for words in (Cause, Kind, Restart, Result, Scope, Source, StepKind, Trust) for word in words
 )
@@ -116,3 +116,4 @@ def _names(recording: Recording) -> Iterator[tuple[str, str]]:
         yield from (("node", node) for node in recorded.incident.nodes)
         if recorded.user:
             yield "user", recorded.user
+        yield from (("user", told.by) for told in recorded.corrections)

@@ -16,6 +16,7 @@ from sentinel.model import changes as c
 from sentinel.model.audit import Stage
 from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Outcome, Plan, Result, StepKind, Verdict
 from sentinel.model.stored import Stored, StoredStep, not_judged_since
+from sentinel.wire import to_json
 
 _MOST_EVIDENCE = 5000  # that no incident refers to; as in the real one
 _ROW = ("cause", "scope", "seen_on", "culprit_nodes", "culprit_gpus", "culprit_ranks", "onset_step", "users_words")
@@ -175,7 +176,13 @@ class MemoryStore:
             self.convicted_at.setdefault((change.incident, node), change.at)
         incident = self.incidents[change.incident]
         row = row_of(incident, change.verdict, None)
-        self.judged[change.incident] = {name: _plain(row[name]) for name in _ROW}
+        before = self.judged.get(change.incident, {})
+        corrections = {"corrections": before["corrections"]} if "corrections" in before else {}
+        self.judged[change.incident] = {name: _plain(row[name]) for name in _ROW} | corrections
+
+    def _corrected(self, change: c.VerdictCorrected) -> None:
+        row = self.judged.setdefault(change.incident, dict.fromkeys(_ROW))
+        row["corrections"] = [*(row.get("corrections") or ()), to_json(change.correction)]
 
     def _plan(self, change: c.PlanMade) -> None:
         self.plans[change.plan.incident] = change.plan
@@ -237,6 +244,7 @@ _WRITERS: Mapping[type[Any], Callable[[MemoryStore, Any], None]] = {
     c.CountersRead: MemoryStore._counters,
     c.IncidentChanged: MemoryStore._incident,
     c.VerdictReached: MemoryStore._verdict,
+    c.VerdictCorrected: MemoryStore._corrected,
     c.PlanMade: MemoryStore._plan,
     c.PlanFinished: MemoryStore._plan_finished,
     c.StepIntended: MemoryStore._step_intended,

@@ -17,6 +17,7 @@ from sentinel.adapters.store import loading, tables
 from sentinel.adapters.store.store import migrate
 from sentinel.errors import Unavailable
 from sentinel.model import changes
+from sentinel.model.corrections import Correction
 from sentinel.model.records import (
     Cause,
     Evidence,
@@ -26,6 +27,7 @@ from sentinel.model.records import (
     Notice,
     Outcome,
     Result,
+    Scope,
     Source,
     StepKind,
 )
@@ -65,7 +67,7 @@ def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
         connection.exec_driver_sql("DROP TABLE audit")
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("DROP FUNCTION audit_only_added_to()")
-        for column in ("culprit_gpus", "culprit_ranks", "seen_on", "onset_step", "users_words"):
+        for column in ("culprit_gpus", "culprit_ranks", "seen_on", "onset_step", "users_words", "corrections"):
             connection.exec_driver_sql(f"ALTER TABLE incident DROP COLUMN {column}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     first.close()
@@ -494,3 +496,21 @@ def test_counters_keep_the_last_value_of_each_day(store: DirectStore) -> None:
     assert store.counters_told(AT, "remapped") == {"n1": later(0.0)} and store.counters_told(AT, "re%") == {}
     store.forget(later(86000.0))
     assert [r["value"] for r in store.counters(AT)] == [4.0]
+
+
+def test_corrections_are_appended_and_a_later_verdict_keeps_them(store: DirectStore) -> None:
+    store.save_incident(incident(id="inc1"))
+    first, second = (
+        Correction(later(s), "root", cause, Scope.APPLICATION)
+        for s, cause in ((1, Cause.USER_CODE), (2, Cause.DATALOADER))
+    )
+    store.commit([changes.VerdictCorrected("inc1", first)])
+    store.save_verdict("inc1", verdict(), AT)
+    store.commit([changes.VerdictCorrected("inc1", second)])
+    (row,) = store.incident_rows(ids=["inc1"])
+    assert [told["cause"] for told in row["corrections"]] == ["user_code", "dataloader"]
+    (recorded,) = store.recording(since=AT, until=AT, incident="inc1").incidents
+    assert recorded.corrections == (first, second)
+    for number in range(30):
+        store.commit([changes.VerdictCorrected("inc1", dataclasses.replace(first, note=str(number)))])
+    assert len(store.incident_rows(ids=["inc1"])[0]["corrections"]) == 20

@@ -15,7 +15,19 @@ from sentinel.cli import cli
 from sentinel.errors import SentinelError
 
 HOSTILE = "[red]x[/red]\x1b[2J\x1b]0;title\x07\r\nroot\u202eevil {0} %s"
-_MODULES = ("status", "fleet", "jobs", "incidents", "history", "commands", "doctor", "arguments", "audit", "alerts")
+_MODULES = (
+    "status",
+    "fleet",
+    "jobs",
+    "incidents",
+    "history",
+    "commands",
+    "doctor",
+    "arguments",
+    "audit",
+    "alerts",
+    "corrections",
+)
 
 
 class Asked:

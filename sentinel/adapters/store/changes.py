@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.audit import add_entry
 from sentinel.model import changes as c
+from sentinel.model.corrections import MOST_KEPT
 from sentinel.model.records import Evidence, Verdict
 from sentinel.text import plain
 from sentinel.wire import to_json
@@ -112,6 +113,13 @@ def _verdict(connection: sa.Connection, change: c.VerdictReached) -> None:
             decided_at=sa.func.coalesce(t.incident.c.decided_at, change.at),
         )
     )
+
+
+def _corrected(connection: sa.Connection, change: c.VerdictCorrected) -> None:
+    rows = sa.select(t.incident.c.corrections).where(t.incident.c.id == change.incident).with_for_update()
+    told = [*(connection.execute(rows).scalar() or ()), to_json(change.correction)]
+    changed = sa.update(t.incident).where(t.incident.c.id == change.incident)
+    connection.execute(changed.values(corrections=told[-MOST_KEPT:]))
 
 
 def _plan(connection: sa.Connection, change: c.PlanMade) -> None:
@@ -224,6 +232,7 @@ _WRITERS: Mapping[type[Any], Callable[[sa.Connection, Any], None]] = {
     c.CountersRead: _counters,
     c.IncidentChanged: _incident,
     c.VerdictReached: _verdict,
+    c.VerdictCorrected: _corrected,
     c.PlanMade: _plan,
     c.PlanFinished: _plan_finished,
     c.StepIntended: _step_intended,

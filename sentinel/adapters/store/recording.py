@@ -18,6 +18,7 @@ from sentinel.adapters.store.loading import (
     newest_verdicts,
     steps_from,
 )
+from sentinel.model.corrections import Correction
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
 from sentinel.model.records import Evidence, IncidentState
 
@@ -75,6 +76,7 @@ def read_recording(
                 verdicts.get(row.id),
                 plans.get(row.id),
                 tuple(steps[row.id]),
+                tuple(readable(Correction, row.corrections or ())),
             )
             for row in sorted(rows, key=lambda row: row.opened_at)
         ),

@@ -102,6 +102,7 @@ incident = Table(
     Column("users_words", Boolean),  # nothing but what users' programs printed speaks for it; null: not known
     Column("onset_step", Integer),  # numbers went bad at this step
     Column("decided_at", Utc),
+    Column("corrections", JSON),  # what operators said of the verdict, the newest last; null: nothing
     Index("incident_state", "state"),
     Index("incident_opened", "opened_at"),
     Index("incident_job", "job"),

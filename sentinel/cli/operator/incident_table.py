@@ -26,6 +26,12 @@ def state_words(row: dict[str, Any]) -> str:
     return f"{shown(row['state'])}: {kinds}" if kinds else shown(row["state"])
 
 
+def _cause(row: dict[str, Any]) -> object:
+    """What was judged, and what an operator said it was."""
+    told = row.get("corrections")
+    return f"{shown(row['cause'])}, was {shown(told[-1]['cause'])}" if told else row["cause"]
+
+
 def _row(row: dict[str, Any]) -> tuple[object, ...]:
     state = styled_state(row["state"])
     state.append(state_words(row).removeprefix(shown(row["state"])))
@@ -33,7 +39,7 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
         row["id"],
         when(row["opened_at"]),
         state,
-        row["cause"],
+        _cause(row),
         row["culprit_nodes"] or [],
         row["job"],
         row["scope"],

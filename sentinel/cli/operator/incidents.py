@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sentinel.cli.operator.arguments import INCIDENT, SUBJECT, asked_filters, filter_options, filter_words
+from sentinel.cli.operator.corrections import corrected_words
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.fleet import describe, drained_by
 from sentinel.cli.operator.incident_table import incident_table, state_words
@@ -112,6 +113,9 @@ def _incident(seen: dict[str, Any]) -> None:
         say(f"Job {row['job']} attempt {shown(row['attempt'])} of {shown(row['user'])}")
     if verdict is not None:
         _verdict(verdict)
+    for told in row.get("corrections") or ():
+        note = f": {shown(told['note'])}" if told["note"] else ""
+        say(f"Corrected by {shown(told['by'])}, {when(told['at'])}: {corrected_words(told)}{note}")
     if plan is not None:
         _plan(plan)
     if seen["steps"]:

@@ -182,11 +182,18 @@ def markdown(made: Mapping[str, Any]) -> str:
         f"- Out of service: {_number(out['node_h'])} node-hours of {out['nodes']} nodes; the end of "
         f"{out['not_known']} drains is not known",
         f"- Beside: {now['on_purpose']} ended on purpose, {now['without_job']} incidents without a job",
+        f"- Verdicts corrected by operators: {now['corrected']}{_corrected(made)}",
         "",
         "Intervals are 95 %.",
         "",
     ]
     return "\n".join([*lines, *_tables(made)])
+
+
+def _corrected(made: Mapping[str, Any]) -> str:
+    """Which ones, the most frequent first."""
+    found = [f"{row['count']} {row['judged']} was {row['corrected']}" for row in made["corrections"]]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _lost(row: Mapping[str, Any]) -> str:
@@ -272,6 +279,8 @@ def _rows(made: Mapping[str, Any]) -> Iterable[tuple[object, ...]]:
     for row in made["causes"]:
         yield "interruptions", row["cause"], row["scope"], row["count"], None, None, row["before"], "count"
         yield "lost", row["cause"], row["scope"], row["lost_gpu_h"], None, None, None, "GPU-h"
+    for row in made["corrections"]:
+        yield "corrected", row["judged"], row["corrected"], row["count"], None, None, None, "count"
     for row in made["nodes"]:
         yield "node", row["node"], "; ".join(row["causes"]), row["failures"], None, None, None, "count"
     for row in made["jobs"]:

@@ -1,4 +1,4 @@
-"""Carries out operators' commands (pause, resume, drain, release). Each is checked against its limits and logged."""
+"""Carries out operators' commands (drain, release, pause, resume, correct), each checked against its limits and logged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.accounts import name_of
+from sentinel.daemon.api.explanation import by_id
+from sentinel.daemon.api.histories import named
 from sentinel.daemon.effects.messages import send_trials
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
@@ -16,10 +18,12 @@ from sentinel.errors import Denied, Refused, SentinelError, Unavailable, UserErr
 from sentinel.log import Log
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited
-from sentinel.model.records import OURS, NodeView
+from sentinel.model.corrections import MOST_NOTE, Correction
+from sentinel.model.records import OURS, Cause, NodeView, Scope
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 from sentinel.wire import time_from, to_json
 
+_SEARCHED = 5000  # newest incidents searched for the one that is meant
 RELEASED = "released"  # stored setting: node -> when an operator last returned it to service
 
 
@@ -58,6 +62,7 @@ class OperatorCommands:
             "drain": self._drain,
             "release": self._release,
             "test_alert": self._test_alert,
+            "correct": self._correct,
         }
 
     async def make(self, change: str, arguments: dict[str, Any], uid: int, origin: str = "") -> dict[str, Any]:
@@ -80,6 +85,22 @@ class OperatorCommands:
 
     async def _test_alert(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
         return await send_trials(self._runner, self._clock, str(arguments.get("to") or ""), by.name)
+
+    async def _correct(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
+        row = by_id(
+            str(arguments.get("incident", "")), await asyncio.to_thread(self._store.incident_rows, limit=_SEARCHED)
+        )
+        cause, scope = Cause(named("cause", arguments, Cause)), arguments.get("scope")
+        where = Scope(named("scope", arguments, Scope)) if scope is not None else self._usual_scope(cause)
+        note = "".join(ch for ch in str(arguments.get("note") or "") if ch.isprintable())[:MOST_NOTE]
+        made = Correction(self._clock.now(), by.name, cause, where, row["cause"], row["scope"], note)
+        await self._runner.correct(row, made, by.origin)
+        return {"incident": row["id"], **to_json(made)}
+
+    def _usual_scope(self, cause: Cause) -> Scope:
+        """Where this cause is found as a rule, where the operator does not say."""
+        entry = self._runner.state.rules.causes.get(cause)
+        return entry.scope if entry is not None else Scope.UNKNOWN
 
     async def _audited(self, entry: AuditEntry, change: Callable[[], Awaitable[None]]) -> None:
         """Make a change between two entries of the audit. Without the first one it is not made."""

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from sentinel.adapters.slurm.hostlist import expand
 from sentinel.classify.history import BURST
+from sentinel.engine.history import as_corrected
 from sentinel.errors import ProtocolError, UserError
 from sentinel.model.records import Cause
 
@@ -30,6 +32,7 @@ class FailureFilter:
     job: int | None = None
     user: str | None = None
     cause: str | None = None
+    corrected: bool = False  # only those that an operator corrected
 
     def has(self, row: Row) -> bool:
         return (
@@ -37,7 +40,12 @@ class FailureFilter:
             and (self.job is None or row["job"] == self.job)
             and (self.user is None or row["user"] == self.user)
             and (self.cause is None or (row["cause"] or Cause.UNKNOWN) == self.cause)
+            and (not self.corrected or bool(row.get("corrections")))
         )
+
+    def counted(self, rows: Iterable[Row]) -> list[Row]:
+        """Those that match, with the causes that operators corrected: as failures are counted."""
+        return [row for row in map(as_corrected, rows) if self.has(row)]
 
 
 def failure_filter(arguments: Mapping[str, Any]) -> FailureFilter:
@@ -52,13 +60,28 @@ def failure_filter(arguments: Mapping[str, Any]) -> FailureFilter:
         if value is not None and (not isinstance(value, str) or not value or len(value) > _LONGEST_NAME):
             raise UserError(f"{value!r:.40} is no {name}", fix=f"name one {name}")
         texts[name] = value
-    if texts["cause"] is not None and texts["cause"] not in list(Cause):
-        near = difflib.get_close_matches(texts["cause"], list(Cause), 1)
-        fix = f"did you mean {str(near[0])!r}?" if near else f"known are {', '.join(Cause)}"
-        raise UserError(f"no cause {texts['cause']!r:.60}", fix=fix)
+    if texts["cause"] is not None:
+        named("cause", arguments, Cause)
     chosen = node_list(arguments)
     nodes = frozenset(chosen) if chosen is not None else None
-    return FailureFilter(nodes=nodes, job=job_of(arguments), user=texts["user"], cause=texts["cause"])
+    return FailureFilter(
+        nodes=nodes, job=job_of(arguments), user=texts["user"], cause=texts["cause"],
+        corrected=arguments.get("corrected") is True,
+    )  # fmt: skip
+
+
+def named(what: str, arguments: Mapping[str, Any], known: type[StrEnum]) -> str:
+    """The id of a cause or a scope that a request names.
+
+    Raises:
+        UserError: there is none of that name; with the one that was meant, where it is close.
+    """
+    value = arguments.get(what)
+    if not isinstance(value, str) or value not in list(known):
+        near = difflib.get_close_matches(str(value), list(known), 1)
+        fix = f"did you mean {str(near[0])!r}?" if near else f"known are {', '.join(known)}"
+        raise UserError(f"no {what} {value!r:.60}", fix=fix)
+    return value
 
 
 def node_list(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:

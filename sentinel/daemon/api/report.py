@@ -20,6 +20,7 @@ from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import HOUR_S, Loss, grouped, training_share
 from sentinel.daemon.api.scores import Scores, running
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.history import as_corrected
 from sentinel.errors import UserError
 from sentinel.model.records import OURS, Cause, Fleet, IncidentState, Scope, StepKind
 from sentinel.planning.history import MtbfEstimate, estimate_mtbf
@@ -97,6 +98,10 @@ def report(store: Store, attempts: JobAttempts, past: Past, scores: Scores) -> d
         "previous": earlier,
         "changes": _changes(summary, earlier),
         "causes": _causes(now, before),
+        "corrections": [
+            {"judged": was, "corrected": cause, "count": count}
+            for (was, cause), count in sorted(now.corrected.items(), key=lambda item: (-item[1], item[0]))
+        ],
         "partitions": _partitions(now, before),
         "days": groups(now.rows)["time"],
         "nodes": _worst(store, now, scores),
@@ -109,7 +114,11 @@ class _Period:
 
     def __init__(self, store: Store, attempts: JobAttempts, past: Past, start: datetime, end: datetime) -> None:
         self._store, self._past, self.start, self.end = store, past, start, end
-        judged = [row for row in past.incidents if start <= row["opened_at"] < end and row["cause"] is not None]
+        told = [row for row in past.incidents if start <= row["opened_at"] < end and row["cause"] is not None]
+        judged = [as_corrected(row) for row in told]
+        self.corrected = Counter(
+            (str(row["cause"]), str(row["corrections"][-1]["cause"])) for row in told if row.get("corrections")
+        )
         of_jobs = [row for row in judged if row["job"] is not None]
         self.rows = [row for row in of_jobs if row["cause"] != _ON_PURPOSE]
         self.on_purpose = len(of_jobs) - len(self.rows)
@@ -153,6 +162,7 @@ class _Period:
             "of_machines": len(self.machines),
             "on_purpose": self.on_purpose,
             "without_job": self.without_job,
+            "corrected": sum(self.corrected.values()),
             "worked_gpu_h": self.gpu_s / HOUR_S,
             "mtbf": self._mtbf(len(self.rows)),
             "mtbf_machines": self._mtbf(len(self.machines)),

@@ -241,16 +241,15 @@ class Views:
             raise UserError(f"{by!r:.40} is nothing to group by", fix=f"known are {', '.join(BY)}")
         chosen = failure_filter(arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
-        rows = [row for row in await self._seen_by(user, chosen.job, since, most=_SEARCHED) if chosen.has(row)]
+        rows = chosen.counted(await self._seen_by(user, chosen.job, since, most=_SEARCHED))
         attempts = await asyncio.to_thread(self._attempts.read, since=since)
         found = await asyncio.to_thread(self._attempts.losses, rows, attempts)
-        total = round(sum(loss.gpu_h for loss in found), 4)
         return {
             "by": by,
             "since": since,
             "rows": grouped(found, by),
             "failures": len(found),
-            "lost_gpu_h": total,
+            "lost_gpu_h": round(sum(loss.gpu_h for loss in found), 4),
             "not_known": sum(not loss.known for loss in found),
         }
 
@@ -318,7 +317,7 @@ class Views:
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         days, chosen = _days(arguments), failure_filter(arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=days)
-        rows = [row for row in await self._seen_by(user, since=since, most=_SEARCHED) if chosen.has(row)]
+        rows = chosen.counted(await self._seen_by(user, since=since, most=_SEARCHED))
         scores = await self._board.read()
         by = groups(rows)
         for group in by["node"]:

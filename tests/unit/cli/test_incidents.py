@@ -223,3 +223,16 @@ def test_why_of_a_job_begins_with_its_story(asked: Asked) -> None:
 def test_unlikely_alternatives_are_not_told(asked: Asked) -> None:
     asked.views["why"] = why(verdict={"alternatives": [{"cause": "pcie", "confidence": 0.004}]})
     assert "Else" not in asked.run("why", "x").output
+
+
+def test_what_an_operator_said_stands_beside_the_verdict(asked: Asked) -> None:
+    told = {
+        "at": "2026-03-02T09:00:00Z", "by": "ada", "cause": "user_code", "scope": "application", "was": "gpu_memory_ecc",
+        "was_scope": "gpu", "note": "seen on three nodes",
+    }  # fmt: skip
+    asked.views["why"] = why(incident=incident_row(corrections=[told]))
+    output = asked.run("why", "0f3").output
+    assert "Verdict: gpu_memory_ecc" in output
+    assert "Corrected by ada" in output and "user_code (application): seen on three nodes" in output
+    asked.views["incidents"] = {"incidents": [incident_row(corrections=[told])]}
+    assert "was user_code" in asked.run("incidents").output

@@ -21,7 +21,8 @@ def period(**changes: Any) -> dict[str, Any]:
     mtbf = {"mean_gpus": 16000.0, "gpu_h": {"mean": 50000.0, "low": 40000.0, "high": None},
             "hours": {"mean": 3.1, "low": 2.5, "high": 4.0}}  # fmt: skip
     return {
-        "interruptions": 54, "of_machines": 40, "on_purpose": 3, "without_job": 2, "worked_gpu_h": 2.7e6, "mtbf": mtbf,
+        "interruptions": 54, "of_machines": 40, "on_purpose": 3, "without_job": 2, "corrected": 1, "worked_gpu_h": 2.7e6,
+        "mtbf": mtbf,
         "mtbf_machines": None, "ettr": 0.971, "lost_gpu_h": 812.5, "redone_gpu_h": 600.0, "down_gpu_h": 212.5,
         "mttr": {"known": 50, "not_known": 4, "mean_s": 95.0, "low_s": 72.0, "high_s": 130.0, "median_s": 80.0,
                  "p90_s": 200.0},
@@ -40,6 +41,7 @@ REPORT: dict[str, Any] = {
     ],
     "causes": [{"cause": "gpu_memory_ecc", "scope": "gpu",
                 "count": 30, "before": 9, "lost_gpu_h": 500.0, "beyond_chance": True}],
+    "corrections": [{"judged": "gpu_memory_ecc", "corrected": "user_code", "count": 1}],
     "partitions": [{"partition": "train", "ettr": 0.97, "before": None}],
     "days": [{"key": "2026-02-27", "failures": 9}],
     "nodes": [{"node": "gpu017", "failures": 4, "causes": {"gpu_memory_ecc": 4}, "lost_gpu_h": 77.0, "incident": "0f3a9c",

@@ -8,10 +8,12 @@ from typing import Any
 from core_daemon import RULES, Daemon
 from core_records import OPTED_IN, ended, evidence
 from core_world import World
+from prometheus_client import generate_latest
 
 from sentinel.daemon.api.scores import read_scores
 from sentinel.evidence.logs.reader import LogReader, Signatures
-from sentinel.model.records import Evidence, Source, Where
+from sentinel.model.corrections import Correction
+from sentinel.model.records import Cause, Evidence, Scope, Source, Where
 
 Worlds = Callable[..., World]
 SIGNATURES = Signatures(RULES)
@@ -217,3 +219,18 @@ async def test_same_step_on_another_node_is_the_program(world: Worlds) -> None:
     this.on = ("n1",)
     again = await there.job(NAN.format(step=251), on=("n1",), job=first["job"])
     assert (again["cause"], again["scope"]) == ("numerical_nan", "application"), again
+
+
+async def test_what_an_operator_corrected_counts_against_no_node(world: Worlds) -> None:
+    there = Failing(world(nodes=4))
+    row = await there.job(ILLEGAL, user="bob")
+    events = there.daemon.runner.state.past
+    assert [past.node for past in events.failures(without=None).failures] == ["n1"]
+    told = Correction(row["opened_at"], "root", Cause.DATALOADER, Scope.CLUSTER, row["cause"], row["scope"])
+    await there.daemon.runner.correct(row, told)
+    await there.daemon.quiet()
+    (past,) = events.failures(without=None).failures
+    assert (past.cause, past.node, past.blamed) == (Cause.DATALOADER, "n1", False)  # seen there alone, not at fault
+    there.restart()
+    assert list(there.daemon.runner.state.past.failures(without=None).failures) == [past]
+    assert b"sentinel_corrections_total" in generate_latest(there.daemon.telemetry.registry)

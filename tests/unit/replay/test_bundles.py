@@ -12,8 +12,9 @@ import pytest
 from core_records import AT, ended, evidence, incident, plan, step, verdict
 
 from sentinel.errors import FileError
+from sentinel.model.corrections import Correction
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
-from sentinel.model.records import Kind, Outcome, Result, Source, StepKind
+from sentinel.model.records import Cause, Kind, Outcome, Result, Scope, Source, StepKind
 from sentinel.model.stored import StoredStep
 from sentinel.replay import bundle
 from sentinel.replay.anonymise import Pseudonyms
@@ -41,6 +42,11 @@ RECORDING = Recording(
             verdict(drain=("gpu017",)),
             plan(DRAIN, incident="i1"),
             (StoredStep("i1", DRAIN, AT, Outcome(DRAIN, Result.DONE, AT, "drained gpu017")),),
+            (
+                Correction(
+                    AT, "grace", Cause.PCIE, Scope.LINK, "gpu_fallen_off_bus", "gpu", "gpu017: reseated by grace"
+                ),
+            ),
         ),
     ),
     attempts=(RecordedAttempt(7, 0, AT - timedelta(hours=1), ("gpu017", "gpu018"), "ada", "train", "pretrain-7b"),),
@@ -136,6 +142,7 @@ def test_names_are_replaced_everywhere_by_the_same(tmp_path: Path) -> None:
         "gpu018",
         "gpu[",
         "ada",
+        "grace",
         "pretrain-7b",
         "site.org",
         "example.org",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from core_daemon import Daemon
+from core_records import AT, incident, verdict
 from core_world import World
 
 from sentinel.daemon.api.commands import OperatorCommands
@@ -125,3 +126,35 @@ async def test_what_slurm_does_not_answer_is_not_known(world: Worlds, monkeypatc
     with pytest.raises(Unavailable):
         await change(there, "drain", node="n1", reason="x")
     assert [row[3] for row in audited(there)] == ["begun", "not_known"]
+
+
+async def test_a_correction_is_kept_audited_and_counted(world: Worlds) -> None:
+    there = world()
+    there.store.save_incident(incident(id="abc1", nodes=("n1",), job=101))
+    there.store.save_verdict("abc1", verdict(), AT)
+    answer = await change(there, "correct", incident="abc", cause="user_code", note="seen\nelsewhere")
+    assert (answer["incident"], answer["scope"], answer["note"]) == ("abc1", "application", "seenelsewhere")
+    await change(there, "correct", incident="abc1", cause="gpu_nvlink", scope="link")
+    (row,) = there.store.incident_rows(ids=["abc1"])
+    assert row["cause"] == verdict().cause and [c["cause"] for c in row["corrections"]] == ["user_code", "gpu_nvlink"]
+    entries = [item.entry for item in there.store.audit() if item.entry.action == "correct"]
+    assert [(e.who, e.origin, e.incident) for e in entries] == [("root", "10.0.0.7", "abc1")] * 2
+    assert entries[0].before["cause"] == verdict().cause and entries[0].after["cause"] == "user_code"
+    assert entries[0].why == "seenelsewhere"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"incident": "abc1", "cause": "user_cod"},
+        {"incident": "abc1"},
+        {"incident": "abc1", "cause": "user_code", "scope": "moon"},
+        {"incident": "ghost", "cause": "user_code"},
+    ],
+)
+async def test_a_correction_that_says_nothing_is_refused(world: Worlds, arguments: dict[str, str]) -> None:
+    there = world()
+    there.store.save_incident(incident(id="abc1", nodes=("n1",), job=101))
+    with pytest.raises(UserError) as caught:
+        await change(there, "correct", **arguments)
+    assert caught.value.fix and not there.store.incident_rows(ids=["abc1"])[0]["corrections"]

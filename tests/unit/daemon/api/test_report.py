@@ -15,6 +15,8 @@ from core_world import World
 from sentinel.cli.operator.report import anonymised, as_csv, markdown
 from sentinel.daemon.web.report_page import html_file
 from sentinel.errors import UserError
+from sentinel.model.changes import VerdictCorrected
+from sentinel.model.corrections import Correction
 from sentinel.model.records import Cause, IncidentState, Kind, Outcome, Result, Scope, Step, StepKind
 
 Worlds = Callable[..., World]
@@ -204,3 +206,14 @@ async def test_every_form_takes_what_the_daemon_says(weeks: Weeks) -> None:
     for shown in (markdown, html_file, as_csv):
         assert "gpu_memory_ecc" in shown(made) and "gpu_memory_ecc" not in shown(nobody)
     assert "n3" not in markdown(anonymised(made, ["n3", "n4"]))
+
+
+async def test_corrected_verdicts_are_counted_as_what_they_were(weeks: Weeks) -> None:
+    told = Correction(AT, "root", Cause.USER_CODE, Scope.APPLICATION, Cause.GPU_MEMORY_ECC, Scope.GPU)
+    weeks.store.commit([VerdictCorrected("week1", told)])
+    made = await weeks.report()
+    assert (made["now"]["interruptions"], made["now"]["of_machines"], made["now"]["corrected"]) == (2, 0, 1)
+    assert made["corrections"] == [{"judged": "gpu_memory_ecc", "corrected": "user_code", "count": 1}]
+    assert made["nodes"] == []
+    assert "1 gpu_memory_ecc was user_code" in markdown(made) and "corrected,gpu_memory_ecc,user_code,1" in as_csv(made)
+    assert "1 gpu_memory_ecc was user_code" in html_file(made)

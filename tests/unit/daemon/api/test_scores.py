@@ -160,3 +160,16 @@ def test_a_rate_is_told_only_after_enough_work(busy_days: float, others_days: fl
     shown = scores.shown("n1")["score"]
     assert shown["compared"] == answer and shown["others_busy_days"] == busy["n2"]
     assert (shown["per_month"] is None) is (answer == "not known")
+
+
+def test_a_node_that_an_operator_cleared_has_no_failure_and_one_that_they_named_has() -> None:
+    row = {"opened_at": AT, "cause": "network_fabric", "scope": "link", "job": 1, "user": "ada", "id": "i1",
+           "onset_step": None, "culprit_nodes": ["n1"], "culprit_gpus": ["n1:3"], "culprit_ranks": [],
+           "seen_on": ["n1", "n2"], "users_words": True}  # fmt: skip
+    cleared = {"cause": "user_config", "scope": "application"}
+    (past,) = failures_of(row | {"corrections": [cleared]})
+    assert (past.cause, past.node, past.gpu, past.blamed) == ("user_config", None, None, False)
+    (past,) = failures_of(row | {"corrections": [cleared, {"cause": "gpu_nvlink", "scope": "link"}]})
+    assert (past.cause, past.node, past.blamed, past.users_words) == ("gpu_nvlink", "n1", True, False)
+    (past,) = failures_of(row | {"corrections": [{"cause": "of_a_later_release", "scope": "link"}]})
+    assert past.cause == "network_fabric"
