@@ -60,7 +60,10 @@ def _calibrated(verdict: Verdict, rules: Rules) -> Verdict:
     lines = {ground.evidence.id for ground in verdict.grounds}
     if len(lines) == 1 and all(ground.evidence.source is Source.JOB_LOG for ground in verdict.grounds):
         confidence = min(confidence, rules.judgement.single_line)
-    return replace(verdict, confidence=round(confidence, 3))
+    others = tuple(
+        replace(other, confidence=round(min(other.confidence, confidence), 3)) for other in verdict.alternatives
+    )
+    return replace(verdict, confidence=round(confidence, 3), alternatives=others)
 
 
 def _judge(incident: Incident, readings: list[Reading], history: History, rules: Rules, now: datetime) -> Verdict:

@@ -53,3 +53,18 @@ def test_a_frame_far_above_is_not_this_exceptions() -> None:
     far = f'  File "{LIBRARY}", line 12, in step\n' + "epoch\n" * 9
     found = reader.feed((far + "AttributeError: 'Plan' object has no attribute 'mesh'\n").encode(), AT)
     assert classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT).cause is Cause.USER_CODE
+
+
+@pytest.mark.parametrize("package", ["datasets/utils/file_utils.py", "s3fs/core.py", "streaming/base/stream.py"])
+def test_a_package_that_fetches_data_speaks_of_their_source(package: str) -> None:
+    fetching = f"/opt/venv/lib/python3.11/site-packages/{package}"
+    assert cause(OWN, fetching, raised="OSError: odd answer of the server") is Cause.DATALOADER
+    assert cause(OWN, fetching, raised="TypeError: open() got two") is Cause.SOFTWARE_ENV
+    assert cause(fetching, OWN, raised="CustomError: odd answer") is Cause.USER_CODE
+
+
+def test_no_alternative_is_said_to_be_surer_than_the_verdict() -> None:
+    reader = LogReader(RULES)
+    found = reader.feed(b"RuntimeError: No HIP GPUs are available\n", AT) + reader.finish(AT)
+    verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
+    assert verdict.alternatives and all(other.confidence <= verdict.confidence for other in verdict.alternatives)
