@@ -165,7 +165,7 @@ class Engine:
         )
         stage, _, incident = name.partition(":")
         if (of_step := self._incident_of(name)) is not None:
-            recovery.postpone(self.state, out, of_step, event.at)
+            recovery.postpone(self.state, out, of_step, event.at, name)
         elif stage in ("retry", "confirm"):
             recovery.postpone(self.state, out, incident, event.at)
         elif stage in ("judge", "fleet", "ask", "metrics"):

@@ -15,6 +15,7 @@ from sentinel.engine.state import Recovery, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
 from sentinel.model.records import (
+    NODE_STEPS,
     OPTIONAL_STEPS,
     Incident,
     IncidentState,
@@ -103,12 +104,17 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         return
     if is_engines_own(recovery.under_way):
         recovery.under_way = None  # what was added to the plan meanwhile goes first
-    if recovery.under_way is not None or recovery.waits or state.paused:
+    if recovery.waits or state.paused:
+        return
+    if recovery.under_way is not None:
+        _take_out_more_nodes(state, out, Task(incident, verdict, plan, recovery.under_way), now)
         return
     step = next_step(state, plan)
     if step is None:
         _finish(state, out, incident, plan, now)
         return
+    if step.key(incident_id) in recovery.beside:
+        return  # its outcome comes
     if step.kind is StepKind.EXCLUDE:
         if (due := _soonest_release(state, plan)) is not None and now < due:
             recovery.waits = True
@@ -132,6 +138,25 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
     out.do(CarryOutStep(step.key(incident_id), Task(incident, verdict, plan, step)))
 
 
+def _take_out_more_nodes(state: State, out: Transition, during: Task, now: datetime) -> None:
+    """While a step of the job is under way, begin those of nodes convicted since.
+
+    The job's own step may wait for them: a job that is being stopped holds a node that died until that one is set down.
+    """
+    plan, recovery = during.plan, state.recoveries[during.incident.id]
+    if during.step.kind in NODE_STEPS:
+        return
+    for step in plan.steps:
+        key, outcome = step.key(plan.incident), state.ledger.outcome(plan.incident, step)
+        if step.kind not in NODE_STEPS or key in recovery.beside:
+            continue
+        if outcome is None or outcome.result is Result.NOT_KNOWN:
+            recovery.beside.add(key)
+            if state.ledger.intend(plan.incident, step, now):
+                out.save(StepIntended(plan, step, now))
+            out.do(CarryOutStep(key, dataclasses.replace(during, step=step)))
+
+
 def _soonest_release(state: State, plan: Plan) -> datetime | None:
     """Slurm takes no new start of a job sooner: until then exclusions wait for what may be heard of other nodes."""
     stopped = state.ledger.of_plan(plan, StepKind.REQUEUE_HOLD)
@@ -141,6 +166,11 @@ def _soonest_release(state: State, plan: Plan) -> datetime | None:
 def is_engines_own(step: Step | None) -> bool:
     """Whether the engine itself waits for this step's outcome, and no action is under way."""
     return step is not None and step.kind is StepKind.CONFIRM
+
+
+def is_busy(recovery: Recovery) -> bool:
+    """Whether an action is under way."""
+    return bool(recovery.beside) or (recovery.under_way is not None and not is_engines_own(recovery.under_way))
 
 
 def next_step(state: State, plan: Plan) -> Step | None:
@@ -174,7 +204,7 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
     )  # fmt: skip
     if recovery is None or plan is None:
         return
-    recovery.under_way = None
+    _no_longer_under_way(recovery, step.key(incident_id))
     if outcome.result is Result.NOT_KNOWN:
         pause_s = _PAUSES_S[min(recovery.not_known, len(_PAUSES_S) - 1)]
         if recovery.not_known == 0:  # what slurmctld forgot is found by a snapshot, see ``reconcile.restarts``
@@ -199,11 +229,20 @@ def retry(state: State, out: Transition, incident_id: str, now: datetime) -> Non
         advance(state, out, incident_id, now)
 
 
-def postpone(state: State, out: Transition, incident_id: str, now: datetime) -> None:
-    """The step under way ended in an error of ours: it is tried again after the longest pause."""
+def _no_longer_under_way(recovery: Recovery, key: str) -> None:
+    if key in recovery.beside:
+        recovery.beside.discard(key)
+    else:
+        recovery.under_way = None
+
+
+def postpone(state: State, out: Transition, incident_id: str, now: datetime, effect: str = "") -> None:
+    """The step under way (``effect``: its key in the ledger) ended in an error of ours: it is tried again after the longest
+    pause."""
     recovery = state.recoveries.get(incident_id)
     if recovery is not None:
-        recovery.under_way, recovery.waits = None, True
+        _no_longer_under_way(recovery, effect)
+        recovery.waits = True
         out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=_PAUSES_S[-1])))
 
 

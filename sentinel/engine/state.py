@@ -45,6 +45,7 @@ class Recovery:
     """Progress of carrying out one incident's plan."""
 
     under_way: Step | None = None
+    beside: set[str] = field(default_factory=set)  # keys of node steps carried out while a job step is under way
     not_known: int = 0  # outcomes NOT_KNOWN in a row
     waits: bool = False  # for the retry timer
     looks: int = 0  # snapshots taken to confirm the restart

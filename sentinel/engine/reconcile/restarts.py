@@ -52,7 +52,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
     for name in sorted(state.plans.keys() & state.incidents.keys() & state.verdicts.keys()):
         plan, incident = state.plans[name], state.incidents[name]
         known = state.recoveries.get(name)
-        busy = known is not None and known.under_way is not None and not recovery.is_engines_own(known.under_way)
+        busy = known is not None and recovery.is_busy(known)
         _see_drains(state, plan, fleet)
         if not plan.to_do or state.paused or busy:
             continue

@@ -1,0 +1,100 @@
+"""What happens to a node or a job beside, after or in the middle of a recovery: a second fault, a person, Slurm itself."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+
+from core_daemon import SETTINGS, Daemon, incidents_of
+from core_records import AT, evidence
+from core_world import World
+
+from sentinel.config.settings import Limits
+from sentinel.model.records import Evidence, Kind, Source
+from sentinel.simulate.slurm.records import SlurmTimes
+
+Worlds = Callable[..., World]
+WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=99, drain_per_hour=99))
+
+
+def now_s(there: World) -> float:
+    return (there.slurm.clock.now() - AT).total_seconds()
+
+
+def bus(node: str, at_s: float = 0.0) -> Evidence:
+    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
+
+
+def gone(node: str, at_s: float = 0.0) -> Evidence:
+    return evidence(Kind.NODE_UNREACHABLE, node=node, at_s=at_s, source=Source.PROBE, text="slurmd does not answer")
+
+
+def states(there: World) -> list[str]:
+    return sorted(str(state) for state, _, _ in incidents_of(there.store).values())
+
+
+def outcomes(there: World) -> list[str]:
+    return [row["outcome"] for row in there.store.incident_rows()]
+
+
+def drained(there: World) -> set[str]:
+    return {name for name, node in there.slurm.nodes.items() if node.drained}
+
+
+async def fail(daemon: Daemon, *items: Evidence) -> None:
+    await daemon.fleets.take()
+    assert await daemon.observe(items)
+    await daemon.quiet()
+
+
+def silent(there: World) -> World:
+    """Its jobs print no steps: nothing confirms a restart early."""
+    there.progress._steps = False
+    return there
+
+
+# --- in the middle of a recovery -----------------------------------------------------------------------------------------
+
+
+async def test_a_second_node_that_dies_while_the_job_is_being_stopped_is_set_down_at_once(world: Worlds) -> None:
+    """Slurm waits for the epilog of a node that is gone: only setting it down ends the wait."""
+    there = silent(world(nodes=6))
+    there.slurm.times = SlurmTimes(epilog_s=1.0)
+    daemon = Daemon(there, settings=WIDE)
+    requeue, told = there.slurm.requeue_hold, []
+
+    async def stopping(job: int) -> None:
+        await requeue(job)
+        there.slurm.lose("n2")
+        if not told:
+            told.append(asyncio.create_task(daemon.runner.observe([gone("n2", at_s=now_s(there) + 0.1)])))
+
+    there.slurm.requeue_hold = stopping  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert there.slurm.nodes["n2"].down and job.restarts == 1, daemon.said
+    assert job.state == "RUNNING" and not {"n1", "n2"} & set(job.on), daemon.said
+    rows = {(row["kind"], row["node"]): row for row in there.store.steps_of(next(iter(incidents_of(there.store))))}
+    assert (rows["down", "n2"]["intended_at"] - rows["requeue_hold", None]["intended_at"]).total_seconds() < 10.0
+    assert daemon.bugs() == 0
+
+
+async def test_a_second_node_that_is_convicted_while_the_job_is_being_held_is_drained_at_once(world: Worlds) -> None:
+    """The same where the job is held for a person, and the step waits for epilogs."""
+    there = world(nodes=6)
+    there.slurm.times = SlurmTimes(epilog_s=60.0)
+    daemon = Daemon(there, settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0)))
+    requeue, told = there.slurm.requeue_hold, []
+
+    async def stopping(job: int) -> None:
+        await requeue(job)
+        if not told:
+            told.append(asyncio.create_task(daemon.runner.observe([bus("n2", at_s=now_s(there) + 0.1)])))
+
+    there.slurm.requeue_hold = stopping  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    rows = {(row["kind"], row["node"]): row for row in there.store.steps_of(next(iter(incidents_of(there.store))))}
+    assert drained(there) == {"n1", "n2"} and there.slurm.jobs[there.job].held and daemon.bugs() == 0
+    assert rows["drain", "n2"]["intended_at"] < rows["hold", None]["intended_at"] + timedelta(seconds=10), daemon.said
