@@ -119,6 +119,7 @@ class Engine:
                 self.state.forget_history(event.before)
             case _:
                 self._watching(event, out)
+        grouping.regroup(self.state, out, event.at)
         return out
 
     def _watching(self, event: Event, out: Transition) -> None:

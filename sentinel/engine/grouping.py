@@ -20,6 +20,7 @@ from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.joined_saves import LISTING
 from sentinel.engine import judging
 from sentinel.engine.events import EvidenceReceived
+from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.evidence.logs.timers import TIMERS
@@ -45,6 +46,12 @@ def receive(state: State, out: Transition, event: EvidenceReceived) -> None:
     for item in fresh:
         if item.kind not in TELEMETRY:
             _put(state, out, item, event.at)
+
+
+def regroup(state: State, out: Transition, now: datetime) -> None:
+    """Group anew what a judgement took out of an incident, see ``judging``."""
+    while state.regrouped:
+        _put(state, out, state.regrouped.pop(0), now)
 
 
 def _with_onsets(state: State, out: Transition, items: Sequence[Evidence]) -> list[Evidence]:
@@ -74,7 +81,12 @@ def _save(state: State, out: Transition, items: Sequence[Evidence]) -> None:
 
 
 def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
-    around = [i for i in state.index.of(item) if not is_unrelated(i, state.plans.get(i.id), item, state.cluster)]
+    around = [
+        i
+        for i in state.index.of(item)
+        if not is_unrelated(i, state.plans.get(i.id), item, state.cluster)
+        and not node_proof.is_of_returned_node(state, state.plans.get(i.id), item)
+    ]
     nodes = {i.id: state.cluster.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
     found = incidents.find(around, item, nodes, state.window) or next(
         (

@@ -20,11 +20,23 @@ from sentinel.detect.failed_resume import failed_resume
 from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
+from sentinel.engine.reconcile import node_proof
 from sentinel.engine.reconcile.situations import situation_of
 from sentinel.engine.state import Judging, State
 from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
 from sentinel.model.changes import AttemptSeen, EvidenceAdded, IncidentChanged, PlanMade, VerdictReached
-from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Scalar, StepKind, Verdict
+from sentinel.model.records import (
+    NODE_STEPS,
+    Evidence,
+    Fleet,
+    Incident,
+    IncidentState,
+    JobView,
+    Plan,
+    Scalar,
+    StepKind,
+    Verdict,
+)
 
 FRESH_S = 1.0  # a decision uses a snapshot no older than this
 
@@ -58,7 +70,7 @@ def settle_timer_due(
     if incident is None:
         del state.judging[incident_id]
         return
-    if incident.state is IncidentState.CLOSED:
+    if incident.state is IncidentState.CLOSED and not _on_nodes_taken_out(state, incident):
         out.save(IncidentChanged(incident))  # late evidence that explains a closed incident is only stored
         _end_judgement(state, out, incident_id, now)
         return
@@ -97,8 +109,10 @@ def answer_arrived(
 
 def _proceed(state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts) -> None:
     """With a fresh snapshot: ask the questions if they were not asked yet, otherwise decide."""
-    under_way, incident = state.judging[incident_id], state.incidents.get(incident_id)
+    under_way, incident = state.judging[incident_id], _without_new_failures(state, incident_id)
     if incident is None or incident.state is IncidentState.CLOSED or state.cluster.fleet is None:
+        if incident is not None:
+            out.save(IncidentChanged(incident))
         _end_judgement(state, out, incident_id, now)
         return
     if not under_way.asked:
@@ -109,6 +123,34 @@ def _proceed(state: State, out: Transition, incident_id: str, now: datetime, loo
             if under_way.awaits:
                 return
     _decide(state, out, incident_id, now, looks)
+
+
+def _on_nodes_taken_out(state: State, incident: Incident) -> bool:
+    """Whether something happened on a node after this closed incident's plan had taken it out: a snapshot tells whether the
+    node was back by then."""
+    plan = state.plans.get(incident.id)
+    if plan is None:
+        return False
+    rows = [node_proof.taken_out(state, plan, step) for step in plan.to_do if step.kind in NODE_STEPS]
+    out_since = {row.step.node: row.at for row in rows if row is not None}
+    return any(
+        incidents.opens(item) and item.where.node in out_since and item.at > out_since[item.where.node]
+        for item in incident.evidence
+    )
+
+
+def _without_new_failures(state: State, incident_id: str) -> Incident | None:
+    """The incident without what happened on a node after its return to service: that is grouped anew."""
+    incident, plan = state.incidents.get(incident_id), state.plans.get(incident_id)
+    if incident is None or plan is None:
+        return incident
+    new = [item for item in incident.evidence if node_proof.is_of_returned_node(state, plan, item)]
+    if new:
+        kept = tuple(item for item in incident.evidence if item not in new)
+        incident = dataclasses.replace(incident, evidence=kept)
+        state.put(incident)
+        state.regrouped.extend(new)
+    return incident
 
 
 def _ask(state: State, out: Transition, incident: Incident) -> set[str]:

@@ -5,13 +5,15 @@ Silence proves nothing: a node of which nothing is heard stays as it was judged.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from sentinel.engine.state import State
-from sentinel.model.records import NODE_STEPS, Evidence, Incident, Kind, Outcome, Plan, Result
+from sentinel.model.records import NODE_STEPS, Evidence, Incident, Kind, Outcome, Plan, Result, Step
 
 _SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
+_BEHIND = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 _GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 
 
@@ -94,6 +96,40 @@ def returned(state: State, plan: Plan, nodes: Iterable[str]) -> frozenset[str]:
         if view.usable and fleet.at > outcome.at and not ours:
             back.add(view.name)
     return frozenset(back & set(nodes))
+
+
+def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool:
+    """Whether this happened on a node that this plan had taken out, after the node was back in service: a new failure.
+
+    Who returned it, and when exactly, is not always known: later than it was last seen drained.
+    """
+    if plan is None:
+        return False
+    for step in plan.to_do:
+        if step.kind not in NODE_STEPS or step.node is None or step.node != item.where.node:
+            continue
+        outcome = taken_out(state, plan, step)
+        if outcome is None:
+            continue
+        seen, fleet = state.cluster.nodes.get(step.node), state.cluster.fleet
+        if seen is not None and seen.released_at is not None and outcome.at < seen.released_at:
+            return item.at > seen.released_at
+        view = fleet.nodes.get(step.node) if fleet is not None else None
+        if fleet is not None and view is not None and view.usable and fleet.at > outcome.at + _BEHIND:
+            return item.at > max(outcome.at, state.seen_drained.get(outcome.step.key(plan.incident), outcome.at))
+    return False
+
+
+def taken_out(state: State, plan: Plan, step: Step) -> Outcome | None:
+    """The outcome with which this plan's step took its node out of service; None if it did not.
+
+    A step that was to be done once more, and left the node to the person who had returned it, took nothing out.
+    """
+    for tries in range(step.tries, -1, -1):
+        outcome = state.ledger.outcome(plan.incident, dataclasses.replace(step, tries=tries))
+        if outcome is not None and outcome.result is Result.DONE and not (tries and outcome.reason):
+            return outcome
+    return None
 
 
 def proven_good(state: State, incident: Incident, nodes: Iterable[str]) -> frozenset[str]:

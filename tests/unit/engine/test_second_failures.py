@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
 
-from core_daemon import SETTINGS, Daemon, incidents_of
+import pytest
+from core_daemon import SETTINGS, Daemon, FakeSink, incidents_of
 from core_records import AT, evidence
 from core_world import World
 
@@ -98,3 +99,39 @@ async def test_a_second_node_that_is_convicted_while_the_job_is_being_held_is_dr
     rows = {(row["kind"], row["node"]): row for row in there.store.steps_of(next(iter(incidents_of(there.store))))}
     assert drained(there) == {"n1", "n2"} and there.slurm.jobs[there.job].held and daemon.bugs() == 0
     assert rows["drain", "n2"]["intended_at"] < rows["hold", None]["intended_at"] + timedelta(seconds=10), daemon.said
+
+
+# --- after a recovery ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["release", "scontrol"])
+async def test_a_new_fault_right_after_the_return_of_a_node_is_a_new_incident(world: Worlds, by: str) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
+    await fail(daemon, bus("n1"))
+    assert states(there) == ["closed"] and drained(there) == {"n1"}
+    await daemon.pass_time(2.0)
+    there.slurm.person_resumes("n1")
+    if by == "release":
+        daemon.live.node("n1").released_at = there.slurm.clock.now()
+    there.slurm.clock.advance(1.0)  # Slurm's newest snapshot still shows it drained
+    await daemon.observe([bus("n1", at_s=now_s(there))])
+    await daemon.quiet()
+    assert drained(there) == {"n1"} and states(there) == ["closed", "closed"], daemon.said
+    assert len(sink.got) == 2 and daemon.bugs() == 0
+
+
+async def test_what_happened_before_the_return_and_comes_late_belongs_to_the_closed_incident(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(2.0)
+    there.slurm.person_resumes("n1")
+    daemon.live.node("n1").released_at = there.slurm.clock.now()
+    await daemon.pass_time(2.0)
+    late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=0.5, data={"xid": 79})
+    await daemon.observe([dataclasses.replace(late, seen_at=there.slurm.clock.now())])
+    await daemon.quiet()
+    assert drained(there) == set() and states(there) == ["closed"] and len(sink.got) == 1, daemon.said
