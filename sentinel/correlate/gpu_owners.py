@@ -34,8 +34,8 @@ def job_of(item: Evidence, cluster: ClusterView) -> JobView | None:
         return None
     jobs, held = cluster.jobs_on(node), cluster.node(node).gpus
     if gpu is not None:
-        holders = [job for job in jobs if gpu in held.get((job.id, job.restarts), ())]
-        jobs = holders or [job for job in jobs if (job.id, job.restarts) not in held]
+        holders = [job for job in jobs if gpu in held.get((job.id, cluster.attempt_on(job)), ())]
+        jobs = holders or [job for job in jobs if (job.id, cluster.attempt_on(job)) not in held]
     return max(jobs, key=lambda job: len(job.nodes), default=None)
 
 
@@ -45,7 +45,9 @@ def of_another_job(job: int | None, item: Evidence, cluster: ClusterView) -> boo
         return False
     held: Mapping[tuple[int, int], Any] = cluster.node(item.where.node).gpus
     holders = [
-        view for view in cluster.jobs_on(item.where.node) if item.where.gpu in held.get((view.id, view.restarts), ())
+        view
+        for view in cluster.jobs_on(item.where.node)
+        if item.where.gpu in held.get((view.id, cluster.attempt_on(view)), ())
     ]
     return bool(holders) and all(
         view.id != job and view.started_at is not None and view.started_at <= item.at + _SLACK for view in holders

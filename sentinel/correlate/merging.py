@@ -30,9 +30,9 @@ def with_job(incident: Incident, cluster: ClusterView, fleet: Fleet) -> Incident
         view = next((v for item in news if (v := job_of(item, cluster)) is not None), None) or _ended_by(
             incident, fleet
         )
-        return incident if view is None else dataclasses.replace(incident, job=view.id, attempt=view.restarts)
+        return incident if view is None else dataclasses.replace(incident, job=view.id, attempt=cluster.attempt_on(view))
     if incident.attempt is None and incident.job in fleet.jobs:
-        return dataclasses.replace(incident, attempt=fleet.jobs[incident.job].restarts)
+        return dataclasses.replace(incident, attempt=cluster.attempt_on(fleet.jobs[incident.job]))
     return incident
 
 
@@ -87,6 +87,7 @@ def taken_along(
     incident: Incident,
     verdict: Verdict,
     plan: Plan,
+    cluster: ClusterView,
     fleet: Fleet,
     known: Iterable[Incident],
     *,
@@ -113,6 +114,8 @@ def taken_along(
         own = job.id == incident.job and incident.attempt in (None, job.restarts)  # its next attempt may need it, too
         if own or (job.id, job.restarts) in busy or job.state not in _ON_IT:
             continue
+        if cluster.attempt_on(job) != job.restarts:
+            continue  # it leaves the node already, for the queue
         if not out & set(job.nodes) or (opt_in and not intent_of(job.comment).restart):
             continue
         new = incidents.new(grounds[0], job=job.id, attempt=job.restarts, now=now)

@@ -191,10 +191,19 @@ class ClusterView:
                 seen.view = replace(seen.view, state="requeued" if now else "unknown", ended_at=fleet.at)
                 seen.ended = True
         for job in fleet.jobs.values():
-            if job.state in ("running", "completing") and job.nodes:
+            if job.state in ("running", "completing") and job.nodes and not self._is_being_requeued(job):
                 self.see_attempt(job)
         self._see_dependents(fleet)
         self.fleet = self._with_whole_allocations(fleet)
+
+    def attempt_on(self, job: JobView) -> int:
+        """The attempt of the job that holds its nodes, or held them last."""
+        return job.restarts - 1 if self._is_being_requeued(job) else job.restarts
+
+    def _is_being_requeued(self, job: JobView) -> bool:
+        """Whether only the epilogs of the attempt before run: Slurm counts the restart at once, with the old nodes and start."""
+        before = self.attempts.get((job.id, job.restarts - 1))
+        return job.state == "completing" and before is not None and before.view.started_at == job.started_at
 
     def _see_dependents(self, fleet: Fleet) -> None:
         """Slurm forgets what a job waited for when it lets it go: here that is kept as long as both are in the snapshots."""
@@ -213,7 +222,7 @@ class ClusterView:
         completing = {
             job.id: replace(job, nodes=seen.nodes)
             for job in fleet.jobs.values()
-            if job.state == "completing" and (seen := self.attempts.get((job.id, job.restarts))) is not None
+            if job.state == "completing" and (seen := self.attempts.get((job.id, self.attempt_on(job)))) is not None
         }
         return replace(fleet, jobs={**fleet.jobs, **completing}) if completing else fleet
 

@@ -115,7 +115,7 @@ def _opened(state: State, item: Evidence, now: datetime) -> Incident:
     """A new incident, with the recent evidence about its job and nodes."""
     job, attempt = item.where.job, item.where.attempt
     if job is None and (view := job_of(item, state.cluster)) is not None:
-        job, attempt = view.id, view.restarts
+        job, attempt = view.id, state.cluster.attempt_on(view)
     if job is not None and attempt is None:
         attempt = state.cluster.newest_attempt(job)
     incident = incidents.new(item, job=job, attempt=attempt, now=now)

@@ -248,7 +248,7 @@ def recover_other_jobs(
     """Open incidents for the other jobs on the nodes being taken out, so that those are recovered too."""
     verdict, plan = state.verdicts[incident.id], state.plans[incident.id]
     known, opt_in = list(state.incidents.values()), state.settings.recovery.opt_in
-    for new in merging.taken_along(incident, verdict, plan, fleet, known, opt_in=opt_in, now=now):
+    for new in merging.taken_along(incident, verdict, plan, state.cluster, fleet, known, opt_in=opt_in, now=now):
         key = (incident.id, new.job or -1, new.attempt or 0)
         if key in state.taken_along:
             continue  # its own incident is over and forgotten

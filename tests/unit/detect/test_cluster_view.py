@@ -96,3 +96,15 @@ def test_what_a_node_said_is_kept_for_an_hour_or_as_long_as_evidence_is_grouped(
     assert live.recent(None, None, ["n1"], later(-1.0)) == [old, new]
     live.forget(later(3601.0))
     assert live.recent(None, None, ["n1"], later(-1.0)) == [new]
+
+
+def test_a_job_on_its_way_back_to_the_queue_is_still_its_old_attempt() -> None:
+    """Slurm counts the restart at once, while the epilogs of the old attempt still run on its nodes."""
+    view = ClusterView()
+    view.see_fleet(fleet(jobs=[job(nodes=("n1", "n2"), started_s=-60.0)]))
+    view.see_fleet(fleet(jobs=[job(state="completing", nodes=("n2",), restarts=1, started_s=-60.0)]))
+    assert (101, 1) not in view.attempts and view.attempts[101, 0].nodes == ("n1", "n2")
+    view.see_fleet(fleet(jobs=[job(nodes=("n3", "n4"), restarts=1, started_s=0.0)]))
+    assert view.attempts[101, 1].nodes == ("n3", "n4") and view.attempts[101, 0].ended
+    view.see_fleet(fleet(jobs=[job(state="completing", nodes=("n4",), restarts=1, started_s=0.0)]))
+    assert view.attempts[101, 1].nodes == ("n3", "n4") and not view.attempts[101, 1].ended

@@ -135,3 +135,19 @@ async def test_what_happened_before_the_return_and_comes_late_belongs_to_the_clo
     await daemon.observe([dataclasses.replace(late, seen_at=there.slurm.clock.now())])
     await daemon.quiet()
     assert drained(there) == set() and states(there) == ["closed"] and len(sink.got) == 1, daemon.said
+
+
+async def test_a_fault_under_the_epilogs_of_a_requeued_job_is_of_the_attempt_that_ended(world: Worlds) -> None:
+    """Slurm counts the restart at once: nothing of the next attempt may be known by then, in the store neither."""
+    there = silent(world(nodes=6))
+    there.slurm.times = SlurmTimes(epilog_s=30.0)
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    there.slurm.person_requeues(there.job)
+    there.slurm.jobs[there.job].restarts += 1  # as Slurm does; the stand-in counts when the job is back in the queue
+    there.slurm.clock.advance(2.0)
+    await daemon.fleets.take()
+    await daemon.observe([bus("n1", at_s=2.0)])
+    await asyncio.sleep(1.0)
+    assert {key for key in daemon.live.attempts if key[0] == there.job} == {(there.job, 0)}
+    assert {i.attempt for i in daemon.state.incidents.values()} == {0}, daemon.said
