@@ -40,7 +40,7 @@ def with_pending_drains(
     """
     shown = fleet.at - timedelta(seconds=_BEHIND_S)  # the snapshot shows everything done before this time
     settled = set()
-    ours = []
+    ours: dict[tuple[str, str | None], LedgerRow] = {}  # a drained node that is set down later is taken out once
     for row in drains:
         if row.outcome is None:
             continue
@@ -48,7 +48,7 @@ def with_pending_drains(
         if row.outcome.result is Result.FAILED or (done and row.outcome.at <= shown):
             settled.add((row.incident, row.step.node))
         if done and not row.outcome.reason and not row.step.tries:
-            ours.append(row)
+            ours.setdefault((row.incident, row.step.node), row)
     under_way = {
         step.node
         for plan in plans
@@ -64,8 +64,8 @@ def with_pending_drains(
         else view
         for name, view in fleet.nodes.items()
     }
-    hour = [row.intended_at for row in ours]
-    hour.extend([now] * len(under_way - {row.step.node for row in ours}))
+    hour = [row.intended_at for row in ours.values()]
+    hour.extend([now] * len(under_way - {row.step.node for row in ours.values()}))
     return dataclasses.replace(fleet, nodes=nodes), hour
 
 

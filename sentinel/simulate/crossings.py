@@ -40,11 +40,18 @@ class Cut:
 class Crossings:
     """Of one history; lives longer than the daemon."""
 
-    def __init__(self, rng: random.Random, kill: Callable[[int, float], None]) -> None:
-        """``kill`` ends the present life of the daemon; it is given the number of the crossing, and ``down_s``."""
+    def __init__(
+        self, rng: random.Random, kill: Callable[[int, float], None], lost: Callable[[int, float], None]
+    ) -> None:
+        """
+        Args:
+            kill: ends the present life of the daemon; given the number of the crossing, and ``down_s``.
+            lost: called when an answer is lost, with the number and after how many seconds the caller gives up.
+        """
         self._rng = rng
         self._cuts: dict[int, Cut] = {}
         self._kill = kill
+        self._lost = lost
         self.count = 0
         self.cut_at: list[int] = []  # crossings at which something was cut
         self.dead = True  # no daemon lives
@@ -66,6 +73,7 @@ class Crossings:
         if cut.kill:
             self._kill(number, cut.down_s)
             raise Killed
+        self._lost(number, deadline_s)
         return deadline_s
 
     async def ask(self, what: str, effect: Callable[[], Awaitable[T]], deadline_s: float) -> T:

@@ -48,7 +48,9 @@ def has_room(seen: Observer, node: str) -> bool:
     """Whether the limits would allow to drain the node now."""
     limits, nodes, now_s = seen.world.settings.limits, seen.world.slurm.nodes, seen.world.now_s
     ours = seen.ours()
-    hour = {drain.node for drain in seen.drains if now_s - drain.at_s <= 3600.0}
+    hour = [
+        drain for drain in seen.drains if now_s - drain.at_s <= 3600.0
+    ]  # also of one node that was put back between
     if len(ours) >= limits.drain_count or len(hour) >= limits.drain_per_hour:
         return False
     for partition in nodes[node].partitions:

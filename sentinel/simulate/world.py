@@ -60,10 +60,13 @@ class World:
         self.clock_off_s: dict[str, float] = {}  # by node
         self.daemon: SimulatedDaemon | None = None
         self.lives = 0
-        self.away: list[tuple[float, float]] = []  # from when to when no daemon lived, or it was frozen
+        self.away: list[
+            tuple[float, float]
+        ] = []  # from when to when no daemon lived, or it was frozen or without answer
         self.frozen_until_s = 0.0
         self.violations: list[Violation] = []
-        self.crossings = Crossings(self.rng, self._killed)
+        self.crossings = Crossings(self.rng, self._killed, self._lost)
+        self.saved_at_cut: frozenset[str] | None = None  # incidents in the store when something was cut the first time
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._when_back: dict[str, list[Callable[[], None]]] = {}
@@ -282,7 +285,18 @@ class World:
             self.crossings.dead = False
             self.daemon = SimulatedDaemon(self)
 
+    def _lost(self, crossing: int, deadline_s: float) -> None:
+        """An answer is lost: whoever waits for it gives up after the deadline."""
+        self.say_what(f"-- an answer is lost at crossing {crossing}")
+        self.away.append((self.now_s, self.now_s + deadline_s))
+        self._note_cut()
+
+    def _note_cut(self) -> None:
+        if self.saved_at_cut is None:
+            self.saved_at_cut = frozenset(self.store.incidents)
+
     def _killed(self, crossing: int, down_s: float) -> None:
+        self._note_cut()
         self.say_what(f"-- the daemon is killed at crossing {crossing}")
         self.end_life(down_s)
 
@@ -300,7 +314,10 @@ class World:
             self.daemon = None
 
     def end_state(self) -> dict[str, object]:
-        """What must be the same whatever was cut: Slurm's state, incidents, and of what people were told."""
+        """What must be the same whatever was cut: Slurm's state, incidents, and of what people were told, up to which end.
+
+        Not the ids of incidents: one that was not saved yet is found anew, perhaps by other evidence of the same failure.
+        """
         store = self.store
         return {
             "nodes": {n.name: (n.drained, n.down) for n in self.slurm.nodes.values()},
@@ -310,7 +327,15 @@ class World:
                 for name, incident in store.incidents.items()
                 if name in store.verdicts
             ),
-            "told": sorted(self.observer.notices.keys() - {""}),
+            "told": sorted(
+                (
+                    str(store.incidents[name].job),
+                    str(store.verdicts[name].cause),
+                    str(heard[max(heard)].data.get("stage")),
+                )
+                for name, heard in self.observer.notices.items()
+                if name
+            ),
         }
 
     # -- what is noted ---------------------------------------------------------------------------------------------

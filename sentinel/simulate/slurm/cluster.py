@@ -103,7 +103,8 @@ class SimulatedSlurm(Writer):
         job.held, job.held_by = held, "JobHeldUser" if held else ""
         job.eligible = self.time_s()
         self.jobs[job.id] = job
-        self.schedule()
+        if het is None:
+            self.schedule()  # the components of a heterogeneous job are submitted together
         return job.id
 
     def end(self, job: int, *, exit_code: int = 0, exit_signal: int = 0, state: str = "") -> None:

@@ -1,4 +1,7 @@
-"""The scheduler of the simulated Slurm: which pending job starts now, on which nodes, and why the others wait."""
+"""The scheduler of the simulated Slurm: which pending job starts now, on which nodes, and why the others wait.
+
+The components of a heterogeneous job start together or not at all (slurm.schedmd.com/heterogeneous_jobs.html).
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,38 @@ if TYPE_CHECKING:
 
 def start_what_may_run(slurm: SimulatedSlurm) -> None:
     """First come, first served; a job that cannot start holds up nobody behind it."""
+    pending = sorted((job for job in slurm.jobs.values() if job.state == "PENDING"), key=lambda job: job.id)
     taken: set[str] | None = None
-    for job in sorted(slurm.jobs.values(), key=lambda job: job.id):
-        if job.state != "PENDING" or job.completing or job.held or job.eligible > slurm.time_s():
+    for job in pending:
+        if job.state != "PENDING" or not _is_ready(slurm, job):
             continue
-        if not _dependencies_are_met(slurm, job):
+        together = [part for part in slurm.parts(job) if not part.over and part.state != "RUNNING"]
+        if not all(part is job or _is_ready(slurm, part) for part in together):
             continue
         if taken is None:
             taken = {name for other in slurm.jobs.values() if other.has_nodes for name in other.on}
-        chosen = _nodes_for(slurm, job, taken)
-        if not chosen:
+        places: dict[int, list[str]] = {}
+        for part in together:
+            places[part.id] = _nodes_for(slurm, part, taken.union(*places.values()))
+        if not all(places.values()):
             continue
-        job.on = tuple(sorted(chosen, key=list(slurm.nodes).index))
-        taken.update(job.on)
-        job.state, job.started, job.ended = "RUNNING", slurm.time_s(), 0.0
-        job.ghost = any(not slurm.nodes[name].alive for name in job.on)
-        slurm.started(job)
+        for part in together:
+            taken.update(places[part.id])
+            _start(slurm, part, places[part.id])
+
+
+def _is_ready(slurm: SimulatedSlurm, job: SimulatedJob) -> bool:
+    """Whether the job lacks nothing but nodes."""
+    if job.completing or job.held or job.eligible > slurm.time_s():
+        return False
+    return _dependencies_are_met(slurm, job)
+
+
+def _start(slurm: SimulatedSlurm, job: SimulatedJob, chosen: list[str]) -> None:
+    job.on = tuple(sorted(chosen, key=list(slurm.nodes).index))
+    job.state, job.started, job.ended = "RUNNING", slurm.time_s(), 0.0
+    job.ghost = any(not slurm.nodes[name].alive for name in job.on)
+    slurm.started(job)
 
 
 def _nodes_for(slurm: SimulatedSlurm, job: SimulatedJob, taken: set[str]) -> list[str]:

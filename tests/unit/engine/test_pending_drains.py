@@ -22,6 +22,14 @@ def test_drain_that_was_done_costs_once() -> None:
     assert hour == [later(-60.0)] and not seen.nodes["n1"].drained
 
 
+def test_drained_node_that_is_set_down_later_by_the_same_incident_costs_once() -> None:
+    """Its last job waited for it; taking it out of service was done before."""
+    down = step(StepKind.DOWN, node="n1")
+    rows = [row(Result.DONE), LedgerRow("inc1", down, later(-20.0), Outcome(down, Result.DONE, later(-20.0)))]
+    _, hour = with_pending_drains(fleet(4), [PLAN], rows, AT)
+    assert hour == [later(-60.0)]
+
+
 def test_drain_under_way_counts_and_shows() -> None:
     seen, hour = with_pending_drains(fleet(4), [PLAN], [], AT)
     assert hour == [AT] and seen.nodes["n1"].drained

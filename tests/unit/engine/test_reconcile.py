@@ -386,6 +386,7 @@ async def test_a_heterogeneous_job_is_restarted_with_all_its_components(world: W
     there = silent(world(nodes=6))
     leader = there.slurm.submit(nodes=1, comment=OPTED_IN, het=0)
     second = there.slurm.submit(nodes=1, comment=OPTED_IN, het=leader)
+    there.slurm.schedule()
     daemon = Daemon(there, settings=WIDE)
     await daemon.fleets.take()
     (bad,) = there.slurm.jobs[second].on

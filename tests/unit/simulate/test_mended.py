@@ -43,6 +43,17 @@ def test_a_node_that_waits_with_one_that_is_out_is_drained_when_there_is_room() 
     )
 
 
+def test_a_drained_node_that_is_set_down_costs_the_budget_of_an_hour_once() -> None:
+    """Two nodes of one job, lost and broken; a third node waits for the budget, until one of them is repaired."""
+    ran(
+        many(0.1, 2),
+        Happening("node-lost", 81.446, "job2/1"),
+        Happening("gpu-memory", 81.946, "job2/0"),
+        Happening("gpu-memory", 82.946, "n12"),
+        Happening("repair", 481.446),
+    )
+
+
 def test_a_hold_of_a_running_job_outlasts_its_failure() -> None:
     world = ran(Setup(), Happening("hold", 65.0, "job0"), Happening("checkpoint-torn", 75.4, "job0/0"))
     assert world.slurm.jobs[101].held and world.slurm.jobs[101].state == "PENDING"

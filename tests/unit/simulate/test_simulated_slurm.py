@@ -66,6 +66,21 @@ async def test_a_completing_job_waits_for_a_lost_node_until_that_is_down(slurm: 
     assert view is not None and view.state == "cancelled"
 
 
+async def test_the_components_of_a_heterogeneous_job_start_together_or_not_at_all(slurm: SimulatedSlurm) -> None:
+    leader, other = slurm.submit(nodes=2, het=101), slurm.submit(nodes=1, het=101)
+    await Requests(slurm).requeue_hold(f"{other}")
+    after(slurm, 2.0)
+    slurm.person_releases(other)
+    after(slurm, REQUEUE_WAIT_S)
+    assert [slurm.jobs[part].state for part in (leader, other)] == ["PENDING", "PENDING"], "the leader is held"
+    slurm.person_drains("n1", "cable swap")
+    slurm.person_drains("n2", "cable swap")
+    slurm.person_releases(leader)
+    assert [slurm.jobs[part].state for part in (leader, other)] == ["PENDING", "PENDING"], "nodes for one of them only"
+    slurm.person_resumes("n2")
+    assert [slurm.jobs[part].on for part in (leader, other)] == [("n2", "n3"), ("n4",)]
+
+
 async def test_a_cancelled_job_does_not_come_back_from_its_requeue(slurm: SimulatedSlurm) -> None:
     job = slurm.submit(nodes=2)
     await Requests(slurm).requeue_hold(f"{job}")
@@ -115,6 +130,7 @@ async def test_a_failed_job_is_final_for_its_dependents(slurm: SimulatedSlurm) -
 async def test_the_leader_of_a_heterogeneous_job_takes_its_components_along(slurm: SimulatedSlurm) -> None:
     leader = slurm.submit(nodes=2, het=0)
     component = slurm.submit(nodes=2, het=leader)
+    slurm.schedule()
     await Requests(slurm).requeue_hold(f"{component}")
     after(slurm, 2.0)
     assert slurm.jobs[leader].held and slurm.jobs[component].held
@@ -126,6 +142,7 @@ async def test_a_lost_node_of_one_component_requeues_the_whole_heterogeneous_job
     """As seen on Slurm 22.05: both components pending, each with one restart."""
     leader = slurm.submit(nodes=2, het=0)
     part = slurm.submit(nodes=2, het=leader)
+    slurm.schedule()
     slurm.set_down(slurm.jobs[part].on[0])
     after(slurm, 2.0)
     assert [(slurm.jobs[job].state, slurm.jobs[job].restarts) for job in (leader, part)] == [("PENDING", 1)] * 2
