@@ -19,6 +19,7 @@ class SentinelError(Exception):
     """Base of all errors of ours. ``fix`` is the sentence that tells a person what to do next."""
 
     exit_status = 1
+    usual_fix = "sentinel doctor looks for what is wrong"  # said by a command where the error itself has no fix
     signed = False  # whether it is the daemon's own answer: its signature was checked
 
     def __init__(self, message: str, *, fix: str = "") -> None:
@@ -32,6 +33,7 @@ class SentinelError(Exception):
 
 class UserError(SentinelError):
     exit_status = 2
+    usual_fix = "--help behind the command says what it takes"
 
 
 class FileError(UserError):
@@ -49,6 +51,7 @@ class FileError(UserError):
 
 class Unavailable(SentinelError):
     exit_status = 3
+    usual_fix = "try again; sentinel doctor says what does not answer"
 
 
 class Timeout(Unavailable):
@@ -56,12 +59,13 @@ class Timeout(Unavailable):
 
 
 class Denied(Unavailable):
-    pass
+    usual_fix = "run it as an account that may: the files' owner, or an operator"
 
 
 class Refused(SentinelError):
     exit_status = 4
+    usual_fix = "nothing was done; sentinel status shows what is in force"
 
 
 class ProtocolError(SentinelError):
-    pass
+    usual_fix = "both sides must be of one version: sentinel --version; sentinel doctor"

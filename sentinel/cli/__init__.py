@@ -16,6 +16,7 @@ import sys
 import click
 
 from sentinel import __version__
+from sentinel.cli import help_text
 from sentinel.errors import SentinelError
 
 # command -> (module:attribute, one line of help)
@@ -70,6 +71,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+help_text.use()
+
+
 class LazyGroup(click.Group):
     """A click group whose commands are imported on use."""
 
@@ -105,9 +109,7 @@ def main() -> None:
     try:
         cli()
     except SentinelError as error:
-        click.echo(f"sentinel: {_harmless(error.message)}", err=True)
-        if error.fix:
-            click.echo(f"  {_harmless(error.fix)}", err=True)
+        _say_error(error)
         sys.exit(error.exit_status)
     except OSError as error:  # what commands read and write themselves comes as an error of ours: this is the output
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
@@ -116,6 +118,15 @@ def main() -> None:
         click.echo(f"sentinel: the output cannot be written: {error.strerror}", err=True)
         click.echo("  free space there, or write it elsewhere", err=True)
         sys.exit(3)
+
+
+def _say_error(error: SentinelError) -> None:
+    """What is wrong, and below it the fix. Long lines are broken for a terminal only."""
+    from sentinel.cli.operator.output import say
+
+    for text, indent in ((f"sentinel: {error.message}", ""), (error.fix or error.usual_fix, "  ")):
+        for line in _harmless(text).splitlines():
+            say(line, indent, hanging=2, err=True)
 
 
 def _harmless(text: str) -> str:

@@ -82,5 +82,9 @@ def read_file(path: Path) -> tuple[str, str]:
     """
     try:
         return str(path), path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(path, f"cannot be read: {error}", fix="check the file's rights and encoding") from error
+    except OSError as error:
+        raise FileError(
+            path, f"cannot be read: {error.strerror}", fix="check the path and the file's rights"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise FileError(path, f"is not UTF-8 at byte {error.start}", fix="save it as UTF-8") from error

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from sentinel.adapters.store import audit as chain
 from sentinel.adapters.store import retention
@@ -24,7 +24,7 @@ from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.changes import add_evidence, insert_into, write
 from sentinel.adapters.store.loading import incident_from, load
 from sentinel.adapters.store.recording import read_recording
-from sentinel.errors import ProtocolError, Refused, Unavailable
+from sentinel.errors import ProtocolError, Refused, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model import changes
 from sentinel.model.audit import ChainedEntry
@@ -71,6 +71,27 @@ def migrate(engine: sa.Engine) -> None:
         command.upgrade(config, "head")
 
 
+def where_of(url: sa.URL) -> str:
+    """The file of a store, or the URL of its database without the password."""
+    if url.get_backend_name() == "sqlite" and url.database:
+        return url.database.removeprefix("file:")
+    return url.render_as_string(hide_password=True)
+
+
+def _words(error: SQLAlchemyError) -> str:
+    """What the database said, without the statement that it was given: it helps nobody who runs Sentinel."""
+    said = error.orig if isinstance(error, StatementError) and error.orig is not None else error
+    return " ".join(f"{said!s:.300}".split())
+
+
+def _fix(why: str) -> str:
+    if "no such table" in why or "no such column" in why or "does not exist" in why:
+        return "it is of another release or no store: start the daemon of this release on it, which migrates it"
+    if "malformed" in why or "not a database" in why:
+        return "the file is damaged: stop the daemon and bring back a copy, or move it aside and start without a past"
+    return "check disk space and rights of the state folder"
+
+
 class Store:
     """What is decided is written with ``commit``, one decision a transaction; every other method is one transaction too."""
 
@@ -85,7 +106,13 @@ class Store:
         arguments: dict[str, Any] = {}
         if url.startswith("sqlite"):
             arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
-        self.engine = sa.create_engine(url, json_serializer=_to_text, json_deserializer=_from_text, **arguments)
+        try:
+            self.engine = sa.create_engine(url, json_serializer=_to_text, json_deserializer=_from_text, **arguments)
+        except (ArgumentError, ImportError) as error:
+            raise UserError(
+                f"{url.partition(':')[0]:.40}: no database that Sentinel knows",
+                fix="write postgresql://HOST/NAME (it needs psycopg), or the folder of a SQLite store",
+            ) from error
         if self.engine.dialect.name == "sqlite":
             sa.event.listen(self.engine, "connect", _sqlite_read_only if read_only else _sqlite_pragmas)
             sa.event.listen(self.engine, "begin", _sqlite_begin)
@@ -103,11 +130,10 @@ class Store:
             yield
         except SQLAlchemyError as error:
             own = isinstance(error, StatementError) and not isinstance(error, DBAPIError)  # never reached the database
+            why, where = _words(error), where_of(self.engine.url)
             if own or isinstance(error, (DataError, IntegrityError)):  # trying again cannot help
-                raise Refused(f"the store refuses it: {error!s:.300}") from error
-            raise Unavailable(
-                f"the store does not answer: {error!s:.300}", fix="check disk space and rights of the state folder"
-            ) from error
+                raise Refused(f"the store {where} refuses it: {why}") from error
+            raise Unavailable(f"the store {where} does not answer: {why}", fix=_fix(why)) from error
 
     @contextlib.contextmanager
     def _begin(self) -> Iterator[sa.Connection]:

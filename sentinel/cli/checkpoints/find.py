@@ -35,6 +35,8 @@ from sentinel.cli.checkpoints.deadline import check_within, listings, parts_with
 from sentinel.cli.checkpoints.nodes import Spread, expand_nodes, local_folders, this_host
 from sentinel.cli.checkpoints.progress_bar import bar
 from sentinel.cli.checkpoints.show import echo_decision, part_line, show_decision, show_validity
+from sentinel.cli.operator.arguments import missing
+from sentinel.cli.operator.output import say
 from sentinel.errors import Refused, UserError
 
 # Up to so much every candidate is read at the level asked for; beyond it only those that would be chosen.
@@ -101,6 +103,7 @@ def find(
     wanted: Level = parse_level(level) if level else ("content" if onset_step is not None else "structural")
     roots: list[tuple[Tier, str, Path]] = [("global", "", Path(text)) for text in global_]
     roots += [("local", host, path) for host, path in local_folders(local, [*names, *sorted(gone - set(names))])]
+    _require_one([path for _, _, path in roots])
     question: dict[str, Any] = {
         "step_last": step_last,
         "onset_step": onset_step,
@@ -120,6 +123,16 @@ def find(
         show_decision(decision)
     if decision.chosen is None:
         raise Refused(f"no checkpoint was chosen: {decision.explanation}", fix=advice(candidates, wanted, lower))
+
+
+def _require_one(folders: Sequence[Path]) -> None:
+    """One that is missing is listed as not known, since its file system may be away; all of them are a wrong argument.
+
+    Raises:
+        FileError: none of the folders is there.
+    """
+    if not any(os.path.lexists(folder) for folder in folders):
+        raise missing(folders[0])
 
 
 def _search(
@@ -240,7 +253,7 @@ def validate(
 ) -> None:
     """Check checkpoints: valid, invalid, or not known, each with the reason.
 
-    Exit status 0 when all are valid, 4 otherwise.
+    Exit status 0 when all are valid, 2 when one is not there, 4 otherwise.
 
     \b
     sentinel checkpoints validate /lustre/run7/step-1200
@@ -261,6 +274,9 @@ def validate(
     for answer in answers:
         bad += answer.valid is not True
         show_validity(answer, as_json)
+    gone = [path for path in paths if nodes is None and share is None and not os.path.lexists(path)]
+    if gone:
+        raise missing(gone[0])
     if bad:
         raise Refused(f"{bad} of {len(paths)} not proven valid at level {level}", fix="The reasons are above.")
 
@@ -309,10 +325,11 @@ def inventory(
         raise UserError("no folder to look in", fix="Name one with --global DIR or --local DIR.")
     roots: list[tuple[Tier, str, Path]] = [("global", host or "", Path(text)) for text in global_]
     pairs = local_folders(local, expand_nodes(nodes))
+    _require_one([*map(Path, global_), *(path for _, path in pairs)])
     roots += [("local", host if host and len(pairs) == 1 else name, path) for name, path in pairs]
     for parts in listings(roots, parse_level(level), _settings(no_cache), limit, deadline_s):
         for part in parts:
             if as_json:
                 click.echo(json.dumps(part.to_json()))
             else:
-                click.echo(part_line(part))
+                say(part_line(part))

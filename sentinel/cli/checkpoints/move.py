@@ -18,10 +18,13 @@ from sentinel.checkpoints import quarantine as aside
 from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.steps import step_of
-from sentinel.cli.checkpoints.deadline import bounded
+from sentinel.checkpoints.validate import Settings
+from sentinel.cli.checkpoints.deadline import bounded, check_within
 from sentinel.cli.checkpoints.nodes import expand_nodes
 from sentinel.cli.checkpoints.progress_bar import bar
-from sentinel.errors import UserError
+from sentinel.cli.operator.arguments import ExistingPath
+from sentinel.cli.operator.output import counted, say
+from sentinel.errors import Refused, UserError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -47,7 +50,7 @@ _DEADLINE = click.option(
 
 
 @click.command()
-@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("root", type=ExistingPath())
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--undo", is_flag=True, help="Move them (or all) back.")
 @click.option("--list", "listed", is_flag=True, help="Show what is set aside.")
@@ -138,7 +141,7 @@ def _point(root: Path, step: int) -> None:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=ExistingPath(), metavar="PATH...")
 @_DEADLINE
 def manifest(paths: tuple[Path, ...], deadline_s: float | None) -> None:
     """Record checksums beside checkpoints that have none (safetensors, metadata), so that they can be proven later.
@@ -148,9 +151,24 @@ def manifest(paths: tuple[Path, ...], deadline_s: float | None) -> None:
     \b
     sentinel checkpoints manifest /lustre/run7/checkpoint-500
     """
+    _require_known(paths, deadline_s)
     for path in paths:
         written = bounded(deadline_s, f"reading {path}", partial(_manifest, path))
         click.echo(visible(written))
+
+
+def _require_known(paths: tuple[Path, ...], deadline_s: float | None) -> None:
+    """
+    Raises:
+        Refused: one of them is no checkpoint of a known format: nothing could ever be said of its copy or its checksums.
+    """
+    for path in paths:
+        found = check_within(path, "structural", Settings(), deadline_s)
+        if found.format == "unknown":
+            raise Refused(
+                f"{visible(str(path))} is no checkpoint that is known here: {visible(found.reason)}",
+                fix="Name the folder of one save; `sentinel checkpoints inventory --global DIR` lists those in a folder.",
+            )
 
 
 def _manifest(path: Path) -> str:
@@ -162,7 +180,7 @@ _INTERVAL = click.option("--interval", "interval_s", type=float, metavar="SECOND
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=ExistingPath(), metavar="PATH...")
 @click.option(
     "--to", "target", required=True, type=click.Path(path_type=Path), help="The run's folder on the shared tier."
 )
@@ -189,7 +207,7 @@ def drain(
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=ExistingPath(), metavar="PATH...")
 @click.option("--to", "target", required=True, metavar="DIR", help="The peer's folder; %P or {peer} is its name.")
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes, to choose a peer among.")
 @click.option("--domain", multiple=True, metavar="NODES=NAME", help="Nodes that fail together (switch, rack).")
@@ -294,6 +312,7 @@ def _copy_all(
     through: Callable[..., copying.Copied] | None = None,
 ) -> None:
     pace = copying.Pace(parse_rate(rate))
+    _require_known(paths, deadline_s)
     for path in [path.absolute() for path in paths]:
         # Bounded, the copying is done in a child, whose progress nobody sees; so is looking at the size beforehand.
         with bar("copying", [path], not as_json and deadline_s is None) as advance:
@@ -309,7 +328,7 @@ def _copy_all(
         if as_json:
             click.echo(json.dumps(line))
         else:
-            click.echo(_line(copied))
+            say(_line(copied))
         if interval_s is not None and copied.seconds > copying.OVERLAP_WARNING * interval_s:
             share = copied.seconds / interval_s
             click.echo(
@@ -327,6 +346,6 @@ def _line(copied: copying.Copied) -> str:
     state = "complete" if copied.complete else f"waiting for other nodes: {visible(copied.waiting_for)}"
     speed = f", {copied.bytes / copied.seconds / 1e6:.0f} MB/s" if copied.seconds > 0 and copied.bytes else ""
     return (
-        f"{visible(copied.target)}: {copied.files} files, {copied.bytes} bytes copied,"
+        f"{visible(copied.target)}: {counted(copied.files, 'file')}, {counted(copied.bytes, 'byte')} copied,"
         f" {copied.already} there already{speed}; {state}"
     )

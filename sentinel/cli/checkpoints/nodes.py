@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
+from sentinel.adapters.slurm.hostlist import expand
 from sentinel.checkpoints.files import visible
-from sentinel.errors import UserError
+from sentinel.errors import ProtocolError, UserError
+
+MOST_NODES = 100_000
 
 
 class Spread(click.Command):
@@ -37,33 +39,23 @@ class Spread(click.Command):
 
 
 def expand_nodes(texts: Iterable[str]) -> list[str]:
-    """Node names of ``a,b``, ``n[1-3,07-09]`` and several such; in order, each once."""
+    """Node names of ``a,b``, ``n[1-3,07-09]`` and several such; in order, each once.
+
+    Raises:
+        UserError: not a list of nodes, or an absurd number of them.
+    """
     names: dict[str, None] = {}
     for text in texts:
-        for word in re.findall(r"(?:[^,\[\]\s]|\[[^\]]*\])+", text):
-            for name in _expand_word(word):
-                names[name] = None
-                if len(names) > 100_000:
-                    raise UserError(f"{visible(text, 60)} names more than 100,000 nodes", fix="Name fewer.")
+        try:
+            for word in text.split():
+                names.update(dict.fromkeys(expand(word.strip(","))))
+        except ProtocolError as error:
+            raise UserError(
+                f"{visible(text, 60)} is no list of nodes", fix="Write it like node[1-4,7] or a,b,c."
+            ) from error
+        if len(names) > MOST_NODES:
+            raise UserError(f"{visible(text, 60)} names more than {MOST_NODES:,} nodes", fix="Name fewer.")
     return list(names)
-
-
-def _expand_word(word: str) -> list[str]:
-    match = re.fullmatch(r"([^\[\]]*)\[([^\]]*)\](.*)", word)
-    if not match:
-        return [word]
-    head, ranges, tail = match.groups()
-    names: list[str] = []
-    for item in ranges.split(","):
-        low, dash, high = item.partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise UserError(f"{visible(word)} is no list of nodes", fix="Write it like node[1-4,7] or a,b,c.")
-        last = int(high) if dash else int(low)
-        if last - int(low) > 100_000:
-            raise UserError(f"{visible(word)} names more than 100,000 nodes", fix="Name fewer.")
-        for number in range(int(low), last + 1):
-            names.extend(f"{head}{number:0{len(low)}d}{rest}" for rest in _expand_word(tail))
-    return names
 
 
 def local_folders(texts: Sequence[str], nodes: Sequence[str]) -> list[tuple[str, Path]]:

@@ -9,6 +9,7 @@ import click
 
 from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.records import Candidate, Decision, Part, Validity
+from sentinel.cli.operator.output import broken, say
 
 
 def mark(valid: bool | None) -> str:
@@ -33,12 +34,12 @@ def show_decision(decision: Decision) -> None:
     rows = [_columns(entry.candidate) for entry in decision.candidates]
     widths = [max(len(row[column]) for row in [_HEADINGS, *rows]) for column in range(len(_HEADINGS))]
     if rows:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(_HEADINGS, widths, strict=True)) + "  path")
+        say("  ".join(text.ljust(width) for text, width in zip(_HEADINGS, widths, strict=True)) + "  path")
     for entry, row in zip(decision.candidates, rows, strict=True):
         head = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
-        click.echo(f"{head}  {visible(entry.candidate.path, _PATH_CHARACTERS)}")
-        click.echo(f"    {visible(entry.verdict)}")
-    click.echo(visible(decision.explanation))
+        say(f"{head}  {visible(entry.candidate.path, _PATH_CHARACTERS)}")
+        say(visible(entry.verdict), "    ", hanging=0)
+    say(visible(decision.explanation))
 
 
 _HEADINGS = ("step", "tier", "format", "valid", "level")
@@ -58,9 +59,11 @@ def show_validity(answer: Validity, as_json: bool) -> None:
         return
     step = "step ?" if answer.step is None else f"step {answer.step}"
     colour = {True: "green", False: "red", None: "yellow"}[answer.valid]
-    click.secho(f"{mark(answer.valid):9}", fg=colour, nl=False)
     path = visible(answer.path, _PATH_CHARACTERS)
-    click.echo(f" {path}  {answer.format}  {step}  {answer.level}: {visible(answer.reason)}")
+    head = f"{mark(answer.valid):9}"
+    lines = broken(f"{head} {path}  {answer.format}  {step}  {answer.level}: {visible(answer.reason)}")
+    click.secho(lines[: len(head)], fg=colour, nl=False)
+    click.echo(lines[len(head) :])
 
 
 def part_line(part: Part) -> str:

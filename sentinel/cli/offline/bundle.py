@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
+from sentinel.cli.operator.arguments import since_option, since_time
 from sentinel.cli.operator.daemon_client import config_option
+from sentinel.cli.operator.output import counted, say
 from sentinel.errors import UserError
 
 
@@ -20,7 +22,7 @@ Examples:
 """
 )
 @click.argument("what", required=False)
-@click.option("--since", default="30d", show_default=True, help="How far back; an incident is taken whole.")
+@since_option("30d")
 @click.option("--out", type=click.Path(path_type=Path), help="File to write.  [default: sentinel-WHAT-DATE.bundle]")
 @click.option("--anonymise", is_flag=True, help="Replace names of nodes, users, jobs, folders and addresses.")
 @click.option("--store", "source", default=None, help="Store to read.  [default: that of the settings file]")
@@ -31,34 +33,34 @@ def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, sour
     WHAT is the id of an incident, or a node. The store is read as a file or over its URL, so run it as the account of the
     daemon. The file can be read by its owner only; give it to `sentinel replay`.
     """
-    from sentinel.cli.offline.recordings import recording_of, seconds_of, store_of
+    from sentinel.cli.offline.recordings import recording_of, store_of
     from sentinel.config.settings import Settings, load
     from sentinel.replay.anonymise import Pseudonyms
     from sentinel.replay.bundle import lines_of, write_bundle
 
     where = source or store_of(load(config, Settings))
-    since_s = seconds_of(since)
+    begin = since_time(since, datetime.now(UTC))
     recording = None
     if what is not None:
         try:
-            recording = recording_of(where, since_s=since_s, incident=what)
+            recording = recording_of(where, since=begin, incident=what)
         except UserError as error:
             if "no incident" not in error.message:
                 raise
     if recording is None:
-        recording = recording_of(where, since_s=since_s, node=what)
+        recording = recording_of(where, since=begin, node=what)
     made = out or Path(f"sentinel-{what or 'all'}-{datetime.now(UTC):%Y%m%d-%H%M%S}.bundle")
     lines = lines_of(recording)
     names = Pseudonyms(recording) if anonymise else None
     count = write_bundle(made, lines if names is None else map(names.line, lines), anonymised=anonymise)
-    click.echo(
-        f"{made}: {len(recording.incidents)} incidents, {len(recording.evidence)} items of evidence, {count} records, "
-        f"{made.stat().st_size} bytes"
+    say(
+        f"{made}: {counted(len(recording.incidents), 'incident')}, {counted(len(recording.evidence), 'item')} of evidence, "
+        f"{counted(count, 'record')}, {counted(made.stat().st_size, 'byte')}"
     )
     if names is not None:
-        click.echo(
-            f"{len(names)} names replaced. Not replaced: names that only people recognise; {names.kept} lines were written "
-            "by users' programs and are in it with their text."
+        say(
+            f"{counted(len(names), 'name')} replaced. Not replaced: names that only people recognise; lines that users' "
+            f"programs wrote ({names.kept:,}) are in it with their text."
         )
     if recording.unreadable:
-        click.echo(f"{recording.unreadable} records could not be read and are not in it", err=True)
+        say(f"{counted(recording.unreadable, 'record')} could not be read: not in it", err=True)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sentinel.cli.operator.arguments import rules_option
+
 if TYPE_CHECKING:
     from sentinel.evidence.logs.reader import Signatures
     from sentinel.model.records import Incident, Verdict
@@ -29,9 +31,7 @@ MOST_UNREAD = 8  # lines that are shown where none was recognised
     help="Who wrote the files. Only kernel, slurm and dcgm output can name a node to drain.",
 )
 @click.option("--node", default=None, help="Node that the files come from, where their lines do not say it.")
-@click.option(
-    "--rules", "rules_path", type=click.Path(path_type=Path), default=None, help="Site rules: file or folder."
-)
+@rules_option("Site rules: file or folder.")
 def classify(paths: tuple[Path, ...], as_json: bool, source: str, node: str | None, rules_path: Path | None) -> None:
     """Judge a log, or a folder holding one failure's logs and outputs.
 
@@ -42,7 +42,7 @@ def classify(paths: tuple[Path, ...], as_json: bool, source: str, node: str | No
       sentinel classify --source kernel --node gpu017 dmesg.txt
       journalctl -k -o short-iso | sentinel classify --source kernel -
 
-    A folder is one failure. Exit status: 0 judged (also when the cause is unknown), 3 a path could not be read.
+    A folder is one failure. Exit status: 0 judged (also when the cause is unknown), 2 a path could not be read.
     """
     from sentinel.adapters.hyperscan import best_screen
     from sentinel.cli.offline.parallel_logs import on_all_cores, together
@@ -56,9 +56,12 @@ def classify(paths: tuple[Path, ...], as_json: bool, source: str, node: str | No
     judge = partial(judge_path, signatures=signatures, now=now, source=source, node=node)
     for answer in on_all_cores(judge, paths) if together(paths) else map(judge, paths):
         failed = failed or "error" in answer
-        click.echo(json.dumps(answer, ensure_ascii=False) if as_json else _text(answer))
+        if as_json:
+            click.echo(json.dumps(answer, ensure_ascii=False))
+        else:
+            _print(answer)
     if failed:
-        raise SystemExit(3)
+        raise SystemExit(2)
 
 
 def judge_path(
@@ -130,8 +133,17 @@ def _ground(ground: Any) -> dict[str, Any]:
     }
 
 
-def _text(answer: dict[str, Any]) -> str:
+def _print(answer: dict[str, Any]) -> None:
     """For people: the verdict, its grounds and what would change it. Names of files are somebody's text."""
+    from sentinel.cli.operator.output import say
+
+    for number, line in enumerate(_lines(answer)):
+        say(line.strip(), "  " if number else "")
+    if answer.get("error") and answer["path"] != "-":
+        say("do: name a log, or a folder with the logs of one failure", "  ")
+
+
+def _lines(answer: dict[str, Any]) -> list[str]:
     from sentinel.checkpoints.files import visible
 
     path = visible(answer["path"])
@@ -142,7 +154,7 @@ def _text(answer: dict[str, Any]) -> str:
         lines = [f"{path}: {answer['cause']} ({answer['scope']}), {confidence}"]
     if answer.get("error"):
         lines.append(f"  cannot be judged: {visible(answer['error'])}")
-        return "\n".join(lines)
+        return lines
     if answer["drain"]:
         lines.append(f"  drain: {visible(', '.join(answer['drain']))}")
     elif answer["recommendation"] == "drain":
@@ -157,4 +169,4 @@ def _text(answer: dict[str, Any]) -> str:
         others = ", ".join(f"{a['cause']} {a['confidence']:.2f}" for a in answer["alternatives"])
         lines.append(f"  else: {others}")
     lines.extend(f"  would change it: {sentence}" for sentence in answer["would_change"])
-    return "\n".join(lines)
+    return lines

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sentinel.cli.offline.progress_bar import count_bar
+from sentinel.cli.operator.output import counted, say
 from sentinel.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _list_stories() -> None:
 
     for name, story in STORIES.items():
         about = (story.__doc__ or "").strip().splitlines()
-        click.echo(f"{name:14} {about[0] if about else ''}".rstrip())
+        say(f"{name:14} {about[0] if about else ''}".rstrip(), hanging=15)
 
 
 def _explore(seed: int, histories: int, story: str | None, as_json: bool) -> bool:
@@ -92,19 +93,20 @@ def _explore(seed: int, histories: int, story: str | None, as_json: bool) -> boo
     for one in found[:_SHOWN]:
         _show(one)
     if len(found) > _SHOWN:
-        click.echo(f"and {len(found) - _SHOWN} more; --json has them all")
-    click.echo(
-        f"{histories} simulated histories (seed {seed}), the daemon killed or an answer lost at {cuts} points: "
-        f"{len(found) or 'no'} broken promise{'' if len(found) == 1 else 's'}, {answer['wall_s']} s"
+        say(f"and {len(found) - _SHOWN} more; --json has them all")
+    say(
+        f"{counted(histories, 'simulated history')} (seed {seed}), the daemon killed or an answer lost at {cuts} points: "
+        f"{counted(len(found), 'broken promise') if found else 'no broken promises'}, {answer['wall_s']} s"
     )
     return bool(found)
 
 
 def _show(one: Found) -> None:
-    click.echo(f"{one.violation.promise}: {one.violation.why} (after {one.violation.at_s:.1f} s; story {one.story})")
+    say(f"{one.violation.promise}: {one.violation.why} (after {one.violation.at_s:.1f} s; story {one.story})")
     for happening in one.happenings:
-        click.echo(f"  {happening.at_s:8.1f} s  {happening}")
-    click.echo(f"  sentinel explore --seed {one.seed} --replay {one.name}\n")
+        say(f"{happening.at_s:8.1f} s  {happening}", "  ", hanging=12)
+    say(f"sentinel explore --seed {one.seed} --replay {one.name}", "  ")
+    say("")
 
 
 def _replay(seed: int, name: str, as_json: bool) -> bool:
@@ -116,7 +118,7 @@ def _replay(seed: int, name: str, as_json: bool) -> bool:
     def tell(at_s: float, line: str) -> None:
         lines.append({"at": round(at_s, 3), "what": line})
         if not as_json:
-            click.echo(f"{at_s:10.3f}  {_plain(line)}")
+            say(f"{at_s:10.3f}  {_plain(line)}", hanging=12)
 
     violations, cuts = run(history, tell)
     broken = [{"promise": one.promise, "at": round(one.at_s, 3), "why": one.why} for one in violations]
@@ -125,8 +127,8 @@ def _replay(seed: int, name: str, as_json: bool) -> bool:
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:
         for one in violations:
-            click.echo(f"{one.promise}: {one.why}")
-        click.echo("a promise is broken" if violations else "no promise is broken")
+            say(f"{one.promise}: {one.why}")
+        say("a promise is broken" if violations else "no promise is broken")
     return bool(violations)
 
 

@@ -14,6 +14,7 @@ import click
 from sentinel.classify.hang.analyse import HangFinding, analyse, some
 from sentinel.classify.hang.group_state import newest_of_each
 from sentinel.cli.offline.hang_input import Found, read_all
+from sentinel.cli.operator.arguments import ExistingPath
 from sentinel.errors import UserError
 from sentinel.model.collectives import Call, GroupTrace, RankTrace, Unreadable
 
@@ -38,7 +39,7 @@ Examples:
   sentinel hang --json nccl_trace_rank_*
 """
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=ExistingPath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on one line.")
 @click.option("--world-size", type=click.IntRange(1, 1 << 17), help="Ranks in the job, where the dumps do not tell.")
 def hang(paths: tuple[Path, ...], as_json: bool, world_size: int | None) -> None:
@@ -71,8 +72,6 @@ def hang(paths: tuple[Path, ...], as_json: bool, world_size: int | None) -> None
 def _read_all(paths: tuple[Path, ...]) -> _Read:
     files: list[Path] = []
     for path in paths:
-        if not os.path.lexists(path):
-            raise UserError(f"{_visible(str(path))} does not exist", fix="Give a dump or a folder of dumps.")
         for count, file in enumerate(_files(path)):
             if count >= MAX_FILES:
                 raise UserError(
@@ -178,37 +177,35 @@ def _state(group: GroupTrace) -> str:
 
 
 def _print(finding: HangFinding, read: _Read) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    from sentinel.cli.operator.output import counted, say, table
+
     ranks = newest_of_each(read.traces)
     title = {"missing": "never called", "mismatch": "called something else", "stuck": "stuck", "none": "no hang found"}
     named = some(finding.culprit_ranks) if finding.culprit_ranks else "no rank named"
-    console.print(f"[bold]{escape(named)}[/bold]: {title[finding.kind]}  (confidence {finding.confidence:.2f})")
-    console.print(escape(_visible_long(finding.explanation)))
-    table = Table(title="last called / last completed, per group", title_justify="left")
-    table.add_column("rank")
+    say(f"{named}: {title[finding.kind]}  (confidence {finding.confidence:.2f})")
+    say(_visible_long(finding.explanation))
     labels = _labels(ranks, finding)
-    for label in labels:
-        table.add_column(escape(_visible(label)))
+    rows = []
     for rank in _shown(finding, ranks, _ROWS // 2):
         states = {group.name: _state(group) for group in ranks[rank].groups}
-        mark = f"[bold red]{rank}[/bold red]" if rank in finding.culprit_ranks else str(rank)
-        table.add_row(mark, *(states.get(label, "") for label in labels))
-    console.print(table)
+        name = Text(str(rank), style="bold red" if rank in finding.culprit_ranks else "")
+        rows.append((name, *(states.get(label, "") for label in labels)))
+    if rows:
+        table("last called / last completed, per group", ("rank", *map(_visible, labels)), rows, whole=("rank",))
     for rank in _shown(finding, ranks, 2):
         call = _last_call(ranks[rank], finding)
         if call is not None and call.frames:
-            console.print(escape(f"rank {rank}, {_visible(call.operation)} number {call.sequence}, called from:"))
+            say(f"rank {rank}, {_visible(call.operation)} number {call.sequence}, called from:")
             for frame in call.frames[:8]:
-                console.print(escape(f"    {_visible(frame)}"))
+                say(_visible(frame), "    ")
     if finding.without_dump:
-        console.print(escape(f"without a dump: {some(finding.without_dump)}"))
+        say(f"without a dump: {some(finding.without_dump)}")
     for item in read.unreadable[:_LISTED]:
-        console.print(escape(f"not read: {_visible(item.source)}: {_visible(item.reason)}"))
-    console.print(f"{len(read.traces)} dumps of {len(ranks)} ranks read, {read.ignored} other files left alone")
+        say(f"not read: {_visible(item.source)}: {_visible(item.reason)}")
+    dumps, others = counted(len(read.traces), "dump"), counted(read.ignored, "other file")
+    say(f"{dumps} of {counted(len(ranks), 'rank')} read, {others} left alone")
 
 
 def _visible_long(text: str) -> str:

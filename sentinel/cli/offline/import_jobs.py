@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sentinel.cli.offline.progress_bar import count_bar
+from sentinel.cli.operator.arguments import since_option, since_time
 from sentinel.cli.operator.daemon_client import CONFIG
+from sentinel.cli.operator.output import counted, say, table
 from sentinel.errors import FileError, UserError
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ Examples:
 @click.option(
     "--logs", type=click.Path(path_type=Path), help="Folder of old job logs; a job's id stands in their names."
 )
-@click.option("--since", default="30d", show_default=True, help="How far back.")
+@since_option("30d")
 @click.option("--gpus-per-node", default=8, show_default=True, type=click.IntRange(1, 64))
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Write the failures for plan --history and simulate --failures."
@@ -66,13 +68,12 @@ def import_jobs(
     --format=JobIDRaw,User,Partition,State,ExitCode,Start,End,AllocTRES,NodeList`, run with TZ=UTC.
     """
     from sentinel.adapters.slurm import accounting
-    from sentinel.cli.offline.recordings import seconds_of
     from sentinel.planning.past_jobs import history_document, past_jobs
 
     if slurm_accounting == (file is not None):
         raise UserError("where from?", fix="sentinel import --slurm-accounting, or --from FILE with what sacct printed")
     until = datetime.now(UTC)
-    begin = until - timedelta(seconds=seconds_of(since))
+    begin = since_time(since, until)
     text = (
         _read(file)
         if file is not None
@@ -81,7 +82,7 @@ def import_jobs(
     attempts, unread = accounting.read(text, until)
     if not attempts:
         raise UserError(
-            f"no attempt of a job in it ({len(unread)} lines could not be read)",
+            f"no attempt of a job in it ({counted(len(unread), 'line')} could not be read)",
             fix="a longer --since; or the format that sentinel import --help names",
         )
     if file is not None:
@@ -179,22 +180,28 @@ def _as_json(
 
 
 def _show(past: PastJobs, since: datetime, until: datetime, unread: Sequence[int], logs: int, out: Path | None) -> None:
-    from sentinel.cli.operator.output import shown
-
     lost_h = sum(lost.gpu_hours_at_most for lost in past.by_cause.values())
-    click.echo(
-        f"{since:%Y-%m-%d} to {until:%Y-%m-%d}: {past.attempts:,} attempts, {past.gpu_s / 3600:,.0f} GPU-hours, "
-        f"{len(past.failures):,} failures, at most {lost_h:,.0f} GPU-hours lost; {logs:,} logs read"
+    say(
+        f"{since:%Y-%m-%d} to {until:%Y-%m-%d}: {counted(past.attempts, 'attempt')}, {past.gpu_s / 3600:,.0f} GPU-hours, "
+        f"{counted(len(past.failures), 'failure')}, at most {lost_h:,.0f} GPU-hours lost; {counted(logs, 'log')} read"
     )
-    click.echo(f"{'cause':32} {'failures':>8} {'lost at most':>14}  Sentinel would")
-    for cause, lost in list(past.by_cause.items())[:_SHOWN]:
-        would = ", ".join(f"{_WOULD.get(what, what)} ({count})" for what, count in sorted(lost.would.items()))
-        click.echo(f"{shown(cause):32} {lost.failures:>8,} {lost.gpu_hours_at_most:>10,.0f} h    {would}")
+    table(
+        "",
+        ("cause", "failures", "lost at most", "Sentinel would"),
+        [
+            (
+                cause,
+                f"{lost.failures:,}",
+                f"{lost.gpu_hours_at_most:,.0f} GPU-h",
+                ", ".join(f"{_WOULD.get(what, what)} ({count})" for what, count in sorted(lost.would.items())),
+            )
+            for cause, lost in list(past.by_cause.items())[:_SHOWN]
+        ],
+        whole=("cause", "failures", "lost at most"),
+    )
     if past.gpus_unknown:
-        click.echo(
-            f"{past.gpus_unknown:,} attempts do not say how many GPUs they held: set AccountingStorageTRES=gres/gpu"
-        )
+        say(f"GPUs not known of {counted(past.gpus_unknown, 'attempt')}: set AccountingStorageTRES=gres/gpu")
     if unread:
-        click.echo(f"{len(unread):,} lines could not be read, the first is line {unread[0]}")
+        say(f"{counted(len(unread), 'line')} could not be read, the first is line {unread[0]}")
     if out is not None:
-        click.echo(f"written to {out}: sentinel plan ... --history {out}, sentinel simulate --failures {out}")
+        say(f"written to {out}: sentinel plan ... --history {out}, sentinel simulate --failures {out}")

@@ -64,6 +64,18 @@ def options_of(name: str, command: click.Command) -> list[tuple[str, str]]:
     return [record for record in records if record is not None]
 
 
+EXIT_STATUS = (
+    (0, "done; judged, also where the cause is unknown"),
+    (1, "something differs or is bad (doctor, replay, explore), or a question was answered with no"),
+    (
+        2,
+        "a wrong argument or setting: a file that is not there or cannot be used, an unknown name, a quantity without unit",
+    ),
+    (3, "the daemon, Slurm, the store or a device does not answer, or denies it; or the output cannot be written"),
+    (4, "a limit or a promise forbids it, or nothing could be proven; nothing was done"),
+)
+
+
 # --- man -----------------------------------------------------------------------------------------------------------------
 
 
@@ -86,8 +98,7 @@ def man_page() -> str:
             lines += [".TP", f".B {_roff(option)}", _roff(" ".join(words.split()))]
     lines += [
         ".SH EXIT STATUS",
-        "0: done. 1: something is bad (doctor), or a question was answered with no. 2: wrong words, or no such name.",
-        "3: the daemon or Slurm does not answer, or denies it. 4: a limit forbids it.",
+        *(_roff(f"{status}: {words}") + "\n.br" for status, words in EXIT_STATUS),
         ".SH ENVIRONMENT",
         "SENTINEL_CONFIG: the settings file. SENTINEL_URL: the daemon, where there is no settings file. COLUMNS: width of",
         "tables. PAGER: shows what is longer than the terminal. NO_COLOR: no colour.",
@@ -116,6 +127,8 @@ def _roff(text: str) -> str:
 
 def commands_page() -> str:
     lines = ["# Commands", "", "Made by `sentinel manual commands` from the commands' own help.", ""]
+    lines += ["Exit statuses, the same everywhere:", "", "| status | means |", "|---|---|"]
+    lines += [*(f"| {status} | {words} |" for status, words in EXIT_STATUS), ""]
     for name, command in commands():
         lines += [f"## `{name}`", "", f"    {usage_of(name, command)}", ""]
         for paragraph in help_of(command):

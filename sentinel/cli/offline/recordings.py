@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sentinel.config.settings import Settings
@@ -10,25 +10,11 @@ from sentinel.errors import FileError, UserError
 from sentinel.model.recording import Recording
 
 
-def seconds_of(since: str) -> float:
-    """
-    Raises:
-        UserError: not a duration with its unit.
-    """
-    from sentinel.planning.limits import PlanningError
-    from sentinel.planning.quantities import duration
-
-    try:
-        return duration(since, "--since").value
-    except PlanningError as error:
-        raise UserError(str(error), fix=error.fix) from error
-
-
-def recording_of(source: str, *, since_s: float, incident: str | None = None, node: str | None = None) -> Recording:
+def recording_of(source: str, *, since: datetime, incident: str | None = None, node: str | None = None) -> Recording:
     """
     Args:
         source: a bundle, a SQLite file, the folder of one, or the URL of a database.
-        since_s: how far back, in seconds; a bundle is taken whole.
+        since: how far back; a bundle is taken whole.
 
     Raises:
         UserError: there is no such source, or it is none.
@@ -41,8 +27,7 @@ def recording_of(source: str, *, since_s: float, incident: str | None = None, no
         from sentinel.replay.bundle import read_bundle
 
         return read_bundle(path)
-    now = datetime.now(UTC)
-    return _of_store(_url(source, path), now - timedelta(seconds=since_s), now, incident, node)
+    return _of_store(_url(source, path), since, datetime.now(UTC), incident, node)
 
 
 def _begins(path: Path, count: int) -> bytes:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from sentinel.cli.offline.progress_bar import count_bar
+from sentinel.cli.operator.arguments import rules_option, since_option, since_time
 from sentinel.cli.operator.daemon_client import CONFIG
+from sentinel.cli.operator.output import counted, say, shown
 
 if TYPE_CHECKING:
     from sentinel.config.settings import Settings
@@ -27,14 +30,12 @@ Examples:
 """
 )
 @click.argument("source")
-@click.option(
-    "--rules", "rules_path", type=click.Path(path_type=Path), help="Rules of the site instead of the settings'."
-)
+@rules_option("Rules of the site instead of the settings'.")
 @click.option(
     "--policy", type=click.Path(path_type=Path), envvar="SENTINEL_CONFIG",
     help=f"Settings file with limits and modes.  [default: {CONFIG}, else built-in limits with every step allowed]",
 )  # fmt: skip
-@click.option("--since", default="90d", show_default=True, help="How far back in a store; a bundle is taken whole.")
+@since_option("90d")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: each difference, then the counts.")
 def replay(source: str, rules_path: Path | None, policy: Path | None, since: str, as_json: bool) -> None:
     """Judge the past again, with the rules and the policy of today, and show what would differ.
@@ -42,13 +43,13 @@ def replay(source: str, rules_path: Path | None, policy: Path | None, since: str
     SOURCE is a bundle, the folder of a store, its SQLite file, or the URL of its database. It is only read; nothing is done
     anywhere. Steps of plans end as the recorded ones did. Exit status: 0 all the same, 1 some differ, 2 a wrong argument.
     """
-    from sentinel.cli.offline.recordings import recording_of, seconds_of
+    from sentinel.cli.offline.recordings import recording_of
     from sentinel.config.rules_files import load_rules
     from sentinel.replay.compare import compare
     from sentinel.replay.run import Replay
 
     settings = _settings(policy)
-    recording = recording_of(source, since_s=seconds_of(since))
+    recording = recording_of(source, since=since_time(since, datetime.now(UTC)))
     site = rules_path or (Path(settings.judgement.rules) if settings.judgement.rules else None)
     run = Replay(recording, rules=load_rules(site=site), settings=settings)
     with count_bar("evidence", len(recording.evidence), least=_BAR_FROM) as progress:
@@ -62,9 +63,9 @@ def replay(source: str, rules_path: Path | None, policy: Path | None, since: str
     else:
         for item in differing:
             _print(item)
-        unreadable = f"; {recording.unreadable} records could not be read" if recording.unreadable else ""
-        click.echo(
-            f"{len(found)} incidents: {len(found) - len(differing)} the same, {len(differing)} differ{unreadable}"
+        unreadable = f"; {counted(recording.unreadable, 'record')} could not be read" if recording.unreadable else ""
+        say(
+            f"{counted(len(found), 'incident')}: {len(found) - len(differing)} the same, {len(differing)} differ{unreadable}"
         )
     if differing:
         raise SystemExit(1)
@@ -83,9 +84,7 @@ def _as_json(item: Comparison) -> dict[str, object]:
 
 
 def _print(item: Comparison) -> None:
-    from sentinel.cli.operator.output import shown
-
     cause = (item.was or item.now or {}).get("cause")
-    click.echo(f"{item.incident}  {item.at[:19]}Z  {shown(cause)}")
+    say(f"{item.incident}  {item.at[:19]}Z  {shown(cause)}")
     for reason in item.reasons:
-        click.echo(f"  {shown(reason)}")
+        say(shown(reason), "  ")

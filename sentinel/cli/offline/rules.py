@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sentinel.cli.operator.arguments import rules_option
+from sentinel.cli.operator.output import say, table
 from sentinel.errors import FileError
 
 if TYPE_CHECKING:
     from sentinel.config.rules import Rule, Rules
 
-_SITE = click.option(
-    "--rules", "site", type=click.Path(path_type=Path), default=None, help="Site rules: a file or a folder."
-)
+_SITE = rules_option("Site rules: a file or a folder.")
 
 
 @click.group()
@@ -37,11 +37,11 @@ def rules() -> None:
 @click.option("--cause", default=None, help="Only rules that speak for this cause.")
 @click.option("--xid", "xids", is_flag=True, help="The Xid table instead.")
 @_SITE
-def list_rules(as_json: bool, cause: str | None, xids: bool, site: Path | None) -> None:
+def list_rules(as_json: bool, cause: str | None, xids: bool, rules_path: Path | None) -> None:
     """All rules: what they recognise and what they speak for."""
     from sentinel.config.rules_files import load_rules
 
-    loaded = load_rules(site=site)
+    loaded = load_rules(site=rules_path)
     rows = _xid_rows(loaded, cause) if xids else [_row(rule) for rule in loaded.rules if _speaks(rule, cause)]
     if as_json:
         for row in rows:
@@ -89,27 +89,34 @@ def _xid_rows(loaded: Rules, cause: str | None) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("rule", "role", "drain", "speaks for", "recognises")
-    for row in rows:
-        weights = ", ".join(f"{cause} {weight:+.1f}" for cause, weight in row["weights"].items())
-        table.add_row(row["id"], row["role"], row["drain"], weights, escape(row["pattern"][:60]))
-    Console().print(table)
+    table(
+        "",
+        ("rule", "role", "drain", "speaks for", "recognises"),
+        [
+            (
+                row["id"],
+                row["role"],
+                row["drain"],
+                ", ".join(f"{cause} {weight:+.1f}" for cause, weight in row["weights"].items()),
+                row["pattern"],
+            )
+            for row in rows
+        ],
+        whole=("rule", "drain"),
+        cut=("recognises",),
+    )
 
 
 @rules.command("test")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_SITE
-def test_rules(as_json: bool, site: Path | None) -> None:
+def test_rules(as_json: bool, rules_path: Path | None) -> None:
     """Read every rule strictly, try its examples, and hold the fast screen against the plain one."""
     from sentinel.adapters.hyperscan import best_screen
     from sentinel.config.rules_files import load_rules
     from sentinel.evidence.logs.prefilter import PlainScreen
 
-    loaded = load_rules(site=site, try_shipped=True)
+    loaded = load_rules(site=rules_path, try_shipped=True)
     patterns = [rule.pattern for rule in loaded.rules]
     fast, plain = best_screen(patterns), PlainScreen(patterns)
     examples = 0
@@ -133,7 +140,7 @@ def test_rules(as_json: bool, site: Path | None) -> None:
     if as_json:
         click.echo(json.dumps(result))
         return
-    click.echo(
+    say(
         f"{result['rules']} rules, {examples} examples, {result['xids']} Xids, {result['causes']} causes: all hold "
         f"(screen: {fast.name})"
     )
@@ -143,7 +150,7 @@ def test_rules(as_json: bool, site: Path | None) -> None:
 @click.argument("line", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per rule that knows the line.")
 @_SITE
-def explain(line: tuple[str, ...], as_json: bool, site: Path | None) -> None:
+def explain(line: tuple[str, ...], as_json: bool, rules_path: Path | None) -> None:
     """Which rules know LINE, what they read from it, and what they speak for."""
     from sentinel.classify.readings import read
     from sentinel.config.rules_files import load_rules
@@ -152,7 +159,7 @@ def explain(line: tuple[str, ...], as_json: bool, site: Path | None) -> None:
     from sentinel.evidence.logs.timers import TIMERS
     from sentinel.wire import to_json
 
-    loaded = load_rules(site=site)
+    loaded = load_rules(site=rules_path)
     by_id = loaded.by_id()
     now = datetime.now(UTC)
     text = " ".join(line)
@@ -161,7 +168,10 @@ def explain(line: tuple[str, ...], as_json: bool, site: Path | None) -> None:
         begins = [rule.id for rule in loaded.rules if rule.kind == TIMERS and rule.compiled().search(text.encode())]
         words = f"{begins[0]}: the lines behind it are read as one report of timers" if begins else ""
         answer_of_none = {"rule": begins[0], "kind": TIMERS} if begins else {}
-        click.echo(json.dumps(answer_of_none) if as_json else words or f"no rule knows: {visible(text)}")
+        if as_json:
+            click.echo(json.dumps(answer_of_none))
+        else:
+            say(words or f"no rule knows: {visible(text)}")
         return
     for evidence in found:
         reading = read(evidence, loaded, by_id)
@@ -182,10 +192,10 @@ def explain(line: tuple[str, ...], as_json: bool, site: Path | None) -> None:
         if as_json:
             click.echo(json.dumps(answer))
             continue
-        click.echo(f"{rule.id} ({answer['file']}:{rule.line}), {answer['role']}, drain: {answer['drain']}")
+        say(f"{rule.id} ({answer['file']}:{rule.line}), {answer['role']}, drain: {answer['drain']}")
         for cause, weight in answer["weights"].items():
-            click.echo(f"  {weight:+.1f} {cause}")
+            say(f"{weight:+.1f} {cause}", "  ")
         for name, value in {**answer["where"], **answer["read"]}.items():
-            click.echo(f"  {name} = {visible(str(value))}")
+            say(f"{name} = {visible(str(value))}", "  ")
         if answer["note"]:
-            click.echo(f"  {answer['note']}")
+            say(answer["note"], "  ")

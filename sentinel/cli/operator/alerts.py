@@ -24,7 +24,7 @@ def alerts() -> None:
 
 
 @alerts.command("list")
-@since_option
+@since_option()
 @click.option("--all", "everything", is_flag=True, help="Also what was delivered.")
 @config_option
 @json_option

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sentinel.cli.operator.daemon_client import CONFIG, view
-from sentinel.errors import SentinelError, UserError
+from sentinel.errors import FileError, SentinelError, UserError
 from sentinel.model.vocabulary import Cause
 
 COMPLETION_S = 1.0  # deadline for names: a person who presses Tab does not wait longer
@@ -66,6 +66,34 @@ class CauseName(_Type):
         return [CompletionItem(str(cause)) for cause in Cause if cause.startswith(incomplete)]
 
 
+class ExistingPath(click.Path):
+    """A file or folder that must be there: what is missing is a wrong argument (exit status 2) in every command."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not os.path.lexists(path):
+            raise missing(path)
+        return path
+
+
+def missing(path: Path) -> FileError:
+    return FileError(path, "is not there", fix=f"check the path; a relative one begins at {Path.cwd()}")
+
+
+def rules_option(words: str) -> Callable[[F], F]:
+    """``--rules``: rules of the site, a file or a folder with some."""
+
+    def checked(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None and path.is_dir() and not any(path.glob("*.toml")):
+            raise FileError(path, "holds no rules", fix="name a folder with files *.toml in it, or one such file")
+        return path
+
+    return click.option("--rules", "rules_path", type=ExistingPath(), callback=checked, help=words)
+
+
 NODES = Named("nodes", "nodes")
 JOB = Job()
 SUBJECT = Named("what", "incidents", "nodes", "jobs")
@@ -100,8 +128,15 @@ def since_time(text: str, now: datetime) -> datetime:
     return (at if at <= now else at - timedelta(days=1)).astimezone(UTC)
 
 
-def since_option(command: F) -> F:
-    return click.option("--since", metavar="WHEN", help="From then on: 7d, 12h, 03:00, 2026-03-01.")(command)
+def since_option(default: str | None = None) -> Callable[[F], F]:
+    """``--since``, the same on every command; ``since_time`` reads it."""
+    return click.option(
+        "--since",
+        metavar="WHEN",
+        default=default,
+        show_default=default is not None,
+        help="From then on: 7d, 12h, 03:00, 2026-03-01.",
+    )
 
 
 def filter_options(command: F) -> F:
@@ -113,7 +148,7 @@ def filter_options(command: F) -> F:
         click.option("--user", help="Of this user's jobs."),
         click.option("--job", type=JOB, help="Of this job."),
         click.option("--node", "node", type=NODES, metavar="NODES", help="Of these nodes: n7 or n[1-3,7]."),
-        since_option,
+        since_option(),
     ):
         command = option(command)
     return command

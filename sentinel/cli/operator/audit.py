@@ -18,7 +18,7 @@ _VERIFY_S = 600.0  # deadline: a million entries take the daemon a minute
 
 
 @click.command()
-@since_option
+@since_option()
 @click.option("--verify", is_flag=True, help="Compute the chain of digests again, from the first entry on.")
 @config_option
 @json_option

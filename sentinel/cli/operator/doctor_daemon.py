@@ -103,12 +103,15 @@ def certificate(ends: datetime, now: datetime) -> Finding:
 
 def _audit(seen: Mapping[str, Any]) -> list[Finding]:
     entries, where = seen["audit_entries"], seen["audit_syslog"]
+    written = counted(entries, "entry")
     if not where:
-        return [Finding("audit", GOOD, f"{entries} entries, in the database only", "[daemon] audit_syslog copies them")]
+        return [Finding("audit", GOOD, f"{written}, in the database only", "[daemon] audit_syslog copies them")]
     waiting = entries - (seen["audit_exported"] or 0)
     if waiting > _AUDIT_WAITING:
-        return [Finding("audit", BAD, f"{waiting} entries are not in syslog at {where}", "is it listening there?")]
-    return [Finding("audit", GOOD, f"{entries} entries, copied to {where}")]
+        return [
+            Finding("audit", BAD, f"{counted(waiting, 'entry')} not in syslog at {where}", "is it listening there?")
+        ]
+    return [Finding("audit", GOOD, f"{written}, copied to {where}")]
 
 
 def _partitions(partitions: Mapping[str, Any]) -> list[Finding]:

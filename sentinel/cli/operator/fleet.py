@@ -30,7 +30,7 @@ from sentinel.model.records import OURS
 @click.command()
 @click.argument("nodes", required=False, type=NODES, metavar="[NODES]")
 @click.option("--suspects", is_flag=True, help="Only nodes that fail more than others, or whose parts age.")
-@since_option
+@since_option()
 @config_option
 @json_option
 @paged

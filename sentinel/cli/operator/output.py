@@ -15,11 +15,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from sentinel.adapters.slurm.hostlist import fold
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 BETWEEN = 2  # characters between two columns
 LEAST_CUT = 12  # a column that is cut keeps so many characters
@@ -27,6 +30,8 @@ LEAST_WRAPPED = 14  # a column whose cells are broken is not made narrower than 
 LEAST_SENTENCE = 30  # a sentence is not broken before this many characters
 UNLIMITED = 100_000  # characters of a line that goes into a pipe or a file
 MOST_NAMES = 72  # characters of a folded list in a cell; the rest is counted
+MOST_CHART = 120  # columns of a curve
+PIPED_CHART = 80  # the same in a pipe or a file, whose width nobody knows
 DAY_S = 86400.0
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,15 +50,17 @@ def print_json(rows: Iterable[object]) -> None:
         echo(json.dumps(row, sort_keys=False))
 
 
-def line_width() -> int:
+def line_width(*, err: bool = False) -> int:
     """Characters of a line: the terminal's; ``$COLUMNS`` where it is set; no limit in a pipe or a file."""
     asked = os.environ.get("COLUMNS", "")
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
-    return shutil.get_terminal_size().columns if on_terminal() else UNLIMITED
+    return shutil.get_terminal_size().columns if on_terminal(err=err) else UNLIMITED
 
 
-def on_terminal() -> bool:
+def on_terminal(*, err: bool = False) -> bool:
+    if err:
+        return sys.stderr.isatty()
     return _PAGED[-1] if _PAGED else sys.stdout.isatty()
 
 
@@ -109,7 +116,6 @@ def _sum(kept: Sequence[int], size: Callable[[int], int]) -> int:
 
 
 def _grid(columns: Sequence[str], cells: Sequence[Sequence[Any]], whole: Sequence[str], room: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, BETWEEN, 0, 0), header_style="bold", collapse_padding=False)
@@ -117,16 +123,33 @@ def _grid(columns: Sequence[str], cells: Sequence[Sequence[Any]], whole: Sequenc
         made.add_column(name, overflow="fold", no_wrap=name in whole)
     for row in cells:
         made.add_row(*row)
-    console = Console(highlight=False, width=room, force_terminal=on_terminal(), no_color=_no_colour())
+    console = rich_console(room)
     with console.capture() as captured:
         console.print(made)
     for line in captured.get().splitlines():
         echo(line.rstrip())
 
 
+def chart_width() -> int:
+    """Characters of a curve: the line's, as far as a curve gains from them."""
+    return min(line_width(), MOST_CHART) if line_width() != UNLIMITED else PIPED_CHART
+
+
+def rich_console(width: int | None = None) -> Console:
+    """rich's console with our width: what goes into a pipe or a file is not broken at 80 columns."""
+    from rich.console import Console
+
+    return Console(
+        highlight=False,
+        width=width or line_width(),
+        force_terminal=on_terminal(),
+        no_color=_no_colour(),
+    )
+
+
 def _blocks(columns: Sequence[str], cells: Sequence[Sequence[Any]]) -> None:
     """Each row as its first cell and, indented, a line for each other cell that says something."""
-    names = max(len(name) for name in columns[1:])
+    names = max((len(name) for name in columns[1:]), default=0)
     for row in cells:
         echo(f"{columns[0]} {row[0].plain}" if columns[0] else row[0].plain)
         for name, cell in zip(columns[1:], row[1:], strict=True):
@@ -159,17 +182,22 @@ def styled_state(state: object) -> Any:
 # --- sentences and values ----------------------------------------------------------------------------------------------
 
 
-def say(text: str, indent: str = "", *, hanging: int = 4) -> None:
+def say(text: str, indent: str = "", *, hanging: int = 4, err: bool = False) -> None:
     """A sentence, broken between words where the line ends; what follows is indented by ``hanging`` more."""
+    echo(broken(text, indent, hanging=hanging, err=err), err=err)
+
+
+def broken(text: str, indent: str = "", *, hanging: int = 4, err: bool = False) -> str:
+    """The lines that ``say`` prints."""
     wrapped = textwrap.wrap(
         text,
-        max(LEAST_SENTENCE, line_width()),
+        max(LEAST_SENTENCE, line_width(err=err)),
         initial_indent=indent,
         subsequent_indent=f"{indent}{' ' * hanging}",
         break_long_words=False,
         break_on_hyphens=False,
     )
-    echo("\n".join(wrapped) or indent)
+    return "\n".join(wrapped) or indent
 
 
 def shown(value: object) -> str:
@@ -191,9 +219,10 @@ def folded(names: Sequence[str], most: int = MOST_NAMES) -> str:
     return f"{text[:most].rpartition(',')[0] or text[:most]},... ({len(names)} in all)"
 
 
-def counted(number: int, what: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def counted(number: float, what: str) -> str:
+    """``1 node``, ``2,048 nodes``, ``3 histories``."""
+    many = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
+    return f"{f'{number:,}' if isinstance(number, int) else f'{number:g}'} {what if number == 1 else many}"
 
 
 def ago(value: object, now: datetime | None = None) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from sentinel.cli.operator.arguments import asked_filters
+from sentinel.cli.operator.arguments import asked_filters, since_option
 from sentinel.cli.operator.daemon_client import config_option, view
-from sentinel.cli.operator.output import clock, echo, span
+from sentinel.cli.operator.output import clock, counted, echo, span
 from sentinel.errors import FileError
 
 _DEADLINE_S = 60.0  # months of a large cluster take seconds
@@ -22,7 +22,7 @@ _MOST_TEXT = 300  # characters of a quoted line
 
 
 @click.command()
-@click.option("--since", default="7d", show_default=True, help="From then on: 7d, 30d, 2026-03-01.")
+@since_option("7d")
 @click.option(
     "--format", "form", type=click.Choice(["md", "html", "csv", "json"]), default="md", show_default=True,
     help="Markdown, HTML with plots in one file, CSV, or JSON.",
@@ -178,10 +178,10 @@ def markdown(made: Mapping[str, Any]) -> str:
         f"- Closed: {closed['alone']} by Sentinel alone, {closed['person']} with a person, {closed['otherwise']} otherwise, "
         f"{closed['open']} still open",
         f"- Lost: {_number(now['lost_gpu_h'])} GPU-hours, of which {_number(now['redone_gpu_h'])} of steps made twice and "
-        f"{_number(now['down_gpu_h'])} without steps; not known of {now['lost_not_known']} failures",
-        f"- Out of service: {_number(out['node_h'])} node-hours of {out['nodes']} nodes; the end of "
+        f"{_number(now['down_gpu_h'])} without steps; not known of {counted(now['lost_not_known'], 'failure')}",
+        f"- Out of service: {_number(out['node_h'])} node-hours of {counted(out['nodes'], 'node')}; the end of "
         f"{out['not_known']} drains is not known",
-        f"- Beside: {now['on_purpose']} ended on purpose, {now['without_job']} incidents without a job",
+        f"- Beside: {now['on_purpose']} ended on purpose, {counted(now['without_job'], 'incident')} without a job",
         f"- Verdicts corrected by operators: {now['corrected']}{_corrected(made)}",
         "",
         "Intervals are 95 %.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sentinel.cli.offline.chart import Figure
+from sentinel.cli.operator.output import counted
 from sentinel.cli.plan.inputs import Inputs, checkpoint_input, restart_input
 from sentinel.cli.plan.output import Answer, Section
 from sentinel.errors import UserError
@@ -38,7 +39,8 @@ def add_copies(answer: Answer, inputs: Inputs, nodes: int) -> None:
         return
     if copies > nodes or losses > nodes:
         raise UserError(
-            f"--copies and --losses cannot be more than the {nodes} nodes there are", fix="Check the numbers."
+            f"--copies and --losses cannot be more than the {counted(nodes, 'node')} there are",
+            fix="Check the numbers.",
         )
     chance = survival(nodes, copies, losses, placement)
     sentence = f"{copies} copies on {nodes:,} nodes ({placement}) survive {losses} losses in {100 * chance:.4g} %."

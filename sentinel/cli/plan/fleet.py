@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from sentinel.cli.offline.chart import Figure
+from sentinel.cli.operator.output import counted
 from sentinel.cli.plan.inputs import (
     Inputs,
     answering,
@@ -105,7 +106,9 @@ def _estimated(answer: Answer, estimate: history.MtbfEstimate) -> list[tuple[str
     }
     high = "unknown" if estimate.mtbf_high_s is None else show_duration(estimate.mtbf_high_s)
     text = f"{show_duration(estimate.mtbf_low_s)} to {high}"
-    return [(f"{100 * estimate.confidence:.4g} % confidence", text, f"exact, from {estimate.failures} failures")]
+    return [
+        (f"{100 * estimate.confidence:.4g} % confidence", text, f"exact, from {counted(estimate.failures, 'failure')}")
+    ]
 
 
 def _figure(mtbf_s: float, gpus: int) -> Figure:

@@ -28,6 +28,9 @@ def history_of(given: str) -> history.FleetHistory:
         raise UserError(f"the daemon's history cannot be used: {error.message}", fix=error.fix) from error
 
 
+_FIX = "write it with `sentinel import --out FILE`, or as docs/planning.md says"
+
+
 def read_history(path: Path) -> history.FleetHistory:
     """The history file, strictly: errors name file, line or key."""
     try:
@@ -39,11 +42,11 @@ def read_history(path: Path) -> history.FleetHistory:
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror}", fix="Check the path.") from error
     except UnicodeDecodeError as error:
-        raise FileError(path, f"is not UTF-8 text (byte {error.start})") from error
+        raise FileError(path, f"is not UTF-8 at byte {error.start}", fix="save it as UTF-8") from error
     except json.JSONDecodeError as error:
-        raise FileError(path, f"is not JSON: {error.msg}", line=error.lineno) from error
+        raise FileError(path, f"is not JSON: {error.msg}", line=error.lineno, fix=_FIX) from error
     except (RecursionError, ValueError) as error:
-        raise FileError(path, f"is not JSON of ours: {error}") from error
+        raise FileError(path, f"is not JSON of ours: {error}", fix=_FIX) from error
     try:
         return history.history_from(document)
     except history.HistoryError as error:

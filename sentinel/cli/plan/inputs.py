@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sentinel.cli.operator.output import counted
 from sentinel.cli.plan.history import history_of
 from sentinel.errors import Refused, UserError
 from sentinel.planning import bandwidth, fleet, history, quantities
@@ -19,6 +20,9 @@ Reader = Callable[[str, str], Quantity]
 MOST_PARAMETERS = 1e14
 
 
+_FIX = "write a positive number with its unit, as 90s, 15min, 3h, 95%, or 8 for a count"
+
+
 @contextmanager
 def answering() -> Iterator[None]:
     """Errors of planning become errors of the command: refused formulas exit 4, bad quantities 2."""
@@ -27,7 +31,7 @@ def answering() -> Iterator[None]:
     except OutOfRange as error:
         raise Refused(error.message, fix=error.fix) from error
     except PlanningError as error:
-        raise UserError(error.message, fix=error.fix) from error
+        raise UserError(error.message, fix=error.fix or _FIX) from error
 
 
 @dataclass(frozen=True)
@@ -211,9 +215,10 @@ def _from_history(inputs: Inputs, past: history.FleetHistory) -> tuple[float, hi
             f"{quantities.show_duration(estimate.mtbf_low_s)} between failures, more is not known",
             fix=f"Plan with the bound: --mtbf {estimate.mtbf_low_s:.0f}s.",
         )
+    failures = counted(estimate.failures, "failure")
     if estimate.failures < 10:
-        inputs.warnings.append(f"the history holds only {estimate.failures} failures: see the confidence interval")
-    inputs.rows["mtbf_s"] = Row("mtbf_s", estimate.mtbf_s, "history", f"{estimate.failures} failures")
+        inputs.warnings.append(f"the history holds only {failures}: see the confidence interval")
+    inputs.rows["mtbf_s"] = Row("mtbf_s", estimate.mtbf_s, "history", failures)
     return estimate.mtbf_s, estimate
 
 

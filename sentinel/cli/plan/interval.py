@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sentinel.cli.offline.chart import Figure
+from sentinel.cli.operator.output import counted
 from sentinel.cli.plan.inputs import Inputs, answering, mtbf_input, options, restart_input
 from sentinel.cli.plan.output import Answer, Section, emit
 from sentinel.errors import UserError
@@ -199,7 +200,7 @@ def _bounds(answer: Answer, estimate: history.MtbfEstimate, save_s: float) -> No
         answer.document[f"interval_{name}_s"] = ends[-1]
     shown = " to ".join("unknown" if end is None else show_duration(end) for end in ends)
     answer.notes.append(
-        f"the count of {estimate.failures} failures leaves the interval between {shown} "
+        f"the count of {counted(estimate.failures, 'failure')} leaves the interval between {shown} "
         f"({100 * estimate.confidence:.4g} % confidence)"
     )
 
@@ -239,7 +240,7 @@ def _two_level(inputs: Inputs, mtbf_s: float, save_s: float, restart_s: float) -
         lambda text, what: quantities.share(text, what, zero=True),
         "Say what share of the failures the local tier repairs, from your history: such as --local-share 90%.",
         past=known.fraction,
-        past_note=f"{known.known} failures with a known tier, {known.unknown} without",
+        past_note=f"{counted(known.known, 'failure')} with a known tier, {known.unknown} without",
     )
     local_restart = inputs.read(
         "local_restart_s",

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from sentinel.cli.offline import chart
+from sentinel.cli.operator.output import chart_width, rich_console
 from sentinel.cli.plan.inputs import Inputs, Row
 from sentinel.planning import quantities
 
@@ -82,17 +83,16 @@ def _plain(value: Any) -> Any:
 
 
 def _print(answer: Answer, inputs: Inputs, warnings: list[str]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=False)
+    console = rich_console()
     unicode = console.encoding.lower().startswith("utf")
     console.print(Text(_visible(answer.headline), style="bold"))
     for section in answer.sections:
         console.print()
         console.print(_table(section))
     if not inputs.options["no_chart"]:
-        width = min(console.width, 120)
+        width = chart_width()
         lines = [] if answer.figure is None else chart.terminal(answer.figure, width, unicode=unicode)
         if answer.bars:
             lines = chart.bars(answer.bars, width, unicode=unicode)

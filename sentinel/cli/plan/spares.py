@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from sentinel.cli.offline.chart import Figure
+from sentinel.cli.operator.output import counted
 from sentinel.cli.plan.copies import add_copies, add_payoff
 from sentinel.cli.plan.inputs import Inputs, answering, gpus_per_node_input, mtbf_input, options
 from sentinel.cli.plan.output import Answer, Section, emit
@@ -110,7 +111,7 @@ def _add_spares(answer: Answer, inputs: Inputs, nodes: int, mtbf_s: float) -> No
         "node_loss_share",
         quantities.share,
         past=known.fraction or None,
-        past_note=f"{known.known} failures where it is known, {known.unknown} where not",
+        past_note=f"{counted(known.known, 'failure')} where it is known, {known.unknown} where not",
         default=1.0,
         note="every failure sends a node to repair: more spares than needed, not fewer",
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sentinel.cli.offline.progress_bar import count_bar
+from sentinel.cli.operator.output import say
 from sentinel.errors import UserError
 
 if TYPE_CHECKING:
@@ -103,4 +104,7 @@ def simulate(
     if as_json:
         for answer in answers:
             click.echo(json.dumps(answer, allow_nan=False))
+    warnings = {scenario.rates.warning for scenario in scenarios} - {""}
+    for words in () if as_json else sorted(warnings):  # the JSON has its own
+        say(f"warning: {words}", hanging=2, err=True)
     show(answers, values, file, quiet=as_json, curve=not no_chart)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.cli.offline import chart
+from sentinel.cli.operator.output import chart_width, counted, rich_console
 from sentinel.cli.simulate.scenarios import Sweep
 
 _CAUSES = 12  # rows of the table by cause; all of them are in the JSON
@@ -24,10 +25,9 @@ def show(
 
 
 def _print(answers: Sequence[dict[str, Any]], sweep: Sweep | None, figure: chart.Figure | None) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=False)
+    console = rich_console()
     first = answers[0]
     console.print(Text(f"Simulated: {_scenario(first)}", style="bold"))
     console.print(_table("", _HEAD if sweep is None else (sweep.key, *_HEAD), [_row(one, sweep) for one in answers]))
@@ -39,11 +39,11 @@ def _print(answers: Sequence[dict[str, Any]], sweep: Sweep | None, figure: chart
     if figure is not None:
         console.print()
         unicode = console.encoding.lower().startswith("utf")
-        for line in chart.terminal(figure, min(console.width, 120), unicode=unicode):
+        for line in chart.terminal(figure, chart_width(), unicode=unicode):
             console.print(Text(line), no_wrap=True, overflow="crop")
     for one in answers:
         for cause, count in one["by_person_causes"].items():
-            console.print(Text(f"a person was needed ({one['as']}): {cause}, {count} times", style="dim"))
+            console.print(Text(f"a person was needed ({one['as']}): {cause}, {counted(count, 'time')}", style="dim"))
         for words in one["unsafe"]:
             console.print(Text(f"unsafe ({one['as']}): {words}", style="red"))
     console.print()
@@ -63,7 +63,8 @@ def _scenario(one: dict[str, Any]) -> str:
     said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     jobs = "" if one["jobs"] == 1 else f", {one['jobs']} jobs"
     return (
-        f"{one['nodes']:,} nodes of {one['gpus_per_node']} GPUs{jobs}, {one['spare_nodes']} spares, {one['days']:g} days, "
+        f"{counted(one['nodes'], 'node')} of {counted(one['gpus_per_node'], 'GPU')}{jobs}, "
+        f"{counted(one['spare_nodes'], 'spare')}, {counted(one['days'], 'day')}, "
         f"failures as {one['failures']}, {said}"
     )
 

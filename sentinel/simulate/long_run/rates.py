@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from sentinel.errors import UserError
 from sentinel.planning import history
 from sentinel.planning.fleet import PUBLISHED_CAUSES, PUBLISHED_SOURCE
+from sentinel.planning.poisson import mean_interval
 from sentinel.simulate.long_run.assumptions import Assumption
 from sentinel.simulate.long_run.causes import SAME_AS, SIGNS
 
+FEW_FAILURES = 10  # below it the rate of a history is known within a factor of four only (Garwood 1936)
 LLAMA3_PER_1000_NODE_DAYS = 1000 * 419 / (54 * 2048)
 _RSC = (
     "Kokolis et al., arXiv:2410.21680: failures of hardware per 1,000 node-days; the mix is that of Llama 3's hardware"
@@ -26,6 +28,7 @@ class Rates:
     per_1000_node_days: float
     shares: Mapping[str, float]
     source: str
+    warning: str = ""  # where the rate itself is hardly known
 
     def per_s(self, nodes: int) -> float:
         """Interruptions per second of a job on so many nodes."""
@@ -69,4 +72,16 @@ def rates_of(past: history.FleetHistory, name: str) -> Rates:
     total = sum(counts.values())
     shares = {cause: count / total for cause, count in sorted(counts.items())}
     source = f"{name}: {total} failures in {node_days:,.0f} node-days"
-    return Rates(name, 1000 * total / node_days, shares, source)
+    return Rates(name, 1000 * total / node_days, shares, source, _warning(name, total, node_days))
+
+
+def _warning(name: str, failures: int, node_days: float) -> str:
+    """Why the intervals of a simulation are too narrow where few failures gave its rate; they hold for one rate only."""
+    if failures >= FEW_FAILURES:
+        return ""
+    low, high = (1000 * count / node_days for count in mean_interval(failures))
+    return (
+        f"{name} holds only {failures} failure{'' if failures == 1 else 's'}: their rate lies between {low:.3g} and "
+        f"{high:.3g} per 1,000 node-days (95 %), which is a factor of {high / low:.0f}. The intervals of this simulation "
+        f"leave that out: they hold for {1000 * failures / node_days:.3g}."
+    )

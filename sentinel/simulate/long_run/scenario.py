@@ -153,5 +153,6 @@ def given(scenario: Scenario) -> Mapping[str, object]:
         "spare_nodes": scenario.spare_nodes,
         "days": scenario.days,
         "failures": scenario.rates.name,
+        "warnings": [scenario.rates.warning] if scenario.rates.warning else [],
         "policy": scenario.policy,
     }

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from sentinel.cli.checkpoints.commands import checkpoints
 from sentinel.cli.checkpoints.find import expand_nodes, local_folders
 from sentinel.cli.checkpoints.move import parse_rate, peer_of
-from sentinel.errors import Refused, Timeout, UserError
+from sentinel.errors import FileError, Refused, Timeout, UserError
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,8 @@ def test_validate_one_line_per_path(make):
     answers = rows(result)
     assert [a["valid"] for a in answers] == [True, False, None]
     assert list(answers[0]) == ["path", "format", "step", "valid", "level", "reason", "bytes"]
-    assert isinstance(result.exception, Refused)
+    assert isinstance(result.exception, FileError) and "is not there" in result.exception.message
+    assert isinstance(run("validate", good, bad).exception, Refused)
     assert run("validate", good).exception is None
 
 

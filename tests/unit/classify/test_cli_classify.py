@@ -81,17 +81,17 @@ def test_a_folder_is_one_failure(tmp_path: Path) -> None:
 def test_empty_binary_and_invalid_files_get_an_answer(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
-    answer = ask(path, code=3 if content[:1] == b"\x00" else 0)[0]
+    answer = ask(path, code=2 if content[:1] == b"\x00" else 0)[0]
     assert answer["cause"] == "unknown" and answer["drain"] == []
     assert ("binary" in answer.get("error", "")) == (content[:1] == b"\x00")
 
 
 def test_what_is_not_there_or_holds_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    missing, empty = ask(tmp_path / "missing", tmp_path / "empty", code=3)
+    missing, empty = ask(tmp_path / "missing", tmp_path / "empty", code=2)
     assert "no such file" in missing["error"]
     assert "without a readable file" in empty["error"]
-    device = ask("/dev/null", code=3)[0]
+    device = ask("/dev/null", code=2)[0]
     assert "neither a file nor a pipe" in device["error"]
 
 

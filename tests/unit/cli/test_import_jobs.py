@@ -121,7 +121,7 @@ def test_an_accounting_that_does_not_answer_is_not_an_empty_one(
         (("--slurm-accounting", "--from", "x"), "where from"),
         (("--from", "/no/such/file"), "cannot be read"),
         (("--from", "{empty}"), "no attempt of a job"),
-        (("--from", "{file}", "--since", "30"), "has no unit"),
+        (("--from", "{file}", "--since", "30"), "is no time"),
         (("--from", "{file}", "--logs", "{file}"), "is no folder"),
         (("--from", "{file}", "--out", "{file}"), "is there already"),
         (("--from", "{file}", "--out", "/no/such/folder/x"), "cannot be written"),

@@ -84,9 +84,12 @@ def test_errors_of_ours_are_one_line_and_their_status(
     assert out == "" and err == f"sentinel: {error.message}\n  do this\n"
 
 
-def test_error_without_a_fix_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    run(monkeypatch, Unavailable("away"))
-    assert capsys.readouterr().err == "sentinel: away\n"
+@pytest.mark.parametrize("kind", [SentinelError, UserError, Unavailable, Timeout, Denied, Refused, ProtocolError])
+def test_error_without_a_fix_says_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: type[SentinelError]
+) -> None:
+    run(monkeypatch, kind("away"))
+    assert kind.usual_fix and capsys.readouterr().err == f"sentinel: away\n  {kind.usual_fix}\n"
 
 
 def test_words_of_an_error_cannot_drive_the_terminal(

@@ -51,7 +51,7 @@ def test_a_store_and_its_bundle_replay_the_same(store: str, tmp_path: Path) -> N
     status, output = call("replay", store, LONG, "--json")
     assert (status, counts(output)) == (0, same)
     _, told = call("bundle", "n1", LONG, "--store", store, "--out", "plain")
-    assert "1 incidents" in told
+    assert "1 incident" in told
     _, told = call("bundle", LONG, "--store", store, "--out", "hidden", "--anonymise")
     assert "names replaced" in told and "only people recognise" in told
     for bundle in ("plain", "hidden"):
@@ -75,7 +75,7 @@ def test_a_difference_is_an_exit_status_and_says_why(store: str, tmp_path: Path)
     [
         (["replay", "nowhere"], "is not there"), (["replay", "."], "holds no store"),
         (["replay", "text"], "neither a bundle"),
-        (["replay", "STORE", "--since", "7"], "no unit"), (["bundle", "ghost", "--store", "STORE"], "names node ghost"),
+        (["replay", "STORE", "--since", "7"], "is no time"), (["bundle", "ghost", "--store", "STORE"], "names node ghost"),
         (["replay", "STORE", "--since", "1s"], "opened in that time"),
     ],
 )  # fmt: skip

@@ -54,7 +54,7 @@ def test_a_folder_of_nothing_is_bad_input(tmp_path):
 
 
 def test_a_path_that_is_not_there_is_bad_input(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="is not there"):
         run(tmp_path / "none")
 
 
