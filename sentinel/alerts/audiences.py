@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sentinel.alerts.text import counted, listed, plain
+from sentinel.model.approvals import APPROVAL, LAPSED, asked, open_names
 from sentinel.model.records import (
     OPTIONAL_STEPS,
     Cause,
@@ -38,6 +39,9 @@ class Stage(StrEnum):
     HELD = "held"  # a person must change something first
     FAILED = "failed"  # what was to be done could not be done
     WAITING = "waiting"  # what is wanted is not allowed now
+    ASKED = "asked"  # a person must approve what is wanted
+    LAPSED = "lapsed"  # nobody did in time
+    REFUSED = "refused"  # a person said no
     CANCELLED = "cancelled"  # by its user, while it was to be restarted
     HANDLED = "handled"  # nothing to restart: a node was drained, or nothing is to be done
     RESOLVED = "resolved"  # what was held, failed or waited needs nobody any more
@@ -62,6 +66,19 @@ class Story:
 
 
 def stage_of(story: Story) -> Stage:
+    """How far the incident has come; what is asked of people goes before what is done without them, unless the job's
+    people wait for that."""
+    stage = _reached(story)
+    waits = asked(story.plan) if story.plan is not None else ()
+    if not waits or stage in (Stage.RESOLVED, Stage.CANCELLED, Stage.HELD, Stage.FAILED):
+        return stage
+    kinds = {wait.kind for wait in waits}
+    if stage is Stage.RESTARTING or (stage is Stage.RUNNING and APPROVAL in kinds):
+        return stage  # its message says what else is asked
+    return Stage.ASKED if APPROVAL in kinds else Stage.LAPSED if LAPSED in kinds else Stage.REFUSED
+
+
+def _reached(story: Story) -> Stage:
     plan, outcomes = story.plan, story.outcomes
     if story.resolved:
         return Stage.RESOLVED
@@ -128,6 +145,10 @@ def severity_of(story: Story) -> str:
         return "critical"
     if stage is Stage.WAITING and story.plan is not None and not story.plan.observe_only:
         return "critical"
+    if stage is Stage.ASKED and _asked_for_job(story):
+        return "critical"
+    if stage is Stage.ASKED:
+        return "warning"
     return "warning" if verdict.drain or verdict.suspect or verdict.drain_recommended else "info"
 
 
@@ -148,9 +169,24 @@ def _how_it_is(story: Story) -> str:
         Stage.FAILED: f"{'was restarted' if _began(story) else 'could not be restarted'}{_why_so(story)}",
         Stage.CANCELLED: "was cancelled, and stays so",
         Stage.WAITING: f"is not restarted now{_why_so(story)}",
+        **dict.fromkeys((Stage.ASKED, Stage.LAPSED, Stage.REFUSED), _not_without_people(story)),
         Stage.HANDLED: _left_alone(story),
         Stage.RESOLVED: f"needs nobody any more{_why_so(story)}",
     }[stage]
+
+
+def _not_without_people(story: Story) -> str:
+    """Of a job of whose incident something waits for an approval: the job's restart, or a drain that leaves it alone."""
+    if story.resolved or story.plan is None:
+        return ""
+    if _asked_for_job(story):
+        return f"is not restarted{_why_so(story)}"
+    return "runs again" if _reached(story) is Stage.RUNNING else _left_alone(story)
+
+
+def _asked_for_job(story: Story) -> bool:
+    waiting = open_names(asked(story.plan)) if story.plan is not None else ()
+    return any(name in (f"restart {story.incident.job}", f"hold {story.incident.job}") for name in waiting)
 
 
 def _left_alone(story: Story) -> str:
@@ -215,6 +251,8 @@ def failed_by_itself(incident: Incident) -> bool:
 
 def _to_do(story: Story) -> str:
     stage = stage_of(story)
+    if stage is Stage.ASKED:
+        return "The operators are asked."
     if stage is Stage.HELD:
         advice = f"{plain(story.verdict.advice)} " if story.verdict.advice else ""
         return f"To do: {advice}Then: scontrol release {story.incident.job}."
@@ -230,7 +268,7 @@ def _why_so(story: Story) -> str:
     failed = [o for o in story.outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS]
     if failed:
         return f": {plain(failed[0].reason).rstrip('.')}" if failed[0].reason else ""
-    if story.plan is not None and stage_of(story) is Stage.WAITING:
+    if story.plan is not None and stage_of(story) in (Stage.WAITING, Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
         waits = dict.fromkeys(plain(wait.explanation).rstrip(".") for wait in story.plan.waits)
         why = "; ".join(waits) or plain(story.plan.explanation).rstrip(".")
         return f": {why}" if why else ""

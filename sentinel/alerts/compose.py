@@ -50,6 +50,9 @@ _NOW = {
     Stage.HELD: "is held",
     Stage.FAILED: "does not run",
     Stage.WAITING: "waits",
+    Stage.ASKED: "waits for an approval",
+    Stage.LAPSED: "was not approved in time",
+    Stage.REFUSED: "was refused by a person",
     Stage.CANCELLED: "was cancelled",
 }
 _SCOPE_WORDS = {

@@ -48,6 +48,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("sentinel.cli.operator.commands:release", "Return a node that Sentinel drained."),
     "pause": ("sentinel.cli.operator.commands:pause", "Stop acting; go on observing."),
     "resume": ("sentinel.cli.operator.commands:resume", "Act again."),
+    "approve": ("sentinel.cli.operator.approvals:approve", "Approve what mode suggest asks for."),
+    "refuse": ("sentinel.cli.operator.approvals:refuse", "Refuse it: nothing of it is done."),
     "alerts": ("sentinel.cli.operator.alerts:alerts", "Messages: what was not delivered; test the channels."),
     "classify": ("sentinel.cli.offline.classify:classify", "Judge a log, or a folder of one failure's evidence."),
     "hang": ("sentinel.cli.offline.hang:hang", "Flight-recorder dumps: which rank, which collective, why."),

@@ -13,7 +13,8 @@ from sentinel.config.settings_toml import InvalidSetting, section, setting
 KINDS = ("apprise", "alertmanager", "webhook", "mail")
 SEVERITIES = ("info", "warning", "critical")
 STAGES = (
-    "restarting", "running again", "held", "failed", "cancelled", "waiting", "handled", "resolved", "blind", "sees_again"
+    "restarting", "running again", "held", "failed", "cancelled", "waiting", "asked", "lapsed", "refused",
+    "handled", "resolved", "blind", "sees_again"
 )  # fmt: skip
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")

@@ -6,16 +6,18 @@ key, a wrong type or an absurd value is an error that names file, line, key and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sentinel.config.addresses import require_absolute, require_http, require_listen, require_wire
 from sentinel.config.alerts import Alerts
+from sentinel.config.modes import Mode, Modes
 from sentinel.config.page_settings import Page
-from sentinel.config.settings_toml import described, load, section, setting
+from sentinel.config.settings_toml import InvalidSetting, described, load, section, setting
 
 __all__ = [
     "Alerts",
+    "Mode",
+    "Modes",
     "Page",
     "described",
     "load",
@@ -256,23 +258,14 @@ class Limits:
         120.0, "window of hung_jobs; how soon a hang is called differs by this much between jobs", unit="s", least=1
     )
 
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """What may be carried out: "observe" judges and plans only, "act" does it (promise 7)."""
-
-    drain: str = setting("observe", "drain and down", words=("observe", "act"))
-    restart: str = setting("observe", "requeue, hold, resume point, release", words=("observe", "act"))
-
-
-@dataclass(frozen=True, slots=True)
-class Modes:
-    default: Mode = section(Mode)
-    partitions: dict[str, Mode] = setting({}, "by partition; what is not named follows the default")
-
-    def of(self, partitions: Sequence[str]) -> Mode:
-        """The mode of a node in these partitions, or of a job: the first of them that has one."""
-        return next((self.partitions[name] for name in partitions if name in self.partitions), self.default)
+    def check_loaded(self) -> None:
+        """A file must not allow every node of a partition to be drained."""
+        if self.keep_healthy == 0 and self.drain_fraction >= 1.0 and self.drain_count > 0 and self.drain_per_hour > 0:
+            raise InvalidSetting(
+                "keep_healthy",
+                "with drain_fraction = 1.0 and keep_healthy = 0 all nodes of a partition could be drained",
+                "write keep_healthy = 1 or more, or a smaller drain_fraction",
+            )
 
 
 @dataclass(frozen=True, slots=True)

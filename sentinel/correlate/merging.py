@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from sentinel.correlate import incidents
 from sentinel.correlate.gpu_owners import job_of
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.approvals import ASKING
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict, stable_id
 
 _SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
-_BUDGETS = frozenset(
-    {"drain-budget", "last-healthy"}
-)  # what a drain waits for while jobs are restarted around its node
+# What a drain waits for while jobs are restarted around its node.
+_BUDGETS = frozenset({"drain-budget", "last-healthy", "maintenance", *ASKING})
 _ON_IT = frozenset({"running", "completing", "suspended"})
 
 
@@ -30,7 +30,9 @@ def with_job(incident: Incident, cluster: ClusterView, fleet: Fleet) -> Incident
         view = next((v for item in news if (v := job_of(item, cluster)) is not None), None) or _ended_by(
             incident, fleet
         )
-        return incident if view is None else dataclasses.replace(incident, job=view.id, attempt=cluster.attempt_on(view))
+        return (
+            incident if view is None else dataclasses.replace(incident, job=view.id, attempt=cluster.attempt_on(view))
+        )
     if incident.attempt is None and incident.job in fleet.jobs:
         return dataclasses.replace(incident, attempt=cluster.attempt_on(fleet.jobs[incident.job]))
     return incident
@@ -103,7 +105,8 @@ def taken_along(
     out = {step.node for step in plan.to_do if step.node is not None}
     if any(wait.kind in _BUDGETS for wait in plan.waits):
         out.update(verdict.drain)  # a job leaves a bad node also where the node may not be drained yet
-    if plan.observe_only or not out or verdict.restart is Restart.NONE:
+    asked = any(wait.kind in ASKING for wait in plan.waits)
+    if (plan.observe_only and not asked) or not out or verdict.restart is Restart.NONE:
         return []
     grounds = [e for e in incident.evidence if e.where.node in out and e.where.job is None and incidents.opens(e)]
     if not grounds:

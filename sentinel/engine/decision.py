@@ -11,6 +11,7 @@ from sentinel.classify import History, classify
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.incidents import is_advisory_incident, numbers_only, opens
+from sentinel.model.approvals import ASKING
 from sentinel.model.records import NODE_STEPS, Cause, Evidence, Incident, Kind, Plan, Restart, Scope, Verdict, Wait
 from sentinel.policy import Situation
 
@@ -112,6 +113,8 @@ def extend(before: Plan | None, after: Plan) -> Plan:
 
 
 def _going_on(before: Plan, wait: Wait) -> Wait:
+    if wait.kind in ASKING:
+        return wait  # policy knows since when people are asked for exactly this
     old = next((known for known in before.waits if known.kind == wait.kind), None)
     return wait if old is None else dataclasses.replace(wait, since=old.since, until=old.until or wait.until)
 

@@ -15,6 +15,7 @@ from sentinel.engine import (
 )
 from sentinel.engine.diagnostics import turns
 from sentinel.engine.events import (
+    ApprovalGiven,
     DiagnosticEnded,
     DrainReasonWritten,
     EffectCompleted,
@@ -36,7 +37,7 @@ from sentinel.engine.events import (
     TrendsRead,
 )
 from sentinel.engine.mass_failures import PreliminaryVerdicts
-from sentinel.engine.reconcile import confirming, restarts, strays, waits
+from sentinel.engine.reconcile import approvals, confirming, restarts, strays, waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import job_ends, jobs, routing
@@ -113,6 +114,8 @@ class Engine:
                 self._command(event, out)
             case IncidentCorrected():
                 self._corrected(event, out)
+            case ApprovalGiven():
+                approvals.answered(self.state, out, event)
             case TrendsRead():
                 self.state.past.trends = event.trends
             case HistoryForgotten():

@@ -133,6 +133,20 @@ class IncidentCorrected:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalGiven:
+    """A person approved or refused parts of a plan that waits for it. ``request``: what was shown, see ``request_of``."""
+
+    at: datetime
+    incident: str
+    request: str
+    what: tuple[str, ...]
+    approved: bool
+    by: str
+    origin: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TrendsRead:
     """Hardware counters that show ageing over the last month. A complete list: it replaces the previous one."""
 
@@ -205,6 +219,7 @@ Event = (
     | TimerDue
     | OperatorCommand
     | IncidentCorrected
+    | ApprovalGiven
     | TrendsRead
     | HistoryForgotten
     | SlurmReported

@@ -21,7 +21,7 @@ from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.ledger import Ledger, LedgerRow
-from sentinel.engine.reconcile import waits
+from sentinel.engine.reconcile import approvals, waits
 from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import restored_attempts
@@ -66,6 +66,7 @@ def state_of(
         shared_told=stored.settings.get(notices.SHARED_TOLD) or {},
         users_told=stored.settings.get(notices.USERS_TOLD) or {},
         open_plans=set(stored.open_plans),
+        answers=approvals.stored_answers(stored.settings.get(approvals.ANSWERS)),
         breaker_passed=set(stored.settings.get(waits.BREAKER_PASSED) or ()),
     )
     for incident in stored.incidents:

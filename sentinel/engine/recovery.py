@@ -57,10 +57,8 @@ def notice_timer(incident: str) -> str:
 def carry_out_plan(state: State, out: Transition, incident_id: str, now: datetime, job: JobView | None = None) -> None:
     """Carry out a new or extended plan of the incident, or notify people why it is not carried out."""
     plan = state.plans[incident_id]
-    for wait in plan.waits:
-        if wait.until is not None and wait.until > now:
-            out.do(StartTimer(wait_timer(incident_id), wait.until))
-            break
+    if (due := wait_ends(plan, now)) is not None:
+        out.do(StartTimer(wait_timer(incident_id), due))
     if not plan.to_do:
         _come_to_rest(state, out, incident_id, IncidentState.CLOSED, plan.explanation, now)
         notices.notify(state, out, incident_id, now, job)
@@ -68,6 +66,11 @@ def carry_out_plan(state: State, out: Transition, incident_id: str, now: datetim
     if state.incidents[incident_id].state is IncidentState.WAITING:
         close(state, out, incident_id, IncidentState.OPEN, "", now)
     start(state, out, incident_id, now)
+
+
+def wait_ends(plan: Plan, now: datetime) -> datetime | None:
+    """When the first of the plan's waits ends by itself; None if none does."""
+    return min((wait.until for wait in plan.waits if wait.until is not None and wait.until > now), default=None)
 
 
 def _come_to_rest(

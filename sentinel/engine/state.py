@@ -25,6 +25,7 @@ from sentinel.engine.history import PastEvents
 from sentinel.engine.ledger import Ledger
 from sentinel.engine.transition import DeliverNotice
 from sentinel.engine.watch.state import WatchState, watch_state
+from sentinel.model.approvals import Answer
 from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Plan, Step, Verdict
 
 KNOWN_EVIDENCE = 100_000  # ids: ten times a burst of the largest cluster; 20 MB
@@ -115,6 +116,7 @@ class State:
     watching_since: datetime | None = None  # when this daemon started; None: from the beginning
     housekept_at: datetime | None = None  # the last housekeeping of this daemon
     absence: Absence | None = None  # the last time for which this daemon was away
+    answers: dict[str, tuple[Answer, ...]] = field(default_factory=dict)  # by incident: to requests for approval
     breaker_passed: set[str] = field(default_factory=set)  # ids of incidents that an operator let go on in spite of it
     judged_again: dict[str, datetime] = field(default_factory=dict)  # by waiting incident: when policy was last asked
     seen_drained: dict[str, datetime] = field(
@@ -167,6 +169,7 @@ class State:
         self.told.pop(incident, None)
         self.left_out.discard(incident)
         self.breaker_passed.discard(incident)
+        self.answers.pop(incident, None)
         self.judged_again.pop(incident, None)
 
     def forget_history(self, before: datetime) -> None:

@@ -89,7 +89,7 @@ def stable_id(*parts: object) -> str:
 
 class IncidentState(StrEnum):
     OPEN = "open"  # evidence is coming in, or a plan is being carried out
-    WAITING = "waiting"  # what is wanted is not allowed now (budget, breaker, pause, observe mode): judged anew
+    WAITING = "waiting"  # what is wanted is not allowed now (budget, breaker, pause, mode): judged anew
     HELD = "held"  # waits for a person: application fault, failed step
     WATCHING = "watching"  # acted; waiting for proof that the job gains steps again
     CLOSED = "closed"

@@ -12,7 +12,15 @@ and the resume point written, and only then is the job released. After an interr
 from sentinel.model.records import NODE_STEPS
 from sentinel.policy.exclusions import Exclusions, excluded
 from sentinel.policy.plan import decide
-from sentinel.policy.situation import SILENCE, PastRestart, Situation, Stop, components_with, from_silence
+from sentinel.policy.situation import (
+    SILENCE,
+    PastRestart,
+    Situation,
+    Stop,
+    components_with,
+    from_silence,
+    in_maintenance,
+)
 
 __all__ = [
     "NODE_STEPS",
@@ -25,4 +33,5 @@ __all__ = [
     "decide",
     "excluded",
     "from_silence",
+    "in_maintenance",
 ]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits
 from sentinel.model.records import OURS, Cause, Fleet, Incident, Kind, Scalar, Step, StepKind, Verdict, Wait
-from sentinel.policy.situation import Situation
+from sentinel.policy.situation import Situation, in_maintenance
 
 _HOUR = timedelta(hours=1)
 _GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
@@ -17,29 +17,49 @@ _GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 @dataclass(frozen=True, slots=True)
 class Drains:
     steps: tuple[Step, ...] = ()
-    wait: Wait | None = None
+    waits: tuple[Wait, ...] = ()
     words: str = ""
 
 
 def drains(
-    verdict: Verdict, incident: Incident, situation: Situation, limits: Limits, act_confidence: float, now: datetime
+    verdict: Verdict,
+    incident: Incident,
+    situation: Situation,
+    limits: Limits,
+    act_confidence: float,
+    respect_maintenance: bool,
+    now: datetime,
 ) -> Drains:
-    """The steps that take the convicted nodes out of service, or why they wait."""
+    """The steps that take the convicted nodes out of service, or why they wait.
+
+    Args:
+        respect_maintenance: whether nodes in a maintenance reservation are left to the people who work on them.
+    """
     fleet = situation.fleet
     convicted = [name for name in verdict.drain if name not in situation.good_nodes]
     unsettled = [name for name in convicted if name in fleet.nodes and not fleet.nodes[name].drained]
     words = " ".join(text for text in (_missing(convicted, fleet), _in_order(verdict, situation)) if text)
     gone = _already_out_and_gone(verdict, fleet, act_confidence)
+    kept = [name for name in unsettled if respect_maintenance and in_maintenance(fleet.nodes[name])]
+    unsettled = [name for name in unsettled if name not in kept]
+    gone = [step for step in gone if not (respect_maintenance and in_maintenance(fleet.nodes[step.node or ""]))]
+    waits = (_maintenance(kept, now),) if kept else ()
     if not unsettled:
-        return Drains(tuple(gone), None, words)
+        return Drains(tuple(gone), waits, words)
     if verdict.confidence < act_confidence:
         unsure = f"Not drained: {verdict.confidence:.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
-        return Drains((), None, unsure)
+        return Drains((), (), unsure)
     allowed, wait = _within_budget(unsettled, situation, limits, now)
     data: dict[str, Scalar] = {"cause": str(verdict.cause)}
     lost = _lost(verdict, incident)
     kinds = {name: StepKind.DOWN if name in lost else StepKind.DRAIN for name in allowed}
-    return Drains((*gone, *(Step(kind, node=name, data=data) for name, kind in kinds.items())), wait, words)
+    steps = (*gone, *(Step(kind, node=name, data=data) for name, kind in kinds.items()))
+    return Drains(steps, (*waits, *((wait,) if wait is not None else ())), words)
+
+
+def _maintenance(names: Sequence[str], now: datetime) -> Wait:
+    words = f"In a maintenance reservation: {', '.join(names)}. Not drained before it ends."
+    return Wait("maintenance", now, words, tuple(f"drain {name}" for name in names))
 
 
 def _within_budget(

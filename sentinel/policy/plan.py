@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits, Modes
-from sentinel.model.records import NODE_STEPS, Incident, Plan, Step, StepKind, Verdict, Wait, stable_id
+from sentinel.model.records import Incident, Plan, Step, Verdict, Wait, stable_id
 from sentinel.policy.drains import drains
-from sentinel.policy.restarts import job_steps
+from sentinel.policy.permissions import UNSAID, Permissions, names
+from sentinel.policy.restarts import JobSteps, job_steps
 from sentinel.policy.situation import Situation
 
 
@@ -29,7 +30,7 @@ def decide(
         refused = waits[0] if waits and not steps else None
         said = [refused.explanation] if refused else [text for text in words if text]
         if not refused:
-            said += [f"Waits ({w.kind}): {w.explanation}" for w in waits if w.kind not in ("observe", "paused")]
+            said += [f"Waits ({w.kind}): {w.explanation}" for w in waits if w.kind not in UNSAID]
         return Plan(
             id=stable_id("plan", incident.id)[:10],
             incident=incident.id,
@@ -43,25 +44,30 @@ def decide(
 
     if (breaker := _breaker(verdict, situation, limits, now)) is not None:
         return plan((), [breaker], ())
-    out = drains(verdict, incident, situation, limits, act_confidence, now)
-    job = job_steps(verdict, incident, situation, out.steps, limits, act_confidence, bad_numbers, now)
+    out = drains(verdict, incident, situation, limits, act_confidence, modes.respect_maintenance, now)
+    may = Permissions(incident, verdict.cause, situation, modes, now)
+
+    def job_with(drained: Sequence[Step]) -> JobSteps:
+        return job_steps(verdict, incident, situation, drained, limits, act_confidence, bad_numbers, now)
+
+    job = job_with(out.steps)
     wanted = [*out.steps, *job.steps]
-    waits = [wait for wait in (out.wait, job.wait) if wait is not None]
-    words = [out.words, job.words]
     if situation.paused and wanted:
-        paused = Wait("paused", now, "Paused by an operator.", _names(wanted))
-        return plan(wanted, [paused, *waits], [paused.explanation, *words], observe=True)
-    allowed = [step for step in wanted if _mode(step, situation, modes) == "act"]
-    skipped = [step for step in wanted if step not in allowed]
-    if skipped:
-        named = ", ".join(f"{s.kind} {s.node or s.job}" for s in skipped)
-        said = f"Observed only: {named}." if allowed else "Observe mode: nothing is done."
-        observed = Wait("observe", now, said, _names(skipped))
-        if not allowed:
-            return plan(wanted, [observed, *waits], [said, *words], observe=True)
-        waits.append(observed)
-        words.append(said)
-    return plan(allowed, waits, words)
+        paused = Wait("paused", now, "Paused by an operator.", names(wanted))
+        waits = [paused, *(wait for wait in (*out.waits, job.wait) if wait is not None)]
+        return plan(wanted, waits, [paused.explanation, out.words, job.words], observe=True)
+    drained, begun = may.allowed(out.steps), may.allowed(job.steps)
+    skipped = [step for step in wanted if step not in drained and step not in begun]
+    if begun and len(drained) < len(out.steps):
+        # The restart is done before these drains, or without them: they are nodes that the job could get again.
+        job = job_with(drained)
+        begun = may.allowed(job.steps)
+    asked = may.waits(skipped, alone=not drained and not begun)
+    waits = [*(asked if not drained and not begun else ()), *(w for w in (*out.waits, job.wait) if w is not None)]
+    words = [*(wait.explanation for wait in asked), out.words, job.words]
+    if asked and not drained and not begun:
+        return plan(wanted, waits, words, observe=True)
+    return plan([*drained, *begun], [*waits, *asked], [*words[len(asked) :], *words[: len(asked)]])
 
 
 def _breaker(verdict: Verdict, situation: Situation, limits: Limits, now: datetime) -> Wait | None:
@@ -77,25 +83,3 @@ def _breaker(verdict: Verdict, situation: Situation, limits: Limits, now: dateti
     )
     what = tuple(f"drain {name}" for name in sorted(convicted))
     return Wait("breaker", now, words, what, now + timedelta(seconds=limits.breaker_window_s))
-
-
-def _names(steps: Sequence[Step]) -> tuple[str, ...]:
-    """What the steps do, in the words of a listing: a restart is one thing."""
-    named = []
-    for step in steps:
-        if step.kind in NODE_STEPS:
-            named.append(f"{step.kind} {step.node}")
-        elif step.kind is StepKind.REQUEUE_HOLD:
-            named.append(f"restart {step.job}")
-        elif step.kind is StepKind.HOLD:
-            named.append(f"hold {step.job}")
-    return tuple(named)
-
-
-def _mode(step: Step, situation: Situation, modes: Modes) -> str:
-    if step.node is not None and step.node in situation.fleet.nodes:
-        partitions = situation.fleet.nodes[step.node].partitions
-    else:
-        partitions = (situation.job.partition,) if situation.job is not None else ()
-    mode = modes.of(partitions)
-    return mode.drain if step.kind in NODE_STEPS else mode.restart

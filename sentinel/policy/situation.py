@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from sentinel.model.approvals import Answer
 from sentinel.model.intent import NOTHING, Intent
-from sentinel.model.records import Cause, Fleet, Incident, JobView, Kind, Source, Verdict
+from sentinel.model.records import Cause, Fleet, Incident, JobView, Kind, NodeView, Source, Verdict, Wait
 
 SILENCE = "silence"  # ground of a stop, in its step's data: a running job printed nothing
 _MACHINES = frozenset(
@@ -58,7 +59,15 @@ class Situation:
     added_by_us: frozenset[str] = frozenset()  # nodes in the job's exclusions that Sentinel added at any time
     goes_on: bool = False  # the attempt made steps after the newest evidence of this incident
     recovered_by: str = ""  # the incident that restarts or holds this attempt already
+    answers: tuple[Answer, ...] = ()  # of people who were asked to approve parts of this incident's plan, oldest first
+    request: Wait | None = None  # what people are asked now, or were and did not answer
+    request_cause: Cause | None = None  # that this request was for
     breaker_passed: bool = False  # an operator let this incident go on in spite of the breakers
+
+
+def in_maintenance(node: NodeView) -> bool:
+    """Whether the node is in a reservation with the flag MAINT now."""
+    return "maintenance" in node.flags
 
 
 def from_silence(verdict: Verdict, incident: Incident) -> bool:

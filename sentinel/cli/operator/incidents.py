@@ -15,6 +15,7 @@ from sentinel.cli.operator.fleet import describe, drained_by
 from sentinel.cli.operator.incident_table import incident_table, state_words
 from sentinel.cli.operator.jobs import story
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
+from sentinel.model.approvals import ASKING
 from sentinel.model.records import Kind, Source
 
 KEPT = 8  # nodes whose folder is named
@@ -202,7 +203,8 @@ def _plan(plan: dict[str, Any]) -> None:
     elif plan["explanation"]:
         say(f"Plan: {shown(plan['explanation'])}")
     for wait in plan.get("waits", ()):
-        what = f"{shown(', '.join(wait['what']))} " if wait["what"] else ""
+        named = wait["what"] and wait["kind"] not in ASKING  # those words name it themselves
+        what = f"{shown(', '.join(wait['what']))} " if named else ""
         say(f"Waits ({shown(wait['kind'])}) since {when(wait['since'])}: {what}{shown(wait['explanation'])}")
     if plan["observe_only"] and plan["steps"]:
         would = ", ".join(f"{shown(s['kind'])} {shown(s['node'] or s['job'])}" for s in plan["steps"])

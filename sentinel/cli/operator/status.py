@@ -121,6 +121,8 @@ def show(seen: dict[str, Any]) -> None:
         say(f"Suspect: {shown(suspect['node'])}: {shown('; '.join(suspect['reasons']))}")
     for step in seen["under_way"]:
         say(f"Now: {_step(step)} (incident {shown(step['incident'])}), since {ago(step['since']).removesuffix(' ago')}")
+    for wait in seen.get("asked", ()):
+        say(f"Asked (incident {shown(wait['incident'])}, {when(wait['since'])}): {shown(wait['explanation'])}")
     for plan in seen["would_have_done"][:_WOULD]:
         steps = ", ".join(_step(step) for step in plan["steps"])
         say(f"Would have done: {steps} (incident {shown(plan['incident'])}, {when(plan['at'])})")
@@ -144,6 +146,7 @@ def mode_words(seen: dict[str, Any]) -> str:
     """ACT, OBSERVE, PAUSED or MIXED, and what that means."""
     words = {
         "act": "ACT: it drains and restarts",
+        "suggest": "SUGGEST: it asks before it drains or restarts",
         "observe": "OBSERVE: it judges and tells, and changes nothing",
         "paused": "PAUSED by an operator: it observes; sentinel resume ends that",
         "mixed": "MIXED: not the same everywhere",
@@ -154,6 +157,9 @@ def mode_words(seen: dict[str, Any]) -> str:
 def _partition_words(entry: dict[str, Any]) -> str:
     if entry["mode"] == "mixed":
         words = f"MIXED: drains {entry['drain'].upper()}, restarts {entry['restart'].upper()}"
+        for cause, mode in entry.get("causes", {}).items():
+            named = [f"{kind}s {mode[kind].upper()}" for kind in ("drain", "restart") if mode[kind]]
+            words += f"; {shown(cause)}: {', '.join(named)}"
     else:
         words = str(entry["mode"]).upper()
     return words + ("; Slurm has no such partition" if entry["known"] is False else "")

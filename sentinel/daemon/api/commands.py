@@ -1,4 +1,4 @@
-"""Carries out operators' commands (drain, release, pause, resume, correct), each checked against its limits and logged."""
+"""Carries out operators' commands (pause, drain, approve, ...). Each is checked against its limits and logged."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from sentinel.daemon.api.histories import named
 from sentinel.daemon.effects.messages import send_trials
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.events import ApprovalGiven
+from sentinel.engine.reconcile import approvals
 from sentinel.errors import Denied, Refused, SentinelError, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model.audit import AuditEntry, Stage
@@ -24,6 +26,7 @@ from sentinel.ports import Clock, SlurmReader, SlurmWriter
 from sentinel.wire import time_from, to_json
 
 _SEARCHED = 5000  # newest incidents searched for the one that is meant
+_MOST_PARTS = 1000  # of one plan, that a person answers for at once
 RELEASED = "released"  # stored setting: node -> when an operator last returned it to service
 
 
@@ -61,6 +64,8 @@ class OperatorCommands:
             "resume": self._resume,
             "drain": self._drain,
             "release": self._release,
+            "approve": self._approve,
+            "refuse": self._refuse,
             "test_alert": self._test_alert,
             "correct": self._correct,
         }
@@ -82,6 +87,28 @@ class OperatorCommands:
     async def _resume(self, _arguments: dict[str, Any], by: Person) -> dict[str, Any]:
         await self._runner.command("resume", by.name, by.origin)
         return {"paused": False, "by": by.name}
+
+    async def _approve(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
+        return await self._answer(arguments, by, approved=True)
+
+    async def _refuse(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
+        return await self._answer(arguments, by, approved=False)
+
+    async def _answer(self, arguments: dict[str, Any], by: Person, *, approved: bool) -> dict[str, Any]:
+        """A person's answer to what mode suggest asks. It is checked and taken in one go: nothing is awaited in between."""
+        incident, request, what = (arguments.get(name) for name in ("incident", "request", "what"))
+        if not isinstance(what, list) or not what or len(what) > _MOST_PARTS:
+            raise UserError("what is answered is not said", fix="sentinel approve INCIDENT shows what is asked")
+        parts = tuple(str(part)[:200] for part in what)
+        note = _printable(arguments.get("note") or "")
+        event = ApprovalGiven(
+            self._clock.now(), str(incident)[:80], str(request)[:80], parts, approved, by.name, by.origin, note
+        )
+        problem = approvals.problem(self._runner.state, event.incident, event.request, parts)
+        await self._runner.handle(event)
+        if problem:
+            raise Refused(problem, fix=f"sentinel why {event.incident} shows what is asked now")
+        return {"incident": event.incident, "approved" if approved else "refused": list(parts), "by": by.name}
 
     async def _test_alert(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
         return await send_trials(self._runner, self._clock, str(arguments.get("to") or ""), by.name)
@@ -120,7 +147,7 @@ class OperatorCommands:
 
     async def _drain(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
         node = str(arguments.get("node", ""))
-        reason = "".join(ch for ch in str(arguments.get("reason") or "by an operator") if ch.isprintable())[:200]
+        reason = _printable(arguments.get("reason") or "by an operator")
         if (seen := await self._reader.node(node)) is None:
             raise UserError(f"Slurm knows no node {node!r}", fix="sinfo -N lists them")
         words = f"{OURS}{by.name}: {reason}"
@@ -157,6 +184,10 @@ class OperatorCommands:
         wanted = {"wanted": {"drained": False}}
         await self._audited(self._entry(by, "release", name, "", before=_before(node), after=wanted), undrain)
         return {"node": name, "drained": False}
+
+
+def _printable(text: object) -> str:
+    return "".join(ch for ch in str(text) if ch.isprintable())[:200]
 
 
 def _before(node: NodeView) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.histories import nodes_of
 from sentinel.errors import UserError
-from sentinel.model.records import OURS, NodeView, Wait
+from sentinel.model.approvals import asked, open_names, request_of
+from sentinel.model.records import OURS, NodeView, Plan, Verdict, Wait
 from sentinel.wire import to_json
 
 LAST = "last"
@@ -74,12 +75,28 @@ def explained(store: Store, row: Row) -> dict[str, Any]:
         "incident": shown_row(row, {row["id"]: plan.waits} if plan is not None else {}),
         "verdict": to_json(verdict) if verdict else None,
         "plan": to_json(plan) if plan else None,
+        "request": _request(plan, verdict),
         "steps": [{name: to_json(step[name]) for name in _STEP_KEYS} for step in store.steps_of(row["id"])],
         "evidence": to_json(incident.evidence) if incident else [],
     }
 
 
-NOTHING: Mapping[str, Any] = {"incident": None, "verdict": None, "plan": None, "steps": [], "evidence": []}
+def _request(plan: Plan | None, verdict: Verdict | None) -> dict[str, Any] | None:
+    """What a person is asked to approve, and the name of the request; None if nothing is asked."""
+    waits = asked(plan) if plan is not None else ()
+    if plan is None or verdict is None or not waits:
+        return None
+    return {"id": request_of(plan, verdict.cause), "what": list(open_names(waits)), "waits": to_json(waits)}
+
+
+NOTHING: Mapping[str, Any] = {
+    "incident": None,
+    "verdict": None,
+    "plan": None,
+    "request": None,
+    "steps": [],
+    "evidence": [],
+}
 
 
 def others(asked: Meant) -> list[dict[str, Any]]:

@@ -111,7 +111,9 @@ class NodeRequests:
             answer["released_at"] = seen.released_at
         view = self._live.fleet.nodes.get(node) if self._live.fleet is not None else None
         if view is not None:
-            answer["drain_mode"] = self._runner.state.settings.modes.of(view.partitions).drain
+            # A prolog that refuses has Slurm drain the node: that is asked for, not done, in mode suggest.
+            acts = self._runner.state.settings.modes.of(view.partitions).drain == "act"
+            answer["drain_mode"] = "act" if acts else "observe"
         return answer
 
     async def evidence(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.accounts import name_of, uids_of
 from sentinel.engine.notices import BREAKERS_TOLD
+from sentinel.model.approvals import ASKING, asked
 from sentinel.model.audit import EXPORTED
 from sentinel.model.intent import intent_of
 from sentinel.model.records import OURS, Fleet, Plan, StepKind, stable_id
@@ -26,7 +27,8 @@ def mode_of(mode: Mode, *, paused: bool) -> str:
     """One word: what happens in a partition that has this mode."""
     if paused:
         return "paused"
-    words = {mode.drain, mode.restart}
+    words = {mode.drain, mode.restart, *(word for one in mode.causes.values() for word in (one.drain, one.restart))}
+    words.discard("")  # as for other causes
     return words.pop() if len(words) == 1 else "mixed"
 
 
@@ -40,13 +42,14 @@ def modes_by_partition(modes: Modes, fleet: Fleet | None, *, paused: bool) -> di
             "mode": mode_of(mode, paused=paused),
             "drain": mode.drain,
             "restart": mode.restart,
+            "causes": to_json(mode.causes),
             "known": name in partitions if fleet is not None else None,
         }
     return found
 
 
 def overall(modes: Modes, by_partition: dict[str, dict[str, Any]], *, paused: bool) -> str:
-    """One word for the whole cluster: paused, act, observe, or mixed."""
+    """One word for the whole cluster: paused, act, suggest, observe, or mixed."""
     words = {entry["mode"] for entry in by_partition.values() if entry["known"] is not False}
     words = words or {mode_of(modes.default, paused=paused)}
     return words.pop() if len(words) == 1 else "mixed"
@@ -135,10 +138,19 @@ def _about(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("incident", "node", "job")}
 
 
-def would_have_done(store: Store, visible: Collection[str], now: datetime) -> list[dict[str, Any]]:
-    """Plans of the last days that were judged and not carried out, because of observe mode or a pause; newest first."""
+def not_done(store: Store, visible: Collection[str], now: datetime) -> dict[str, list[dict[str, Any]]]:
+    """``would_have_done``: plans of the last days that were judged and not carried out, because of observe mode or a
+    pause; ``asked``: what waits for a person's approval. The newest first.
+    """
     plans = [plan for plan in store.plans_since(now - _OBSERVED) if plan.observe_only and plan.incident in visible]
-    return [_observed(plan) for plan in plans[:_MOST_PLANS]]
+    observed = [plan for plan in plans if not asked(plan)]
+    kept = store.waits_of(sorted(visible))
+    waiting = [(incident, wait) for incident, waits in kept.items() for wait in waits if wait.kind in ASKING]
+    waiting.sort(key=lambda one: one[1].since, reverse=True)
+    return {
+        "would_have_done": [_observed(plan) for plan in observed[:_MOST_PLANS]],
+        "asked": [{"incident": incident, **to_json(wait)} for incident, wait in waiting[:_MOST_PLANS]],
+    }
 
 
 def _observed(plan: Plan) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class Views:
             "breakers": state_of.breaker(self._store, settings.limits, now),
             "budget": state_of.budget(self._store, fleet, settings.limits, now),
             "under_way": state_of.under_way(self._store, visible),
-            "would_have_done": state_of.would_have_done(self._store, visible, now),
+            **state_of.not_done(self._store, visible, now),
         }
 
     async def _seen_by(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sentinel.model.approvals import ASKING
+
 if TYPE_CHECKING:
     from sentinel.daemon.web.pages import Asked
 
@@ -32,10 +34,12 @@ def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
         events.append(
             {"at": incident["decided_at"], "kind": "verdict", "what": verdict["cause"], "where": "", "text": ""}
         )
-    if plan and (plan["refusal"] or plan["observe_only"]):
+    waits = (plan or {}).get("waits", ())
+    asked = any(wait["kind"] in ASKING for wait in waits)
+    if plan and not asked and (plan["refusal"] or plan["observe_only"]):
         word = plan["refusal"] or "observe mode: planned, not done"
         events.append({"at": plan["at"], "kind": "wait", "what": word, "where": "", "text": plan["explanation"]})
-    for wait in (plan or {}).get("waits", ()):
+    for wait in waits:
         events.append({"at": wait["since"], "kind": "wait", "what": wait["kind"], "where": ", ".join(wait["what"]),
                        "text": wait["explanation"]})  # fmt: skip
     for step in seen["steps"]:

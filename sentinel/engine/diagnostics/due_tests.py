@@ -100,8 +100,7 @@ def idle_nodes(fleet: Fleet, modes: Modes) -> set[str]:
     }
 
     def acts(view: NodeView) -> bool:
-        chosen = [modes.partitions[name] for name in view.partitions if name in modes.partitions]
-        return all(mode.drain == "act" for mode in chosen or [modes.default])
+        return modes.of(view.partitions).drain == "act"
 
     return {
         name

@@ -9,8 +9,9 @@ from sentinel.engine.mass_failures import failing_together, hung_together
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
+from sentinel.model.approvals import APPROVAL, LAPSED
 from sentinel.model.intent import intent_of
-from sentinel.model.records import STOPS, Fleet, Incident, Result, StepKind, Verdict
+from sentinel.model.records import STOPS, Fleet, Incident, Result, StepKind, Verdict, Wait
 from sentinel.policy import Situation, components_with
 
 _GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
@@ -55,7 +56,17 @@ def situation_of(
         goes_on=_goes_on(state, incident),
         recovered_by=_recovered_by(state, incident, fleet),
         breaker_passed=passed,
+        answers=state.answers.get(incident.id, ()),
+        request=_request(state, incident),
+        request_cause=state.verdicts[incident.id].cause if incident.id in state.verdicts else None,
     )
+
+
+def _request(state: State, incident: Incident) -> Wait | None:
+    """What people are asked about the incident's plan, or were and did not answer."""
+    plan = state.plans.get(incident.id)
+    waits = plan.waits if plan is not None else ()
+    return next((wait for wait in waits if wait.kind in (APPROVAL, LAPSED)), None)
 
 
 def _recovered_by(state: State, incident: Incident, fleet: Fleet) -> str:

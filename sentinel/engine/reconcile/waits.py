@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from sentinel.engine import judging
 from sentinel.engine.mass_failures import PreliminaryVerdicts
 from sentinel.engine.reconcile import node_proof
-from sentinel.engine.recovery import wait_timer
+from sentinel.engine.recovery import wait_ends, wait_timer
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import SettingChanged
@@ -60,10 +60,8 @@ def resumed(state: State, out: Transition) -> None:
 def started(state: State, out: Transition, now: datetime) -> None:
     """After a start: settings may have changed, and time has passed."""
     for name in _waiting(state):
-        for wait in state.plans[name].waits:
-            if wait.until is not None and wait.until > now:
-                out.do(StartTimer(wait_timer(name), wait.until))
-                break
+        if (due := wait_ends(state.plans[name], now)) is not None:
+            out.do(StartTimer(wait_timer(name), due))
     if _waiting(state):
         look(out)
 

@@ -80,7 +80,7 @@ webhooks = ["http://a", "http://b"]
         ("limits = 3\n", 1, "limits", "is a section", "[limits]"),
         ("[daemon]\noperators = 3\n", 2, "daemon.operators", "is a list", "operators = [...]"),
         ("[daemon]\noperators = [1, 1.5]\n", 2, "daemon.operators", "must be int", "correct"),
-        ('[modes.default]\ndrain = "yes"\n', 2, "modes.default.drain", "'yes'", '"observe" or "act"'),
+        ('[modes.default]\ndrain = "yes"\n', 2, "modes.default.drain", "'yes'", '"suggest" or "act"'),
         ('[modes.partitions."a b"]\ndrain = "on"\n', 2, "modes.partitions.a b.drain", "'on'", '"act"'),
         ("[modes]\npartitions = 1\n", 2, "modes.partitions", "is a table", "[modes.partitions.NAME]"),
         ("[modes.partitions]\ngpu = 1\n", 2, "modes.partitions.gpu", "is a section", "[modes.partitions.gpu]"),

@@ -269,7 +269,7 @@ def test_acting_is_switched_on_for_each_step() -> None:
 def test_acting_is_switched_on_for_each_partition() -> None:
     modes = Modes(partitions={"train": Mode(drain="act", restart="act")})
     assert not decide(verdict(drain=("n1",)), modes=modes).observe_only
-    nodes = [node(f"n{i}", partitions=("debug",)) for i in range(1, 6)]
+    nodes = [node(f"n{i}", partitions=("debug",) if i in (1, 2) else ("train",)) for i in range(1, 10)]
     plan = decide(verdict(drain=("n1",)), modes=modes, fleet=fleet(nodes))
     assert kinds(plan) == RESTART and "drain n1" in plan.explanation  # the job's partition acts, the node's observes
     assert decide(verdict(drain=("n1",)), modes=modes, fleet=fleet(nodes), job=job(partition="debug")).observe_only

@@ -1,0 +1,74 @@
+"""Takes people's answers to requests for approval (mode suggest); what they allow is judged anew at once.
+
+An answer counts for exactly what was shown: the parts of the plan by name, for the cause of the verdict. Whether it still
+holds is for policy to say, each time that it is asked (``sentinel.policy.permissions``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel.engine.events import ApprovalGiven
+from sentinel.engine.reconcile import waits
+from sentinel.engine.state import State
+from sentinel.engine.transition import Transition
+from sentinel.model.approvals import Answer, asked, open_names, request_of
+from sentinel.model.audit import AuditEntry, Stage
+from sentinel.model.changes import Audited, SettingChanged
+from sentinel.model.records import Cause
+from sentinel.wire import time_from, to_json
+
+ANSWERS = "approvals"  # stored setting: by incident, what people answered, oldest first
+_MOST = 20  # answers kept of one incident
+
+
+def problem(state: State, incident: str, request: str, what: Sequence[str]) -> str:
+    """Why this cannot be answered now; empty if it can."""
+    plan, verdict = state.plans.get(incident), state.verdicts.get(incident)
+    waiting = asked(plan) if plan is not None and incident in state.open_plans else ()
+    if plan is None or verdict is None or not waiting:
+        return f"nothing of incident {incident} waits for an approval"
+    if strange := sorted(set(what) - set(open_names(waiting))):
+        return f"{', '.join(strange)} is not asked; asked are: {', '.join(open_names(waiting))}"
+    if request != request_of(plan, verdict.cause):
+        return "the plan is another one by now than the one that was shown"
+    return ""
+
+
+def answered(state: State, out: Transition, event: ApprovalGiven) -> None:
+    """Keep the answer, and have policy asked again. One to a request that is not open any more changes nothing."""
+    action = "approve" if event.approved else "refuse"
+    why = problem(state, event.incident, event.request, event.what)
+    before = {"asked": list(event.what), "request": event.request}
+    target, stage = f"incident {event.incident}", Stage.REFUSED if why else Stage.DONE
+    entry = AuditEntry(
+        event.at, event.by, event.origin, action, stage, target, event.incident, why or event.note, before,
+        {} if why else {"approved" if event.approved else "refused": list(event.what)},
+    )  # fmt: skip
+    out.save(Audited(entry))
+    if why:
+        out.say("answer-not-taken", incident=event.incident, by=event.by, reason=why, warning=True)
+        return
+    answer = Answer(event.at, event.by, event.approved, event.what, state.verdicts[event.incident].cause, event.note)
+    state.answers[event.incident] = (*state.answers.get(event.incident, ()), answer)[-_MOST:]
+    out.save(SettingChanged(ANSWERS, to_json(state.answers)))
+    out.say("answered", incident=event.incident, by=event.by, answer=action, what=",".join(event.what))
+    waits.look(out)
+
+
+def stored_answers(stored: Any) -> dict[str, tuple[Answer, ...]]:
+    """What an earlier daemon kept. What cannot be read is no answer: people are asked again."""
+    found = {}
+    for incident, answers in stored.items() if isinstance(stored, Mapping) else ():
+        try:
+            found[str(incident)] = tuple(
+                Answer(
+                    time_from(one["at"]), one["by"], one["approved"] is True, tuple(one["what"]), Cause(one["cause"]),
+                    one["note"],
+                )
+                for one in answers
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError):
+            continue
+    return found

@@ -1,0 +1,44 @@
+"""What people answered when they were asked to approve a plan (mode suggest)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sentinel.model.records import Cause, Plan, Wait, require_aware, stable_id
+
+APPROVAL = "approval"  # kinds of waits: a person is asked; nobody answered in time; a person refused
+LAPSED = "approval-lapsed"
+REFUSED = "refused"
+ASKING = frozenset({APPROVAL, LAPSED, REFUSED})  # what a person may still say yes to
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A person's answer to one request. It holds for exactly what was shown, and for that cause."""
+
+    at: datetime
+    by: str
+    approved: bool
+    what: tuple[str, ...]  # as in ``Wait.what``: "drain n1", "restart 8801"
+    cause: Cause
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        require_aware(self.at)
+
+
+def asked(plan: Plan) -> tuple[Wait, ...]:
+    """The waits of the plan that a person's answer may end."""
+    return tuple(wait for wait in plan.waits if wait.kind in ASKING)
+
+
+def request_of(plan: Plan, cause: Cause) -> str:
+    """Names what a person is asked now; another one as soon as something else is asked, or for another cause."""
+    return stable_id("request", plan.incident, cause, *(f"{w.kind} {w.since} {w.what}" for w in asked(plan)))[:8]
+
+
+def open_names(waits: Sequence[Wait]) -> tuple[str, ...]:
+    """What these waits are about, each once."""
+    return tuple(dict.fromkeys(name for wait in waits for name in wait.what))

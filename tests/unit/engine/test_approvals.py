@@ -1,0 +1,203 @@
+"""Mode suggest: nothing is done before a person approves it, as it was shown; a refusal and a silence are told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from core_daemon import SETTINGS, Daemon, FakeSink
+from core_records import evidence
+from core_world import World
+
+from sentinel.config.modes import CauseMode
+from sentinel.config.settings import Limits, Mode, Modes, Settings
+from sentinel.daemon.api.commands import OperatorCommands
+from sentinel.daemon.api.explanation import explained
+from sentinel.errors import Refused
+from sentinel.log import Log
+from sentinel.model.approvals import asked, open_names, request_of
+from sentinel.model.records import Evidence, Kind, Plan
+
+Worlds = Callable[..., World]
+
+
+def bus(node: str, at_s: float = 0.0) -> Evidence:
+    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
+
+
+def settings(drain: str = "suggest", restart: str = "suggest", **how: Any) -> Settings:
+    modes = Modes(default=Mode(drain, restart), **how)
+    return dataclasses.replace(SETTINGS, modes=modes, limits=Limits(drain_fraction=0.5))
+
+
+def drained(there: World) -> set[str]:
+    return {name for name, node in there.slurm.nodes.items() if node.drained}
+
+
+def open_plan(there: World) -> Plan:
+    (plan,) = there.store.open_plans()
+    return plan
+
+
+def waits(there: World) -> list[str]:
+    return [wait.kind for plan in there.store.open_plans() for wait in plan.waits]
+
+
+async def fail(daemon: Daemon, *items: Evidence) -> None:
+    await daemon.fleets.take()
+    assert await daemon.observe(items)
+    await daemon.quiet()
+
+
+async def answer(daemon: Daemon, word: str = "approve", what: list[str] | None = None, **how: Any) -> None:
+    there = daemon.world
+    made = OperatorCommands(
+        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
+        runner=daemon.runner, log=Log(daemon.stream),
+    )  # fmt: skip
+    plan = open_plan(there)
+    shown = {
+        "incident": plan.incident,
+        "request": request_of(plan, daemon.runner.state.verdicts[plan.incident].cause),
+        "what": what or list(open_names(asked(plan))),
+        **how,
+    }
+    try:
+        await made.make(word, shown, 0, "10.0.0.9")
+    finally:
+        await daemon.quiet()
+
+
+async def test_nothing_is_done_before_it_is_approved_and_then_all_of_it(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings())
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert drained(there) == set() and job.restarts == 0 and waits(there) == ["approval"]
+    assert open_names(asked(open_plan(there))) == ("drain n1", f"restart {there.job}")
+    assert sink.stages == ["asked"] and f"sentinel approve {open_plan(there).incident}" in sink.all[0].body
+    await answer(daemon, note="go")
+    assert drained(there) == {"n1"} and job.restarts == 1 and "n1" not in job.on
+    assert sink.stages == ["asked", "restarting", "running again"] and there.store.open_plans() == []
+    (entry,) = [kept.entry for kept in there.store.audit() if kept.entry.action == "approve"]
+    assert (entry.origin, entry.why, entry.stage) == ("10.0.0.9", "go", "done") and daemon.bugs() == 0
+
+
+async def test_a_refusal_does_nothing_is_told_and_can_be_taken_back(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings())
+    await fail(daemon, bus("n1"))
+    await answer(daemon, "refuse", note="known, ticket 7")
+    await daemon.pass_time(8000.0)
+    assert drained(there) == set() and there.slurm.jobs[there.job].restarts == 0 and waits(there) == ["refused"]
+    assert sink.stages == ["asked", "refused"] and "ticket 7" in sink.all[1].body
+    await answer(daemon)
+    assert drained(there) == {"n1"} and there.slurm.jobs[there.job].restarts == 1
+
+
+async def test_a_request_lapses_is_told_and_can_still_be_approved(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings(approval_s=600.0))
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(590.0)
+    assert waits(there) == ["approval"]
+    await daemon.pass_time(20.0)
+    assert waits(there) == ["approval-lapsed"] and sink.stages == ["asked", "lapsed"] and drained(there) == set()
+    await answer(daemon)
+    assert drained(there) == {"n1"}
+
+
+async def test_an_answer_to_what_is_not_asked_any_more_changes_nothing_and_is_in_the_audit(world: Worlds) -> None:
+    there = world(nodes=8)
+    daemon = Daemon(there, settings=settings(approval_s=600.0))
+    await fail(daemon, bus("n1"))
+    plan = open_plan(there)
+    request = request_of(plan, daemon.runner.state.verdicts[plan.incident].cause)
+    await daemon.pass_time(700.0)  # it has lapsed: another request
+    with pytest.raises(Refused, match="another one by now"):
+        await answer(daemon, request=request)
+    with pytest.raises(Refused, match="drain n7 is not asked"):
+        await answer(daemon, what=["drain n7"])
+    with pytest.raises(Refused, match="nothing of incident"):
+        await answer(daemon, incident="0000")
+    assert drained(there) == set() and there.slurm.jobs[there.job].restarts == 0
+    assert [kept.entry.stage for kept in there.store.audit() if kept.entry.action == "approve"] == ["refused"] * 3
+
+
+async def test_a_restart_goes_round_the_node_whose_drain_is_only_asked_for(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings("suggest", "act"))
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.restarts == 1 and "n1" not in job.on and drained(there) == set() and waits(there) == ["approval"]
+    assert sink.stages == ["restarting", "running again"] and "approve drain n1" in sink.all[0].body
+    await answer(daemon)
+    assert drained(there) == {"n1"} and there.store.open_plans() == []
+
+
+async def test_drains_act_while_restarts_are_asked_for(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings("act", "suggest"))
+    await fail(daemon, bus("n1"))
+    assert drained(there) == {"n1"} and there.slurm.jobs[there.job].restarts == 0 and sink.stages[-1] == "asked"
+    await answer(daemon)
+    assert there.slurm.jobs[there.job].restarts == 1 and there.store.open_plans() == []
+
+
+async def test_a_cause_has_a_mode_of_its_own(world: Worlds) -> None:
+    there = world(nodes=6)
+    own = Modes(default=Mode("suggest", "suggest", {"gpu_fallen_off_bus": CauseMode(drain="act")}))
+    daemon = Daemon(there, settings=dataclasses.replace(settings(), modes=own))
+    await fail(daemon, bus("n1"))
+    assert drained(there) == {"n1"} and there.slurm.jobs[there.job].restarts == 0
+
+
+async def test_an_approval_is_kept_over_a_restart_and_lapses_where_it_could_not_be_carried_out(world: Worlds) -> None:
+    there = world(nodes=6)
+    narrow = dataclasses.replace(settings(approval_s=600.0), limits=Limits(drain_count=1, drain_fraction=1.0))
+    daemon = Daemon(there, settings=narrow)
+    await fail(daemon, bus("n1"))
+    there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
+    await daemon.pass_time(2.0)
+    await answer(daemon)
+    assert drained(there) == {"n6"} and "drain-budget" in waits(there)
+    second = Daemon(there, settings=narrow)
+    await second.start()
+    await second.quiet()
+    there.slurm.nodes["n6"].drained = False
+    await second.pass_time(20.0)
+    assert drained(there) == {"n1"}
+
+
+async def test_an_approval_that_could_not_be_carried_out_in_time_is_asked_again(world: Worlds) -> None:
+    there = world(nodes=6)
+    narrow = dataclasses.replace(settings(approval_s=600.0), limits=Limits(drain_count=1, drain_fraction=1.0))
+    daemon = Daemon(there, settings=narrow)
+    await fail(daemon, bus("n1"))
+    there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
+    await daemon.pass_time(2.0)
+    await answer(daemon, what=["drain n1"])
+    await daemon.pass_time(700.0)
+    there.slurm.nodes["n6"].drained = False
+    await daemon.pass_time(20.0)
+    assert drained(there) == set() and "drain n1" in open_names(asked(open_plan(there)))
+
+
+async def test_nothing_is_asked_that_is_over(world: Worlds) -> None:
+    there, sink = world(nodes=10, wide=1), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings())
+    await fail(daemon, bus("n5"))
+    there.slurm.person_drains("n5", "ticket 7")
+    await daemon.pass_time(20.0)
+    assert there.store.open_plans() == [] and sink.stages == ["asked", "resolved"]
+
+
+async def test_who_asks_why_sees_what_is_asked(world: Worlds) -> None:
+    there = world(nodes=6)
+    daemon = Daemon(there, settings=settings())
+    await fail(daemon, bus("n1"))
+    (row,) = there.store.incident_rows()
+    seen = explained(there.store, row)  # type: ignore[arg-type]
+    assert seen["request"]["what"] == ["drain n1", f"restart {there.job}"] and len(seen["request"]["id"]) == 8
