@@ -5,6 +5,8 @@ SentinelError
 │   └── FileError        the same, with file, line and key
 ├── Unavailable          something outside did not answer: *not known*, never "empty" (exit status 3)
 │   ├── Timeout          … within its deadline
+│   ├── StandingBy       … since that daemon is not the active one
+│   ├── Superseded       … since another daemon is active now: whatever this one still wants is not done
 │   └── Denied           … or refused us (authentication, rights)
 ├── Refused              a limit or a promise forbids it; nothing was done (exit status 4)
 └── ProtocolError        an answer that cannot be understood
@@ -55,6 +57,14 @@ class Unavailable(SentinelError):
 
 
 class Timeout(Unavailable):
+    pass
+
+
+class StandingBy(Unavailable):
+    pass
+
+
+class Superseded(Unavailable):
     pass
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.protocol import ENCRYPTED, EVENT, EVIDENCE, HEADER, digest_of, parts_of
+from sentinel.protocol import ELSEWHERE, ENCRYPTED, EVENT, EVIDENCE, HEADER, digest_of, parts_of
 
 PROOF = 9
 DIAGNOSTIC = (
@@ -53,21 +53,42 @@ def event(name: str, environment: Mapping[str, str]) -> int:
     slurm = {key: value[:8192] for key, value in environment.items() if key.startswith("SLURM")}
     body = json.dumps({"event": name, "environment": slurm}).encode()
     deadline_s = time.monotonic() + float(environment.get("SENTINEL_EVENT_S", EVENT_S))
-    host, port = address_of(environment.get("SENTINEL_URL", "http://127.0.0.1:9478"))
     while True:
-        message = signed(environment, EVENT, body, deadline_s)
         try:
-            status = post(environment, EVENT, message, deadline_s)
+            status = post_to_active(environment, EVENT, body, deadline_s)
         except OSError as error:
-            # Refused at once while the daemon restarts: try again until the deadline.
+            # Refused at once while the daemon restarts, or while another takes over: try again until the deadline.
             if time.monotonic() + 0.3 >= deadline_s:
-                print(f"sentinel: {name} not told to {host}:{port}: {error}", file=sys.stderr)
+                print(f"sentinel: {name} not told: {error}", file=sys.stderr)
                 return 0
             time.sleep(0.25)
             continue
         if status != 200:
             print(f"sentinel: the daemon answered {status} to {name}", file=sys.stderr)
         return 0
+
+
+def post_to_active(environment: Mapping[str, str], path: str, body: bytes, deadline_s: float) -> int:
+    """Status of one request to the first daemon of SENTINEL_URL (one, or several separated by commas) that is active.
+
+    Raises:
+        OSError, SubprocessError: munged or the daemons do not answer, or none is active.
+    """
+    urls = [url.strip() for url in environment.get("SENTINEL_URL", "http://127.0.0.1:9478").split(",")]
+    problem = OSError("no daemon is active")
+    for at, url in enumerate(urls):
+        now_s = time.monotonic()
+        until_s = now_s + (deadline_s - now_s) / (len(urls) - at)  # one that does not answer leaves time for the others
+        host, port = address_of(url)
+        try:
+            message = signed(environment, path, body, until_s)
+            status = post(url, environment.get("SENTINEL_CA_FILE", ""), path, message, until_s)
+        except OSError as error:
+            problem = OSError(f"{host}:{port}: {error}")
+            continue
+        if status != ELSEWHERE:
+            return status
+    raise problem
 
 
 def signed(environment: Mapping[str, str], path: str, body: bytes, deadline_s: float) -> tuple[dict[str, str], bytes]:
@@ -123,11 +144,11 @@ def connected(url: str, ca_file: str, deadline_s: float) -> socket.socket:
         raise
 
 
-def post(environment: Mapping[str, str], path: str, message: tuple[dict[str, str], bytes], deadline_s: float) -> int:
+def post(url: str, ca_file: str, path: str, message: tuple[dict[str, str], bytes], deadline_s: float) -> int:
     """Status of one POST, within the deadline."""
-    url, (headers, body) = environment.get("SENTINEL_URL", "http://127.0.0.1:9478"), message
+    headers, body = message
     host, port = address_of(url)
-    with connected(url, environment.get("SENTINEL_CA_FILE", ""), deadline_s) as connection:
+    with connected(url, ca_file, deadline_s) as connection:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{lines}"
@@ -253,7 +274,7 @@ def tell(environment: Mapping[str, str], node: str, items: list[dict[str, Any]])
     # A spool that never goes on; the daemon knows what it has by the items' ids.
     body = json.dumps({"node": node, "epoch": str(items[0]["id"]), "first": 1, "items": items}).encode()
     deadline_s = time.monotonic() + float(environment.get("SENTINEL_EVENT_S", EVENT_S))
-    status = post(environment, EVIDENCE, signed(environment, EVIDENCE, body, deadline_s), deadline_s)
+    status = post_to_active(environment, EVIDENCE, body, deadline_s)
     if status != 200:
         raise OSError(f"it answered {status}")
 

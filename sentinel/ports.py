@@ -91,6 +91,18 @@ class SlurmWriter(Protocol):
         ...
 
 
+class Fence(Protocol):
+    """Says whether this daemon is the active one, which alone may change anything outside."""
+
+    async def confirm(self) -> None:
+        """Raises Unavailable when it is not, or when that is not known."""
+        ...
+
+    def left_s(self) -> float:
+        """For how long it is so without another look; not above 0: not at all."""
+        ...
+
+
 class Sink(Protocol):
     """Where a notice goes: a webhook, later chat and pager."""
 

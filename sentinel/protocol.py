@@ -5,6 +5,8 @@ Every request is a POST with a JSON body and the header ``X-Sentinel-Munge``: a 
 ``[daemon] trusted_uids``; others may read and, if they are operators, change state. The answer carries the same header
 over ``digest_of(credential of the request, body)``; a caller that will act on it checks that its uid is root or trusted.
 A refusal of a request with a good credential is signed like this, too: an agent gives up only what such a refusal names.
+A daemon that stands by answers ``ELSEWHERE`` to everything but ``/healthz`` and ``/metrics``, unsigned: who asks goes on to
+the next of the addresses that it was given, and to no other.
 
 Bodies may be encrypted (``[daemon] wire = "munge"``): then Content-Type is ``ENCRYPTED`` and the body is lines, each a
 MUNGE credential over one of ``parts_of(body)`` that only the daemon's uid can decode; the answer's body is the same for the
@@ -39,6 +41,8 @@ from enum import StrEnum
 
 HEADER = "X-Sentinel-Munge"
 LONG_POLL_S = 25.0
+ELSEWHERE = 421  # HTTP status of a daemon that is not the active one: nothing was done, another address may answer
+ACTIVE, STANDBY = "ok", "standby"  # what /healthz says
 ENCRYPTED = "application/x-sentinel-munge"
 PART_BYTES = 256 << 10  # munged takes up to 1 MiB with all that is around it
 MOST_HEAD = 48  # bytes of what follows

@@ -45,6 +45,8 @@ class Telemetry:
         self.acting = self._gauge(
             "acting", "Whether steps of this kind are carried out there: 1, or 0", "partition", "step"
         )
+        self.active = self._gauge("active", "Whether this daemon is the active one: 1, or 0")
+        self.standbys = self._gauge("standbys", "Daemons that stand by and are heard in the database")
         self.paused = self._gauge("paused", "Whether an operator paused it: 1, or 0")
         self.breaker_open = self._gauge("breaker_open", "Whether that breaker holds everything up: 1, or 0", "breaker")
         self.nodes_drained = self._gauge("nodes_drained", "Drained nodes, by who drained them", "by")
@@ -91,7 +93,7 @@ class Telemetry:
                 self.steps.labels(kind=kind, result=result)
         for reason in ("breaker", "drain-budget", "hang-breaker", "last-healthy", "restart-budget"):
             self.refusals.labels(reason=reason)
-        for status in (400, 403, 404, 405, 408, 409, 413, 415, 422, 503):
+        for status in (400, 403, 404, 405, 408, 409, 413, 415, 421, 422, 503):
             self.refused.labels(status=status)
         for breaker in ("breaker", "hang-breaker"):
             self.breaker_open.labels(breaker=breaker)

@@ -11,27 +11,72 @@ import json
 import os
 import socket
 import ssl
+import threading
+import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from sentinel.adapters.encrypted_bodies import decrypted, encrypted
 from sentinel.adapters.tls import client_context
-from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, Timeout, Unavailable, UserError
+from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, StandingBy, Timeout, Unavailable, UserError
 from sentinel.ports import Credentials
-from sentinel.protocol import ENCRYPTED, HEADER, digest_of
+from sentinel.protocol import ACTIVE, ELSEWHERE, ENCRYPTED, HEADER, digest_of
 from sentinel.text import json_of, json_with_bytes
 
 MAX_ANSWER_BYTES = 24 << 20  # 16 MiB that are encrypted
+_MOST_HEALTH = 64  # bytes of what /healthz says
 # How a kept connection ends that the daemon closed.
 _CLOSED = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 
 
+class _NotReached(Unavailable):
+    """No connection: the request was not sent."""
+
+
+def addresses_of(url: str) -> list[str]:
+    """The addresses of a setting that names one daemon, or several separated by commas."""
+    return [part.strip() for part in url.split(",") if part.strip()]
+
+
+class Addresses:
+    """Where the daemons of one database are asked, and which of them is the active one, as far as is known.
+
+    Clients of one process share it. The one that leads (its requests are short and come often) finds out; the others
+    follow at once, also out of a request that waits for an answer.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.all = addresses_of(url) or [url]
+        self.current = self.all[0]
+        self._lock = threading.Lock()
+        self._clients: weakref.WeakSet[DaemonClient] = weakref.WeakSet()
+
+    def joined(self, client: DaemonClient) -> None:
+        with self._lock:
+            self._clients.add(client)
+
+    def leave(self, address: str) -> None:
+        """The daemon there is not the active one, or does not answer: go on to the next, unless somebody did."""
+        if len(self.all) > 1:
+            self.use(self.all[(self.all.index(address) + 1) % len(self.all)], instead_of=address)
+
+    def use(self, address: str, *, instead_of: str) -> None:
+        with self._lock:
+            if self.current != instead_of:
+                return
+            self.current = address
+            others = [client for client in self._clients if client.address == instead_of]
+        for client in others:
+            client.interrupt()
+
+
 class DaemonClient:
-    """One connection to the daemon.
+    """One connection to the daemon; of several daemons to the active one.
 
     Args:
-        url: ``http://host:port`` or ``https://host:port`` of the daemon.
+        url: ``http://host:port`` or ``https://host:port`` of the daemon, several separated by commas, or what clients share.
+        leads: whether a request that is not answered in time speaks against the daemon's address.
         credentials: how requests are signed and answers checked.
         trusted_uids: who, besides root and our own uid, may answer for the daemon.
         deadline_s: for connecting, and for the daemon's silence while it answers.
@@ -41,37 +86,86 @@ class DaemonClient:
 
     def __init__(
         self,
-        url: str,
+        url: str | Addresses,
         credentials: Credentials,
         *,
+        leads: bool = True,
         trusted_uids: Collection[int] = (),
         deadline_s: float = 5.0,
         wire: str = "",
         ca_file: str = "",
         daemon_uid: int = 0,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"{url!r} is no address of a daemon", fix="write http://HOST:PORT or https://HOST:PORT")
-        if (wire == "tls") != (parts.scheme == "https") and wire:
-            fix = 'an address with https goes with wire = "tls", one with http with the others'
-            raise UserError(f"{url!r} does not fit wire = {wire!r}", fix=fix)
-        self._tls, self._ca_file = parts.scheme == "https", ca_file
+        self._addresses = url if isinstance(url, Addresses) else Addresses(url)
+        self._leads = leads
+        self._ca_file = ca_file
         self._encrypts, self._daemon_uid = wire == "munge", daemon_uid
-        self.host, self.port = parts.hostname, parts.port or 9478
-        self.prefix = parts.path.rstrip("/")
+        self._connection: http.client.HTTPConnection | None = None
+        for address in (*self._addresses.all, self._addresses.current):
+            self._turn_to(address, wire)
+        self._addresses.joined(self)
         self.credentials = credentials
         self.trusted = {0, os.getuid(), *trusted_uids}
         self.deadline_s = deadline_s
-        self._connection: http.client.HTTPConnection | None = None
+
+    def _turn_to(self, address: str, wire: str = "") -> None:
+        """
+        Raises:
+            UserError: it is no address of a daemon, or does not go with ``wire``.
+        """
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(f"{address!r} is no address of a daemon", fix="write http://HOST:PORT or https://HOST:PORT")
+        if (wire == "tls") != (parts.scheme == "https") and wire:
+            fix = 'an address with https goes with wire = "tls", one with http with the others'
+            raise UserError(f"{address!r} does not fit wire = {wire!r}", fix=fix)
+        self.close()
+        self.address = address
+        self.host, self.port = parts.hostname, parts.port or 9478
+        self.prefix = parts.path.rstrip("/")
+
+    def find_active(self, deadline_s: float) -> None:
+        """Ask each of several daemons whether it is the active one; the first that says so is used. Anybody can say so: what
+        it answers later is checked."""
+        for address in self._addresses.all if len(self._addresses.all) > 1 else ():
+            parts = urlsplit(address)
+            try:
+                with contextlib.closing(self._opened(deadline_s, parts)) as connection:
+                    connection.request("GET", f"{parts.path.rstrip('/')}/healthz")
+                    said = connection.getresponse().read(_MOST_HEALTH)
+            except (OSError, http.client.HTTPException):
+                continue
+            if said.strip() == ACTIVE.encode():
+                self._addresses.use(address, instead_of=self._addresses.current)
+                return
 
     def post(self, path: str, body: Mapping[str, object], *, deadline_s: float | None = None) -> dict[str, Any]:
-        """Send one request and return the checked answer. A kept connection that the daemon closed is opened again once.
+        """Send one request and return the checked answer, of the first daemon that is active. Goes on to the next address
+        only when the one before certainly did nothing: it cannot be reached, or says that it stands by.
 
         Raises:
-            Timeout, Unavailable: no answer. Denied: refused, or the answer is not the daemon's.
+            StandingBy: there are daemons, and none is active. Timeout, Unavailable: no answer.
+            Denied: refused, or the answer is not the daemon's.
             Refused: a limit forbids it. ProtocolError: an answer that cannot be understood.
         """
+        problem: Unavailable | None = None
+        for _ in self._addresses.all:
+            if self.address != self._addresses.current:
+                self._turn_to(self._addresses.current)
+            try:
+                return self._post(path, body, deadline_s)
+            except (StandingBy, _NotReached) as error:
+                problem = error if problem is None or isinstance(error, StandingBy) else problem
+                self._addresses.leave(self.address)
+            except Timeout:
+                if self._leads:  # it may have been carried out: whether to ask again is the caller's matter
+                    self._addresses.leave(self.address)
+                raise
+        assert problem is not None, "there is an address"
+        raise problem
+
+    def _post(self, path: str, body: Mapping[str, object], deadline_s: float | None) -> dict[str, Any]:
+        """To one daemon. A kept connection that the daemon closed is opened again once."""
         content = json.dumps(body, separators=(",", ":")).encode()
         if self._encrypts:
             content = encrypted(self.credentials, content, self._daemon_uid)
@@ -85,7 +179,7 @@ class DaemonClient:
             if not kept:
                 raise Unavailable(f"the daemon at {self.host}:{self.port} closed the connection") from error
             # Once more on a fresh connection: with a new credential, since the first may have been seen.
-            return self.post(path, body, deadline_s=deadline_s)
+            return self._post(path, body, deadline_s)
         if status != 200:
             raise self._error(status, answer, credential, signature)
         answer = self._verified(credential, signature, answer)
@@ -114,13 +208,15 @@ class DaemonClient:
 
     def _exchange(self, path: str, content: bytes, credential: str, deadline_s: float) -> tuple[int, str, bytes]:
         if self._connection is None:
-            self._connection = self._opened(deadline_s)
+            self._connection = self._opened(deadline_s, urlsplit(self.address))
         connection = self._connection
+        connected = False
         try:
             connection.timeout = self.deadline_s
             if getattr(connection, "sock", None) is None:
                 connection.connect()
                 connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected = True
             connection.sock.settimeout(deadline_s)
             connection.request(
                 "POST",
@@ -132,6 +228,8 @@ class DaemonClient:
             answer = response.read(MAX_ANSWER_BYTES + 1)
         except TimeoutError as error:
             self.close()
+            if not connected:
+                raise _NotReached(f"the daemon at {self.host}:{self.port} cannot be reached: {error}") from error
             raise Timeout(f"the daemon at {self.host}:{self.port} did not answer within {deadline_s:g} s") from error
         except _CLOSED:
             raise
@@ -143,17 +241,19 @@ class DaemonClient:
             ) from error
         except (OSError, http.client.HTTPException, AttributeError) as error:  # AttributeError: interrupted in between
             self.close()
-            raise Unavailable(f"the daemon at {self.host}:{self.port} cannot be reached: {error}") from error
+            kind = Unavailable if connected else _NotReached
+            raise kind(f"the daemon at {self.host}:{self.port} cannot be reached: {error}") from error
         if len(answer) > MAX_ANSWER_BYTES:
             self.close()
             raise ProtocolError(f"the daemon's answer is longer than {MAX_ANSWER_BYTES} bytes")
         return response.status, response.headers.get(HEADER, ""), answer
 
-    def _opened(self, deadline_s: float) -> http.client.HTTPConnection:
-        if not self._tls:
-            return http.client.HTTPConnection(self.host, self.port, timeout=deadline_s)
+    def _opened(self, deadline_s: float, address: SplitResult) -> http.client.HTTPConnection:
+        host, port = address.hostname or "", address.port or 9478
+        if address.scheme != "https":
+            return http.client.HTTPConnection(host, port, timeout=deadline_s)
         context = client_context(self._ca_file)  # read for each connection: a new authority needs no restart
-        return http.client.HTTPSConnection(self.host, self.port, timeout=deadline_s, context=context)
+        return http.client.HTTPSConnection(host, port, timeout=deadline_s, context=context)
 
     def _error(self, status: int, answer: bytes, credential: str, signature: str) -> SentinelError:
         """The error that an answer tells of. Without a signature anybody can have sent it, while the daemon was away."""
@@ -173,9 +273,10 @@ class DaemonClient:
             422: UserError,
             400: ProtocolError,
             413: ProtocolError,
+            ELSEWHERE: StandingBy,
         }
         kind = kinds.get(status, Unavailable)
-        plain = message and kind in (UserError, Refused)  # written for the person who asked
+        plain = message and kind in (UserError, Refused, StandingBy)  # written for the person who asked
         error = kind(message if plain else f"the daemon answered {status}: {message}", fix=fix)
         error.signed = checked
         return error

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel import __version__
-from sentinel.adapters.client import DaemonClient
+from sentinel.adapters.client import Addresses, DaemonClient
 from sentinel.adapters.host.kmsg import boot_id
 from sentinel.adapters.spool import Spool, Value
 from sentinel.agent.collectors.gpus import GpuWatch
@@ -70,6 +70,7 @@ class Agent:
         self.node = node_name(settings.node)
         self.boot = boot_id()
         self._credentials = credentials
+        self._addresses = Addresses(settings.url)
         self._stopped = threading.Event()
         run_dir, state = Path(settings.run_dir), Path(settings.state)
         for folder in (run_dir, state):
@@ -113,7 +114,11 @@ class Agent:
             batch=settings.spool.batch,
         )
         self.heartbeats = Heartbeats(
-            self.node, self.client(), self.heartbeat, heartbeat_s=settings.heartbeat_s, backoff_s=settings.backoff_s
+            self.node,
+            self.client(leads=True),
+            self.heartbeat,
+            heartbeat_s=settings.heartbeat_s,
+            backoff_s=settings.backoff_s,
         )
         self.heartbeats.on_answer = self._answered
         self._wire_endings(failures_of(signatures.rules))
@@ -280,10 +285,11 @@ class Agent:
         )
         return self.spool.append(to_json(evidence), value)
 
-    def client(self) -> DaemonClient:
+    def client(self, *, leads: bool = False) -> DaemonClient:
         return DaemonClient(
-            self.settings.url,
+            self._addresses,
             self._credentials,
+            leads=leads,
             trusted_uids=self.settings.trusted_uids,
             deadline_s=self.settings.request_s,
             wire=self.settings.wire,

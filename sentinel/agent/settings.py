@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.config.addresses import require_absolute, require_listen, require_wire
+from sentinel.config.addresses import require_absolute, require_listen, require_wires
 from sentinel.config.settings import section, setting
 from sentinel.errors import UserError
 
@@ -227,7 +227,7 @@ class Slurm:
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
     node: str = setting("", "name of this node in Slurm; empty: $SLURMD_NODENAME, else the short host name")
-    url: str = setting("http://127.0.0.1:9478", "the daemon")
+    url: str = setting("http://127.0.0.1:9478", "the daemon; several daemons: all, separated by commas")
     munge_socket: str = setting("", "munged's socket; empty: munge's default", unit="path")
     wire: str = setting("clear", "as [daemon] wire: tls needs an address with https", words=("clear", "tls", "munge"))
     ca_file: str = setting("", "authority that signed the daemon's certificate; empty: the system's", unit="path")
@@ -259,7 +259,7 @@ class AgentSettings:
     metrics: Metrics = section(Metrics)
 
     def check_loaded(self) -> None:
-        require_wire("url", self.url, self.wire)
+        require_wires("url", self.url, self.wire)
         require_absolute("run_dir", self.run_dir)
         require_absolute("state", self.state)
         if self.resume:

@@ -46,6 +46,16 @@ def require_http(key: str, value: str, *, schemes: tuple[str, ...] = _SCHEMES) -
         raise InvalidSetting(key, what, f"write {words}")
 
 
+def require_wires(key: str, urls: str, wire: str) -> None:
+    """One daemon's URL, or several separated by commas.
+
+    Raises:
+        InvalidSetting: one of them cannot be asked.
+    """
+    for url in urls.split(","):
+        require_wire(key, url.strip(), wire)
+
+
 def require_wire(key: str, url: str, wire: str) -> None:
     """A daemon's URL that goes with how requests travel: https with tls, http without.
 

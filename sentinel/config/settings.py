@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.config.addresses import require_absolute, require_http, require_listen, require_wire
+from sentinel.config.addresses import require_absolute, require_http, require_listen, require_wires
 from sentinel.config.alerts import Alerts
 from sentinel.config.modes import Mode, Modes
 from sentinel.config.page_settings import Page
@@ -47,9 +47,23 @@ class Slurm:
 @dataclass(frozen=True, slots=True)
 class Daemon:
     listen: str = setting("0.0.0.0:9478", "address and port for agents, hooks and the command line")
-    url: str = setting("http://127.0.0.1:9478", "how agents, hooks and the command line reach the daemon")
+    url: str = setting(
+        "http://127.0.0.1:9478",
+        "how agents, hooks and the command line reach the daemon; several daemons: all, separated by commas",
+    )
     state: str = setting("/var/lib/sentinel", "folder of the store")
     database: str = setting("", "SQLAlchemy URL; empty: SQLite in the state folder")
+    database_s: float = setting(
+        10.0, "deadline of a transaction; loading and pruning a month have ten times as long", unit="s", least=1
+    )
+    lease_s: float = setting(
+        5.0,
+        "with several daemons on one database: the active one renews its lease five times in this, and another takes over "
+        "when it has seen no renewal for so long",
+        unit="s",
+        least=1,
+        most=60,
+    )
     resume: str = setting("", "folder on the shared file system that TaskProlog reads resume points from", unit="path")
     munge_socket: str = setting("", "munged's socket; empty: munge's default")
     wire: str = setting(
@@ -127,7 +141,7 @@ class Daemon:
 
     def check_loaded(self) -> None:
         require_listen("listen", self.listen)
-        require_wire("url", self.url, self.wire)
+        require_wires("url", self.url, self.wire)
         require_absolute("state", self.state)
         if self.resume:
             require_absolute("resume", self.resume)

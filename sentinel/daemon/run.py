@@ -1,4 +1,4 @@
-"""Starts the daemon: take the lease, load the state, resume what was under way, serve until stopped."""
+"""Starts the daemon: stand by for the lease, load the state, resume what was under way, serve until stopped."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -21,9 +22,10 @@ from prometheus_client import CollectorRegistry
 
 from sentinel import __version__
 from sentinel.adapters.slurm.connect import connect
+from sentinel.adapters.store.lease import DaemonRow
 from sentinel.adapters.store.store import Store, sqlite_url
 from sentinel.adapters.syslog import Syslog
-from sentinel.config.settings import Settings
+from sentinel.config.settings import Daemon, Settings
 from sentinel.config.signals_files import load_signals
 from sentinel.config.signals_toml import Signals as KnownSignals
 from sentinel.daemon.api.accounts import name_of
@@ -37,7 +39,9 @@ from sentinel.daemon.fleet_metrics import FleetMetrics
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import connect_signals
 from sentinel.daemon.ingest.trends import read_trends
+from sentinel.daemon.lease import Lease
 from sentinel.daemon.runner import Runner
+from sentinel.daemon.standby import StandbyServer, stand_by
 from sentinel.daemon.wiring import (
     DaemonParts,
     api_server,
@@ -52,21 +56,19 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import HistoryForgotten, Started, TrendsRead
 from sentinel.engine.watch.events import ResourceExhausted, WatchStarted
-from sentinel.errors import FileError, Unavailable, UserError
+from sentinel.errors import FileError, Superseded, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, SettingChanged
 from sentinel.telemetry import Telemetry
 from sentinel.wire import to_json
 
-_LEASE = "active"
 _IN_FORCE = "settings_in_force"  # stored setting: what the newest start had in force
 _PRUNE_FIRST = timedelta(minutes=10)  # soon enough that a daemon restarted every day prunes as well
 # Thresholds of the garbage collector. A cluster's nodes and jobs are hundreds of thousands of long-lived objects; scanning
 # them for every few hundred new ones took a tenth of the daemon's time at 2,048 nodes. Reference cycles wait for this many
 # allocations, a few MB.
 _GARBAGE = (20_000, 20, 20)
-_LEASE_S = 15.0  # a dead daemon is replaced after this; at once if it ran on this host
 
 
 class SystemClock:
@@ -74,18 +76,43 @@ class SystemClock:
         return datetime.now(UTC)
 
 
-async def run(settings: Settings, log: Log) -> None:
-    """Run the daemon until SIGTERM or SIGINT."""
+async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], None]) -> None:
+    """Stand by until this daemon is the active one, then run it until SIGTERM or SIGINT.
+
+    Args:
+        superseded: called, in any thread, when another daemon is active now; must end everything that this one does.
+    """
     check_deadlines(settings)
     syslog = Syslog(settings.daemon.audit_syslog) if settings.daemon.audit_syslog else None
-    store = _store(settings, log)
-    holder = f"{socket.gethostname()}:{os.getpid()}"
-    await _become_active(store, holder, log)
+    store = await asyncio.to_thread(_store, settings, log)
+    own = DaemonRow(holder(), own_address(settings.daemon), __version__, 0, datetime.now(UTC))
+    lease = Lease(store, own, settings.daemon.lease_s, log, superseded=superseded)
+    standby = StandbyServer(settings.daemon, lease, Telemetry(CollectorRegistry()), log)
+    await stand_by(lease, standby, log)
+    lease.keep(asyncio.get_running_loop())
+    log.info("active", daemon=own.holder, token=store.token)
+    try:
+        await _act(settings, store, lease, standby, syslog, log)
+    finally:
+        lease.stop()
+        with suppress(Unavailable):
+            await asyncio.to_thread(store.leave_lease, own.holder)
+        store.close()
+
+
+async def _act(
+    settings: Settings, store: Store, lease: Lease, standby: StandbyServer, syslog: Syslog | None, log: Log
+) -> None:
+    """Load the state, resume what was under way, serve until stopped."""
     live, telemetry = ClusterView(), Telemetry(CollectorRegistry())
-    reader, writer, description = connect(settings.slurm, lambda result: telemetry.slurm.labels(result=result).inc())
+    reader, writer, description = connect(
+        settings.slurm, lambda result: telemetry.slurm.labels(result=result).inc(), lease
+    )
+    telemetry.active.set_function(lambda: lease.left_s() > 0)
+    telemetry.standbys.set_function(lambda: sum(row["state"] == "standby" for row in lease.shown()))
     log.info("starting", slurm=description, store=store.engine.dialect.name, listen=settings.daemon.listen)
     fleets = FleetSnapshots(reader, live, telemetry, log)
-    base = DaemonParts(settings, store, live, OrderBook(), reader, writer, fleets, SystemClock(), telemetry, log)
+    base = DaemonParts(settings, store, live, OrderBook(), reader, writer, fleets, lease, SystemClock(), telemetry, log)
     known = load_signals(Path(settings.prometheus.rules) if settings.prometheus.rules else None)
     signals = connect_signals(settings, known.signals, clock=base.clock, log=log, telemetry=telemetry)
     stored = await asyncio.to_thread(stored_state, store, settings)
@@ -99,6 +126,7 @@ async def run(settings: Settings, log: Log) -> None:
     except Unavailable as error:
         log.warning("carrying-on-without-slurm", reason=error.message)
     await runner.handle(Started(base.clock.now(), stored))
+    await standby.stop()
     await _listen(server, settings)
     await asyncio.to_thread(_note_start, store, settings)
     if page is not None:
@@ -111,7 +139,7 @@ async def run(settings: Settings, log: Log) -> None:
         tasks.append(asyncio.create_task(AuditExport(store, syslog, telemetry, log).run()))
     if signals is not None:
         tasks.append(asyncio.create_task(signals.run(runner.observe, settings.prometheus.every_s)))
-    await _serve(base, holder, runner, known)
+    await _serve(base, runner, known)
     for task in tasks:
         task.cancel()
     if signals is not None:
@@ -122,8 +150,6 @@ async def run(settings: Settings, log: Log) -> None:
     await server.stop()
     with suppress(Unavailable):
         store.commit([Audited(_of_daemon("stopped", {}, {}))])
-    store.drop_lease(_LEASE)
-    store.close()
 
 
 def _of_daemon(action: str, before: dict[str, Any], after: dict[str, Any]) -> AuditEntry:
@@ -181,18 +207,12 @@ def until_stopped(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[
     return run
 
 
-async def _serve(base: DaemonParts, holder: str, runner: Runner, known: KnownSignals) -> None:
+async def _serve(base: DaemonParts, runner: Runner, known: KnownSignals) -> None:
     settings, store, log = base.settings, base.store, base.log
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-
-    async def renew() -> None:
-        holds = await asyncio.to_thread(store.take_lease, _LEASE, holder, datetime.now(UTC), _LEASE_S)
-        if holds != holder:
-            log.warning("lease-lost", holder=holds)
-            stop.set()
 
     async def forget() -> None:
         with suppress(Unavailable):  # what it notes is saved when the store answers again
@@ -211,7 +231,6 @@ async def _serve(base: DaemonParts, holder: str, runner: Runner, known: KnownSig
         log.info("pruned", kept_since=kept)
 
     scheduler = AsyncIOScheduler(timezone=UTC)
-    scheduler.add_job(until_stopped(renew), "interval", seconds=_LEASE_S / 3)
     scheduler.add_job(until_stopped(forget), "interval", seconds=10)
     scheduler.add_job(until_stopped(look_back), "interval", hours=1, next_run_time=datetime.now(UTC))
     scheduler.add_job(until_stopped(prune), "interval", hours=24, next_run_time=datetime.now(UTC) + _PRUNE_FIRST)
@@ -228,7 +247,12 @@ async def _serve(base: DaemonParts, holder: str, runner: Runner, known: KnownSig
 
 def _store(settings: Settings, log: Log) -> Store:
     if settings.daemon.database:
-        return Store(settings.daemon.database, log=log)
+        return Store(
+            settings.daemon.database,
+            busy_s=settings.daemon.database_s,
+            frozen_s=settings.daemon.lease_s,
+            log=log,
+        )
     folder = Path(settings.daemon.state)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -239,36 +263,20 @@ def _store(settings: Settings, log: Log) -> Store:
             key="daemon.state",
             fix="create it, or name another",
         ) from error
-    return Store(sqlite_url(folder), log=log)
+    return Store(sqlite_url(folder), busy_s=settings.daemon.database_s, log=log)
 
 
-async def _become_active(store: Store, holder: str, log: Log) -> None:
-    """Wait until this daemon holds the lease: one daemon acts, others stand by."""
-    waits = False
-    while True:
-        holds = store.take_lease(_LEASE, holder, datetime.now(UTC), _LEASE_S)
-        if holds == holder:
-            return
-        if _died_here(holds):
-            store.drop_lease(_LEASE)
-            continue
-        if not waits:
-            log.info("standing-by", active=holds)
-            waits = True
-        await asyncio.sleep(1.0)
+def holder() -> str:
+    """This process among all daemons."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _died_here(holder: str) -> bool:
-    host, _, pid = holder.rpartition(":")
-    if host != socket.gethostname() or not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return int(pid) == os.getpid()
+def own_address(settings: Daemon) -> str:
+    """Where this very daemon is asked; ``url`` may name several."""
+    host, _, port = settings.listen.rpartition(":")
+    everywhere = host.strip("[]") in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened at
+    scheme = "https" if settings.wire == "tls" else "http"
+    return f"{scheme}://{socket.gethostname() if everywhere else host}:{port}"
 
 
 def main(settings: Settings) -> None:
@@ -279,7 +287,21 @@ def main(settings: Settings) -> None:
         resource.RLIMIT_NOFILE, (most_files, most_files)
     )  # a connection takes a file; a shell allows 1024
     try:
-        asyncio.run(run(settings, log))
+        asyncio.run(run(settings, log, partial(_start_again, log)))
     except (Unavailable, UserError) as error:
         log.warning("cannot-start", reason=error.message, fix=error.fix)
         raise
+
+
+def _start_again(log: Log, error: Superseded) -> None:
+    """Another daemon is active: replace this process by a fresh one, which stands by.
+
+    Called in any thread. Nothing of this process goes on: no task, no thread, no child. A request to Slurm that is under way
+    is killed with its child.
+    """
+    log.warning("superseded", reason=error.message)
+    for path in Path("/proc/self/task").glob("*/children"):
+        for pid in path.read_text().split():
+            with suppress(OSError):
+                os.killpg(int(pid), signal.SIGKILL)
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the very command that we are

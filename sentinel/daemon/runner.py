@@ -71,8 +71,15 @@ class Runner:
         log: Log,
         seconds: Callable[[], float] = time.monotonic,
         host: str = "",
+        may_act: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``seconds``: a monotonic clock. ``host``: this one's name, for the audit."""
+        """
+        Args:
+            seconds: a monotonic clock.
+            host: this one's name, for the audit.
+            may_act: returns as soon as an effect may begin; None: always.
+        """
+        self._may_act = may_act
         self._trail = AuditTrail(host)
         self.engine = engine
         self.state = engine.state
@@ -296,6 +303,8 @@ class Runner:
 
     async def _do(self, effect: Effect) -> None:
         try:
+            if self._may_act is not None:
+                await self._may_act()
             event = await self.perform[type(effect)](effect)
             if event is not None:
                 self.handle(event)

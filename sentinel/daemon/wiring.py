@@ -38,6 +38,7 @@ from sentinel.daemon.ingest.event_files import EventFiles, Report
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.priority import ConvictingEvidence
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
+from sentinel.daemon.lease import Lease
 from sentinel.daemon.runner import Runner
 from sentinel.daemon.web.access import WhoAsks
 from sentinel.daemon.web.pages import Pages
@@ -63,6 +64,7 @@ class DaemonParts:
     reader: SlurmReader
     writer: SlurmWriter
     fleets: FleetSnapshots
+    lease: Lease
     clock: Clock
     telemetry: Telemetry
     log: Log
@@ -94,8 +96,9 @@ def engine_runner(
         metrics=signals is not None,
     )
     runner = Runner(
-        Engine(state), base.store, clock=base.clock, telemetry=base.telemetry, log=base.log, host=socket.gethostname()
-    )
+        Engine(state), base.store, clock=base.clock, telemetry=base.telemetry, log=base.log,
+        host=socket.gethostname(), may_act=base.lease.renewed,
+    )  # fmt: skip
     base.fleets.observed, base.fleets.unanswered = runner.observed, runner.unobserved
     means = Means(
         clock=base.clock,
@@ -157,6 +160,7 @@ def people_views(
         clock=base.clock,
         counters=known.counters,
         signals=signals,
+        daemons=base.lease.shown,
     )
 
 
@@ -203,6 +207,8 @@ def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:
         changes=changes,
         telemetry=base.telemetry,
         log=base.log,
+        # A database on this host is no other daemon's: nodes would find nobody elsewhere.
+        acts=lambda: not base.store.shared or base.lease.left_s() > 0,
     )
 
 

@@ -96,6 +96,7 @@ PLACES = {
         "adapters/prometheus.py",
         "daemon/api/server.py",
         "daemon/api/transport.py",
+        "daemon/standby.py",
         "daemon/web/server.py",
     ),
     "jinja2": ("daemon/web/templates.py",),

@@ -6,13 +6,25 @@ from importlib.util import find_spec
 
 from sentinel.adapters.slurm import pyslurm_reader
 from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
+from sentinel.adapters.slurm.fenced import FencedVerbs
 from sentinel.adapters.slurm.process import Asked, untold
+from sentinel.adapters.slurm.writer import Writer
 from sentinel.config.settings import Slurm
-from sentinel.ports import SlurmReader, SlurmWriter
+from sentinel.ports import Fence, SlurmReader, SlurmWriter
 
 
-def connect(settings: Slurm, asked: Asked = untold) -> tuple[SlurmReader, SlurmWriter, str]:
-    """Reader, writer, and in words which way was chosen and why. ``asked`` is told of each request."""
+def connect(settings: Slurm, asked: Asked = untold, fence: Fence | None = None) -> tuple[SlurmReader, SlurmWriter, str]:
+    """Reader, writer, and in words which way was chosen and why.
+
+    Args:
+        asked: told of each request.
+        fence: without its word nothing is written.
+    """
+    reader, writer, description = _connected(settings, asked)
+    return reader, writer if fence is None else Writer(FencedVerbs(writer.verbs, fence)), description
+
+
+def _connected(settings: Slurm, asked: Asked) -> tuple[SlurmReader, Writer, str]:
     environment = {"SLURM_CONF": settings.conf} if settings.conf else {}
     folder = settings.bin or None
     version, why_not = "", "pyslurm is not installed"

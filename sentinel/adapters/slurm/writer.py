@@ -62,6 +62,10 @@ class Writer:
         self._now = now  # Unix time, for the wait before a release
         self._sleep = sleep
 
+    @property
+    def verbs(self) -> Verbs:
+        return self._verbs
+
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     async def drain(self, node: str, reason: str) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,12 +20,13 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from sentinel.adapters.store import audit as chain
-from sentinel.adapters.store import retention
+from sentinel.adapters.store import lease, retention
 from sentinel.adapters.store import tables as t
-from sentinel.adapters.store.changes import add_evidence, insert_into, write
+from sentinel.adapters.store.changes import add_evidence, write
+from sentinel.adapters.store.deadlines import Deadlines
 from sentinel.adapters.store.loading import incident_from, load
 from sentinel.adapters.store.recording import read_recording
-from sentinel.errors import ProtocolError, Refused, Unavailable, UserError
+from sentinel.errors import ProtocolError, Refused, Timeout, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model import changes
 from sentinel.model.audit import ChainedEntry
@@ -51,6 +53,7 @@ _FLOAT = "$float"
 _MOST_PLANS = 2000  # newest plans that one reading returns
 _MOST_AUDIT = 10_000  # entries of the audit that one reading returns
 _SAID = 100  # complaints about records that cannot be read
+_LONG = 10.0  # times the deadline: what reads or prunes a month of a whole cluster
 T = TypeVar("T")
 
 
@@ -95,18 +98,36 @@ def _fix(why: str) -> str:
 class Store:
     """What is decided is written with ``commit``, one decision a transaction; every other method is one transaction too."""
 
-    def __init__(self, url: str, *, busy_s: float = 10.0, log: Log | None = None, read_only: bool = False) -> None:
-        """``read_only``: for recordings; the schema is left as it is.
+    def __init__(
+        self,
+        url: str,
+        *,
+        busy_s: float = 10.0,
+        log: Log | None = None,
+        read_only: bool = False,
+        frozen_s: float | None = None,
+    ) -> None:
+        """
+        Args:
+            busy_s: deadline of a transaction; ten times as much for loading and pruning.
+            read_only: for recordings; the schema is left as it is.
+            frozen_s: the server ends a transaction whose client says nothing for so long, and lets go of its locks; None:
+                never. Without it a daemon that is stopped in a transaction holds up the one that takes over.
 
         Raises:
             Unavailable: the database does not answer.
         """
         self._log = log or Log()
         self._said: set[str] = set()  # about records that cannot be read
+        self.token: int | None = None  # of the lease under which this process writes; None: it needs none
+        self._busy_s = busy_s
+        self._deadlines: Deadlines | None = None
         arguments: dict[str, Any] = {}
         if url.startswith("sqlite"):
             arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
         try:
+            if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
+                arguments["connect_args"] = {"connect_timeout": max(2, round(busy_s))}
             self.engine = sa.create_engine(url, json_serializer=_to_text, json_deserializer=_from_text, **arguments)
         except (ArgumentError, ImportError) as error:
             raise UserError(
@@ -116,6 +137,10 @@ class Store:
         if self.engine.dialect.name == "sqlite":
             sa.event.listen(self.engine, "connect", _sqlite_read_only if read_only else _sqlite_pragmas)
             sa.event.listen(self.engine, "begin", _sqlite_begin)
+        else:
+            self._deadlines = Deadlines()
+            if frozen_s is not None:
+                sa.event.listen(self.engine, "connect", _ends_frozen(frozen_s))
         self._reader = self.engine.execution_options(reads=True)
         if not read_only:
             with self._reported():
@@ -136,15 +161,52 @@ class Store:
             raise Unavailable(f"the store {where} does not answer: {why}", fix=_fix(why)) from error
 
     @contextlib.contextmanager
-    def _begin(self) -> Iterator[sa.Connection]:
-        with self._reported(), self.engine.begin() as connection:
+    def _begin(self, *, times: float = 1.0) -> Iterator[sa.Connection]:
+        """
+        Args:
+            times: how many usual deadlines it may take.
+
+        Raises:
+            Superseded: another daemon is active; nothing was changed.
+        """
+        with self._transaction(self.engine, self._busy_s * times) as connection:
+            yield connection
+            if self.token is not None:
+                lease.require(connection, self.token)
+
+    @contextlib.contextmanager
+    def _read(self, *, times: float = 1.0) -> Iterator[sa.Connection]:
+        """A transaction that only reads: in SQLite it waits for no writer."""
+        with self._transaction(self._reader, self._busy_s * times) as connection:
             yield connection
 
     @contextlib.contextmanager
-    def _read(self) -> Iterator[sa.Connection]:
-        """A transaction that only reads: in SQLite it waits for no writer."""
-        with self._reported(), self._reader.begin() as connection:
-            yield connection
+    def _transaction(self, engine: sa.Engine, for_s: float) -> Iterator[sa.Connection]:
+        """Up to its commit within ``for_s``. SQLite has a deadline of its own, for its lock."""
+        with self._reported(), engine.connect() as connection:
+            if self._deadlines is None:
+                with connection.begin():
+                    yield connection
+                return
+            with self._overdue(for_s), self._deadlines.within(for_s, _descriptor(connection)), connection.begin():
+                yield connection
+
+    @contextlib.contextmanager
+    def _overdue(self, for_s: float) -> Iterator[None]:
+        began_s = time.monotonic()
+        try:
+            yield
+        except DBAPIError as error:
+            if error.connection_invalidated and time.monotonic() - began_s >= for_s:
+                raise Timeout(
+                    f"the database did not answer within {for_s:g} s", fix="is it reachable? [daemon] database_s"
+                ) from error
+            raise
+
+    @property
+    def shared(self) -> bool:
+        """Whether daemons of other hosts can use this database: one that cannot reach it may not be the active one."""
+        return self.engine.dialect.name != "sqlite"
 
     def commit(self, wanted: Sequence[Change]) -> None:
         """All of them, in their order, or none: one transaction."""
@@ -163,7 +225,7 @@ class Store:
 
     def load(self, *, month: datetime, lately: datetime, evidence_ids: int) -> Stored:
         """Everything that the engine's state is made of; see ``sentinel.adapters.store.loading``."""
-        with self._read() as connection:
+        with self._read(times=_LONG) as connection:
             return load(connection, self._readable, month=month, lately=lately, evidence_ids=evidence_ids)
 
     def _readable(self, kind: type[T], found: Iterable[object]) -> list[T]:
@@ -398,25 +460,49 @@ class Store:
     def put(self, name: str, value: Any) -> None:
         self.commit([changes.SettingChanged(name, value)])
 
-    def take_lease(self, name: str, holder: str, now: datetime, for_s: float) -> str:
-        """Take or renew the lease; returns who holds it afterwards."""
-        until = now + timedelta(seconds=for_s)
-        with self._begin() as connection:
-            first = insert_into(connection, t.lease).values(name=name, holder=holder, until=until)
-            connection.execute(first.on_conflict_do_nothing())
-            row = connection.execute(sa.select(t.lease).where(t.lease.c.name == name).with_for_update()).one()
-            if row.holder != holder and row.until > now:
-                return str(row.holder)
-            connection.execute(sa.update(t.lease).where(t.lease.c.name == name).values(holder=holder, until=until))
-            return holder
+    def look_at_lease(self, own: lease.DaemonRow | None = None) -> lease.LeaseView:
+        """Who is active, and which daemons there are; with ``own`` we count up in our row first.
 
-    def drop_lease(self, name: str) -> None:
+        Raises:
+            Superseded: we wrote under the lease, and another daemon has it now.
+        """
+        if own is None:
+            with self._read() as connection:
+                return lease.look(connection)
         with self._begin() as connection:
-            connection.execute(sa.delete(t.lease).where(t.lease.c.name == name))
+            lease.beat(connection, own)
+            return lease.look(connection)
+
+    def take_lease(self, holder: str, seen: lease.LeaseView) -> bool:
+        """Take the lease if it is as seen; from then on everything is written under its token."""
+        with self._begin() as connection:
+            token = lease.take(connection, holder, seen)
+        if token is not None:
+            self.token = token
+        return token is not None
+
+    def require_lease(self) -> None:
+        """
+        Raises:
+            Superseded: another daemon is active.
+        """
+        if self.token is not None:
+            with self._read() as connection:
+                lease.require(connection, self.token)
+
+    def leave_lease(self, holder: str) -> None:
+        """Give it back if it is ours, and be no daemon any more."""
+        token, self.token = self.token, None
+        with self._begin() as connection:
+            lease.leave(connection, holder, token)
+
+    def forget_daemons(self, holders: Sequence[str]) -> None:
+        with self._begin() as connection:
+            lease.forget(connection, list(holders))
 
     def forget(self, before: datetime) -> int:
         """Delete what is over since before then; returns how much evidence went. What is open stays."""
-        with self._begin() as connection:
+        with self._begin(times=_LONG) as connection:
             return retention.forget(connection, before)
 
     def forget_beyond(self, most_bytes: int, now: datetime, before: datetime) -> datetime:
@@ -427,7 +513,7 @@ class Store:
         own: dict[str, datetime] = {}  # by user: the beginning of what is kept of theirs
         while True:
             self.forget(before)
-            with self._begin() as connection:
+            with self._begin(times=_LONG) as connection:
                 size = retention.size_bytes(connection)
                 while size > most_bytes:
                     greedy = retention.greedy(retention.users_bytes(connection), most_bytes)
@@ -466,6 +552,12 @@ def _from_text(text: str | bytes) -> Any:
     return json.loads(text, object_hook=lambda found: float(found[_FLOAT]) if found.keys() == {_FLOAT} else found)
 
 
+def _descriptor(connection: sa.Connection) -> int:
+    """Of its socket."""
+    raw: Any = connection.connection.dbapi_connection
+    return int(raw.fileno())
+
+
 def _sqlite_begin(connection: sa.Connection) -> None:
     """The write lock comes first, or two transactions both read, both write, and neither sees the other."""
     reads = connection.get_execution_options().get("reads", False)
@@ -483,3 +575,15 @@ def _sqlite_pragmas(connection: Any, _record: object) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _ends_frozen(after_s: float) -> Callable[[Any, object], None]:
+    """For each new connection to PostgreSQL: a client that stands still in a transaction loses it, and its locks."""
+
+    def set_up(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {max(1, round(after_s * 1000))}")
+        cursor.close()
+        connection.commit()  # outside of it the first rollback would undo it
+
+    return set_up

@@ -207,12 +207,26 @@ setting = Table(
     Column("value", JSON, nullable=False),
 )
 
+# Which daemon is active (``sentinel.adapters.store.lease``). The row changes only when another daemon takes over: that each
+# transaction of the active one locks it for a moment holds up no renewal.
 lease = Table(
     "lease",
     metadata,
     Column("name", Plain(32), primary_key=True),
-    Column("holder", Plain(255), nullable=False),
-    Column("until", Utc, nullable=False),
+    Column("holder", Plain(255), nullable=False),  # empty: nobody
+    Column("until", Utc, nullable=False),  # of releases before; always far off, so that none of these takes it
+    Column("token", BigInteger, nullable=False, server_default="0"),  # grows by one with each new holder
+)
+
+# Daemons on this database, active and standing by; each counts up in its own row.
+daemon = Table(
+    "daemon",
+    metadata,
+    Column("holder", Plain(255), primary_key=True),
+    Column("address", Plain(255), nullable=False),
+    Column("version", Plain(64), nullable=False),
+    Column("beats", BigInteger, nullable=False),
+    Column("since", Utc, nullable=False),  # by its own clock, for people; nothing is decided by it
 )
 
 # Who changed what: only added to, which triggers see to; the digests chain the rows (``sentinel.model.audit``).

@@ -45,7 +45,9 @@ def _role_options(command: F) -> F:
 @click.command()
 @_role_options
 @click.option(
-    "--daemon", "daemon_url", help="Address of the daemon.  [default: the controller of slurm.conf, port 9478]"
+    "--daemon",
+    "daemon_url",
+    help="Address of the daemon, or several.  [default: the controller of slurm.conf, port 9478]",
 )
 @click.option("--daemon-uid", type=int, help="As whom the daemon runs.  [default: its account's uid on this host]")
 @click.option("--account", help="Account of the daemon.  [default: sentinel; SlurmUser where there is no slurmdbd]")
@@ -217,14 +219,16 @@ def _choice(
     )
 
 
-def _checked_url(url: str) -> str:
-    """The daemon's address as agents and hooks read it: they are given it as it is written."""
-    match = _URL.fullmatch(url)
-    if not match or not 0 < int(match[1]) < 65536:
-        raise UserError(
-            f"--daemon {url!r:.80} is no address of a daemon", fix=f"write http://HOST:{_PORT} or https://HOST:{_PORT}"
-        )
-    return url.rstrip("/")
+def _checked_url(urls: str) -> str:
+    """The daemon's address as agents and hooks read it, of several daemons all: they are given it as it is written."""
+    for url in urls.split(","):
+        match = _URL.fullmatch(url)
+        if not match or not 0 < int(match[1]) < 65536:
+            raise UserError(
+                f"--daemon {url!r:.80} is no address of a daemon",
+                fix=f"write http://HOST:{_PORT} or https://HOST:{_PORT}, several separated by commas",
+            )
+    return ",".join(url.rstrip("/") for url in urls.split(","))
 
 
 def _require_uid(uid: int | None) -> None:

@@ -29,7 +29,7 @@ from sentinel.model.vocabulary import Cause, Scope
 @click.option(
     "--export", type=click.Path(path_type=Path), metavar="FILE", help="Write the corrected incidents as labelled cases."
 )
-@since_option
+@since_option()
 @config_option
 @json_option
 def correct(

@@ -14,6 +14,7 @@ from sentinel.config.settings import Daemon, Settings, load
 from sentinel.errors import Unavailable, UserError
 
 DEADLINE_S = 15.0  # of one answer: a listing of a large cluster takes seconds
+_FIND_S = 2.0  # for each of several daemons to say whether it is the active one
 CONFIG = "/etc/sentinel/sentinel.toml"
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,6 +72,7 @@ def ask(config: Path, path: str, body: Mapping[str, object], *, deadline_s: floa
         daemon_uid=settings.daemon.uid,
     )
     try:
+        client.find_active(_FIND_S)
         return client.post(path, body)
     except Unavailable as error:
         if not error.fix:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from sentinel.adapters.client import addresses_of
 from sentinel.cli.install.files import REMOVED
 from sentinel.cli.operator.daemon_client import DEADLINE_S, config_option, view
 from sentinel.cli.operator.doctor_daemon import BAD, GOOD, NOT_KNOWN, ORDER, Finding, certificate, findings_of
@@ -76,12 +77,15 @@ def _certificate(settings: Settings) -> list[Finding]:
 
     if settings.daemon.wire != "tls":
         return []
-    parts = urlsplit(settings.daemon.url)
-    try:
-        ends = certificate_ends(parts.hostname or "", parts.port or 9478, settings.daemon.ca_file, DEADLINE_S)
-    except SentinelError as error:
-        return [Finding("wire", BAD, error.message, error.fix)]
-    return [certificate(ends, datetime.now(UTC))]
+    found = []
+    for parts in map(urlsplit, addresses_of(settings.daemon.url)):
+        try:
+            ends = certificate_ends(parts.hostname or "", parts.port or 9478, settings.daemon.ca_file, DEADLINE_S)
+        except SentinelError as error:
+            found.append(Finding("wire", BAD, error.message, error.fix))
+        else:
+            found.append(certificate(ends, datetime.now(UTC)))
+    return found
 
 
 def _munge(settings: Settings) -> Finding:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from sentinel.adapters.client import addresses_of
 from sentinel.cli.operator.output import counted, folded
 from sentinel.cli.operator.status import unread_words
 from sentinel.config.settings import Settings
@@ -38,6 +39,7 @@ def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
         settings: as the file says them now.
     """
     found = [Finding("daemon", GOOD, _who(seen))]
+    found += _daemons(seen.get("daemons") or (), settings)
     if problem := seen["slurm_problem"]:
         found.append(Finding("daemon and Slurm", BAD, problem, "scontrol ping; may its account ask slurmctld?"))
     if unread := seen.get("unread"):
@@ -56,6 +58,25 @@ def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
 def _who(seen: Mapping[str, Any]) -> str:
     who = f" as {seen['account']} (uid {seen['uid']}), store {seen['database']}" if "account" in seen else ""
     return f"release {seen['version']}{who}"
+
+
+def _daemons(daemons: Sequence[Mapping[str, Any]], settings: Settings) -> list[Finding]:
+    """Whether another daemon can take over, where the settings name several."""
+    wanted = addresses_of(settings.daemon.url)
+    others = [str(row["address"]) for row in daemons if row["state"] != "active"]
+    if len(wanted) < 2 and not others:
+        return []
+    active = ", ".join(str(row["address"]) for row in daemons if row["state"] == "active") or "none"
+    seen = f"{active} is active, {', '.join(others) or 'none'} standing by"
+    if len(daemons) < len(wanted):
+        fix = "systemctl status sentinel-daemon on the others; do all name the same [daemon] database?"
+        return [Finding("daemons", BAD, f"{seen}; [daemon] url names {len(wanted)}", fix)]
+    if others and len(wanted) < 2:
+        return [Finding("daemons", BAD, f"{seen}; [daemon] url names one", "name all of them, separated by commas")]
+    releases = sorted({str(row["version"]) for row in daemons})
+    if len(releases) > 1:
+        return [Finding("daemons", BAD, f"{seen}; of releases {', '.join(releases)}", "upgrade the older ones")]
+    return [Finding("daemons", GOOD, seen)]
 
 
 def _settings(seen: Mapping[str, Any], settings: Settings) -> Finding:

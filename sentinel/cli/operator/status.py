@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,7 @@ def show(seen: dict[str, Any]) -> None:
     if len({entry["mode"] for entry in seen["modes"].values()}) > 1:
         for name, entry in seen["modes"].items():
             say(f"{shown(name)}: {_partition_words(entry)}", "  ")
+    _daemons(seen.get("daemons") or ())
     _slurm(seen["slurm"])
     _breakers(seen["breakers"])
     _budget(seen["budget"])
@@ -163,6 +164,14 @@ def _partition_words(entry: dict[str, Any]) -> str:
     else:
         words = str(entry["mode"]).upper()
     return words + ("; Slurm has no such partition" if entry["known"] is False else "")
+
+
+def _daemons(daemons: Sequence[dict[str, Any]]) -> None:
+    """Which daemon answers, and which others stand by. Of one alone there is nothing to say."""
+    others = [row for row in daemons if row["state"] != "active"]
+    if others:
+        active = ", ".join(shown(row["address"]) for row in daemons if row["state"] == "active")
+        say(f"Daemon: {active} is active; {', '.join(shown(row['address']) for row in others)} standing by")
 
 
 def _slurm(slurm: dict[str, Any]) -> None:

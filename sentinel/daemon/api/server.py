@@ -10,8 +10,6 @@ import asyncio
 import hmac
 import json
 import os
-import resource
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,18 +19,16 @@ from prometheus_client import exposition
 
 from sentinel import protocol
 from sentinel.adapters.encrypted_bodies import decrypted, encrypted
-from sentinel.adapters.tls import ServerCertificate
 from sentinel.config.settings import Daemon
 from sentinel.daemon.api.accounts import uids_of
 from sentinel.daemon.api.blocking_calls import BlockingCalls
 from sentinel.daemon.api.callers import MOST_CREDENTIAL, DenialLog, Turns, UsedCredentials
 from sentinel.daemon.api.commands import OperatorCommands
-from sentinel.daemon.api.connections import Connections, open_files_limit
 from sentinel.daemon.api.memory_budget import MemoryBudget
 from sentinel.daemon.api.node_requests import Caller, NodeRequests
-from sentinel.daemon.api.transport import Acceptor, CountingServer, Page, http_log, listening
+from sentinel.daemon.api.transport import Listener, Page
 from sentinel.daemon.api.views import Views
-from sentinel.errors import Denied, ProtocolError, SentinelError, Unavailable, UserError
+from sentinel.errors import Denied, ProtocolError, SentinelError, StandingBy, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.ports import Credentials, Signed
 from sentinel.telemetry import Telemetry
@@ -42,7 +38,7 @@ from sentinel.wire import to_text
 # The event loop must not wait for it: with thousands of nodes it would do nothing else.
 _SIGNERS = 4
 _DELAY_S = 0.1  # shorter waits of a request are no news: heartbeats come every 2 s
-_STATUS = {Denied: 403, Unavailable: 503, ProtocolError: 400, UserError: 422}
+_STATUS = {Denied: 403, StandingBy: protocol.ELSEWHERE, Unavailable: 503, ProtocolError: 400, UserError: 422}
 # Largest body of each kind of request, in bytes; [daemon] request_bytes bounds all of them.
 _SIZES = {
     protocol.HEARTBEAT: 256 << 10,  # a few hundred bytes for each job on the node
@@ -56,11 +52,6 @@ _SIZES = {
 _SMALL_BYTES = 8 << 10  # bodies up to this size do not wait for memory: there are no more of them than connections
 _MEMORY_BYTES = 32 << 20  # of bodies that are handled at once, and again of answers; parsed they take ten times as much
 _VIEWS = 2  # views made at once: one may read thousands of incidents
-_RESERVED_FILES = 512  # descriptors kept for the store, Slurm's commands and the probes of slurmd's ports
-_BACKLOG = 4096  # connections that wait in the kernel; a client whose connection is dropped there tries again after 1 s
-_SAYS_NOTHING_S = 5  # the kernel keeps a connection on which nothing was sent for so long, before we are told of it
-_LINGER_S = 2.0  # a refused client's body is read and thrown away for so long, so that it reads the answer
-_RENEW_S = 10.0  # how often the certificate's files are looked at
 _METRICS_S = 1.0  # the metrics' text is kept for so long, however often it is asked for
 
 Handler = Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -85,7 +76,9 @@ class Server:
         changes: OperatorCommands,
         telemetry: Telemetry,
         log: Log,
+        acts: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``acts``: whether this is the active daemon, for all that it knows. Nodes are sent on while it is not."""
         self._settings = settings
         self._credentials = credentials
         self._nodes = nodes
@@ -95,16 +88,10 @@ class Server:
         self._log = log
         self._trusted = {0, os.getuid(), *settings.trusted_uids}
         self._operators = {0, os.getuid(), *uids_of(settings.operators)[0]}
-        tls = settings.wire == "tls"
-        self._certificate = ServerCertificate(settings.certificate_file, settings.key_file) if tls else None
-        self._renewing: asyncio.Task[None] | None = None
         self._pages: dict[tuple[str, str], Page] = {
             ("GET", "/metrics"): self._metrics,
             ("GET", "/healthz"): self._healthz,
         }
-        self._runner: web.ServerRunner | None = None
-        self._acceptor: Acceptor | None = None
-        self._sweep: asyncio.TimerHandle | None = None
         self._signers = BlockingCalls(_SIGNERS, "munge", log)
         self._used = UsedCredentials(time.time)
         self._began_s = time.time()
@@ -113,16 +100,11 @@ class Server:
         self._bodies, self._answers = MemoryBudget(_MEMORY_BYTES), MemoryBudget(_MEMORY_BYTES)
         self._viewing = asyncio.Semaphore(_VIEWS)
         self._metrics_text, self._metrics_s = b"", float("-inf")
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.connections = Connections(
-            most=open_files_limit(settings.connections, files, _RESERVED_FILES),
-            most_waiting=settings.waiting_connections,
-            most_waiting_per_peer=settings.waiting_per_address,
-            header_s=settings.header_s,
-            idle_s=settings.idle_s,
-            seconds=time.monotonic,
-            full=lambda: nodes.exhausted("all connections are in use"),
+        self._acts = acts
+        self._listener = Listener(
+            settings, self._page, telemetry, log, full=lambda: nodes.exhausted("all connections are in use")
         )
+        self.connections = self._listener.connections
 
     async def start(self) -> None:
         nodes, people = self._nodes, (self._view, self._change)
@@ -137,64 +119,17 @@ class Server:
         ):
             self._pages["POST", path] = self._signed(path, handler, allowed)
 
-        # No aiohttp application: a fixed table needs no router, and there are a thousand requests a second.
-        # A broken connection cancels its handler, since a broken long poll is the first sign of a lost node.
-        server = CountingServer(
-            self._page,
-            self.connections,
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,  # nobody of ours compresses; a kilobyte may be a megabyte
-            keepalive_timeout=self._settings.idle_s,
-            lingering_time=_LINGER_S,
-            logger=http_log(self._log, self._telemetry),
-        )
-        self._runner = web.ServerRunner(server)
-        await self._runner.setup()
-        bound = await asyncio.to_thread(listening, self._settings.listen)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SAYS_NOTHING_S)
-        bound.listen(_BACKLOG)
-        certificate = self._certificate
-        tls = (lambda: certificate.context) if certificate is not None else None
-        self._acceptor = Acceptor(bound, server, self.connections, tls=tls, handshake_s=self._settings.header_s)
-        self._close_overdue()
-        if self._certificate is not None:
-            self._renewing = asyncio.create_task(self._renew(self._certificate))
-
-    async def _renew(self, certificate: ServerCertificate) -> None:
-        """Take changed certificate files, so that a renewal needs no restart."""
-        while True:
-            await asyncio.sleep(_RENEW_S)
-            try:
-                if await asyncio.to_thread(certificate.reload):
-                    self._log.info("certificate-renewed")
-            except UserError as error:  # the one before stays in force
-                self._log.warning("certificate-refused", reason=error.message, fix=error.fix)
+        await self._listener.start()
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port, while it serves."""
-        assert self._acceptor is not None
-        return self._acceptor.address
+        return self._listener.address
 
     async def stop(self) -> None:
-        if self._sweep is not None:
-            self._sweep.cancel()
-        if self._renewing is not None:
-            self._renewing.cancel()
-        if self._acceptor is not None:
-            await self._acceptor.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._listener.stop()
         self._signers.stop()
         self._denials.flush()
-
-    def _close_overdue(self) -> None:
-        """Now, and again in a while."""
-        self.connections.close_overdue()
-        self._telemetry.connections.set(len(self.connections))
-        after_s = min(1.0, self._settings.header_s / 4)
-        self._sweep = asyncio.get_running_loop().call_later(after_s, self._close_overdue)
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
@@ -278,6 +213,10 @@ class Server:
                         self.connections.trust(request.protocol)
                     caller = Caller(signed.uid, _addresses(request.remote, signed.address))
                     result = await handler(caller, _object(raw))
+                    if (
+                        allowed is self._trusted and not self._acts()
+                    ):  # what the node said was taken in: it may be us again
+                        raise StandingBy("standby: the lease was not renewed", fix="another daemon may be active")
                 uid = signed.uid if sealed else None
                 return await self._signed_answer(request, credential, result, uid, first=first)
 
@@ -359,7 +298,7 @@ class Server:
         return web.Response(body=self._metrics_text, headers={"Content-Type": exposition.CONTENT_TYPE_LATEST})
 
     async def _healthz(self, _request: web.BaseRequest) -> web.Response:
-        return web.Response(text="ok\n")
+        return web.Response(text=f"{protocol.ACTIVE if self._acts() else protocol.STANDBY}\n")
 
 
 def _addresses(peer: str | None, signed: str) -> frozenset[str]:

@@ -20,6 +20,7 @@ from sentinel.wire import time_from, to_json
 
 _HOUR = timedelta(hours=1)
 _OBSERVED = timedelta(days=7)  # how far back plans of observe mode are shown
+_UNREAD = 20  # unreadable records that a view names
 _MOST_PLANS = 20  # plans of observe mode that are shown, the newest first
 
 
@@ -76,6 +77,12 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str
         "audit_entries": store.audit_length(),
         "operators_unknown": uids_of(settings.daemon.operators)[1],
     }
+
+
+def unread_records(fleet: Fleet | None) -> dict[str, Any]:
+    """How many records of the newest snapshot could not be read, and the first of them."""
+    unread = fleet.unread if fleet else ()
+    return {"unread_count": len(unread), "unread": to_json(unread[:_UNREAD])}
 
 
 def dependents(fleet: Fleet | None) -> list[dict[str, Any]]:

@@ -4,23 +4,131 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from aiohttp import http_exceptions, web
 
-from sentinel.daemon.api.connections import Connections
+from sentinel.adapters.tls import ServerCertificate
+from sentinel.config.settings import Daemon
+from sentinel.daemon.api.connections import Connections, open_files_limit
+from sentinel.errors import UserError
 from sentinel.log import Log
 from sentinel.telemetry import Telemetry
 
 _ACCEPTED = 1024  # connections taken at once between two turns of the event loop: a hundredth of a second
 _EXHAUSTED_S = 1.0  # pause when this host has no descriptor or memory for another one
+_RESERVED_FILES = 512  # descriptors kept for the store, Slurm's commands and the probes of slurmd's ports
+_BACKLOG = 4096  # connections that wait in the kernel; a client whose connection is dropped there tries again after 1 s
+_SAYS_NOTHING_S = 5  # the kernel keeps a connection on which nothing was sent for so long, before we are told of it
+_LINGER_S = 2.0  # a refused client's body is read and thrown away for so long, so that it reads the answer
+_RENEW_S = 10.0  # how often the certificate's files are looked at
 _RESET = struct.pack("ii", 1, 0)  # of SO_LINGER
 Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
+
+
+class Listener:
+    """Listens at ``[daemon] listen``, with TLS where the settings say so, and bounds connections."""
+
+    def __init__(
+        self,
+        settings: Daemon,
+        answer: Page,
+        telemetry: Telemetry,
+        log: Log,
+        *,
+        full: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``full``: called when a connection is refused because all others are trusted or busy."""
+        self._settings = settings
+        self._answer = answer
+        self._telemetry = telemetry
+        self._log = log
+        tls = settings.wire == "tls"
+        self._certificate = ServerCertificate(settings.certificate_file, settings.key_file) if tls else None
+        self._renewing: asyncio.Task[None] | None = None
+        self._runner: web.ServerRunner | None = None
+        self._acceptor: Acceptor | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.connections = Connections(
+            most=open_files_limit(settings.connections, files, _RESERVED_FILES),
+            most_waiting=settings.waiting_connections,
+            most_waiting_per_peer=settings.waiting_per_address,
+            header_s=settings.header_s,
+            idle_s=settings.idle_s,
+            seconds=time.monotonic,
+            full=full,
+        )
+
+    async def start(self) -> None:
+        """
+        Raises:
+            OSError, ValueError: the address cannot be had.
+        """
+        # No aiohttp application: a fixed table needs no router, and there are a thousand requests a second.
+        # A broken connection cancels its handler, since a broken long poll is the first sign of a lost node.
+        server = CountingServer(
+            self._answer,
+            self.connections,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,  # nobody of ours compresses; a kilobyte may be a megabyte
+            keepalive_timeout=self._settings.idle_s,
+            lingering_time=_LINGER_S,
+            logger=http_log(self._log, self._telemetry),
+        )
+        self._runner = web.ServerRunner(server)
+        await self._runner.setup()
+        bound = await asyncio.to_thread(listening, self._settings.listen)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SAYS_NOTHING_S)
+        bound.listen(_BACKLOG)
+        certificate = self._certificate
+        tls = (lambda: certificate.context) if certificate is not None else None
+        self._acceptor = Acceptor(bound, server, self.connections, tls=tls, handshake_s=self._settings.header_s)
+        self._close_overdue()
+        if self._certificate is not None:
+            self._renewing = asyncio.create_task(self._renew(self._certificate))
+
+    async def _renew(self, certificate: ServerCertificate) -> None:
+        """Take changed certificate files, so that a renewal needs no restart."""
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            try:
+                if await asyncio.to_thread(certificate.reload):
+                    self._log.info("certificate-renewed")
+            except UserError as error:  # the one before stays in force
+                self._log.warning("certificate-refused", reason=error.message, fix=error.fix)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, while it listens."""
+        assert self._acceptor is not None
+        return self._acceptor.address
+
+    async def stop(self) -> None:
+        """A second call, or one before ``start``, does nothing."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._acceptor is not None:
+            await self._acceptor.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _close_overdue(self) -> None:
+        """Now, and again in a while."""
+        self.connections.close_overdue()
+        self._telemetry.connections.set(len(self.connections))
+        after_s = min(1.0, self._settings.header_s / 4)
+        self._sweep = asyncio.get_running_loop().call_later(after_s, self._close_overdue)
 
 
 class CountingServer(web.Server):

@@ -37,12 +37,10 @@ from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
 from sentinel.errors import Unavailable, UserError
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
-from sentinel.wire import to_json
 
 _HISTORY_DAYS = 30.0
 _MOST_DAYS = 36500.0
 _SHOWN = 200
-_UNREAD = 20  # unreadable records that a view names
 _ATTEMPTS = 2000  # newest attempts that a view shows; each names its nodes
 _SEARCHED = 5000  # newest incidents searched for those of one researcher, one node or one id
 _ABOUT_TO_CHANGE_S = 0.5  # age of the snapshot from which one node is shown: it may be drained or released next
@@ -62,7 +60,10 @@ class Views:
         clock: Clock,
         counters: Mapping[str, AgeingCounter] | None = None,
         signals: PrometheusSignals | None = None,
+        daemons: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
+        """``daemons``: those on this database, active and standing by."""
+        self._daemons = daemons
         self._signals = signals
         self._board = CachedScores(store, live, counters or {}, clock)
         self._store = store
@@ -111,11 +112,12 @@ class Views:
             "at": self._clock.now(),
             "version": __version__,
             "cluster": self._settings.cluster,
+            "daemons": self._daemons(),
             "slurm": {
                 "answers": fleet is not None and not self._fleets.problem,
                 "problem": self._fleets.problem,
                 "snapshot_at": fleet.at if fleet else None,
-                **_unread(fleet),
+                **state_of.unread_records(fleet),
             },
             **await asyncio.to_thread(self._acting, fleet, {row["id"] for row in rows}),
             "nodes": dict(Counter(_shown_state(node) for node in nodes)),
@@ -336,8 +338,9 @@ class Views:
         fleet = self._live.fleet
         return {
             "version": __version__,
+            "daemons": self._daemons(),
             "slurm_problem": self._fleets.problem,
-            **_unread(fleet),
+            **state_of.unread_records(fleet),
             "dependents": state_of.dependents(fleet),
             **await asyncio.to_thread(state_of.own_state, self._settings, self._store, fleet),
             "nodes": {name: self._agent(name) for name in sorted(fleet.nodes if fleet else {})},
@@ -351,12 +354,6 @@ class Views:
             "verdict": seen.verdict if seen else {},
             "clock_offset_s": seen.clock_offset_s if seen else None,
         }
-
-
-def _unread(fleet: Fleet | None) -> dict[str, Any]:
-    """How many records of the newest snapshot could not be read, and the first of them."""
-    unread = fleet.unread if fleet else ()
-    return {"unread_count": len(unread), "unread": to_json(unread[:_UNREAD])}
 
 
 def _unread_nodes(fleet: Fleet) -> list[NodeView]:

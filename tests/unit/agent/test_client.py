@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from sentinel.adapters.client import DaemonClient
-from sentinel.errors import Denied, ProtocolError, Refused, Unavailable, UserError
+from sentinel.adapters.client import Addresses, DaemonClient
+from sentinel.errors import Denied, ProtocolError, Refused, StandingBy, Timeout, Unavailable, UserError
 from sentinel.protocol import EVIDENCE, digest_of
 
 
@@ -105,3 +108,159 @@ def test_a_refusal_is_the_daemons_own_only_with_its_signature(credentials: Any, 
     with pytest.raises(ProtocolError, match="too much") as caught:
         Wire(credentials(), reply).post(EVIDENCE, {})
     assert caught.value.signed is (signer == 0)
+
+
+# --- several daemons ---------------------------------------------------------------------------------------------------
+
+
+class Daemons:
+    """Daemons that listen on this host; each answers what it is set to: ``active``, ``standby``, or nothing at all."""
+
+    def __init__(self, credentials: Callable[[], Any]) -> None:
+        self._signer = credentials()
+        self.states: list[str] = []
+        self.asked: list[int] = []
+        self.urls: list[str] = []
+        self._sockets: list[socket.socket] = []
+        self.silent = threading.Semaphore(0)  # released when a request gets no answer
+
+    def start(self, state: str) -> str:
+        number, listens = len(self.states), socket.create_server(("127.0.0.1", 0))
+        self.states.append(state)
+        self.urls.append(f"http://127.0.0.1:{listens.getsockname()[1]}")
+        self._sockets.append(listens)
+        threading.Thread(target=self._accept, args=(number, listens), daemon=True).start()
+        return self.urls[-1]
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+    def _accept(self, number: int, listens: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listens.accept()
+            except OSError:
+                return
+            self._sockets.append(connection)
+            threading.Thread(target=self._serve, args=(number, connection), daemon=True).start()
+
+    def _serve(self, number: int, connection: socket.socket) -> None:
+        try:
+            stream = connection.makefile("rb")
+            while first := stream.readline():
+                headers = {}
+                while (line := stream.readline().strip()) != b"":
+                    name, _, value = line.decode().partition(": ")
+                    headers[name.lower()] = value
+                stream.read(int(headers.get("content-length", 0)))
+                self._answer(number, connection, first, headers)
+        except (OSError, ValueError):
+            return
+
+    def _answer(self, number: int, connection: socket.socket, first: bytes, headers: dict[str, str]) -> None:
+        state = self.states[number]
+        if first.startswith(b"GET"):
+            said = b"ok\n" if state == "active" else b"standby\n"
+            if state != "silent":
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
+            return
+        self.asked.append(number)
+        if state == "silent":
+            self.silent.release()
+        elif state == "standby":
+            said = b'{"error": "standby: the active daemon is another"}'
+            connection.sendall(b"HTTP/1.1 421 Misdirected\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
+        else:
+            mark = self._signer.encode(digest_of(headers["x-sentinel-munge"], b"{}"))
+            head = f"HTTP/1.1 200 OK\r\nX-Sentinel-Munge: {mark}\r\nContent-Length: 2\r\n\r\n"
+            connection.sendall(head.encode() + b"{}")
+
+
+@pytest.fixture
+def daemons(credentials: Any) -> Iterator[Daemons]:
+    made = Daemons(credentials)
+    yield made
+    made.close()
+
+
+def unused() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_the_active_one_is_found_and_asked_from_then_on(daemons: Daemons, credentials: Any) -> None:
+    urls = f"{unused()}, {daemons.start('standby')} ,{daemons.start('active')}"
+    client = DaemonClient(urls, credentials())
+    assert [client.post(EVIDENCE, {}), client.post(EVIDENCE, {})] == [{}, {}]
+    assert daemons.asked == [0, 1, 1]
+    client.close()
+
+
+def test_where_none_is_active_the_answer_of_a_standby_is_told(daemons: Daemons, credentials: Any) -> None:
+    client = DaemonClient(f"{daemons.start('standby')},{unused()}", credentials())
+    with pytest.raises(StandingBy, match="the active daemon is another"):
+        client.post(EVIDENCE, {})
+    client.close()
+
+
+def test_what_may_have_been_carried_out_is_not_sent_to_another(daemons: Daemons, credentials: Any) -> None:
+    client = DaemonClient(f"{daemons.start('silent')},{daemons.start('active')}", credentials(), deadline_s=0.3)
+    with pytest.raises(Timeout):
+        client.post(EVIDENCE, {})
+    assert daemons.asked == [0]
+    client.deadline_s = 60.0
+    assert client.post(EVIDENCE, {}) == {} and daemons.asked == [0, 1]
+    client.close()
+
+
+def test_who_follows_leaves_a_long_poll_when_the_leader_moves(daemons: Daemons, credentials: Any) -> None:
+    addresses = Addresses(f"{daemons.start('silent')},{daemons.start('active')}")
+    leader = DaemonClient(addresses, credentials(), deadline_s=0.3)
+    follower = DaemonClient(addresses, credentials(), leads=False, deadline_s=600.0)
+    told: list[Exception] = []
+
+    def poll() -> None:
+        try:
+            follower.post(EVIDENCE, {})
+        except Unavailable as error:
+            told.append(error)
+
+    waits = threading.Thread(target=poll)
+    waits.start()
+    assert daemons.silent.acquire(timeout=60)
+    with pytest.raises(Timeout):
+        leader.post(EVIDENCE, {})
+    waits.join(60)
+    assert not waits.is_alive() and len(told) == 1
+    assert follower.post(EVIDENCE, {}) == {} and follower.address == daemons.urls[1]
+    follower.close()
+    leader.close()
+
+
+def test_a_follower_that_waits_in_vain_moves_nobody(daemons: Daemons, credentials: Any) -> None:
+    addresses = Addresses(f"{daemons.start('silent')},{daemons.start('active')}")
+    follower = DaemonClient(addresses, credentials(), leads=False, deadline_s=0.3)
+    with pytest.raises(Timeout):
+        follower.post(EVIDENCE, {})
+    assert addresses.current == daemons.urls[0]
+    follower.close()
+
+
+def test_commands_ask_first_who_is_active(daemons: Daemons, credentials: Any) -> None:
+    client = DaemonClient(
+        f"{daemons.start('silent')},{daemons.start('standby')},{daemons.start('active')}", credentials()
+    )
+    client.find_active(0.3)
+    assert client.post(EVIDENCE, {}) == {} and daemons.asked == [2]
+    client.close()
+
+
+@pytest.mark.parametrize("url", ["http://a:1,", "http://a:1,ftp://b", "http://a:1,https://b:2"])
+def test_each_of_several_addresses_must_be_one(credentials: Any, url: str) -> None:
+    if url.endswith(","):
+        assert Addresses(url).all == ["http://a:1"]
+        return
+    with pytest.raises(UserError):
+        DaemonClient(url, credentials(), wire="clear")

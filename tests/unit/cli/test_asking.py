@@ -25,6 +25,9 @@ class FakeClient:
         self.closed = False
         FakeClient.made.append(self)
 
+    def find_active(self, deadline_s: float) -> None:
+        assert self.asked == []  # before anything else
+
     def post(self, path: str, body: Any) -> dict[str, Any]:
         self.asked.append((path, body))
         if FakeClient.error is not None:

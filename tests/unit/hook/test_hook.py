@@ -104,3 +104,27 @@ def test_it_starts_light() -> None:
     assert "from sentinel.protocol import" in source
     assert source.count("from sentinel") == 1
     assert not imported & {"asyncio", "http", "urllib", "ssl", "logging", "dataclasses"}
+
+
+def test_an_event_goes_to_the_daemon_that_is_active(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    answers: dict[str, object] = {"http://a:1": OSError("no route"), "http://b:2": 421, "http://c:3": 200}
+
+    def post(url: str, _ca: str, _path: str, _message: object, _deadline_s: float) -> int:
+        asked.append(url)
+        answer = answers[url]
+        if isinstance(answer, OSError):
+            raise answer
+        assert isinstance(answer, int)
+        return answer
+
+    monkeypatch.setattr(hook, "signed", lambda *_: ({}, b""))
+    monkeypatch.setattr(hook, "post", post)
+    urls = {"SENTINEL_URL": "http://a:1, http://b:2,http://c:3"}
+    assert hook.main(["event", "job_ended"], urls) == 0
+    assert asked == ["http://a:1", "http://b:2", "http://c:3"] and capsys.readouterr().err == ""
+    answers["http://c:3"] = 421
+    assert hook.main(["event", "job_ended"], urls | {"SENTINEL_EVENT_S": "0.1"}) == 0
+    assert "job_ended not told: a:1: no route" in capsys.readouterr().err

@@ -245,7 +245,7 @@ async def test_a_changed_certificate_is_taken_and_a_broken_one_is_not(
 async def test_a_running_daemon_takes_a_renewed_certificate(
     world: Worlds, site: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentinel.daemon.api.server._RENEW_S", 0.01)
+    monkeypatch.setattr("sentinel.daemon.api.transport._RENEW_S", 0.01)
     async with by_tls(world, site, "renewal") as served:
         before = await in_thread(certificate_ends, *address(served), site.file, 10.0)
         site.sign("renewal", days=300)
@@ -279,7 +279,7 @@ HELLO = bytes.fromhex("1603010200010001fc0303")  # a record that says it goes on
 async def test_handshakes_that_do_not_end_are_counted_and_closed(
     world: Worlds, site: Authority, first: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentinel.daemon.api.server._SAYS_NOTHING_S", 1)
+    monkeypatch.setattr("sentinel.daemon.api.transport._SAYS_NOTHING_S", 1)
     async with by_tls(world, site, header_s=60.0, waiting_per_address=8) as served:
         made = [socket.create_connection(address(served)) for _ in range(40)]
         try:
@@ -323,7 +323,7 @@ async def test_a_host_without_descriptors_accepts_again_later(world: Worlds, mon
     told: list[dict[str, Any]] = []
     async with serving(world()) as served:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
-        acceptor = served.server._acceptor
+        acceptor = served.server._listener._acceptor
         assert acceptor is not None
         bound = acceptor._bound
 

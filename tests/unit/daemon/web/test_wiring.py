@@ -24,7 +24,7 @@ def parts(world: World, **page: Any) -> tuple[DaemonParts, Any]:
     means: Any = None
     settings = dataclasses.replace(SETTINGS, page=Page(**page))
     made = DaemonParts(
-        settings, world.store, shown.daemon.live, means, means, means, shown.daemon.fleets, world.slurm.clock,
+        settings, world.store, shown.daemon.live, means, means, means, shown.daemon.fleets, means, world.slurm.clock,
         shown.daemon.telemetry, Log(io.StringIO()),
     )  # fmt: skip
     return made, shown.views

@@ -1,0 +1,105 @@
+"""Which of several daemons on one database is active, without anybody's clock.
+
+The holder of the lease counts up in a row of its own. Who stands by watches that row: when it has not changed for the
+lease's length *by the watcher's own monotonic clock*, it takes the lease, which has a token that grows by one each time.
+Every transaction of a daemon that acts ends with a look at the token, under a lock that a taker waits for: what an earlier
+holder still writes is rolled back, whenever it wakes up. No times of two hosts are compared, and a clock that is set
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from sentinel.adapters.store import tables as t
+from sentinel.adapters.store.changes import insert_into, upsert
+from sentinel.errors import Superseded
+
+ACTIVE = "active"
+_NEVER = datetime(9999, 1, 1, tzinfo=UTC)  # daemons of releases before take a lease whose time is over
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonRow:
+    """One daemon, as it says of itself.
+
+    Attributes:
+        holder: host and process id.
+        address: where it is asked.
+        beats: how often it has counted up.
+    """
+
+    holder: str
+    address: str
+    version: str
+    beats: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """The lease and all daemons, as of one transaction. ``holder``: empty when nobody has the lease."""
+
+    holder: str
+    token: int
+    daemons: tuple[DaemonRow, ...]
+
+    @property
+    def active(self) -> DaemonRow | None:
+        return next((row for row in self.daemons if row.holder == self.holder), None)
+
+
+def look(connection: sa.Connection) -> LeaseView:
+    row = connection.execute(sa.select(t.lease.c.holder, t.lease.c.token).where(t.lease.c.name == ACTIVE)).first()
+    columns = (t.daemon.c.holder, t.daemon.c.address, t.daemon.c.version, t.daemon.c.beats, t.daemon.c.since)
+    found = connection.execute(sa.select(*columns).order_by(t.daemon.c.since, t.daemon.c.holder))
+    daemons = tuple(DaemonRow(*values) for values in found)
+    return LeaseView(row.holder if row is not None else "", row.token if row is not None else 0, daemons)
+
+
+def beat(connection: sa.Connection, own: DaemonRow) -> None:
+    """Count up in our own row."""
+    values = {name: getattr(own, name) for name in ("holder", "address", "version", "beats", "since")}
+    upsert(connection, t.daemon, ["holder"], values)
+
+
+def take(connection: sa.Connection, holder: str, seen: LeaseView) -> int | None:
+    """The new token, when the lease is still as it was seen; None when somebody was faster.
+
+    Waits for transactions of the holder that look at the token now.
+    """
+    first = insert_into(connection, t.lease).values(name=ACTIVE, holder="", until=_NEVER, token=0)
+    connection.execute(first.on_conflict_do_nothing())
+    lease = t.lease.c
+    as_seen = sa.and_(lease.name == ACTIVE, lease.token == seen.token, lease.holder == seen.holder)
+    values = {"holder": holder, "until": _NEVER, "token": seen.token + 1}
+    taken = connection.execute(sa.update(t.lease).where(as_seen).values(**values))
+    return seen.token + 1 if taken.rowcount == 1 else None
+
+
+def leave(connection: sa.Connection, holder: str, token: int | None) -> None:
+    """Give the lease back if it is ours, and be no daemon of this database any more."""
+    ours = sa.and_(t.lease.c.name == ACTIVE, t.lease.c.holder == holder, t.lease.c.token == token)
+    connection.execute(sa.update(t.lease).where(ours).values(holder=""))
+    connection.execute(sa.delete(t.daemon).where(t.daemon.c.holder == holder))
+
+
+def forget(connection: sa.Connection, holders: list[str]) -> None:
+    """Rows of daemons that are gone."""
+    connection.execute(sa.delete(t.daemon).where(t.daemon.c.holder.in_(holders)))
+
+
+def require(connection: sa.Connection, token: int) -> None:
+    """The last statement of a transaction of the daemon with this token; the lock is held until its commit.
+
+    Raises:
+        Superseded: another daemon has the lease.
+    """
+    row = connection.execute(
+        sa.select(t.lease.c.holder, t.lease.c.token).where(t.lease.c.name == ACTIVE).with_for_update(read=True)
+    ).first()
+    if row is None or row.token != token:
+        raise Superseded(f"{row.holder if row is not None and row.holder else 'another daemon'} is the active daemon")

@@ -1,0 +1,258 @@
+"""Keeps the lease that makes this daemon the active one, and takes it when the active one falls silent.
+
+Of several daemons on one database one acts. It renews its lease by counting up in the database, from a thread of its own;
+the others watch that count. All times here are of a clock that nobody sets and that goes on while the host sleeps:
+
+- the holder acts until nine tenths of ``lease_s`` after it *began* its last renewal that succeeded;
+- another one takes the lease when it has *seen* no renewal for ``lease_s``.
+
+So one has stopped before the next begins, as far as a process can stop by itself. What a process that was frozen and woken
+still does is caught elsewhere: its transactions are rolled back (``sentinel.adapters.store.lease``), each write to Slurm
+asks the database first and ends with the lease (``sentinel.adapters.slurm.fenced``), and its program starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sentinel.adapters.store.lease import DaemonRow, LeaseView
+from sentinel.errors import Superseded, Unavailable
+from sentinel.log import Log
+
+_RENEWALS = 5  # in the length of a lease: a few may fail
+_ACTS = 0.9  # of the length: what is left covers clocks that run at different speeds
+
+
+def seconds_awake_or_not() -> float:
+    """Monotonic, also while this host sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class LeaseStore(Protocol):
+    """What is needed of ``sentinel.adapters.store.store.Store``."""
+
+    token: int | None
+
+    def look_at_lease(self, own: DaemonRow | None = None) -> LeaseView: ...
+
+    def take_lease(self, holder: str, seen: LeaseView) -> bool: ...
+
+    def require_lease(self) -> None: ...
+
+    def forget_daemons(self, holders: Sequence[str]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A daemon on this database. ``silent_s``: for how long it has not counted up, as we saw it."""
+
+    row: DaemonRow
+    active: bool
+    silent_s: float
+
+
+class Watch:
+    """For how long each daemon has not counted up, by our own clock."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._seen: dict[str, tuple[int, int, float]] = {}  # holder -> token then, count, since when
+
+    def looked(self, view: LeaseView) -> tuple[Peer, ...]:
+        now_s = self._seconds()
+        before, self._seen = self._seen, {}
+        for row in view.daemons:
+            known = before.get(row.holder)
+            same = known is not None and known[:2] == (view.token, row.beats)
+            self._seen[row.holder] = known if known is not None and same else (view.token, row.beats, now_s)
+        if view.holder and view.active is None:  # it never counted: a release before, or it died at once
+            known = before.get(view.holder)
+            self._seen[view.holder] = known if known and known[0] == view.token else (view.token, -1, now_s)
+        return tuple(Peer(row, row.holder == view.holder, now_s - self._seen[row.holder][2]) for row in view.daemons)
+
+    def holder_silent_s(self, view: LeaseView) -> float:
+        """After ``looked``: of the lease's holder; endless when nobody holds it."""
+        return self._seconds() - self._seen[view.holder][2] if view.holder else float("inf")
+
+
+class Lease:
+    """One daemon's part in the lease."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        own: DaemonRow,
+        lease_s: float,
+        log: Log,
+        *,
+        seconds: Callable[[], float] = seconds_awake_or_not,
+        superseded: Callable[[Superseded], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            superseded: called, in any thread, when another daemon has taken the lease from us.
+        """
+        self.every_s = lease_s / _RENEWALS
+        self.lease_s = lease_s
+        self.peers: tuple[Peer, ...] = ()
+        self._store = store
+        self._own = own
+        self._log = log
+        self._seconds = seconds
+        self._superseded = superseded
+        self._watch = Watch(seconds)
+        self._until_s = float("-inf")
+        self._stopped = threading.Event()
+        self._problem = ""
+        self._turned_s = float("inf")  # when the event loop last turned
+
+    @property
+    def active(self) -> DaemonRow | None:
+        """Who acts, as of the last look."""
+        return next((peer.row for peer in self.peers if peer.active), None)
+
+    def shown(self) -> list[dict[str, Any]]:
+        """All daemons as JSON, for views."""
+        return [
+            {
+                "address": peer.row.address,
+                "daemon": peer.row.holder,
+                "state": "active" if peer.active else "standby",
+                "version": peer.row.version,
+                "silent_s": round(peer.silent_s, 1),
+                "this": peer.row.holder == self._own.holder,
+            }
+            for peer in self.peers
+            if peer.active or peer.silent_s < 2 * self.lease_s
+        ]
+
+    # --- standing by --------------------------------------------------------------------------------------------------
+
+    def try_to_take(self) -> bool:
+        """Look once, and take the lease if its holder is silent, gone or nobody. Blocking.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        began_s = self._seconds()
+        view = self._look()
+        silent_s = self._watch.holder_silent_s(view)
+        if silent_s < self.lease_s and not died_here(view.holder):
+            return False
+        if not self._store.take_lease(self._own.holder, view):
+            return False
+        self._until_s = began_s + _ACTS * self.lease_s
+        gone = [row.holder for row in view.daemons if row.holder == view.holder != self._own.holder]
+        gone += [peer.row.holder for peer in self.peers if peer.silent_s > 10 * self.lease_s or _gone(peer, self._own)]
+        self._store.forget_daemons(gone)
+        self._look()
+        return True
+
+    def _look(self) -> LeaseView:
+        self._own = replace(self._own, beats=self._own.beats + 1)
+        view = self._store.look_at_lease(self._own)
+        self.peers = self._watch.looked(view)
+        return view
+
+    # --- acting -------------------------------------------------------------------------------------------------------
+
+    def left_s(self) -> float:
+        """For how long we may act without another renewal; not above 0: not at all."""
+        return self._until_s - self._seconds()
+
+    async def confirm(self) -> None:
+        """Before something outside is changed: the lease is ours, by our clock and by the database.
+
+        Raises:
+            Superseded, Unavailable: it is not, or that is not known. Nothing may be changed.
+        """
+        self._require()
+        try:
+            await asyncio.to_thread(self._store.require_lease)
+        except Superseded as error:
+            self._superseded(error)
+            raise
+        self._require()
+
+    def _require(self) -> None:
+        if self.left_s() <= 0:
+            why = self._problem or "it was not renewed in time"
+            raise Unavailable(f"another daemon may be active: {why}", fix="sentinel status shows which is active")
+
+    async def renewed(self) -> None:
+        """Return as soon as the lease is ours by our clock."""
+        while self.left_s() <= 0:
+            await asyncio.sleep(self.every_s / 4)
+
+    def keep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Renew until ``stop``, in a thread: nothing that the event loop does holds up a renewal, unless it stands still for
+        the length of a lease. Then the lease runs out, since a daemon that does nothing must not be the active one."""
+        self._turned_s = self._seconds()
+        thread = threading.Thread(target=self._renew_until_stopped, args=(loop,), name="lease", daemon=True)
+        thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _renew_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._stopped.wait(self.every_s):
+            try:
+                loop.call_soon_threadsafe(self._turned)
+            except RuntimeError:  # the loop was closed
+                return
+            self.renew()
+
+    def _turned(self) -> None:
+        self._turned_s = self._seconds()
+
+    def renew(self) -> None:
+        """Once. Blocking."""
+        began_s = self._seconds()
+        still_s = began_s - self._turned_s
+        turns = still_s <= self.lease_s
+        try:
+            self._look() if turns else self._store.require_lease()
+        except Superseded as error:
+            self._until_s = float("-inf")
+            self._stopped.set()
+            self._superseded(error)
+        except Unavailable as error:
+            self._troubled(error.message)
+        else:
+            if not turns:
+                self._troubled(f"the event loop has stood still for {still_s:.1f} s")
+                return
+            self._until_s = began_s + _ACTS * self.lease_s
+            if self._problem:
+                self._log.info("lease-renewed-again")
+            self._problem = ""
+
+    def _troubled(self, reason: str) -> None:
+        if not self._problem:
+            self._log.warning("lease-not-renewed", reason=reason, acts_for_s=round(max(0.0, self.left_s()), 1))
+        self._problem = reason
+
+
+def died_here(holder: str) -> bool:
+    """Whether the holder was a process of this host that is gone, or had our own process id, so that it was before us."""
+    host, _, pid = holder.rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return int(pid) == os.getpid()
+
+
+def _gone(peer: Peer, own: DaemonRow) -> bool:
+    return peer.row.holder != own.holder and died_here(peer.row.holder)

@@ -1,0 +1,82 @@
+"""Stands by: waits for the lease, and tells everybody who asks here meanwhile which daemon is active."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from sentinel import __version__
+from sentinel.adapters.store.lease import DaemonRow
+from sentinel.config.settings import Daemon
+from sentinel.daemon.api.transport import Listener
+from sentinel.daemon.lease import Lease
+from sentinel.errors import Unavailable
+from sentinel.log import Log
+from sentinel.protocol import ELSEWHERE, STANDBY
+from sentinel.telemetry import Telemetry
+
+_METRICS = (
+    "# HELP sentinel_active Whether this daemon is the active one: 1, or 0\n"
+    "# TYPE sentinel_active gauge\n"
+    "sentinel_active 0.0\n"
+    "# HELP sentinel_build_info The daemon's release; the value is 1\n"
+    "# TYPE sentinel_build_info gauge\n"
+    f'sentinel_build_info{{version="{__version__}"}} 1.0\n'
+)
+
+
+class StandbyServer:
+    """Answers at the daemon's address while it stands by: ``/healthz``, ``/metrics``, and who is active to all others.
+
+    Nothing of a request is believed or kept, so that nobody's credential is looked at.
+    """
+
+    def __init__(self, settings: Daemon, lease: Lease, telemetry: Telemetry, log: Log) -> None:
+        self._lease = lease
+        self._listener = Listener(settings, self._answer, telemetry, log)
+
+    async def start(self) -> None:
+        await self._listener.start()
+
+    async def stop(self) -> None:
+        await self._listener.stop()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._listener.address
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        active = self._lease.active
+        if (request.method, request.path) == ("GET", "/healthz"):
+            return web.Response(text=f"{STANDBY}\n")
+        if (request.method, request.path) == ("GET", "/metrics"):
+            return web.Response(text=_METRICS, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.json_response(standing_by(active), status=ELSEWHERE)
+
+
+def standing_by(active: DaemonRow | None) -> dict[str, str]:
+    """What who asks a standing-by daemon is told."""
+    where = f"the active daemon is {active.address}" if active is not None else "no daemon is active yet"
+    return {"error": f"standby: {where}", "fix": "name the addresses of all daemons in url, separated by commas"}
+
+
+async def stand_by(lease: Lease, server: StandbyServer, log: Log) -> None:
+    """Return when the lease is ours. The server is started when that is not so at once."""
+    said, problem = "", ""
+    while True:
+        try:
+            if await asyncio.to_thread(lease.try_to_take):
+                return
+            problem = ""
+        except Unavailable as error:
+            if error.message != problem:
+                problem = error.message
+                log.warning("standing-by-without-database", reason=problem, fix=error.fix)
+        active = lease.active.address if lease.active is not None else "not known"
+        if not said:
+            await server.start()
+        if active != said:
+            log.info("standing-by", active=active)
+            said = active
+        await asyncio.sleep(lease.every_s / 2)

@@ -1,0 +1,242 @@
+"""One daemon acts, whatever happens to clocks, the database and processes. Times are a made-up monotonic clock's."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from sentinel.adapters.store.lease import DaemonRow, LeaseView
+from sentinel.daemon.lease import Lease, died_here
+from sentinel.errors import Superseded, Unavailable
+from sentinel.log import Log
+
+LEASE_S = 5.0
+
+
+class Database:
+    """The lease's two tables. ``away``: daemons that cannot reach it."""
+
+    def __init__(self) -> None:
+        self.holder, self.token = "", 0
+        self.rows: dict[str, DaemonRow] = {}
+        self.away: set[str] = set()
+
+    def view(self) -> LeaseView:
+        return LeaseView(self.holder, self.token, tuple(self.rows.values()))
+
+
+class Connection:
+    """``LeaseStore`` of one daemon."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        self.database, self.name = database, name
+        self.token: int | None = None
+
+    def _reach(self) -> None:
+        if self.name in self.database.away:
+            raise Unavailable("the database does not answer")
+
+    def look_at_lease(self, own: DaemonRow | None = None) -> LeaseView:
+        self._reach()
+        if own is not None:
+            self.require_lease()
+            self.database.rows[own.holder] = own
+        return self.database.view()
+
+    def take_lease(self, holder: str, seen: LeaseView) -> bool:
+        self._reach()
+        if (seen.holder, seen.token) != (self.database.holder, self.database.token):
+            return False
+        self.database.holder, self.database.token = holder, seen.token + 1
+        self.token = self.database.token
+        return True
+
+    def require_lease(self) -> None:
+        self._reach()
+        if self.token is not None and self.token != self.database.token:
+            raise Superseded(f"{self.database.holder} is the active daemon")
+
+    def forget_daemons(self, holders: object) -> None:
+        for holder in list(holders):  # type: ignore[call-overload]
+            self.database.rows.pop(holder, None)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Host:
+    """One daemon on a host with a monotonic clock of its own; ``turn`` is what it does five times in a lease."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        self.clock = Clock()
+        self.gone: list[Superseded] = []
+        own = DaemonRow(f"{name}:1", f"http://{name}:9478", "1", 0, datetime(2026, 1, 1, tzinfo=UTC))
+        self.lease = Lease(
+            Connection(database, name),
+            own,
+            LEASE_S,
+            Log(io.StringIO()),
+            seconds=self.clock,
+            superseded=self.gone.append,
+        )
+        self.lease._turned()
+        self.took = False
+
+    @property
+    def acts(self) -> bool:
+        return self.took and not self.gone and self.lease.left_s() > 0
+
+    def turn(self) -> None:
+        self.clock.now_s += self.lease.every_s
+        if self.took:
+            self.lease._turned()
+            self.lease.renew()
+            return
+        try:
+            self.took = self.lease.try_to_take()
+        except Unavailable:
+            return
+
+
+@pytest.fixture
+def database() -> Database:
+    return Database()
+
+
+@pytest.fixture
+def pair(database: Database) -> tuple[Host, Host]:
+    """The first is active, the second stands by."""
+    first, second = Host(database, "a"), Host(database, "b")
+    first.turn()
+    second.turn()
+    assert first.acts and not second.took
+    return first, second
+
+
+def turns(times: int, *hosts: Host) -> None:
+    for _ in range(times):
+        for host in hosts:
+            host.turn()
+        assert sum(host.acts for host in hosts) <= 1
+
+
+def test_who_renews_stays(pair: tuple[Host, Host]) -> None:
+    first, second = pair
+    turns(100, first, second)
+    assert first.acts and not second.took
+    assert [(row["address"], row["state"]) for row in second.lease.shown()] == [
+        ("http://a:9478", "active"), ("http://b:9478", "standby"),
+    ]  # fmt: skip
+
+
+def test_a_silent_one_is_replaced_after_its_lease_and_has_stopped_before(pair: tuple[Host, Host]) -> None:
+    first, second = pair
+    waited_s = 0.0
+    for _ in range(20):
+        waited_s += first.lease.every_s
+        first.clock.now_s += first.lease.every_s  # its process lives, and renews nothing
+        second.turn()
+        assert not (first.acts and second.acts)
+        if second.acts:
+            break
+    assert second.acts and waited_s == pytest.approx(LEASE_S, abs=first.lease.every_s)
+
+
+def test_one_that_wakes_up_is_told_and_changes_nothing(pair: tuple[Host, Host], database: Database) -> None:
+    first, second = pair
+    turns(8, second)  # the first is frozen, its clock with it, as in a paused virtual machine
+    assert second.acts and first.acts  # by its clock no time has passed
+    with pytest.raises(Superseded, match="b:1 is the active daemon"):
+        asyncio.run(first.lease.confirm())
+    assert first.gone and not first.acts
+    assert database.holder == "b:1"
+
+
+def test_a_cut_database_stops_the_one_that_is_cut_off(pair: tuple[Host, Host], database: Database) -> None:
+    first, second = pair
+    database.away = {"a"}
+    turns(12, first, second)
+    assert second.acts and not first.acts and not first.gone  # it does not know yet
+    with pytest.raises(Unavailable, match="another daemon may be active: the database does not answer"):
+        asyncio.run(first.lease.confirm())
+    database.away = set()
+    turns(1, first, second)
+    assert first.gone and second.acts
+
+
+def test_a_database_that_is_away_for_all_makes_nobody_act_and_the_same_one_goes_on(
+    pair: tuple[Host, Host], database: Database
+) -> None:
+    first, second = pair
+    database.away = {"a", "b"}
+    turns(30, first, second)
+    assert not first.acts and not second.acts
+    database.away = set()
+    first.turn()
+    assert first.acts and not first.gone
+    turns(10, first, second)
+    assert first.acts and not second.took
+
+
+@pytest.mark.parametrize("step_s", [-86400.0, -3.0, 3.0, 86400.0])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_clock_that_is_set_changes_nothing(
+    pair: tuple[Host, Host], which: int, step_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wall clock is in no decision; rows carry times of it for people only."""
+    own = pair[which].lease._own
+    pair[which].lease._own = replace(own, since=datetime.fromtimestamp(own.since.timestamp() + step_s, UTC))
+    turns(50, *pair)
+    assert pair[0].acts and not pair[1].took
+
+
+def test_the_event_loop_that_stands_still_gives_the_lease_up(pair: tuple[Host, Host]) -> None:
+    first, second = pair
+    for _ in range(25):
+        first.clock.now_s += first.lease.every_s
+        first.lease.renew()
+        second.turn()
+        assert not (first.acts and second.acts)
+    assert second.acts and not first.acts
+
+
+def test_a_holder_that_died_on_this_host_is_replaced_at_once(database: Database) -> None:
+    host = socket.gethostname()
+    database.holder, database.token = f"{host}:4194305", 7  # above the kernel's largest process id
+    fresh = Host(database, "b")
+    fresh.turn()
+    assert fresh.acts and database.token == 8
+    assert not died_here("elsewhere:4194305") and not died_here("")
+
+
+async def test_effects_wait_until_the_lease_is_renewed(pair: tuple[Host, Host]) -> None:
+    first, _ = pair
+    first.clock.now_s += LEASE_S
+    waits = asyncio.ensure_future(first.lease.renewed())
+    await asyncio.sleep(0)
+    assert not waits.done()
+    first.lease._turned()
+    first.lease.renew()
+    await waits
+
+
+def test_renewing_ends_when_it_is_told_to(pair: tuple[Host, Host]) -> None:
+    first, _ = pair
+    loop = asyncio.new_event_loop()
+    before: Callable[[], int] = threading.active_count
+    first.lease.keep(loop)
+    first.lease.stop()
+    loop.close()
+    assert first.acts and before() >= 1
