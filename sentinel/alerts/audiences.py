@@ -92,7 +92,8 @@ def _reached(story: Story) -> Stage:
         return Stage.HANDLED
     if any((o.step.kind is StepKind.HOLD and is_done(o)) or o.data.get("held") for o in outcomes):
         return Stage.HELD
-    if any(o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS for o in outcomes):
+    failed = [o for o in outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS]
+    if any(not o.data.get("recovered_by") for o in failed):  # that another incident restarts the job is no failure
         return Stage.FAILED
     if any(o.step.kind is StepKind.CONFIRM and is_done(o) for o in outcomes):
         return Stage.RUNNING

@@ -201,7 +201,7 @@ class ClusterView:
         return job.restarts - 1 if self._is_being_requeued(job) else job.restarts
 
     def _is_being_requeued(self, job: JobView) -> bool:
-        """Whether only the epilogs of the attempt before run: Slurm counts the restart at once and keeps nodes and start."""
+        """Whether only the epilogs of the attempt before run: Slurm counts the restart at once, on the old nodes."""
         before = self.attempts.get((job.id, job.restarts - 1))
         return job.state == "completing" and before is not None and before.view.started_at == job.started_at
 

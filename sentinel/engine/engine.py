@@ -37,7 +37,7 @@ from sentinel.engine.events import (
     TrendsRead,
 )
 from sentinel.engine.mass_failures import PreliminaryVerdicts
-from sentinel.engine.reconcile import approvals, confirming, restarts, strays, waits
+from sentinel.engine.reconcile import approvals, confirming, held_jobs, restarts, strays, waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import job_ends, jobs, routing
@@ -153,6 +153,7 @@ class Engine:
         blindness.snapshot_taken(self.state, out, event.at)
         restarts.compare(self.state, out, fleet, event.at)
         confirming.snapshot_taken(self.state, out, event.at)
+        held_jobs.snapshot_taken(self.state, out, fleet, event.at)
         waits.snapshot_taken(self.state, out, event.at, self._looks)
         strays.snapshot_taken(self.state, out, fleet, event.at, self._looks)
 

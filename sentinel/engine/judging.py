@@ -111,7 +111,7 @@ def _proceed(state: State, out: Transition, incident_id: str, now: datetime, loo
     """With a fresh snapshot: ask the questions if they were not asked yet, otherwise decide."""
     under_way, incident = state.judging[incident_id], _without_new_failures(state, incident_id)
     if incident is None or incident.state is IncidentState.CLOSED or state.cluster.fleet is None:
-        if incident is not None:
+        if incident is not None and incident.state is IncidentState.CLOSED:
             out.save(IncidentChanged(incident))
         _end_judgement(state, out, incident_id, now)
         return

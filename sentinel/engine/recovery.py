@@ -60,7 +60,7 @@ def carry_out_plan(state: State, out: Transition, incident_id: str, now: datetim
     if (due := wait_ends(plan, now)) is not None:
         out.do(StartTimer(wait_timer(incident_id), due))
     if not plan.to_do:
-        _come_to_rest(state, out, incident_id, IncidentState.CLOSED, plan.explanation, now)
+        come_to_rest(state, out, incident_id, IncidentState.CLOSED, plan.explanation, now)
         notices.notify(state, out, incident_id, now, job)
         return
     if state.incidents[incident_id].state is IncidentState.WAITING:
@@ -73,7 +73,7 @@ def wait_ends(plan: Plan, now: datetime) -> datetime | None:
     return min((wait.until for wait in plan.waits if wait.until is not None and wait.until > now), default=None)
 
 
-def _come_to_rest(
+def come_to_rest(
     state: State, out: Transition, incident_id: str, reached: IncidentState, outcome: str, now: datetime
 ) -> None:
     """Nothing more can be done now: the incident waits if something is still wanted, else it reaches its last state."""
@@ -285,14 +285,14 @@ def _finish(state: State, out: Transition, incident: Incident, plan: Plan, now: 
     last = next(failed, None) or (outcomes[-1] if outcomes else None)  # in the plan's order, not in the order of time
     reached = IncidentState.CLOSED
     if last is not None and (last.result is Result.FAILED or last.step.kind is StepKind.HOLD):
-        over = last.data.get("cancelled") or last.data.get("goes_on")
+        over = last.data.get("cancelled") or last.data.get("goes_on") or last.data.get("recovered_by")
         reached = IncidentState.CLOSED if over else IncidentState.HELD
     restart_s = None
     if last is not None and last.step.kind is StepKind.CONFIRM and last.result is Result.DONE:
         restart_s = max(0.0, (last.at - plan.at).total_seconds())
     outcome = last.reason if last is not None else ""
     state.recoveries.pop(incident.id, None)
-    _come_to_rest(state, out, incident.id, reached, outcome, now)
+    come_to_rest(state, out, incident.id, reached, outcome, now)
     notices.notify(state, out, incident.id, now)
     if incident.id not in state.open_plans:
         out.save(PlanFinished(plan.id))

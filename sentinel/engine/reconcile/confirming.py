@@ -9,11 +9,13 @@ import dataclasses
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from sentinel.correlate.incidents import FAILED_STATES
 from sentinel.engine import recovery
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged
-from sentinel.model.records import Evidence, JobView, Kind, Outcome, Result, Scalar, Step, StepKind
+from sentinel.model.records import STOPS, Evidence, JobView, Kind, Outcome, Result, Scalar, Step, StepKind
+from sentinel.policy import components_with
 
 _LOOKS_S = (
     2.0,
@@ -23,6 +25,7 @@ _LOOKS_S = (
     20.0,
 )  # between snapshots taken for it, while no step line is seen; the last one repeats
 _FRESH_S = 1.0
+_REPORTED = timedelta(seconds=10)  # the end of an attempt is reported, and becomes an incident, within this time
 
 
 def timer_due(state: State, out: Transition, incident: str) -> None:
@@ -96,8 +99,39 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
         return False
     if result is Result.FAILED and job is not None and job.state == "cancelled":
         data["cancelled"] = True  # by its user: no person need act
+    elif result is Result.FAILED and job is not None:
+        other = _taken_over_by(state, incident, step.job, following, now)
+        if other is None:
+            out.do(StartTimer(recovery.confirm_timer(incident), now + timedelta(seconds=_LOOKS_S[0])))
+            return False
+        if other:
+            words, data["recovered_by"] = f"{words}; incident {other} takes care of it", other
     recovery.step_ended(state, out, incident, Outcome(step, result, now, words, data), now)
     return True
+
+
+def _taken_over_by(state: State, incident: str, job: int, following: int, now: datetime) -> str | None:
+    """The incident that restarts or holds the attempt that failed instead of gaining a step; empty if there is none, None
+    while that is not known: its end is a moment old, or is being judged."""
+    fleet = state.cluster.fleet
+    parts = (job, *(part.id for part in components_with(fleet, job))) if fleet is not None else (job,)
+    others = [
+        other
+        for part in parts
+        for other in state.index.about(part, ())
+        if other.id != incident and other.job in parts and (other.attempt or 0) >= following
+    ]
+    for other in others:
+        plan = state.plans.get(other.id)
+        if plan is not None and any(step.kind in STOPS for step in plan.to_do):
+            return other.id
+    if any(other.id in state.judging for other in others):
+        return None
+    seen = [s.view for part in parts if (s := state.cluster.attempts.get((part, following))) is not None]
+    shown = [view for part in parts if fleet is not None and (view := fleet.jobs.get(part)) is not None]
+    ends = [view.ended_at for view in (*seen, *shown) if view.restarts == following]
+    newest = max((at for at in ends if at is not None), default=None)
+    return None if newest is not None and now - newest < _REPORTED and not others else ""
 
 
 def _of_snapshot(
@@ -115,6 +149,10 @@ def _of_snapshot(
     waits = job.state in ("pending", "running", "completing", "configuring", "suspended")
     if job.restarts > following or not waits:
         return Result.FAILED, f"attempt {following} ended as {job.state} before it gained a step"
+    for part in components_with(fleet, step.job):
+        if part.restarts == following and part.state in FAILED_STATES:
+            words = f"component {part.id} of attempt {following} ended as {part.state} before it gained a step"
+            return Result.FAILED, words
     if job.state == "running" and job.started_at is not None:
         since = max(began, job.started_at)
         if (now - since).total_seconds() > state.settings.recovery.confirm_s:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 from core_daemon import SETTINGS, Daemon, FakeSink, incidents_of
-from core_records import AT, evidence
+from core_records import AT, OPTED_IN, ended, evidence
 from core_world import World
 
 from sentinel.config.settings import Limits
@@ -151,3 +151,82 @@ async def test_a_fault_under_the_epilogs_of_a_requeued_job_is_of_the_attempt_tha
     await asyncio.sleep(1.0)
     assert {key for key in daemon.live.attempts if key[0] == there.job} == {(there.job, 0)}
     assert {i.attempt for i in daemon.state.incidents.values()} == {0}, daemon.said
+
+
+# --- what others do with the job ------------------------------------------------------------------------------------------
+
+
+async def test_the_failure_of_a_second_component_ends_the_wait_for_a_heterogeneous_job(world: Worlds) -> None:
+    there = silent(world(nodes=8))
+    leader = there.slurm.submit(nodes=1, comment=OPTED_IN, het=0)
+    second = there.slurm.submit(nodes=1, comment=OPTED_IN, het=leader)
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    (bad,) = there.slurm.jobs[leader].on
+    await fail(daemon, bus(bad))
+    assert there.slurm.jobs[second].restarts == 1 and states(there) == ["watching"]
+    there.slurm.end(second, exit_code=1)
+    await daemon.pass_time(30.0)
+    assert states(there) == ["held"] and f"component {second}" in outcomes(there)[0], daemon.said
+
+
+async def test_an_incident_whose_job_another_incident_restarts_ends_as_recovered_by_it(world: Worlds) -> None:
+    there, sink = silent(world(nodes=8)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert states(there) == ["watching"]
+    on = job.on[0]
+    there.slurm.clock.advance(5.0)
+    there.slurm.end(there.job, exit_code=1)
+    await fail(daemon, bus(on, at_s=now_s(there)), ended(there.job, 1, at_s=now_s(there)))
+    await daemon.pass_time(20.0)
+    assert job.restarts == 2 and states(there) == ["closed", "watching"], daemon.said
+    assert any("incident" in words for words in outcomes(there)), outcomes(there)
+    await daemon.observe([printed(there.job, 2, 201, now_s(there))])
+    await daemon.quiet()
+    assert states(there) == ["closed", "closed"] and "failed" not in sink.stages and "held" not in sink.stages
+
+
+async def held(there: World, *sinks: FakeSink) -> Daemon:
+    """A daemon that holds the world's job for a person."""
+    daemon = Daemon(
+        there, sinks, settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0))
+    )
+    await fail(daemon, bus("n1"))
+    assert states(there) == ["held"] and there.slurm.jobs[there.job].held
+    return daemon
+
+
+async def test_a_held_job_that_an_operator_releases_is_told_as_resolved(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await held(there, sink)
+    await daemon.pass_time(20.0)
+    assert states(there) == ["held"] and sink.stages == ["held"]
+    there.slurm.person_releases(there.job)
+    await daemon.pass_time(20.0)
+    assert there.slurm.jobs[there.job].state == "RUNNING"
+    assert states(there) == ["closed"] and sink.stages == ["held", "resolved"], daemon.said
+    assert "released" in outcomes(there)[0] and there.store.open_plans() == [] and daemon.bugs() == 0
+
+
+async def test_a_held_job_that_its_user_cancels_or_that_is_gone_is_over(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await held(there, sink)
+    there.slurm.cancel(there.job)
+    second = Daemon(there, [sink], settings=daemon.state.settings)  # also the daemon after a restart sees it
+    await second.start()
+    await second.pass_time(20.0)
+    assert states(there) == ["closed"] and sink.stages == ["held", "resolved"] and "cancelled" in outcomes(there)[0]
+
+
+async def test_a_held_job_whose_record_cannot_be_read_stays_held(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await held(there, sink)
+    there.slurm.unreadable.add(there.job)
+    await daemon.pass_time(20.0)
+    assert states(there) == ["held"] and sink.stages == ["held"]
+
+
+def printed(job: int, attempt: int, step: int, at_s: float) -> Evidence:
+    return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})
