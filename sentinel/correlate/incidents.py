@@ -33,6 +33,7 @@ QUIET = frozenset(
 )
 # Slurm's states of jobs that failed: they neither completed nor were cancelled or timed out.
 FAILED_STATES = frozenset({"failed", "node_fail", "out_of_memory", "boot_fail"})
+_ENDED_BY_NODES = frozenset({"node_fail", "boot_fail"})
 # Lines of the job's own output explain a failure; a running job may print anything, so they open none.
 _WORDS = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
 _AFTER_THE_END = timedelta(seconds=5)  # a node may take this long to say what ended the job on it
@@ -42,7 +43,8 @@ MOST_EVIDENCE = 400  # kept per incident: opening evidence first, then the oldes
 def opens(evidence: Evidence) -> bool:
     """Whether this evidence alone opens an incident."""
     if evidence.kind == Kind.JOB_ENDED:
-        return str(evidence.data.get("state", "")).lower() in FAILED_STATES
+        state = str(evidence.data.get("state", "")).lower()
+        return state in FAILED_STATES and not (state in _ENDED_BY_NODES and evidence.data.get("maintenance"))
     if is_advisory(evidence):
         return True
     if evidence.source in _WORDS:

@@ -14,10 +14,12 @@ def failed_attempt(job: JobView) -> JobView:
     return replace(job, state="failed", restarts=job.restarts - 1, ended_at=job.submitted_at, held=False)
 
 
-def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str]) -> Evidence:
+def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance: Sequence[str] = ()) -> Evidence:
     """Evidence that an attempt ended, with the same id from an event and from reconciliation.
 
-    ``nodes``: those of the attempt, as far as known.
+    Args:
+        nodes: those of the attempt, as far as known.
+        maintenance: those of them on which people work, in a maintenance reservation.
     """
     return Evidence(
         id=stable_id("job_ended", job.id, job.restarts, job.state),
@@ -33,5 +35,6 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str]) -> Evidence:
             "signal": job.exit_signal,
             "nodes": ",".join(nodes),
             **({"exit_held": True} if job.exit_held else {}),
+            **({"maintenance": ",".join(maintenance)} if maintenance else {}),
         },
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sentinel.detect.job_end import failed_attempt, job_ended
+from sentinel.detect.job_end import failed_attempt
 from sentinel.engine import grouping
 from sentinel.engine.events import EvidenceReceived, SlurmReported
 from sentinel.engine.state import State
@@ -64,7 +64,7 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
         if view is not None and view.exit_held:
             view = failed_attempt(view)
         if view is not None and view.state not in ("pending", "configuring"):  # those were requeued on purpose
-            over.append(job_ended(view, now, nodes=state.cluster.nodes_of(view.id, view.restarts)))
+            over.append(reconciliation.ended(state, view, now))
     if over:
         grouping.receive(state, out, EvidenceReceived(now, tuple(over)))
     if ends.tries:

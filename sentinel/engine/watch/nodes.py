@@ -189,6 +189,10 @@ def _conclude(state: State, out: Transition, node: str, probe: Probe, now: datet
     if seen.state == "unreachable" or view.state == "down" or out_of_work:
         seen.state = "unreachable"
         return
+    if reconciliation.left_to_people(state, node):
+        seen.state = "silent"  # asked again: who stays silent when the reservation is over is judged then
+        out.say("node-in-maintenance", node=node, reading="its silence says nothing")
+        return
     seen.state = "unreachable"
     silent, _ = _silent(state)
     if probe.cut_off or _cut_off(state):

@@ -13,6 +13,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model import changes
 from sentinel.model.records import OURS, Evidence, Fleet, JobView, Kind, Source, Where, stable_id
+from sentinel.policy import in_maintenance
 
 RECONCILE = "reconcile"  # timer and effect
 _NEWS_S = 1.0  # least time between snapshots that nodes' reports of unknown jobs request
@@ -53,11 +54,7 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
         request(state, out, now)
     if fleet is None or state.blind_since is not None:
         return
-    items = [
-        job_ended(job, now, nodes=state.cluster.nodes_of(job.id, job.restarts))
-        for job in fleet.jobs.values()
-        if job.state in _ENDED and _is_news(state, job, now)
-    ]
+    items = [ended(state, job, now) for job in fleet.jobs.values() if job.state in _ENDED and _is_news(state, job, now)]
     items.extend(_exit_held(state, fleet, now))
     items.extend(_went_down(state, fleet, now))
     if items:
@@ -65,6 +62,18 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     save_attempts(state, out, state.cluster.attempts.values())
     state.cluster.forget(now, state.settings.judgement.group_s)
     watch.saved = {key: saved for key, saved in watch.saved.items() if key in state.cluster.attempts}
+
+
+def ended(state: State, job: JobView, now: datetime) -> Evidence:
+    """Evidence that this attempt ended, and which of its nodes are in a maintenance reservation."""
+    nodes = state.cluster.nodes_of(job.id, job.restarts)
+    return job_ended(job, now, nodes=nodes, maintenance=[name for name in nodes if left_to_people(state, name)])
+
+
+def left_to_people(state: State, node: str) -> bool:
+    """Whether people work on the node: in a maintenance reservation, its silence and its state say nothing."""
+    view = state.cluster.fleet.nodes.get(node) if state.cluster.fleet is not None else None
+    return view is not None and state.settings.modes.respect_maintenance and in_maintenance(view)
 
 
 def _is_news(state: State, job: JobView, now: datetime) -> bool:
@@ -82,7 +91,7 @@ def _exit_held(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:
     """Failures after which Slurm itself requeued and held the job; what is known already is dropped by its id."""
     failed = [failed_attempt(job) for job in fleet.jobs.values() if job.exit_held]
     return [
-        job_ended(job, now, nodes=state.cluster.nodes_of(job.id, job.restarts))
+        ended(state, job, now)
         for job in failed
         if (job.id, job.restarts) in state.cluster.attempts
         or (job.ended_at is not None and now - job.ended_at < state.window)
@@ -94,6 +103,8 @@ def _went_down(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:
     down = frozenset(name for name, node in fleet.nodes.items() if node.state == "down" or "fail" in node.flags)
     if watch.down is not None:  # nodes whose record cannot be read keep their state
         down |= frozenset(name for name in watch.down - down if name not in fleet.nodes and fleet.may_have_node(name))
+    if watch.down is not None:  # who stays down when the reservation is over goes down then
+        down -= {name for name in down - watch.down if left_to_people(state, name)}
     before, watch.down = watch.down, down
     if before is None:
         return []

@@ -52,6 +52,7 @@ class SimulatedNode:
     down: bool = False
     drained: bool = False
     silent: bool = False  # Slurm has noticed that it does not answer
+    maintenance: bool = False  # in a reservation with the flag MAINT
     reason: str = ""
     partitions: tuple[str, ...] = ("train",)
 
@@ -144,11 +145,12 @@ class Views:
     def node_record(self, name: str) -> dict[str, Any]:
         node = self._slurm.nodes[name]
         busy = any(job.has_nodes and name in job.on for job in self._slurm.jobs.values())
-        flags = [
-            flag
-            for flag, there in (("DRAIN", node.drained), ("NOT_RESPONDING", node.silent and not node.down))
-            if there
-        ]
+        seen = {
+            "DRAIN": node.drained,
+            "NOT_RESPONDING": node.silent and not node.down,
+            "MAINTENANCE": node.maintenance,
+        }
+        flags = [flag for flag, there in seen.items() if there]
         return {
             "name": name,
             "state": "down" if node.down else "mixed" if busy else "idle",

@@ -13,6 +13,7 @@ from core_records import OPTED_IN, evidence
 from core_watch import Scene
 from core_world import World
 
+from sentinel.correlate.incidents import opens
 from sentinel.daemon.runner import Perform
 from sentinel.engine import Transition
 from sentinel.engine.events import EffectCompleted, TimerDue
@@ -549,6 +550,32 @@ async def test_node_that_goes_down_is_told_once_and_one_that_was_down_never(worl
     there.slurm.notice("n3")
     await scene.reconcile()
     assert len(scene.reported) == 2  # a node may go down again
+
+
+async def test_a_node_that_goes_down_in_a_maintenance_reservation_is_news_only_when_it_stays_down(
+    world: Worlds,
+) -> None:
+    scene = Scene(world())
+    await scene.reconcile()
+    scene.world.slurm.nodes["n3"].maintenance = True
+    scene.world.slurm.lose("n3")
+    scene.world.slurm.notice("n3")
+    await scene.reconcile()
+    assert scene.reported == []
+    scene.world.slurm.nodes["n3"].maintenance = False
+    await scene.reconcile()
+    assert [(item.kind, item.where.node) for item in scene.reported] == [(Kind.NODE_DOWN, "n3")]
+
+
+async def test_the_end_of_a_job_whose_node_people_work_on_is_no_fault(world: Worlds) -> None:
+    for maintenance in (True, False):
+        scene = Scene(world())
+        await scene.reconcile()
+        scene.world.slurm.nodes["n1"].maintenance = maintenance
+        scene.world.slurm.end(scene.world.job, state="NODE_FAIL")
+        await scene.reconcile()
+        (item,) = scene.reported
+        assert item.data["state"] == "node_fail" and opens(item) is not maintenance
 
 
 async def test_node_that_we_set_down_is_no_news(world: Worlds) -> None:
