@@ -27,6 +27,7 @@ _MODULES = (
     "audit",
     "alerts",
     "corrections",
+    "approvals",
 )
 
 

@@ -25,7 +25,8 @@ def config() -> None:
 @config_option
 @click.option("--agent", is_flag=True, help="The file is an agent's.")
 def check(config: Path, agent: bool) -> None:
-    """Read the file strictly, and check what the daemon checks at its start: files, rules, channels, the page.
+    """Read the file strictly, check what the daemon checks at its start (files, rules, channels, the page), and say in
+    sentences what its modes and limits come to. A policy under which all nodes could be drained is refused.
 
     Errors name file, line, key and the fix. Slurm, munged and the store are not asked: sentinel doctor does that. Run it
     on the daemon's host as the daemon's account, since some files may be read by that account only.
@@ -35,6 +36,7 @@ def check(config: Path, agent: bool) -> None:
       sentinel config check
       sentinel config check --config ./sentinel.toml
     """
+    from sentinel.cli.offline.policy_words import sentences
     from sentinel.cli.offline.start_checks import agent_checks, daemon_checks, run_checks
     from sentinel.config.settings import load
 
@@ -48,6 +50,9 @@ def check(config: Path, agent: bool) -> None:
         config, agent_checks(settings) if agent else chain(daemon_checks(settings), [("prometheus.url", signals)])
     )
     click.echo(f"{config}: good{''.join(more)}")
+    if not agent:
+        for sentence in sentences(settings):
+            click.echo(f"  {sentence}")
 
 
 def _signals(settings: Any) -> str:

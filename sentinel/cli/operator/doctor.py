@@ -204,11 +204,11 @@ def _folders(settings: Settings) -> list[Finding]:
 
 def _modes(settings: Settings) -> list[Finding]:
     modes = {"default": settings.modes.default, **settings.modes.partitions}
-    acting = [
-        f"{name}: {what}"
-        for name, mode in modes.items()
-        for what in ("drain", "restart")
-        if getattr(mode, what) == "act"
-    ]
-    seen = "acts on " + ", ".join(acting) if acting else "observes only: plans are shown and nothing is done"
+    said = []
+    for word, verb in (("act", "acts on"), ("suggest", "asks before")):
+        kinds = [
+            f"{n}: {what}" for n, mode in modes.items() for what in ("drain", "restart") if getattr(mode, what) == word
+        ]
+        said += [f"{verb} {', '.join(kinds)}"] if kinds else []
+    seen = "; ".join(said) or "observes only: plans are shown and nothing is done"
     return [Finding("modes", GOOD, seen)]

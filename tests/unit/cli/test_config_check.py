@@ -82,4 +82,47 @@ def test_a_file_with_all_that_is_named_there_is_good(tmp_path: Path) -> None:
         f'{CHANNEL}url_file = "{tmp_path}/url"\ntemplate = "{tmp_path}/words.txt"\n'
     )
     found = CliRunner().invoke(cli, ["config", "check", "--config", str(config)])
-    assert (found.output, found.exit_code) == (f"{config}: good\n", 0)
+    assert (found.output.splitlines()[0], found.exit_code) == (f"{config}: good", 0)
+
+
+def told(folder: Path, text: str) -> list[str]:
+    path = folder / "here.toml"
+    path.write_text(text + "\n")
+    found = CliRunner().invoke(cli, ["config", "check", "--config", str(path)])
+    assert found.exit_code == 0 and ": good" in found.output.splitlines()[0]
+    return [line.strip() for line in found.output.splitlines()[1:]]
+
+
+def test_the_policy_is_told_in_sentences(tmp_path: Path) -> None:
+    text = (
+        '[modes.partitions.gpu]\ndrain = "act"\nrestart = "suggest"\n[modes.partitions.gpu.causes.network_fabric]\n'
+        'drain = "observe"\n[limits]\nkeep_healthy = 2\n'
+    )
+    assert told(tmp_path, text) == [
+        "Partition gpu: drains bad nodes at once; suggests to restart or hold jobs and asks for at most 2 h.",
+        "Partition gpu, cause network_fabric: drains nothing.",
+        "Other partitions: drains nothing; restarts nothing.",
+        "At most 8 nodes and 10% of a partition (but one) are drained by Sentinel at once, 6 in an hour; 2 usable nodes of "
+        "each partition always stay.",
+        "5 nodes failing within 1 min stop all drains and restarts until fewer are bad or a person has looked.",
+        "Nodes in a maintenance reservation are not drained before it ends.",
+        "Only jobs whose comment asks for it are restarted.",
+    ]
+
+
+def test_a_policy_that_changes_nothing_says_so(tmp_path: Path) -> None:
+    assert told(tmp_path, "")[-1] == "So nothing is changed anywhere: plans are made and shown."
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("[limits]\ndrain_fraction = 1.0\nkeep_healthy = 0", "limits.keep_healthy", "all nodes of a partition"),
+        ("[modes.default.causes.gpu_memory]\n", "modes.default.causes.gpu_memory", "is no cause"),
+        ('[modes.default.causes.disk_full]\ndrain = "ask"', "modes.default.causes.disk_full.drain", "'ask'"),
+        ("[modes]\napproval_s = 1", "modes.approval_s", "below"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, key: str, words: str) -> None:
+    error = checked(tmp_path, text)
+    assert error.key == key and error.line is not None and words in error.message

@@ -15,7 +15,7 @@ from sentinel.config.settings import Mode, Modes
 from sentinel.daemon.api import status as state_of
 from sentinel.daemon.api.explanation import meant
 from sentinel.errors import UserError
-from sentinel.model.records import Kind, NodeView, Outcome, Result, StepKind
+from sentinel.model.records import Kind, NodeView, Outcome, Result, StepKind, Wait
 
 Worlds = Callable[..., World]
 
@@ -188,7 +188,7 @@ async def test_modes_by_partition_and_over_all(world: Worlds) -> None:
     await shown.daemon.fleets.take()
     seen = await shown("status")
     assert seen["mode"] == "act" and seen["modes"]["train"] == {
-        "mode": "act", "drain": "act", "restart": "act", "known": True,
+        "mode": "act", "drain": "act", "restart": "act", "causes": {}, "known": True,
     }  # fmt: skip
     shown.world.store.put("paused", True)
     assert (await shown("status"))["mode"] == "paused"
@@ -238,3 +238,14 @@ async def test_breaker_is_open_within_its_window(world: Worlds) -> None:
     assert seen["hang-breaker"]["open"] is False
     shown.world.slurm.clock.advance(61.0)
     assert (await shown("status"))["breakers"]["breaker"]["open"] is False
+
+
+async def test_what_people_are_asked_stands_apart_from_what_was_only_observed(world: Worlds) -> None:
+    shown = Shown(world())
+    asks = Wait("approval", later(0), "A person is asked.", ("drain n2",), later(60.0))
+    made = plan(step(StepKind.DRAIN, node="n2"), incident="bbb1", observe_only=True)
+    shown.world.store.save_plan(dataclasses.replace(made, waits=(asks,)))
+    seen = await shown("status")
+    assert seen["would_have_done"] == [] and [(w["incident"], w["what"]) for w in seen["asked"]] == [
+        ("bbb1", ["drain n2"])
+    ]
