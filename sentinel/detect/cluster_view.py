@@ -255,7 +255,7 @@ class ClusterView:
             seen.nodes = seen.nodes or job.nodes
         elif job.nodes:
             seen.nodes, seen.nodes_whole = job.nodes, True
-        seen.view = replace(job, nodes=seen.nodes)
+        seen.view = job if job.nodes == seen.nodes else replace(job, nodes=seen.nodes)
         return seen
 
     def note(self, item: Evidence) -> None:

@@ -83,12 +83,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         """Call ``func`` on the loop, after the time that a thread takes."""
-        return self.create_task(_called_later(self._virtual.thread_s(), func, args))
+        answer: asyncio.Future[T] = self.create_future()
+        self.call_later(self._virtual.thread_s(), _answer, answer, func, args)
+        return answer
 
 
-async def _called_later(after_s: float, func: Callable[..., T], args: tuple[Any, ...]) -> T:
-    await asyncio.sleep(after_s)
-    return func(*args)
+def _answer(answer: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:
+    try:
+        result = func(*args)
+    except BaseException as error:  # whoever waits gets it, also when the daemon is killed in there
+        if not answer.cancelled():
+            answer.set_exception(error)
+        raise  # to the loop's handler, which drops it
+    else:
+        if not answer.cancelled():
+            answer.set_result(result)
 
 
 def _nothing(*_arguments: Any, **_named: Any) -> Any:

@@ -49,6 +49,7 @@ class World:
     def __init__(self, history: History, *, tell: Callable[[float, str], None] | None = None) -> None:
         self.history = history
         self.now_s = 0.0
+        self._now = 0.0, AT
         self.ends_s = history.ends_s
         self.rng = random.Random(f"{history.seed}/{history.number}")  # noqa: S311 - repeatable, not secret
         self.tell = tell
@@ -82,7 +83,11 @@ class World:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def now(self, more_s: float = 0.0) -> datetime:
-        return AT + timedelta(seconds=self.now_s + more_s)
+        if more_s:
+            return AT + timedelta(seconds=self.now_s + more_s)
+        if self._now[0] != self.now_s:
+            self._now = self.now_s, AT + timedelta(seconds=self.now_s)
+        return self._now[1]
 
     def at(self, at_s: float, what: Callable[[], None]) -> None:
         self._count += 1
@@ -118,12 +123,12 @@ class World:
 
     def _do_due(self) -> bool:
         self.slurm.catch_up()
-        did = False
+        if not self._queue or self._queue[0][0] > self.now_s:
+            return False
         while self._queue and self._queue[0][0] <= self.now_s:
             heapq.heappop(self._queue)[2]()
-            did = True
         self.slurm.catch_up()
-        return did
+        return True
 
     def run(self) -> list[Violation]:
         """Let it happen; returns the promises that were broken, the first first."""

@@ -246,7 +246,8 @@ class SimulatedSlurm(Writer):
 
     def next_due_s(self) -> float | None:
         """When something happens by itself the next time; None if nothing will."""
-        times = [job.eligible for job in self.jobs.values() if job.state == "PENDING" and job.eligible > self.time_s()]
+        now_s = self.time_s()
+        times = [job.eligible for job in self.jobs.values() if job.state == "PENDING" and job.eligible > now_s]
         return min([*times, *([self._due[0][0]] if self._due else [])], default=None)
 
     def later(self, after_s: float, what: Callable[[], None]) -> None:
