@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from direct_store import DirectStore
+from postgres_server import empty_database
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -18,15 +17,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path / 'sentinel.db'}"
         return
     pytest.importorskip("psycopg", reason="needs psycopg, the driver of PostgreSQL")
-    base = sa.make_url(request.getfixturevalue("postgres_url"))
-    name = f"t{uuid.uuid4().hex}"
-    admin = sa.create_engine(base, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    yield base.set(database=name).render_as_string(hide_password=False)
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
-    admin.dispose()
+    with empty_database(request.getfixturevalue("postgres_url")) as made:
+        yield made
 
 
 @pytest.fixture

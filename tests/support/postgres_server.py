@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
 import subprocess
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
+import sqlalchemy as sa
 from keeper import Keeper
 
 OWNER = "postgres"  # the server refuses to run as root; Debian's package makes this account
@@ -28,6 +32,21 @@ def missing() -> str:
     if os.geteuid() == 0 and OWNER not in {entry.pw_name for entry in pwd.getpwall()}:
         return f"no account {OWNER} to run the server"
     return ""
+
+
+@contextlib.contextmanager
+def empty_database(url: str) -> Iterator[str]:
+    """URL of a new database on the server of ``url``; dropped afterwards, whoever still uses it."""
+    base, name = sa.make_url(url), f"t{uuid.uuid4().hex}"
+    admin = sa.create_engine(base, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    try:
+        yield base.set(database=name).render_as_string(hide_password=False)
+    finally:
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+        admin.dispose()
 
 
 class PostgresServer:

@@ -1,0 +1,116 @@
+"""Two daemons on one PostgreSQL: the active one is stopped in a recovery, the other ends it, the woken one does nothing."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from lab import processes
+from postgres_server import empty_database
+from timeline import Story, until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.postgres]
+_SMALL = ("--nodes", "3", "--gpus", "2")
+
+
+class Pair:
+    """The story's daemon, which is active, and a second one beside it, which every agent and command knows."""
+
+    def __init__(self, story: Story, database: str) -> None:
+        self.story = story
+        first = story.paths.spec.daemon_port
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            second = probe.getsockname()[1]
+        self.second_url = f"http://127.0.0.1:{second}"
+        one = f'url = "http://127.0.0.1:{first}"'
+        both = f'url = "http://127.0.0.1:{first},{self.second_url}"'
+        story.restart_daemon({f"\n{one}": f'\n{both}\ndatabase = "{database}"'})
+        self.wait_active(0)
+        etc = story.lab.dir / "etc"
+        text = (
+            (etc / "sentinel.toml")
+            .read_text()
+            .replace(f'listen = "127.0.0.1:{first}"', f'listen = "127.0.0.1:{second}"')
+        )
+        (etc / "second.toml").write_text(text)
+        command = [story.paths.spec.python, "-m", "sentinel", "daemon", "--config", str(etc / "second.toml")]
+        story.call_lab(
+            f"from lab import processes; processes.start(lab, 'second', {command!r}, log=lab.log / 'second.log')"
+        )
+        self.log = story.lab.dir / "log" / "second.log"
+        until(lambda: self.log.exists() and "standing-by" in self.log.read_text(), lambda: story.read(self.log))
+        for node in story.paths.names:
+            path: Path = story.lab.dir / "nodes" / node / "sentinel.toml"
+            path.write_text(path.read_text().replace(one, both))
+            story.stop_agent(node, 15)
+            story.start_agent(node)
+        story.wait_agents()
+
+    def wait_active(self, which: int) -> None:
+        until(lambda: self.states()[:1] and self.states()[0][1] == which, lambda: f"{self.states()}")
+
+    def states(self) -> list[tuple[str, int]]:
+        """State of each daemon that is known, and which it is: 0, or 1 for the second one; the active one first."""
+        seen = self.story.view("status")
+        rows = seen["daemons"] if seen is not None else []
+        return sorted((row["state"], int(row["address"] == getattr(self, "second_url", None))) for row in rows)
+
+    def at(self, pattern: str, log: str | None = None) -> datetime:
+        """When the second one's log says it for the first time."""
+        for line in (log if log is not None else self.log.read_text()).splitlines():
+            if re.search(pattern, line):
+                return datetime.fromisoformat(line.split()[0])
+        raise AssertionError(pattern)
+
+
+@pytest.fixture
+def pair(stages, postgres_url: str) -> Iterator[Pair]:
+    stages.drop(*_SMALL)
+    with empty_database(postgres_url) as database, Story(stages.lab(*_SMALL)) as story:
+        pair = Pair(story, database)
+        yield pair
+        second = processes.known(story.paths, "second")
+        assert second is not None
+        second.send(signal.SIGTERM)
+        until(lambda: not second.alive, "the second daemon to end")
+        assert not re.search(r" ERROR |Traceback", pair.log.read_text()), pair.log.read_text()
+        story.restart_daemon()
+    stages.drop(*_SMALL)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(" verdict ", id="before the drain", marks=pytest.mark.deep),
+        pytest.param("kind=drain ", id="drained", marks=pytest.mark.deep),
+        pytest.param("kind=requeue_hold ", id="while the checkpoint is chosen"),
+        pytest.param("kind=exclude ", id="before the release", marks=pytest.mark.deep),
+    ],
+)
+def test_the_other_ends_what_the_stopped_one_began(pair: Pair, moment: str):
+    story = pair.story
+    job = story.job(2)
+    victim = job.nodes[1]
+    assert pair.states() == [("active", 0), ("standby", 1)]
+    story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
+    with story.daemon_stopped_at(moment):
+        stopped = datetime.now().astimezone()
+        story.expect(drains=[victim], restarts=[job], messages=["gpu_fallen_off_bus"])
+        pair.wait_active(1)
+    story.wait_daemon_log(f"standing-by active={pair.second_url}")
+    until(lambda: pair.states() == [("active", 1), ("standby", 0)], lambda: f"{pair.states()}")
+    assert " superseded " in story.daemon_log()
+    last = story.daemon_log().partition(" superseded ")[2]
+    assert "action " not in last and " verdict " not in last, last
+    story.settle(3)
+    assert story.counts() == story.expected()
+    shown = story.sentinel("status", "--config", str(story.lab.dir / "etc" / "sentinel.toml")).stdout
+    assert f"{pair.second_url} is active" in shown and "standing by" in shown
+    took = {what: (pair.at(what) - stopped).total_seconds() for what in (" active ", " started", "kind=release ")}
+    print(f"seconds after the stop: {took}")
