@@ -65,6 +65,7 @@ class OrderKind(StrEnum):
     TASK_STATES = "task_states"
     ASK_JOB = "ask_job"
     COLLECTED = "collected"
+    JOB_LOG = "job_log"
     DIAGNOSE = "diagnose"
 
 

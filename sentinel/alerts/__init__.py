@@ -3,13 +3,14 @@
 from sentinel.alerts.audiences import Stage, Story, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.blindness import blind, sees_again
 from sentinel.alerts.compose import compose
-from sentinel.alerts.job_log import for_log
+from sentinel.alerts.job_log import appended, for_log
 from sentinel.alerts.threads import Thread, next_stage, with_next
 
 __all__ = [
     "Stage",
     "Story",
     "Thread",
+    "appended",
     "blind",
     "compose",
     "for_log",

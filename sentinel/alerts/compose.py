@@ -15,6 +15,7 @@ from sentinel.alerts.audiences import (
     severity_of,
     stage_of,
 )
+from sentinel.alerts.job_log import appended
 from sentinel.alerts.text import plain, unranked
 from sentinel.alerts.threads import Thread
 from sentinel.model.records import (
@@ -110,6 +111,7 @@ def compose(story: Story, thread: Thread, now: datetime) -> Notice:
             "partition": job.partition if job else None,
             "owner_text": for_owner(story),
             "operator_text": for_operators(story),
+            "log_text": appended(story),
         },
     )
 

@@ -11,6 +11,7 @@ from sentinel.config.addresses import require_http
 from sentinel.config.settings_toml import InvalidSetting, section, setting
 
 KINDS = ("apprise", "alertmanager", "webhook", "mail")
+JOB_LOG = "job log"  # the receiver that is every job's own log; no channel can have that name
 SEVERITIES = ("info", "warning", "critical")
 STAGES = (
     "restarting", "running again", "held", "failed", "cancelled", "waiting", "asked", "lapsed", "refused",
@@ -161,6 +162,11 @@ class Alerts:
         "people are told when the job is released or held, at the latest this long after the decision",
         unit="s",
         least=0,
+    )
+    job_log: bool = setting(
+        True,
+        "a job's own log gets a paragraph when the job is held, or its restart waits or fails: written as its user by the "
+        "agent of its first node; a restart is told by TaskProlog in any case",
     )
     mail: Mail = section(Mail)
 

@@ -32,6 +32,7 @@ from sentinel.daemon.api.views import Views
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.checkpoints import FleetCheckpoints
 from sentinel.daemon.effects.diagnostics import Diagnostics
+from sentinel.daemon.effects.job_logs import JobLogs
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.perform import Effects
 from sentinel.daemon.ingest.event_files import EventFiles, Report
@@ -82,6 +83,8 @@ def engine_runner(
     """Build the engine with its stored state, and the runner that performs its effects."""
     settings = base.settings
     sinks = receivers(settings.alerts, ThreadPoolExecutor(THREADS, "alerts"))
+    if settings.alerts.job_log:
+        sinks.append(JobLogs(base.orders, base.live, base.log, deadline_s=settings.alerts.deadline_s))
     names = {url: name_of(url) for url in settings.alerts.webhooks}
     told = tuple((notice, names.get(receiver, receiver)) for notice, receiver in stored.undelivered)
     for url, name in names.items():

@@ -49,6 +49,11 @@ def is_for(channel: Channel | None, notice: Notice) -> bool:
     )
 
 
+def is_for_log(notice: Notice) -> bool:
+    """Whether the job's own log gets a line at this message."""
+    return bool(notice.data.get("log_text"))
+
+
 def _rank(severity: str) -> int:
     return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES) - 1
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from sentinel.alerts import Stage, Story, Thread, compose, for_log, next_stage, with_next
 from sentinel.alerts.text import plain
+from sentinel.config.alerts import JOB_LOG
 from sentinel.engine import delivery
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
@@ -86,7 +87,7 @@ def _said_to_be_the_last(state: State, story: Story, notice: Notice) -> Notice:
 def send(state: State, out: Transition, notice: Notice) -> None:
     """Queue the notice for every receiver that it is for."""
     for receiver in state.receivers:
-        if delivery.is_for(state.channel(receiver), notice):
+        if delivery.is_for_log(notice) if receiver == JOB_LOG else delivery.is_for(state.channel(receiver), notice):
             out.save(NoticeChanged(notice, receiver, delivered=False))
             delivery.begin(state, out, notice, receiver)
 

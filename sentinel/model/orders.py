@@ -32,6 +32,7 @@ LEAST_DEADLINE_S = 0.01  # nothing starts sooner
 MOST_DEADLINE_S = 86_400.0  # of one order; the longest diagnostic takes 2.5 hours
 MOST_GAP_S = 60.0  # between two questions to NCCL; the daemon takes at most 10 s
 MOST_REASON = 200  # characters
+MOST_LOG_TEXT = 400  # characters, one line
 MOST_SINCE_S = 1e11  # Unix time, far in the future
 _SHOWN = 80  # characters of a refused value that are repeated
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/_-]{0,79}\Z")
@@ -228,6 +229,18 @@ class Collected(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class WriteToLog(Record):
+    """→ ``{written: true}``: one line at the end of the log of a job whose script ran here, as the job's user.
+
+    Which file that is the agent knows from slurmd's prolog."""
+
+    kind: ClassVar[OrderKind] = OrderKind.JOB_LOG
+    job: int = key(whole(1, MOST_JOB))
+    attempt: int = key(whole(0, MOST_ATTEMPT))
+    text: str = key(text(MOST_LOG_TEXT))
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnose(Record):
     """→ ``{result: "pass"|"fail"|"inconclusive", findings: [...]}``. ``gpus``: null means all, which alone proves a node.
     ``yields``: a job goes before it."""
@@ -250,12 +263,12 @@ class Watch(Record):
     roots: tuple[Root, ...] = key(many(record(Root), MOST_ROOTS))
 
 
-Request = ListCheckpoints | MoveAside | TaskStates | AskJob | Collected | Diagnose
+Request = ListCheckpoints | MoveAside | TaskStates | AskJob | Collected | WriteToLog | Diagnose
 SCHEMAS: Mapping[OrderKind, type[Request]] = {
-    schema.kind: schema for schema in (ListCheckpoints, MoveAside, TaskStates, AskJob, Collected, Diagnose)
+    schema.kind: schema for schema in (ListCheckpoints, MoveAside, TaskStates, AskJob, Collected, WriteToLog, Diagnose)
 }
 # In a child that becomes the job's user: these read or move his files.
-AS_USER = (ListCheckpoints, MoveAside, AskJob)
+AS_USER = (ListCheckpoints, MoveAside, AskJob, WriteToLog)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ slurmctld for the job's user (``probes.owner``), in numbers alone, since a job's
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.agent.collectors.jobs import JobOnNode
-from sentinel.agent.process.state_files import restore, save
+from sentinel.agent.collectors.jobs import JobOnNode, first_node
+from sentinel.agent.collectors.log_path import pattern_of
+from sentinel.agent.process.state_files import node_name, restore, save
 from sentinel.agent.settings import AgentSettings
 
 
@@ -33,12 +35,14 @@ class _Kept:
     gid: int | None
     attempt: int
     ended_s: float | None  # Unix time; None while it is here
+    log: str = ""  # pattern of the file that its script's output goes to; empty: it did not begin on this node
 
 
 class Owners:
     """The record; safe from any thread. Jobs that are here are always in it, of ended ones the latest, for a while."""
 
     def __init__(self, settings: AgentSettings, clock: Callable[[], float] = time.time) -> None:
+        self._node = node_name(settings.node)
         self._path = Path(settings.state) / "owners.json"
         self._most = settings.jobs.remembered
         self._kept_s = settings.jobs.remembered_s
@@ -59,10 +63,16 @@ class Owners:
             return None
         return Owner(kept.uid, kept.gid)
 
+    def log_of(self, job: int, attempt: int) -> str:
+        """Pattern of the log of an attempt whose script ran here; empty for any other."""
+        with self._lock:
+            kept = self._jobs.get(job)
+        return kept.log if kept is not None and kept.attempt == attempt else ""
+
     def came(self, job: JobOnNode) -> None:
         """A prolog told of it. Who it belongs to is not known where Slurm does not say it, and then not kept."""
         if job.uid is not None:
-            self._keep(job.job, _Kept(job.uid, job.gid, job.attempt, None))
+            self._keep(job.job, self._kept(job))
 
     def left(self, job: JobOnNode) -> None:
         """Its epilog told of its end, or its job file is gone."""
@@ -71,7 +81,7 @@ class Owners:
         if kept is not None and kept.attempt > job.attempt:
             return  # it is here again
         if job.uid is not None:
-            kept = _Kept(job.uid, job.gid, job.attempt, None)
+            kept = self._kept(job)
         if kept is not None:
             self._keep(job.job, replace(kept, ended_s=self._clock()))
 
@@ -82,6 +92,14 @@ class Owners:
             for job, kept in self._jobs.items():
                 if kept.ended_s is None and job not in jobs:
                     self._jobs[job] = replace(kept, ended_s=now_s)
+
+    def _kept(self, job: JobOnNode) -> _Kept:
+        assert job.uid is not None, "asked for jobs of a known user"
+        first = bool(job.stdout) and job.stdout != os.devnull and first_node(job.nodelist) == self._node
+        log = (
+            pattern_of(job.stdout, job=job.job, user=job.user, node=self._node, work_dir=job.work_dir) if first else ""
+        )
+        return _Kept(job.uid, job.gid, job.attempt, None, log)
 
     def _keep(self, job: int, kept: _Kept) -> None:
         now_s = self._clock()
@@ -102,4 +120,5 @@ def _kept_from(entry: Any) -> _Kept | None:
     except TypeError:
         return None
     whole = type(kept.uid) is int and type(kept.attempt) is int and (kept.gid is None or type(kept.gid) is int)
+    whole = whole and isinstance(kept.log, str)
     return kept if whole and (kept.ended_s is None or isinstance(kept.ended_s, float)) else None

@@ -32,6 +32,7 @@ from sentinel.model.orders import (
     OrderRefused,
     Request,
     TaskStates,
+    WriteToLog,
     read_order,
 )
 from sentinel.protocol import LONG_POLL_S, ORDER_RESULT, ORDERS, OrderKind
@@ -51,6 +52,7 @@ PROGRAMS = {
     OrderKind.QUARANTINE: "sentinel.agent.probes.quarantine",
     OrderKind.TASK_STATES: "sentinel.agent.probes.tasks",
     OrderKind.COLLECTED: "sentinel.agent.probes.collected",
+    OrderKind.JOB_LOG: "sentinel.agent.postmortem.write_log",
     OrderKind.ASK_JOB: "sentinel.agent.probes.ask_job",
     OrderKind.DIAGNOSE: "sentinel.agent.probes.diagnose",
 }
@@ -175,7 +177,7 @@ class Orders:
             self._begin(found, self._owners.of(request.job) if isinstance(request, TaskStates) else None)
         elif (owner := self._owners.of(request.job)) is not None:
             self._begin_as(found, owner)
-        elif isinstance(request, AskJob) or not self._slurm.squeue:
+        elif isinstance(request, (AskJob, WriteToLog)) or not self._slurm.squeue:
             self._refuse(identity, request.kind, not_here(request.job))
         else:
             self._ask_slurm(found, request.job)
@@ -251,6 +253,8 @@ class Orders:
         own: dict[str, object] = {"node": self.node, **self._own(kind), "deadline_s": deadline_s, "order": identity}
         if owner is not None:
             own |= {"uid": owner.uid, "gid": owner.gid}
+        if isinstance(request, WriteToLog):
+            own["log"] = self._owners.log_of(request.job, request.attempt)
         program = self._program(
             f"order:{identity}",
             PROGRAMS[kind],

@@ -69,6 +69,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "quarantine": {"job": 5, "root": "/a", "paths": ["/a/step-1"], "steps": [1], "reason": "incident i1"},
     "ask_job": {"job": 5, "ras": False, "gap_s": 2.5},
     "collected": {"job": 5, "attempt": 0},
+    "job_log": {"job": 5, "attempt": 0, "text": "sentinel: attempt 0: user_code; the job is held"},
     "diagnose": {"level": 1, "gpus": None, "yields": False},
 }
 

@@ -145,3 +145,23 @@ def test_the_agents_folders_lie_below_roots(tmp_path: Path) -> None:
     inner.chmod(0o1777)
     with pytest.raises(UserError):
         require_own("state", inner)
+
+
+def test_the_log_of_the_attempt_that_began_here_is_known_over_a_restart(node: Node) -> None:
+    name = node.owners._node
+    job = replace(JOB, nodelist=f"{name},n2", stdout="out-%j.txt", work_dir="/home/ada", attempt=1)
+    node.owners.came(job)
+    node.owners.left(job)
+    assert node.restart().log_of(7, 1) == "/home/ada/out-7.txt"
+    assert node.owners.log_of(7, 0) == node.owners.log_of(8, 1) == ""
+    node.owners.came(replace(job, job=9, nodelist=f"n2,{name}"))
+    assert node.owners.log_of(9, 1) == "", "its script runs on another node"
+
+
+def test_a_record_of_an_earlier_release_is_read(node: Node) -> None:
+    node.ran(7)
+    path = node.folder / "owners.json"
+    kept = json.loads(path.read_text())
+    del kept["7"]["log"]
+    path.write_text(json.dumps(kept))
+    assert node.restart().of(7) == Owner(1000, 100) and node.owners.log_of(7, 0) == ""

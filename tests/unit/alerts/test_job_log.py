@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from core_records import AT, incident, job, plan, step, verdict
 
-from sentinel.alerts import Story, for_log
+from sentinel.alerts import Story, appended, for_log
 from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Cause, Outcome, Result, Scope, StepKind, Where
@@ -30,11 +30,41 @@ def test_it_says_what_happened_and_from_where_it_goes_on() -> None:
     assert "the script resumes by its own rule" in for_log(story())
 
 
+HELD = Outcome(step(StepKind.HOLD, job=8801, attempt=0), Result.DONE, AT)
+NOT_RELEASED = Outcome(step(StepKind.RELEASE, job=8801, attempt=0), Result.FAILED, AT, "no such job")
+
+
+def test_the_time_of_lost_work_is_said() -> None:
+    assert "; 4 min of work lost;" in for_log(story(Cause.PCIE, CHOSEN, step_time_s=20.0))
+    assert "; 24 s of work lost;" in for_log(story(Cause.PCIE, CHOSEN, step_time_s=2.0))
+
+
+def test_a_hold_says_what_to_do() -> None:
+    assert appended(story(Cause.USER_CODE, HELD)) == (
+        "sentinel: attempt 0: user_code (n2:5); the job is held and keeps its id; mend what is wrong, then: "
+        "scontrol release 8801. Why: sentinel why 8801"
+    )
+
+
+def test_a_failed_restart_and_a_refusal_are_said() -> None:
+    assert "could not be put back to work" in appended(story(Cause.PCIE, NOT_RELEASED))
+    waits = dataclasses.replace(story(), plan=dataclasses.replace(plan(CHOOSE), refusal="breaker"))
+    assert "; the restart waits (breaker); nothing to do" in appended(waits)
+
+
+def test_nothing_is_appended_where_an_attempt_prints_it_or_sentinel_only_observes() -> None:
+    assert appended(story(Cause.PCIE, CHOSEN)) == ""
+    observed = dataclasses.replace(
+        story(), plan=dataclasses.replace(plan(CHOOSE), refusal="breaker", observe_only=True)
+    )
+    assert appended(observed) == ""
+
+
 @pytest.mark.parametrize("cause", list(Cause))
-@pytest.mark.parametrize("outcomes", [(), (CHOSEN,)])
+@pytest.mark.parametrize("outcomes", [(), (CHOSEN,), (HELD,), (NOT_RELEASED,)])
 def test_nothing_in_it_is_taken_for_a_failure_or_for_progress(cause: Cause, outcomes: tuple[Outcome, ...]) -> None:
     reader = LogReader(SIGNATURES, where=Where(job=8801, attempt=1))
-    found = reader.feed((for_log(story(cause, *outcomes)) + "\n").encode(), AT) + reader.finish(AT)
+    found = reader.feed((for_log(story(cause, *outcomes, step_time_s=20.0)) + "\n").encode(), AT) + reader.finish(AT)
     assert [item.kind for item in found] == []
 
 

@@ -25,6 +25,7 @@ from sentinel.model.orders import (
     Root,
     TaskStates,
     Watch,
+    WriteToLog,
     decoded,
     read_order,
 )
@@ -36,6 +37,7 @@ RECORDS: list[Record] = [
     TaskStates(7),
     AskJob(7, ras=True, gap_s=2.5),
     Collected(7, 1),
+    WriteToLog(7, 1, "sentinel: attempt 1: user_code; the job is held"),
     Diagnose(2, ("GPU-1", "MIG-GPU-1/0/0"), yields=True),
     Watch(7, 1, True, 100.5, (Root("local", "/nvme/run"),)),
     Root("local", "/nvme/run"),
