@@ -35,7 +35,7 @@ from sentinel.agent.postmortem.collecting import Collecting, failures_of
 from sentinel.agent.postmortem.held_checkpoints import Holding
 from sentinel.agent.process.children import Children, Program
 from sentinel.agent.process.job_owners import Owners
-from sentinel.agent.process.probe_programs import probe_command, probe_environment
+from sentinel.agent.process.probe_programs import INVENTORY, probe_command, probe_environment
 from sentinel.agent.process.state_files import node_name, require_own, write_atomically
 from sentinel.agent.settings import AgentSettings
 from sentinel.agent.uplink.heartbeats import Heartbeats
@@ -299,6 +299,9 @@ class Agent:
 
     def program(self, name: str, module: str, arguments: Mapping[str, object], **rest: Any) -> Program:
         """A child of ours: this interpreter, this package, a clean environment."""
+        if module == INVENTORY:  # one after the other by one process: looks at saves, listings at a job's end, orders
+            mark = f"{arguments['uid']}:{arguments['gid']}"
+            rest = {**rest, "shared_by": mark, "stays_s": self.settings.jobs.lister_stays_s}
         return Program(name, probe_command(module), arguments, environment=probe_environment(), **rest)
 
     def heartbeat(self) -> dict[str, Any]:

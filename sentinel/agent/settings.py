@@ -98,6 +98,13 @@ class Jobs:
     saves_s: float = setting(
         60.0, "how often the checkpoint folders that a running job named are listed; 0: never", unit="s", least=0.0
     )
+    lister_stays_s: float = setting(
+        150.0,
+        "how long the process that listed a user's checkpoints stays for the next time, longer than saves_s: it then answers"
+        " in milliseconds when the job is restarted, and costs no start at each look; it has 20 MB; 0: not at all",
+        unit="s",
+        least=0.0,
+    )
     manifests: bool = setting(
         True,
         "read each finished save of a running job once, as its user, and keep checksums in the user's cache: safetensors and"

@@ -14,6 +14,7 @@ from typing import Any
 from sentinel.agent.collectors.jobs import JobOnNode
 from sentinel.agent.collectors.manifests import Finished, Manifests
 from sentinel.agent.process.children import Children, Ending, Program
+from sentinel.agent.process.probe_programs import INVENTORY
 from sentinel.agent.settings import AgentSettings
 from sentinel.checkpoints.packed import pack
 from sentinel.checkpoints.records import Part
@@ -84,7 +85,7 @@ def lister(
     """The child that lists the ``newest`` checkpoints under each of ``roots`` (tier, path), as the job's user."""
     return program(
         name,
-        "sentinel.agent.probes.inventory",
+        INVENTORY,
         {
             "node": node,
             "level": "structural",
@@ -118,6 +119,8 @@ class SavesWatch:
     ) -> None:
         self._node = node
         self._period_s = settings.jobs.saves_s
+        self._listing_s = settings.collect.listing_s
+        self._stays = settings.jobs.lister_stays_s > 0
         self._children = children
         self._program = program
         self._keep = keep
@@ -126,6 +129,7 @@ class SavesWatch:
         self.refused = 0
         self._said: list[str] = []
         self._asked: list[Watched] = []
+        self._started: set[tuple[int, int]] = set()  # attempts whose lister was started
         self._told_to = ""  # which daemon has our listings
         self._seen: dict[tuple[int, int, str], _Root] = {}
 
@@ -137,6 +141,7 @@ class SavesWatch:
             self._said = refused
             for reason in refused:
                 log.warning("watch-refused", reason=reason)
+        self._start_listers()
         unwanted = answer.get("unread")
         self.manifests.unwanted = frozenset(unwanted if isinstance(unwanted, list) else ())
         instance = answer.get("instance")
@@ -144,6 +149,28 @@ class SavesWatch:
             self._told_to = instance
             for seen in list(self._seen.values()):
                 seen.sent = ""  # a daemon that was started anew knows none of them: told again at the next look
+
+    def _start_listers(self) -> None:
+        """Begin the process that lists when a job is first heard of: it stays, and is there when the job fails."""
+        self._started &= {(watched.job, watched.attempt) for watched in self._asked}
+        for watched in self._asked if self._stays else ():
+            key, job = (watched.job, watched.attempt), self._jobs().get(watched.job)
+            if (
+                key in self._started
+                or not watched.roots
+                or job is None
+                or job.attempt != watched.attempt
+                or job.uid is None
+            ):
+                continue
+            self._started.add(key)
+            ignored = {"on_message": lambda _: None, "on_end": lambda _: None}
+            self._children.start(
+                lister(
+                    self._program, f"early:{watched.job}", self._node, watched.roots[:1], job.uid, job.gid, 1,
+                    self._listing_s, **ignored,
+                )
+            )  # fmt: skip
 
     def asked(self) -> list[Watched]:
         """What the daemon last asked to watch."""

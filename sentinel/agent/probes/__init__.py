@@ -16,9 +16,18 @@ _STREAM = [1]  # where messages go
 
 def begin() -> dict[str, Any]:
     """Arguments of this child. Whatever libraries print goes to stderr from here on, so that stdout stays ours."""
-    line = sys.stdin.buffer.readline()
+    arguments = next_request()
+    assert arguments is not None
     _STREAM[0] = os.dup(1)
     os.dup2(2, 1)
+    return arguments
+
+
+def next_request() -> dict[str, Any] | None:
+    """Arguments of the next request, for a child that stays; None where the agent has no more."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return None
     arguments = json.loads(line)
     assert isinstance(arguments, dict)
     return arguments

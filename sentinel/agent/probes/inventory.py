@@ -2,54 +2,81 @@
 
 First it says what the answer is for a root that never answers, then one listing per root as it has it: when a file system
 hangs and we are killed, the agent still has the roots that answered.
+
+Then it stays for the next request of this user: its start takes twenty times as long as a listing.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from sentinel.agent.probes import become, begin, home_of_user, say
+from sentinel.agent.probes import become, begin, home_of_user, next_request, say
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.kept_manifest import default_folder
-from sentinel.checkpoints.records import Part, parse_level, parse_tier
+from sentinel.checkpoints.records import Part, Tier, parse_level, parse_tier
 from sentinel.checkpoints.space import space_of
 from sentinel.checkpoints.validate import Settings
 
 ENOUGH = 3  # valid ones: older ones are checked by structure only, since reading terabytes takes long
 LIMIT = 60  # checkpoints of one root, the newest first: an older one is not resumed from
+STAYS_BYTES = 128 << 20  # of memory: one that has more after a listing ends, so that the node has it back
 
 
 def main() -> None:
-    arguments = begin()
+    first = begin()
+    user = (first["uid"], first["gid"])
+    arguments: Mapping[str, Any] | None = first
+    while arguments is not None:
+        if (arguments["uid"], arguments["gid"]) != user:
+            raise PermissionError(f"asked as user and group {user}, then as another")
+        say({"listings": _unanswered(arguments)})
+        if arguments is first:
+            become(*user)
+            os.environ["HOME"] = home_of_user()
+        _answer(arguments)
+        stays = _memory_bytes() < STAYS_BYTES
+        say({"finished": True, "stays": stays})
+        arguments = next_request() if stays else None
+
+
+def _unanswered(arguments: Mapping[str, Any]) -> list[list[dict[str, object]]]:
     node, level = arguments["node"], parse_level(arguments["level"])
-    roots = [(Path(root["path"]), parse_tier(root["tier"])) for root in arguments["roots"]]
-    unanswered = [
+    return [
         [
             Part(
                 host=node, root=str(path), path=str(path), key=".", step=None, tier=tier, format="unknown", bytes=0,
                 valid=None, level=level, reason="this root did not answer within the deadline",
             ).to_json()
         ]
-        for path, tier in roots
+        for path, tier in _roots(arguments)
     ]  # fmt: skip
-    say({"listings": unanswered})
-    become(arguments["uid"], arguments["gid"])
-    os.environ["HOME"] = home_of_user()
+
+
+def _answer(arguments: Mapping[str, Any]) -> None:
     settings = Settings(manifests=default_folder() if os.environ["HOME"] else None)
-    for index, (path, tier) in enumerate(roots):
+    for index, (path, tier) in enumerate(_roots(arguments)):
         parts = listing(
             path,
             tier,
-            node,
-            level=level,
+            arguments["node"],
+            level=parse_level(arguments["level"]),
             limit=int(arguments.get("limit") or LIMIT),
             enough=int(arguments.get("enough") or ENOUGH),
             before_step=arguments.get("before_step"),
             settings=settings,
         )
         say({"index": index, "listing": [part.to_json() for part in parts], "space": _space(path)})
-    say({"finished": True})
+
+
+def _roots(arguments: Mapping[str, Any]) -> list[tuple[Path, Tier]]:
+    return [(Path(root["path"]), parse_tier(root["tier"])) for root in arguments["roots"]]
+
+
+def _memory_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _space(path: Path) -> dict[str, int | None] | None:

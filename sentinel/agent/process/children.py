@@ -3,12 +3,14 @@
 A child gets one JSON object on stdin and answers JSON objects, one per line, on stdout. A child that is silent past its
 deadline is killed with its whole process group and **never waited for**: one that stands in the kernel (state D) does not
 go away, so it is put aside, looked at now and then, and reported. Too many of those, and its probe is not started again.
+
+A program with ``shared_by`` may say ``{"finished": true, "stays": true}`` instead of ending: its process then waits, and
+takes the next request of the same command and mark.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import selectors
@@ -16,73 +18,26 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from sentinel.agent.process.child import Child, Ending, Program, deadline_of, fill, kind_of, request_of, shortened
 from sentinel.agent.process.state_files import bug
 from sentinel.log import Log
 from sentinel.text import json_with_bytes
 
+__all__ = ["Children", "Ending", "Program"]
+
 log = Log()
 
 MAX_LINE_BYTES = 4 << 20
+REQUEST_BYTES = (
+    32 << 10
+)  # of a request that a staying child takes: half of what a pipe holds, so that writing never waits
+QUEUED_S = 2.0  # a request waits so long for the process that works on another: its own would take as long to start
 STUCK_LIMIT = 3  # children of one probe that may stand in the kernel before it is left alone
 STUCK_AFTER_S = 2.0  # a killed process that is still there after this long stands in the kernel
 STOOD_S = 2.0  # a turn that comes so late: we stood still ourselves, and perhaps our children with us
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a child ended. ``status`` is None when it had to be killed and is not gone yet."""
-
-    name: str
-    status: int | None
-    silent: bool  # killed because it was silent past its deadline
-    stderr: str
-    where: str  # state and kernel function that it was in when it was killed, for people
-
-
-@dataclass(frozen=True)
-class Program:
-    """What to run and within which bounds.
-
-    Attributes:
-        arguments: given to it as JSON on stdin.
-        silent_s: killed after this long without a line.
-        total_s: killed after this long in all; None for a child that streams for ever.
-        restart: begun again with growing pauses when it ends.
-        most_bytes: of output, after which it is killed; None for a child that streams for ever.
-    """
-
-    name: str
-    command: Sequence[str]
-    arguments: Mapping[str, object] = field(default_factory=dict)
-    silent_s: float = 10.0
-    total_s: float | None = None
-    restart: bool = False
-    most_bytes: int | None = None
-    environment: Mapping[str, str] | None = None
-    on_message: Callable[[dict[str, Any]], None] = lambda _: None
-    on_end: Callable[[Ending], None] = lambda _: None
-
-
-@dataclass
-class _Child:
-    program: Program
-    process: subprocess.Popen[bytes]
-    began_s: float
-    heard_s: float
-    ended_fd: int | None  # readable when the process has ended, whoever still holds its pipes
-    buffer: bytearray = field(default_factory=bytearray)
-    errors: bytearray = field(default_factory=bytearray)
-    open_streams: int = 2
-    said_bytes: int = 0
-
-    @property
-    def said_too_much(self) -> bool:
-        return self.program.most_bytes is not None and self.said_bytes > self.program.most_bytes
 
 
 class Children:
@@ -92,8 +47,10 @@ class Children:
         self._clock = clock
         self._lock = threading.RLock()
         self._selector = selectors.DefaultSelector()
-        self._running: dict[str, _Child] = {}
+        self._running: dict[str, Child] = {}
+        self._staying: dict[tuple[str, ...], Child] = {}  # by mark and command
         self._stuck: list[tuple[str, subprocess.Popen[bytes], float, bool]] = []
+        self._queued: dict[str, tuple[float, Program]] = {}  # since when they wait for a process that is busy
         self._due: dict[str, tuple[float, Program]] = {}  # to be started again
         self._failures: dict[str, int] = {}
         self._stopped = False
@@ -108,13 +65,16 @@ class Children:
     def start(self, program: Program) -> bool:
         """Start it unless one of this name is running. False when it runs, or when too many of it stand in the kernel."""
         with self._lock:
-            if self._stopped or program.name in self._running:
+            if self._stopped or program.name in self._running or program.name in self._queued:
                 return False
             if self.stuck(program.name) >= STUCK_LIMIT:
                 log.warning("probe-left-alone", name=program.name)
                 return False
             self._due.pop(program.name, None)
-            self._spawn(program)
+            if program.stays_s and self._busy(program):
+                self._queued[program.name] = (self._clock(), program)
+            elif not self._hand_over(program):
+                self._spawn(program)
         self.wake()
         return True
 
@@ -122,6 +82,7 @@ class Children:
         """Kill the child of this name, if there is one; its ``on_end`` is not called."""
         with self._lock:
             self._due.pop(name, None)
+            self._queued.pop(name, None)
             child = self._running.pop(name, None)
             if child is not None:
                 self._kill(child)
@@ -129,7 +90,7 @@ class Children:
 
     def running(self, name: str) -> bool:
         with self._lock:
-            return name in self._running or name in self._due
+            return name in self._running or name in self._due or name in self._queued
 
     def stuck(self, name: str) -> int:
         with self._lock:
@@ -139,8 +100,10 @@ class Children:
         with self._lock:
             self._stopped = True
             self._due.clear()
+            self._queued.clear()
             for name in list(self._running):
                 self.stop(name)
+            self._end_staying(lambda _: True)
         self.wake()
 
     def wake(self) -> None:
@@ -180,6 +143,8 @@ class Children:
                 if stood_s > STOOD_S:  # stopped, suspended, starved: that they were not heard says nothing of them
                     child.heard_s, child.began_s = min(now, child.heard_s + stood_s), child.began_s + stood_s
                 self._judge(child, now)
+            self._dequeue(now)
+            self._end_staying(lambda child: child.until_s <= now or child.unasked or child.process.poll() is not None)
             self._bury(now)
             for name, (at, program) in list(self._due.items()):
                 if at <= now and self.stuck(name) < STUCK_LIMIT:
@@ -189,19 +154,27 @@ class Children:
     def _next_s(self) -> float:
         now = self._clock()
         with self._lock:
-            times = [_deadline(child) for child in self._running.values()]
+            times = [deadline_of(child) for child in self._running.values()]
             times += [at for at, _ in self._due.values()]
+            times += [since_s + QUEUED_S for since_s, _ in self._queued.values()]
+            times += [child.until_s for child in self._staying.values()]
             times += [now + 1.0] if self._stuck else []
             if any(not child.open_streams for child in self._running.values()):
                 times.append(now + 0.02)  # it closed its pipes and is about to end
         return min(30.0, max(0.0, min(times) - now)) if times else 30.0
 
     def _spawn(self, program: Program) -> None:
-        # Its arguments in memory, not in a pipe: a child that never reads them blocks nobody, however long they are.
+        request = request_of(program)
         given: int | None = None
+        feed: int | None = None
         try:
-            given = os.memfd_create("arguments", os.MFD_CLOEXEC)
-            _fill(given, json.dumps(dict(program.arguments)).encode() + b"\n")
+            if program.stays_s and len(request) <= REQUEST_BYTES:
+                given, feed = os.pipe()
+                os.set_blocking(feed, False)
+                os.write(feed, request)
+            else:  # in memory, not in a pipe: a child that never reads them blocks nobody, however long they are
+                given = os.memfd_create("arguments", os.MFD_CLOEXEC)
+                fill(given, request)
             process = subprocess.Popen(
                 list(program.command),
                 stdin=given,
@@ -212,6 +185,8 @@ class Children:
                 start_new_session=True,
             )
         except (OSError, subprocess.SubprocessError) as error:
+            if feed is not None:
+                os.close(feed)
             self._ended(program, Ending(program.name, 127, False, str(error), ""))
             return
         finally:
@@ -223,7 +198,7 @@ class Children:
             ended_fd = os.pidfd_open(process.pid)
         except OSError:  # an old kernel: its end is seen when it closes its pipes
             ended_fd = None
-        child = _Child(program, process, now, now, ended_fd)
+        child = Child(program, process, now, now, ended_fd, feed=feed)
         self._running[program.name] = child
         if ended_fd is not None:
             self._selector.register(ended_fd, selectors.EVENT_READ, (child, None))
@@ -231,10 +206,14 @@ class Children:
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ, (child, stream is process.stdout))
 
-    def _read(self, child: _Child, is_output: bool) -> bool:
+    def _read(self, child: Child, is_output: bool) -> bool:
         """Take what one pipe has; False when it has nothing now, or will have nothing any more."""
         stream = child.process.stdout if is_output else child.process.stderr
         assert stream is not None
+        with self._lock:
+            if child.staying:
+                child.unasked = True
+                return False  # killed at the end of this turn
         if stream.closed:
             return False
         try:
@@ -259,8 +238,8 @@ class Children:
             child.errors = (child.errors + content)[-4096:]
         return bool(content)
 
-    def _messages(self, child: _Child) -> None:
-        while (end := child.buffer.find(b"\n")) >= 0:
+    def _messages(self, child: Child) -> None:
+        while not child.finished and (end := child.buffer.find(b"\n")) >= 0:
             line = bytes(child.buffer[:end])
             del child.buffer[: end + 1]
             try:
@@ -269,11 +248,61 @@ class Children:
                 message = {"type": "unparsable", "text": line[:200].decode("utf-8", "replace")}
             if isinstance(message, dict) and message:
                 child.program.on_message(message)
+                child.finished = child.feed is not None and message.get("stays") is True
         if len(child.buffer) > MAX_LINE_BYTES:
             child.buffer.clear()
             child.program.on_message({"type": "unparsable", "text": f"a line longer than {MAX_LINE_BYTES} bytes"})
 
-    def _judge(self, child: _Child, now: float) -> None:
+    def _busy(self, program: Program) -> bool:
+        """Whether a process that may take this request works on another one."""
+        kind = kind_of(program)
+        return any(child.feed is not None and kind_of(child.program) == kind for child in self._running.values())
+
+    def _dequeue(self, now: float) -> None:
+        """Begin what waited: the process is free, or gone, or took so long that it may hang."""
+        for name, (since_s, program) in list(self._queued.items()):
+            if now - since_s >= QUEUED_S or not self._busy(program):
+                del self._queued[name]
+                left = shortened(program, now - since_s)
+                if not self._hand_over(left):
+                    self._spawn(left)
+
+    def _hand_over(self, program: Program) -> bool:
+        """Give the request to a process that stays for it, if there is one."""
+        request = request_of(program)
+        child = self._staying.pop(kind_of(program), None) if len(request) <= REQUEST_BYTES else None
+        if child is None or child.feed is None:
+            return False
+        try:
+            if child.unasked or child.process.poll() is not None or os.write(child.feed, request) < len(request):
+                raise BlockingIOError
+        except OSError:  # it ended, or reads nothing
+            self._kill(child)
+            return False
+        child.program, child.reused, child.finished, child.staying = program, True, False, False
+        child.began_s = child.heard_s = self._clock()
+        child.said_bytes, child.errors = 0, bytearray()
+        self._running[program.name] = child
+        return True
+
+    def _stay(self, child: Child, now: float) -> None:
+        """It has answered: the next request may be its own. What it says meanwhile, nobody asked for."""
+        program = child.program
+        del self._running[program.name]
+        child.staying, child.until_s, child.unasked = True, now + program.stays_s, bool(child.buffer)
+        before = self._staying.pop(kind_of(program), None)
+        if before is not None:
+            self._kill(before)
+        self._staying[kind_of(program)] = child
+        self._ended(program, Ending(program.name, 0, False, child.errors.decode("utf-8", "replace"), ""))
+
+    def _end_staying(self, over: Callable[[Child], bool]) -> None:
+        for kind, child in list(self._staying.items()):
+            if over(child):
+                del self._staying[kind]
+                self._kill(child)
+
+    def _judge(self, child: Child, now: float) -> None:
         program = child.program
         status = child.process.poll()
         if child.said_too_much:
@@ -287,10 +316,15 @@ class Children:
                     continue
             self._forget(child)
             self._running.pop(program.name, None)
+            if child.reused and not child.said_bytes:  # it was ending already when it got the request
+                self._spawn(program)
+                return
             if now - child.began_s > 60:
                 self._failures.pop(program.name, None)
             self._ended(program, Ending(program.name, status, False, child.errors.decode("utf-8", "replace"), ""))
-        elif now >= _deadline(child):
+        elif child.finished:
+            self._stay(child, now)
+        elif now >= deadline_of(child):
             where = standing(child.process.pid)
             del self._running[program.name]
             self._kill(child)
@@ -304,13 +338,13 @@ class Children:
             self._due[program.name] = (self._clock() + pause, program)
         program.on_end(ending)
 
-    def _kill(self, child: _Child) -> None:
+    def _kill(self, child: Child) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.process.pid, signal.SIGKILL)
         self._forget(child)
         self._stuck.append((child.program.name, child.process, self._clock(), False))
 
-    def _forget(self, child: _Child) -> None:
+    def _forget(self, child: Child) -> None:
         for stream in (child.process.stdout, child.process.stderr):
             if stream is not None and not stream.closed:
                 with contextlib.suppress(KeyError):
@@ -321,6 +355,9 @@ class Children:
             self._selector.unregister(child.ended_fd)
             os.close(child.ended_fd)
             child.ended_fd = None
+        if child.feed is not None:
+            os.close(child.feed)
+            child.feed = None
 
     def _bury(self, now: float) -> None:
         left = []
@@ -332,17 +369,6 @@ class Children:
                 reported = True  # noqa: PLW2901
             left.append((name, process, since_s, reported))
         self._stuck = left
-
-
-def _fill(descriptor: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(descriptor, content) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-
-
-def _deadline(child: _Child) -> float:
-    silent = child.heard_s + child.program.silent_s
-    return silent if child.program.total_s is None else min(silent, child.began_s + child.program.total_s)
 
 
 def standing(pid: int) -> str:

@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+INVENTORY = "sentinel.agent.probes.inventory"
+
 # What a child gets of the agent's environment, beside SENTINEL_*.
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "TZ")
 

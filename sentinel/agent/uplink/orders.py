@@ -18,6 +18,7 @@ from typing import Any
 from sentinel.adapters.client import DaemonClient
 from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.job_owners import Owner, Owners
+from sentinel.agent.process.probe_programs import INVENTORY
 from sentinel.agent.process.state_files import bug, restore, save
 from sentinel.agent.settings import Slurm
 from sentinel.agent.uplink.retries import Retries
@@ -48,7 +49,7 @@ STOPPING = "the agent is stopping"
 OWNER = "sentinel.agent.probes.job_owner"
 REMEMBERED = 200  # acknowledged results kept, in case an order comes again
 PROGRAMS = {
-    OrderKind.INVENTORY: "sentinel.agent.probes.inventory",
+    OrderKind.INVENTORY: INVENTORY,
     OrderKind.QUARANTINE: "sentinel.agent.probes.quarantine",
     OrderKind.TASK_STATES: "sentinel.agent.probes.tasks",
     OrderKind.COLLECTED: "sentinel.agent.probes.collected",

@@ -23,6 +23,7 @@ from lab import slurm
 from lab.layout import Lab
 from lab.submit import Request, submit
 from measure import lab_up, line, load, quantile, rows, seconds, until
+from process_starts import ProcessStarts, table
 
 STEP = re.compile(r"^step \d+ \| loss", re.MULTILINE)
 
@@ -66,6 +67,10 @@ class Times:
         self.released: list[float] = []
         self.running: list[float] = []
         self.steps: list[float] = []
+        self.choosing: list[float] = []
+        self.starts: list[int] = []
+        self.cpu: list[float] = []
+        self.programs = ProcessStarts()
 
 
 def one(lab: Lab, job: int, attempt: int, rng: random.Random, times: Times) -> None:
@@ -103,9 +108,19 @@ def one(lab: Lab, job: int, attempt: int, rng: random.Random, times: Times) -> N
         job,
         attempt,
     )
-    parts = " ".join(f"{kind} {seconds(end) - seconds(at):.2f}" for kind, at, end in ledger if end)
+    ends = {kind: seconds(end) for kind, _, end in ledger if end}
+    if "choose_checkpoint" in ends and "requeue_hold" in ends:  # it begins when the job is stopped
+        times.choosing.append(ends["choose_checkpoint"] - ends["requeue_hold"])
+    before, parts = decided, []
+    for kind, end in sorted(ends.items(), key=lambda entry: entry[1]):
+        parts.append(f"{kind} {end - before:.2f}")
+        before = end
+    found = times.programs.between(decided, running)
+    ours = [one for one in found if "sentinel" in one.name]
+    times.starts.append(len(ours))
+    times.cpu.append(sum(one.cpu_s for one in ours))
     print(f"  attempt {attempt}: released {times.released[-1]:.2f} running {times.running[-1]:.2f} "
-          f"steps {times.steps[-1]:.2f} s; {parts}; load {load()}", flush=True)  # fmt: skip
+          f"steps {times.steps[-1]:.2f} s; {' '.join(parts)}; load {load()}\n    {table(found)}", flush=True)  # fmt: skip
 
 
 def main() -> None:
@@ -138,6 +153,9 @@ def main() -> None:
         print(f"job of {options.job_nodes} nodes on {options.nodes} slurmd")
         print(line("fault to decision", times.decided, {0.5: 1.0, 0.99: 3.0}))
         print(line("decision to release", times.released, {0.5: 5.0}))
+        print(line("choosing (job stopped to checkpoint chosen)", times.choosing, {0.5: 1.0}))
+        print(f"programs of ours started from decision to RUNNING: median {quantile(times.starts, 0.5):.0f}, "
+              f"with {quantile(times.cpu, 0.5):.2f} s of CPU")  # fmt: skip
         print(line("decision to RUNNING in Slurm", times.running, {0.5: 5.0, 0.99: 15.0}))
         print(line("decision to a step of the next attempt", times.steps, {0.5: 5.0, 0.99: 15.0}))
         if plain:

@@ -36,6 +36,7 @@ class Node:
     def __init__(self) -> None:
         self.kept: list[Evidence] = []
         self.programs: list[Program] = []
+        self.early = False
         self.jobs: Mapping[int, JobOnNode] = {7: JobOnNode(7, 1, 1000, 1000, "n[1-2]", "")}
         self.watch = SavesWatch(
             "n1",
@@ -47,7 +48,8 @@ class Node:
         )
 
     def start(self, program: Program) -> bool:
-        self.programs.append(program)
+        if self.early or not program.name.startswith("early:"):
+            self.programs.append(program)
         return True
 
     def look(self, *parts: dict[str, Any], entry: dict[str, Any] = ENTRY) -> list[Evidence]:
@@ -92,6 +94,23 @@ def test_another_attempt_or_no_job_is_not_looked_at(node: Node) -> None:
     node.watch.heard({})
     node.watch.look()
     assert node.programs == []
+
+
+def test_the_lister_is_started_when_a_job_is_first_heard_of(node: Node) -> None:
+    """So that it is there when the job fails before the first look; once for each attempt, and nothing is told of it."""
+    node.early = True
+    for _ in range(3):
+        node.watch.heard({"watch": [ENTRY]})
+    (program,) = node.programs
+    assert program.arguments["uid"] == 1000 and program.arguments["limit"] == 1
+    program.on_message({"index": 0, "listing": [part(10, 200.0)]})
+    assert node.kept == []
+    node.jobs = {7: JobOnNode(7, 2, 1000, 1000, "n[1-2]", "")}
+    node.watch.heard({"watch": [{**ENTRY, "attempt": 2}]})
+    assert len(node.programs) == 2
+    node.jobs = {7: JobOnNode(7, 3, None, None, "n[1-2]", "")}
+    node.watch.heard({"watch": [{**ENTRY, "attempt": 3}]})
+    assert len(node.programs) == 2
 
 
 def test_each_save_is_told_once(node: Node) -> None:
