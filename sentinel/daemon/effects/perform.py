@@ -72,7 +72,8 @@ class Effects:
         }
 
     async def _step(self, effect: CarryOutStep) -> Event:
-        return EffectCompleted(self._clock.now(), effect.id, outcome=await carry_out(effect.task, self._means))
+        outcome = await carry_out(effect.task, self._means)
+        return EffectCompleted(self._clock.now(), effect.id, outcome=outcome)  # the time at which it was over
 
     async def _fleet(self, effect: ObserveFleet) -> Event:
         """The snapshot itself, or that there is none, is reported as a separate event."""
