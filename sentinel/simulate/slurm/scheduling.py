@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def start_what_may_run(slurm: SimulatedSlurm) -> None:
     """First come, first served; a job that cannot start holds up nobody behind it."""
-    pending = [job for job in slurm.jobs.values() if job.state == "PENDING"]  # in the order in which they were submitted
+    pending = [
+        job for job in slurm.jobs.values() if job.state == "PENDING"
+    ]  # in the order in which they were submitted
     if not pending:
         return
     taken: set[str] | None = None

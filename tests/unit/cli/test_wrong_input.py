@@ -47,7 +47,7 @@ MISSING = [
     "rules explain --rules nowhere x",
 ]
 WRITTEN = {  # they are made, or are the daemon's settings, which every command asks alike
-    "out", "plot", "target", "config", "root",
+    "out", "plot", "target", "config", "root", "export",
 }  # fmt: skip
 
 
