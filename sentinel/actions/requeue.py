@@ -39,7 +39,10 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     before = means.ledger.outcome(task.incident.id, task.step)
     if not (before is not None and before.data.get("asked")) and (words := _goes_on(task, means, job)):
         return means.failed(task, words, GOES_ON)
-    if _waits(job) and job.held and not job.exit_held and not (before is not None and before.data.get("asked")):
+    ours = job.admin_comment.startswith(
+        f"{OURS}{task.incident.id} "
+    )  # held by this incident, which knows better by now
+    if _waits(job) and job.held and not job.exit_held and not ours and not (before and before.data.get("asked")):
         return _held_meanwhile(task, means, job)  # stopped and held by somebody else
     kept = job.hold_kept or bool(before is not None and before.data.get("user_hold"))
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})

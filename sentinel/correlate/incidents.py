@@ -108,7 +108,8 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
     if where.job is not None and any(map(is_failed_idle_test, incident.evidence)):
         return False  # the node was idle then: what the end of a job left behind belongs to that job's incident
     # After the restart the job's other nodes may run the next attempt: their evidence no longer belongs here.
-    of_its_job = incident.state is IncidentState.OPEN and where.node in job_nodes
+    running = incident.state is IncidentState.OPEN or _while_it_ran(incident, evidence.at)
+    of_its_job = running and where.node in job_nodes
     return (where.node in incident.nodes or of_its_job) and not _long_over(incident, evidence.at)
 
 
@@ -121,6 +122,13 @@ def is_near(incident: Incident, at: datetime, window: timedelta) -> bool:
         return True
     times = [item.at for item in incident.evidence]
     return bool(times) and min(times) - window <= at <= max(times) + window
+
+
+def _while_it_ran(incident: Incident, at: datetime) -> bool:
+    """Whether the job of a held incident still ran at that time: what is heard late may explain its end."""
+    ends = [item.at for item in incident.evidence if item.kind == Kind.JOB_ENDED]
+    ends += [item.seen_at for item in incident.evidence if item.kind == Kind.STALL]
+    return incident.state is IncidentState.HELD and bool(ends) and at <= max(ends) + _AFTER_THE_END
 
 
 def _long_over(incident: Incident, at: datetime) -> bool:

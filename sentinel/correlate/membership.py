@@ -16,10 +16,12 @@ from sentinel.model.records import (
     Kind,
     Plan,
     Source,
+    StepKind,
     Verdict,
 )
 
 _SNAPSHOT = timedelta(seconds=20)  # the newest Slurm snapshot may be this much older than our drain
+_CLOCKS = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
 
 
 def is_unrelated(incident: Incident, plan: Plan | None, item: Evidence, cluster: ClusterView) -> bool:
@@ -76,11 +78,14 @@ def _of_the_next_job(incident: Incident, item: Evidence, cluster: ClusterView) -
     if not at_rest or incident.job is None or item.where.node is None:
         return False
     view = cluster.job_on(item.where.node) if item.where.job is None else None
-    return view is not None and view.id != incident.job
+    began_later = view is not None and view.started_at is not None and item.at < view.started_at - _CLOCKS
+    return view is not None and view.id != incident.job and not began_later
 
 
 def is_our_doing(plan: Plan | None, item: Evidence) -> bool:
     """Whether ``item`` only shows how the job ended after Sentinel decided to end it: no reason for another verdict."""
     if plan is None or all(step.job is None for step in plan.steps) or item.seen_at < plan.at:
         return False
+    if any(step.kind is StepKind.HOLD for step in plan.steps) and item.at < plan.at:
+        return False  # it may explain what the job is held for
     return item.source in USER_SOURCES or item.source is Source.PROCESS or item.kind == Kind.JOB_ENDED

@@ -12,7 +12,19 @@ from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.incidents import is_advisory_incident, numbers_only, opens
 from sentinel.model.approvals import ASKING
-from sentinel.model.records import NODE_STEPS, Cause, Evidence, Incident, Kind, Plan, Restart, Scope, Verdict, Wait
+from sentinel.model.records import (
+    NODE_STEPS,
+    Cause,
+    Evidence,
+    Incident,
+    Kind,
+    Plan,
+    Restart,
+    Scope,
+    StepKind,
+    Verdict,
+    Wait,
+)
 from sentinel.policy import Situation
 
 _OF_NODES = tuple(f"{kind} " for kind in NODE_STEPS)  # how what waits begins that concerns a node
@@ -92,15 +104,17 @@ def _harmless(evidence: Evidence, rules: Rules) -> bool:
 def extend(before: Plan | None, after: Plan) -> Plan:
     """Merge the newer plan of an incident into an older one that may be partly carried out.
 
-    Job steps, once planned, stay as they are (they may be under way); steps for nodes that the newer verdict convicts
-    are added. A refusal in the newer plan replaces the older plan only if that one had nothing to carry out. A wait that
-    goes on keeps the time of its beginning.
+    Job steps, once planned, stay as they are (they may be under way), except that a job which is only held is restarted
+    when the newer verdict asks for it; steps for nodes that the newer verdict convicts are added. A refusal in the newer plan
+    replaces the older plan only if that one had nothing to carry out. A wait that goes on keeps the time of its beginning.
     """
     if before is None:
         return after
     after = dataclasses.replace(after, waits=tuple(_going_on(before, wait) for wait in after.waits))
     if not before.to_do:
         return before if dataclasses.replace(after, at=before.at) == before else after
+    if _restarts(after) and not _restarts(before):
+        before = dataclasses.replace(before, steps=tuple(s for s in before.steps if s.kind is not StepKind.HOLD))
     has_job = any(step.kind not in NODE_STEPS for step in before.steps)
     kept = {(step.kind, step.node, step.job, step.attempt) for step in before.steps}
     added = [step for step in after.to_do if (step.kind, step.node, step.job, step.attempt) not in kept]
@@ -110,6 +124,10 @@ def extend(before: Plan | None, after: Plan) -> Plan:
     old_job = [step for step in before.steps if step.kind not in NODE_STEPS]
     waits = tuple(wait for wait in after.waits if _concerns_more(wait, before))
     return dataclasses.replace(before, steps=(*old_nodes, *nodes, *old_job, *job), waits=waits)
+
+
+def _restarts(plan: Plan) -> bool:
+    return any(step.kind is StepKind.REQUEUE_HOLD for step in plan.to_do)
 
 
 def _going_on(before: Plan, wait: Wait) -> Wait:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits
 from sentinel.model.records import (
+    OURS,
     STOPS,
     Incident,
     JobView,
@@ -79,6 +80,7 @@ def _why_not(
         return f"Job {job.id} was submitted with --no-requeue: it is not restarted."
     attempt = incident.attempt if incident.attempt is not None else job.restarts
     exit_held = job.exit_held and job.restarts == attempt + 1  # by Slurm, for this very failure
+    exit_held = exit_held or _held_by(incident, job, attempt)
     if job.restarts > attempt and not exit_held:
         return f"Job {job.id} was restarted already (attempt {job.restarts})."
     if job.state == "cancelled":
@@ -97,6 +99,12 @@ def _why_not(
     if not stopped and not verdict.drain and unsure and not numbers:
         return f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
     return ""
+
+
+def _held_by(incident: Incident, job: JobView, attempt: int) -> bool:
+    """Whether this very incident holds the job: a verdict that explains it may let it go."""
+    ours = job.admin_comment.startswith(f"{OURS}{incident.id} ")
+    return ours and job.state == "pending" and job.held and job.restarts == attempt + 1
 
 
 def _goes_on(job: JobView, verdict: Verdict, incident: Incident, situation: Situation) -> bool:

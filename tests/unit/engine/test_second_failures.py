@@ -8,12 +8,13 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink, incidents_of
+from core_daemon import RULES, SETTINGS, Daemon, FakeSink, incidents_of
 from core_records import AT, OPTED_IN, ended, evidence
 from core_world import World
 
 from sentinel.config.settings import Limits
-from sentinel.model.records import Evidence, Kind, Source
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Evidence, Kind, Source, Where
 from sentinel.simulate.slurm.records import SlurmTimes
 
 Worlds = Callable[..., World]
@@ -230,3 +231,58 @@ async def test_a_held_job_whose_record_cannot_be_read_stays_held(world: Worlds) 
 
 def printed(job: int, attempt: int, step: int, at_s: float) -> Evidence:
     return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})
+
+
+# --- late words -----------------------------------------------------------------------------------------------------------
+
+
+async def unexplained(there: World, *sinks: FakeSink) -> Daemon:
+    """A daemon that holds the world's job for its user, whose program seems to have failed."""
+    daemon = Daemon(there, sinks, settings=WIDE)
+    daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
+    await daemon.fleets.take()
+    there.slurm.clock.advance(60.0)
+    there.slurm.end(there.job, exit_code=1)
+    where = Where(node="n1", job=there.job, attempt=0, path="/log")
+    reader = LogReader(Signatures(RULES), source=Source.JOB_LOG, where=where)
+    now = there.slurm.clock.now()
+    said = [*reader.feed(b"[rank0]: IndexError: list index out of range\n", now), *reader.finish(now)]
+    await fail(daemon, *said, ended(there.job, at_s=60.0))
+    assert states(there) == ["held"] and there.slurm.jobs[there.job].held, daemon.said
+    return daemon
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+async def test_a_late_word_that_explains_a_held_job_releases_it(world: Worlds, node: str) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await unexplained(there, sink)
+    job = there.slurm.jobs[there.job]
+    await daemon.pass_time(30.0)
+    await daemon.observe([dataclasses.replace(bus(node, at_s=59.0), seen_at=there.slurm.clock.now())])
+    await daemon.quiet()
+    assert job.state == "RUNNING" and job.restarts == 1 and node not in job.on, daemon.said
+    assert states(there) == ["closed"] and drained(there) == {node}
+    assert sink.stages == ["held", "restarting", "running again"] and daemon.bugs() == 0
+
+
+async def test_what_the_job_printed_before_its_end_belongs_to_the_incident_however_late_it_is_read(
+    world: Worlds,
+) -> None:
+    """It is no consequence of the hold."""
+    there = world(nodes=8)
+    daemon = await unexplained(there)
+    words = evidence("nccl-ib-error", source=Source.JOB_LOG, node="n1", job=there.job, attempt=0, at_s=58.0)
+    await daemon.observe([dataclasses.replace(words, seen_at=there.slurm.clock.now())])
+    await daemon.quiet()
+    (seen,) = (i for i in daemon.state.incidents.values())
+    assert words.id in {item.id for item in seen.evidence}, daemon.said
+
+
+async def test_a_late_word_leaves_a_job_alone_that_somebody_has_released_or_holds_himself(world: Worlds) -> None:
+    there = world(nodes=8)
+    daemon = await unexplained(there)
+    job = there.slurm.jobs[there.job]
+    job.record["admin_comment"] = job.admin_comment = ""
+    await daemon.observe([dataclasses.replace(bus("n1", at_s=59.0), seen_at=there.slurm.clock.now())])
+    await daemon.quiet()
+    assert job.held and job.restarts == 1 and drained(there) == {"n1"}, daemon.said
