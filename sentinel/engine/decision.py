@@ -105,15 +105,16 @@ def extend(before: Plan | None, after: Plan) -> Plan:
     """Merge the newer plan of an incident into an older one that may be partly carried out.
 
     Job steps, once planned, stay as they are (they may be under way), except that a job which is only held is restarted
-    when the newer verdict asks for it; steps for nodes that the newer verdict convicts are added. A refusal in the newer plan
-    replaces the older plan only if that one had nothing to carry out. A wait that goes on keeps the time of its beginning.
+    when the newer verdict asks for it; steps for nodes that the newer verdict convicts are added. A refusal in the newer
+    plan replaces the older plan only if that one had nothing to carry out. A wait that goes on keeps the time of its
+    beginning.
     """
     if before is None:
         return after
     after = dataclasses.replace(after, waits=tuple(_going_on(before, wait) for wait in after.waits))
     if not before.to_do:
         return before if dataclasses.replace(after, at=before.at) == before else after
-    if _restarts(after) and not _restarts(before):
+    if _restarts(after) and {step.kind for step in before.steps} <= {*NODE_STEPS, StepKind.HOLD}:
         before = dataclasses.replace(before, steps=tuple(s for s in before.steps if s.kind is not StepKind.HOLD))
     has_job = any(step.kind not in NODE_STEPS for step in before.steps)
     kept = {(step.kind, step.node, step.job, step.attempt) for step in before.steps}
