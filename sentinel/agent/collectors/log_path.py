@@ -14,11 +14,16 @@ import stat
 import time
 from pathlib import Path
 
+from sentinel.agent.probes.job_processes import outputs_of
+
 _TOKEN = re.compile(r"%([0-9]*)([A-Za-z%])")
 _MOST_WIDTH = 10  # Slurm's own; a user may write any number
 _MARKER = "sentinel: job {job} attempt {attempt} begins"
 _WAIT_S = 5.0  # TaskProlog runs within moments of the prolog; where there is none, this is what it costs
 _OLD_S = 2.0  # a log last written this long before the job began is not its own yet
+
+
+_NUMBER = "[0-9]*"  # stands for an array's job or task, which the prolog does not know
 
 
 def pattern_of(stdout: str, *, job: int, user: str, node: str, work_dir: str = "") -> str:
@@ -27,27 +32,34 @@ def pattern_of(stdout: str, *, job: int, user: str, node: str, work_dir: str = "
         stdout = f"{work_dir.rstrip('/')}/{stdout}"
     known = {"j": str(job), "J": str(job), "A": str(job), "u": user, "N": node.partition(".")[0], "n": "0", "t": "0",
              "s": "batch", "%": "%"}  # fmt: skip
+    unknown = {"a": _NUMBER, "A": _NUMBER}
+    if any(token[2] == "a" for token in _TOKEN.finditer(stdout)):
+        del known["A"]  # the array's own job, not its task's
     made, end = [], 0
     for token in _TOKEN.finditer(stdout):
         made.append(glob.escape(stdout[end : token.start()]))
         width, letter = token.groups()
         value = known.get(letter, "")
         value = value.zfill(min(int(width[:4] or 0), _MOST_WIDTH)) if value.isdigit() else value
-        made.append(glob.escape(value) if value else "*")
+        made.append(glob.escape(value) if value else unknown.get(letter, "*"))
         end = token.end()
     return "".join((*made, glob.escape(stdout[end:])))
 
 
-def newest(pattern: str, uid: int) -> str | None:
+def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
     """The file of that user that matches, the one written last if there are several; None while there is none.
 
-    Slurm opens a job's output as its user; a file of another user that matches, too, was put there.
+    Slurm opens a job's output as its user; a file of another user that matches, too, was put there. Of an array's files only
+    the one that a process of this job writes is its own; without ``job`` the only one.
     """
     found = []
     for path in glob.glob(pattern):  # noqa: PTH207
         status = Path(path).stat()
         if stat.S_ISREG(status.st_mode) and status.st_uid == uid:
             found.append((status.st_mtime, path))
+    if _NUMBER in pattern:
+        own = outputs_of(job, uid) if job is not None else None
+        found = [item for item in found if (item[1] in own if own is not None else len(found) == 1)]
     return max(found)[1] if found else None
 
 
@@ -78,7 +90,7 @@ def wait_for_start(
     Raises:
         OSError: it cannot be read.
     """
-    path = newest(pattern, uid)
+    path = newest(pattern, uid, job)
     if path is None:
         return None
     there = os.stat(path).st_size  # noqa: PTH116  # size before the search: what comes meanwhile is this attempt's

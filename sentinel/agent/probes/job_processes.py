@@ -48,3 +48,17 @@ def may_be_of(entry: Path, job: int, uid: int | None) -> bool:
         OSError: the process is gone.
     """
     return uid is not None and uid_of(entry) == uid and job_of_group(entry) in (None, job)
+
+
+def outputs_of(job: int, uid: int, proc: Path = Path("/proc")) -> frozenset[str]:
+    """The files that are the standard output of the job's processes on this node, as far as this account may look."""
+    wanted, found = f"SLURM_JOB_ID={job}".encode(), set()
+    for entry in proc.iterdir():
+        try:
+            if not entry.name.isdigit() or not may_be_of(entry, job, uid):
+                continue
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.add(str((entry / "fd" / "1").readlink()))
+        except OSError:
+            continue  # gone, or not ours to look at
+    return frozenset(found)

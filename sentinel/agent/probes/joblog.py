@@ -187,7 +187,7 @@ def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tu
     kept = arguments.get("cursor")
     pattern = arguments["path"]
     if kept:
-        return newest(pattern, arguments["uid"]) or pattern, kept
+        return newest(pattern, arguments["uid"], where.job) or pattern, kept
     trouble, alive_s = "", time.monotonic()
     while True:
         try:

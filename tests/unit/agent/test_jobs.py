@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from sentinel.adapters.host.logfile import LogFile
 from sentinel.agent.collectors.gpus import plain_pci
 from sentinel.agent.collectors.jobs import Jobs, first_node, job_from
-from sentinel.agent.collectors.log_path import newest
+from sentinel.agent.collectors.log_path import newest, pattern_of
 from sentinel.agent.probes.tasks import tasks_of
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
@@ -389,3 +390,22 @@ def test_a_follower_that_its_user_took_over_says_nothing_as_the_kernel(site: Sit
     site.jobs._last[job.name] = {}
     site.jobs._heard(job, {"type": "evidence", "items": [to_json(forged)]})
     assert [(item.source, item.where.job) for item in kept] == [(Source.JOB_LOG, 5)]
+
+
+def test_the_log_of_an_arrays_task_is_the_one_that_its_processes_write(tmp_path: Path) -> None:
+    """Slurm's default name of it holds the array's job id, which the prolog does not know; other tasks write beside it."""
+    pattern = pattern_of(f"{tmp_path}/%x-%A_%a.out", job=5602, user="ada", node="n1")
+    own, other = tmp_path / "train-5601_0.out", tmp_path / "train-5601_1.out"
+    other.write_text("step 1\n")
+    assert newest(pattern, UID, 5602) is None, "its own is not there yet"
+    environment = {**os.environ, "SLURM_JOB_ID": "5602"}
+    with (
+        own.open("w") as output,
+        subprocess.Popen(["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE, stdout=output, env=environment) as task,
+    ):
+        os.utime(own, (1.0, 1.0))
+        assert newest(pattern, UID, 5602) == str(own)
+        assert newest(pattern, UID, 5603) is None and newest(pattern, UID) is None
+        task.kill()
+    assert pattern_of("/l/slurm-%A_%4a.out", job=7, user="ada", node="n1") == "/l/slurm-[0-9]*_[0-9]*.out"
+    assert pattern_of("/l/slurm-%A.out", job=7, user="ada", node="n1") == "/l/slurm-7.out"

@@ -233,7 +233,7 @@ def printed(job: int, attempt: int, step: int, at_s: float) -> Evidence:
     return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})
 
 
-# --- late words -----------------------------------------------------------------------------------------------------------
+# --- late words ----------------------------------------------------------------------------------------------------------
 
 
 async def unexplained(there: World, *sinks: FakeSink) -> Daemon:
