@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -25,6 +26,7 @@ from sentinel.protocol import ACTIVE, ELSEWHERE, ENCRYPTED, HEADER, digest_of
 from sentinel.text import json_of, json_with_bytes
 
 MAX_ANSWER_BYTES = 24 << 20  # 16 MiB that are encrypted
+_SPARED_S = 10.0  # an address that did not answer is not asked for so long, where there are others
 _MOST_HEALTH = 64  # bytes of what /healthz says
 # How a kept connection ends that the daemon closed.
 _CLOSED = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
@@ -49,6 +51,7 @@ class Addresses:
     def __init__(self, url: str) -> None:
         self.all = addresses_of(url) or [url]
         self.current = self.all[0]
+        self._silent_s: dict[str, float] = {}  # when a request there was not answered in time
         self._lock = threading.Lock()
         self._clients: weakref.WeakSet[DaemonClient] = weakref.WeakSet()
 
@@ -56,10 +59,19 @@ class Addresses:
         with self._lock:
             self._clients.add(client)
 
+    def silent(self, address: str) -> None:
+        """The daemon there did not answer in time: go on to the next."""
+        self._silent_s[address] = time.monotonic()
+        self.leave(address)
+
     def leave(self, address: str) -> None:
-        """The daemon there is not the active one, or does not answer: go on to the next, unless somebody did."""
-        if len(self.all) > 1:
-            self.use(self.all[(self.all.index(address) + 1) % len(self.all)], instead_of=address)
+        """The daemon there is not the active one, or cannot be reached: go on to the next, unless somebody did. Not to one
+        that was silent a moment ago: a request to it would wait again, while one that stands by becomes active."""
+        at, now_s = self.all.index(address), time.monotonic()
+        for other in (*self.all[at + 1 :], *self.all[:at]):
+            if now_s - self._silent_s.get(other, float("-inf")) > _SPARED_S:
+                self.use(other, instead_of=address)
+                return
 
     def use(self, address: str, *, instead_of: str) -> None:
         with self._lock:
@@ -157,9 +169,11 @@ class DaemonClient:
             except (StandingBy, _NotReached) as error:
                 problem = error if problem is None or isinstance(error, StandingBy) else problem
                 self._addresses.leave(self.address)
+                if self._addresses.current == self.address:
+                    break
             except Timeout:
                 if self._leads:  # it may have been carried out: whether to ask again is the caller's matter
-                    self._addresses.leave(self.address)
+                    self._addresses.silent(self.address)
                 raise
         assert problem is not None, "there is an address"
         raise problem

@@ -215,6 +215,20 @@ def test_what_may_have_been_carried_out_is_not_sent_to_another(daemons: Daemons,
     client.close()
 
 
+def test_one_that_was_silent_is_spared_while_another_stands_by(daemons: Daemons, credentials: Any) -> None:
+    """A failover: the active one was stopped, and the other has not taken over yet."""
+    client = DaemonClient(f"{daemons.start('silent')},{daemons.start('standby')}", credentials(), deadline_s=0.3)
+    with pytest.raises(Timeout):
+        client.post(EVIDENCE, {})
+    client.deadline_s = 600.0
+    for _ in range(3):
+        with pytest.raises(StandingBy):
+            client.post(EVIDENCE, {})
+    daemons.states[1] = "active"
+    assert client.post(EVIDENCE, {}) == {} and daemons.asked == [0, 1, 1, 1, 1]
+    client.close()
+
+
 def test_who_follows_leaves_a_long_poll_when_the_leader_moves(daemons: Daemons, credentials: Any) -> None:
     addresses = Addresses(f"{daemons.start('silent')},{daemons.start('active')}")
     leader = DaemonClient(addresses, credentials(), deadline_s=0.3)
