@@ -15,7 +15,8 @@ JOB_LOG = "job log"  # the receiver that is every job's own log; no channel can 
 SEVERITIES = ("info", "warning", "critical")
 STAGES = (
     "restarting", "running again", "held", "failed", "cancelled", "waiting", "asked", "lapsed", "refused",
-    "handled", "resolved", "blind", "sees_again"
+    "handled", "resolved", "blind", "sees_again",
+    "repair",
 )  # fmt: skip
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")

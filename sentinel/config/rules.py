@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from sentinel.config.convictions import Convictions
 from sentinel.config.convictions import Drain as Drain
+from sentinel.config.returns import Returns
 from sentinel.model.records import Cause, Kind, Scope, Source
 
 
@@ -144,6 +145,7 @@ class Rules:
     nvlink5: Mapping[tuple[int, str, int, int], NvLink5] = field(default_factory=dict, hash=False)
     judgement: Judgement = Judgement()
     convictions: Convictions = field(default_factory=Convictions)
+    returns: Returns = field(default_factory=Returns)
 
     def by_id(self) -> dict[str, Rule]:
         return {rule.id: rule for rule in self.rules}

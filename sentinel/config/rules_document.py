@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.errors import FileError
 
-_TABLES = frozenset(["rule", "xid", "cause", "conviction", "judgement", "nvlink5"])
+_TABLES = frozenset(["rule", "xid", "cause", "conviction", "judgement", "nvlink5", "return"])
 
 
 class Document:
@@ -29,7 +29,7 @@ class Document:
             if key not in _TABLES:
                 raise FileError(
                     name, "unknown table", line=self._find(0, key), key=key,
-                    fix="use [[rule]], [[xid]], [[cause]], [[conviction]], [judgement] or nvlink5",
+                    fix="use [[rule]], [[xid]], [[cause]], [[conviction]], [[return]], [judgement] or nvlink5",
                 )  # fmt: skip
 
     def tables(self, kind: str) -> list[dict[str, Any]]:

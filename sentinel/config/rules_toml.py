@@ -14,6 +14,8 @@ from typing import Any
 from sentinel.config.convictions import Conviction, Convictions, Drain, Key
 from sentinel.config.convictions_toml import read_convictions
 from sentinel.config.nvlink_toml import nvlink5_rows
+from sentinel.config.returns import ReturnRow, Returns
+from sentinel.config.returns_toml import read_returns
 from sentinel.config.rules import OWN_LOG, CauseEntry, Form, Judgement, NvLink5, Role, Rule, Rules, Xid
 from sentinel.config.rules_document import Document
 from sentinel.errors import FileError
@@ -60,6 +62,7 @@ def parse_rules(
     nvlink5: dict[tuple[int, str, int, int], NvLink5] = {}
     judgement = Judgement()
     convictions: dict[Key, Conviction] = {}
+    returns: dict[str, ReturnRow] = {}
     for override, (name, text) in [(False, pair) for pair in texts] + [(True, pair) for pair in site]:
         document = Document(name, text, trying=override or try_first)
         for index, table in enumerate(document.tables("rule")):
@@ -76,9 +79,10 @@ def parse_rules(
             entry = _cause(document, index, table)
             causes[entry.cause] = entry
         read_convictions(document, convictions, override=override)
+        read_returns(document, returns, override=override)
         nvlink5.update(nvlink5_rows(document.name, document.data))
         judgement = _judgement(document, judgement)
-    return Rules(tuple(rules.values()), xids, causes, nvlink5, judgement, Convictions(convictions))
+    return Rules(tuple(rules.values()), xids, causes, nvlink5, judgement, Convictions(convictions), Returns(returns))
 
 
 def _rule(document: Document, index: int, table: dict[str, Any]) -> Rule:

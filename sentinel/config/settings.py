@@ -12,6 +12,7 @@ from sentinel.config.addresses import require_absolute, require_http, require_li
 from sentinel.config.alerts import Alerts
 from sentinel.config.modes import Mode, Modes
 from sentinel.config.page_settings import Page
+from sentinel.config.return_settings import ReturnSettings
 from sentinel.config.settings_toml import InvalidSetting, described, load, section, setting
 
 __all__ = [
@@ -373,4 +374,5 @@ class Settings:
     alerts: Alerts = section(Alerts)
     prometheus: Prometheus = section(Prometheus)
     diagnostics: Diagnostics = section(Diagnostics)
+    returns: ReturnSettings = section(ReturnSettings)
     page: Page = section(Page)

@@ -1,0 +1,51 @@
+"""What proves a drained node good again, by the cause for which it was drained: tests, reset or reboot, patience.
+
+The rows come from ``[[return]]`` in ``rules/returns.toml`` and the site's files; ``returns_toml`` reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sentinel.model.records import Cause
+
+OTHER = "other"  # the row of every cause that has none
+
+
+class Remedial(StrEnum):
+    """What is done to a node before it is tested."""
+
+    NONE = "none"
+    RESET = "reset"  # of its GPUs
+    REBOOT = "reboot"
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRow:
+    """What one cause asks for.
+
+    Attributes:
+        tests: levels of the diagnostic, each of which must pass on all GPUs, in this order.
+        actions: what is done before the tests: the first before the first round of tests, the second after a failure, ...;
+            the last one repeats.
+        failures: after so many within ``returns.within_s`` the node waits for repair.
+    """
+
+    tests: tuple[int, ...] = (1, 2, 3)
+    actions: tuple[Remedial, ...] = ()
+    failures: int = 2
+    source: str = ""
+
+    def action(self, failed: int) -> Remedial:
+        """What this round of tests begins with, after ``failed`` failures."""
+        return self.actions[min(failed, len(self.actions) - 1)] if self.actions else Remedial.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    rows: Mapping[str, ReturnRow] = field(default_factory=dict, hash=False)  # by cause, or "other"
+
+    def of(self, cause: Cause) -> ReturnRow:
+        return self.rows.get(cause) or self.rows.get(OTHER) or ReturnRow()

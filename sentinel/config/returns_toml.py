@@ -1,0 +1,80 @@
+"""The rows of ``[[return]]``, read strictly: a key is honoured or refused with file, line and fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sentinel.config.returns import OTHER, Remedial, ReturnRow
+from sentinel.config.rules_document import Document
+from sentinel.errors import FileError
+from sentinel.model.records import Cause
+
+_KEYS = ("cause", "tests", "actions", "failures", "source")
+_MOST_FAILURES = 10
+
+Bad = Callable[[str, str, str], FileError]
+
+
+def read_returns(document: Document, rows: dict[str, ReturnRow], *, override: bool) -> None:
+    """Add the rows of one file.
+
+    Raises:
+        FileError: a row is refused, or two rows of the shipped files are about the same cause.
+    """
+    for index, table in enumerate(document.tables("return")):
+
+        def bad(key: str, message: str, fix: str, index: int = index) -> FileError:
+            return document.error("return", index, key, message, fix)
+
+        for key in table:
+            if key not in _KEYS:
+                raise bad(key, "unknown key", f"use one of: {', '.join(_KEYS)}")
+        row = ReturnRow(_tests(table, bad), _actions(table, bad), _failures(table, bad), _source(table, bad))
+        given = table.get("cause")
+        for cause in given if isinstance(given, list) and given else [given]:
+            name = _cause(cause, bad)
+            if name in rows and not override:
+                raise bad("cause", f"{name} is listed twice", "one row for each cause")
+            rows[name] = row
+
+
+def _cause(given: object, bad: Bad) -> str:
+    known = [*Cause, OTHER]
+    if not isinstance(given, str) or given not in known:
+        raise bad("cause", f"not known: {given!r:.40}", f"use one of: {', '.join(known)}")
+    return given
+
+
+def _tests(table: dict[str, Any], bad: Bad) -> tuple[int, ...]:
+    """At least one: no node returns without proof."""
+    given = table.get("tests")
+    fix = "levels from 1 to 4, each once, the quickest first, e.g. tests = [1, 2, 3]"
+    if not isinstance(given, list) or not given:
+        raise bad("tests", "missing: a node returns only after a test has passed", fix)
+    if any(isinstance(level, bool) or not isinstance(level, int) or not 1 <= level <= 4 for level in given):
+        raise bad("tests", f"not levels: {given!r:.40}", fix)
+    if given != sorted(set(given)):
+        raise bad("tests", f"not in order: {given!r:.40}", fix)
+    return tuple(given)
+
+
+def _actions(table: dict[str, Any], bad: Bad) -> tuple[Remedial, ...]:
+    given, words = table.get("actions", []), ", ".join(Remedial)
+    if not isinstance(given, list) or any(item not in list(Remedial) for item in given):
+        raise bad("actions", f"not a list of: {words}", 'e.g. actions = ["reset", "reboot"], or [] for none')
+    return tuple(Remedial(item) for item in given)
+
+
+def _failures(table: dict[str, Any], bad: Bad) -> int:
+    given = table.get("failures", 2)
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_FAILURES:
+        raise bad("failures", f"not a number from 1 to {_MOST_FAILURES}: {given!r:.40}", "e.g. failures = 2")
+    return given
+
+
+def _source(table: dict[str, Any], bad: Bad) -> str:
+    given = table.get("source")
+    if not isinstance(given, str) or not given.strip():
+        raise bad("source", "missing", "say on whose word: a document, a measurement, a decision of this site")
+    return given.strip()
