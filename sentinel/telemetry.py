@@ -8,6 +8,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from sentinel.model.records import Cause, Result, Source, StepKind
 
+RETURN_EVENTS = (
+    "test_passed", "test_failed", "test_unanswered", "command_done", "command_failed", "returned", "repair", "ticket_sent",
+    "ticket_failed",
+)  # fmt: skip
+RETURN_STAGES = (
+    "waiting", "testing", "acting", "starting", "passed", "returning", "probation", "returned", "repair"
+)  # fmt: skip
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 
 
@@ -25,6 +32,9 @@ class Telemetry:
         self.open_incidents = self._gauge("incidents_open", "Incidents not closed")
         self.steps = self._counter("actions", "Steps of plans, by result", "kind", "result")
         self.refusals = self._counter("policy_refusals", "Plans refused", "reason")
+        self.node_returns = self._counter(
+            "node_returns", "What became of drained nodes: tests, resets and reboots, returns, repairs", "event"
+        )
         self.notices = self._counter("alerts", "Notices, by what became of them", "result")
         self.slurm = self._counter("slurm_requests", "Requests to slurmctld", "result")
         self.snapshots = self._counter("slurm_snapshots", "Snapshots of the cluster", "result")
@@ -50,6 +60,9 @@ class Telemetry:
         self.paused = self._gauge("paused", "Whether an operator paused it: 1, or 0")
         self.breaker_open = self._gauge("breaker_open", "Whether that breaker holds everything up: 1, or 0", "breaker")
         self.nodes_drained = self._gauge("nodes_drained", "Drained nodes, by who drained them", "by")
+        self.nodes_returning = self._gauge(
+            "nodes_returning", "Nodes that Sentinel drained or returned lately, by what they wait for", "stage"
+        )
         self.open_by_cause = self._gauge("incidents_open_by_cause", "Incidents not closed, by cause", "cause")
         self.lost_gpu_s = self._gauge(
             "lost_gpu_seconds", "GPU time lost to failures in the last 30 days, by cause, of what is known", "cause"
@@ -97,6 +110,10 @@ class Telemetry:
             self.refused.labels(status=status)
         for breaker in ("breaker", "hang-breaker"):
             self.breaker_open.labels(breaker=breaker)
+        for event in RETURN_EVENTS:
+            self.node_returns.labels(event=event)
+        for stage in RETURN_STAGES:
+            self.nodes_returning.labels(stage=stage)
         for whose in ("sentinel", "others"):
             self.nodes_drained.labels(by=whose)
         for cause in Cause:

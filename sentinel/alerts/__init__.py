@@ -1,9 +1,10 @@
-"""Writes the notices: a thread per incident, from its verdict, plan and outcomes, and those about an unreadable Slurm."""
+"""Writes the notices: a thread per incident, from its verdict, plan and outcomes; and those about Slurm and repairs."""
 
 from sentinel.alerts.audiences import Stage, Story, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.blindness import blind, sees_again
 from sentinel.alerts.compose import compose
 from sentinel.alerts.job_log import appended, for_log
+from sentinel.alerts.node_repair import needs_repair
 from sentinel.alerts.threads import Thread, next_stage, with_next
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "for_log",
     "for_operators",
     "for_owner",
+    "needs_repair",
     "next_stage",
     "sees_again",
     "severity_of",

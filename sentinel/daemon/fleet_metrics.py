@@ -19,11 +19,12 @@ from sentinel.daemon.api import status
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import training_share
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.node_return import state as node_return
 from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.model.records import OURS, Cause, Fleet, IncidentState
 from sentinel.ports import Clock
-from sentinel.telemetry import Telemetry
+from sentinel.telemetry import RETURN_STAGES, Telemetry
 
 EVERY_S = 30.0
 _WINDOW = timedelta(days=30)
@@ -66,6 +67,7 @@ class FleetMetrics:
         self._open(rows)
         self._losses(rows, now)
         self._agents()
+        self._returning()
         self._checkpoints(now)
         if fleet is not None:
             self._drained(fleet)
@@ -117,6 +119,11 @@ class FleetMetrics:
         counts = Counter(seen.version or "unknown" for seen in self._live.nodes.values() if seen.state == "heard")
         newest = dict(counts.most_common(_MOST_VERSIONS))
         self._set(self._telemetry.agents_by_version, {(version,): count for version, count in newest.items()})
+
+    def _returning(self) -> None:
+        counts = Counter(str(entry.get("stage")) for entry in self._store.get(node_return.KEPT, {}).values())
+        for stage in RETURN_STAGES:
+            self._telemetry.nodes_returning.labels(stage=stage).set(counts[stage])
 
     def _checkpoints(self, now: datetime) -> None:
         oldest: dict[str, float] = {}

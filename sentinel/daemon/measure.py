@@ -39,5 +39,19 @@ def _remark(remark: Remark, telemetry: Telemetry) -> None:
         telemetry.notices.labels(result="failed").inc()
     elif remark.name == "step":
         telemetry.steps.labels(kind=fields["kind"], result=fields["result"]).inc()
+    elif (event := _return_event(remark)) is not None:
+        telemetry.node_returns.labels(event=event).inc()
     elif remark.name == "incident-finished" and fields["restart_s"] is not None:
         telemetry.restart_s.observe(fields["restart_s"])
+
+
+def _return_event(remark: Remark) -> str | None:
+    """What became of a drained node, as the metric names it."""
+    result = remark.fields.get("result")
+    if remark.name == "return-test-answered":
+        return {"pass": "test_passed", "fail": "test_failed"}.get(str(result), "test_unanswered")
+    if remark.name == "return-command-ended":
+        return "command_done" if result == "done" else "command_failed"
+    if remark.name == "ticket":
+        return "ticket_sent" if result == "done" else "ticket_failed"
+    return {"node-returned": "returned", "node-needs-repair": "repair"}.get(remark.name)

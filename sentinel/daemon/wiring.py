@@ -33,6 +33,7 @@ from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.checkpoints import FleetCheckpoints
 from sentinel.daemon.effects.diagnostics import Diagnostics
 from sentinel.daemon.effects.job_logs import JobLogs
+from sentinel.daemon.effects.node_returns import NodeReturnEffects
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.perform import Effects
 from sentinel.daemon.ingest.event_files import EventFiles, Report
@@ -128,6 +129,7 @@ def engine_runner(
         diagnostics=Diagnostics(
             orders=base.orders, store=base.store, live=base.live, counters=counters, clock=base.clock, log=base.log
         ),
+        returns=NodeReturnEffects(settings=settings.returns, reader=base.reader, writer=base.writer, clock=base.clock),
         writer=base.writer,
         signals=signals,
         sinks={sink.name: sink for sink in sinks},

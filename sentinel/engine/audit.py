@@ -8,17 +8,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.engine.events import DiagnosticEnded, DrainReasonWritten, Event, HistoryForgotten
+from sentinel.engine.events import DiagnosticEnded, DrainReasonWritten, Event, HistoryForgotten, NodeReturnAnswered
 from sentinel.engine.state import State
-from sentinel.engine.transition import CarryOutStep, Effect, RunDiagnostic, Transition, WriteDrainReason
+from sentinel.engine.transition import (
+    CarryOutStep,
+    Effect,
+    OpenTicket,
+    ReturnNode,
+    RunDiagnostic,
+    RunSiteCommand,
+    Transition,
+    WriteDrainReason,
+)
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, StepEnded
 from sentinel.model.records import Outcome, Result, Step, StepKind
 
 SENTINEL = "sentinel"
 _READS_ONLY = frozenset({StepKind.CONFIRM})  # a choice may end with a hold
-AUDITED = (CarryOutStep, RunDiagnostic, WriteDrainReason)  # effects that change something outside
+AUDITED = (
+    CarryOutStep,
+    RunDiagnostic,
+    WriteDrainReason,
+    RunSiteCommand,
+    ReturnNode,
+    OpenTicket,
+)  # effects that change something outside
 _MOST_UNDER_WAY = 10_000
+_ANSWERED = {"done": Stage.DONE, "refused": Stage.REFUSED, "unavailable": Stage.NOT_KNOWN}
 _STAGES = {Result.DONE: Stage.DONE, Result.FAILED: Stage.FAILED}
 
 
@@ -30,6 +47,7 @@ class AuditTrail:
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
+        self._returning: dict[str, str] = {}  # effects that test and return drained nodes: what each does
         self._under_way: dict[str, None] = {}  # changes with an entry: one that is tried again gets no other one
 
     def note(self, event: Event, out: Transition, state: State) -> None:
@@ -50,6 +68,11 @@ class AuditTrail:
                 for key in [key for key in self._under_way if key.startswith(f"reason:{event.node}:")]:
                     del self._under_way[key]
                     self._add(out, event, "drain_reason", stage, f"node {event.node}", why=event.reason)
+            case NodeReturnAnswered():
+                action = self._returning.pop(event.effect, None)
+                if action is not None and self._under_way.pop(event.effect, self) is None:
+                    stage = _ANSWERED.get(event.result, Stage.FAILED)
+                    self._add(out, event, action, stage, f"node {event.node}", why=event.reason)
             case HistoryForgotten():
                 after = {"kept_since": event.before.isoformat()}
                 self._add(out, event, "history_forgotten", Stage.DONE, "store", after=after)
@@ -68,10 +91,30 @@ class AuditTrail:
         elif isinstance(effect, RunDiagnostic) and self._is_first(effect.id):
             after = {"wanted": {"level": effect.level}}
             self._add(out, event, "diagnose", Stage.BEGUN, f"node {effect.node}", after=after)
+        elif isinstance(effect, RunSiteCommand | ReturnNode | OpenTicket) and self._is_first(effect.id):
+            self._return_begun(effect, event, out, state)
         elif isinstance(effect, WriteDrainReason) and self._is_first(f"reason:{effect.node}:{effect.reason}"):
             before, wanted = node_before(state, effect.node), {"wanted": {"reason": effect.reason}}
             target = f"node {effect.node}"
             self._add(out, event, "drain_reason", Stage.BEGUN, target, before=before, after=wanted)
+
+    def _return_begun(
+        self, effect: RunSiteCommand | ReturnNode | OpenTicket, event: Event, out: Transition, state: State
+    ) -> None:
+        record = state.returns.known.get(effect.node)
+        wanted: dict[str, Any]
+        why = f"{record.cause} of incident {record.incident}" if record is not None else ""
+        if isinstance(effect, RunSiteCommand):
+            action, wanted = effect.action, {"command": list(effect.arguments)}
+        elif isinstance(effect, ReturnNode):
+            action, wanted = "return", {"drained": False}
+        else:
+            action, wanted = "ticket", dict(effect.data)
+        self._returning[effect.id] = action
+        before = node_before(state, effect.node)
+        self._add(
+            out, event, action, Stage.BEGUN, f"node {effect.node}", why=why, before=before, after={"wanted": wanted}
+        )
 
     def _ended(self, incident: str, outcome: Outcome, out: Transition, state: State) -> None:
         step = outcome.step

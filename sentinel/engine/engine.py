@@ -26,6 +26,7 @@ from sentinel.engine.events import (
     FleetUnavailable,
     HistoryForgotten,
     IncidentCorrected,
+    NodeReturnAnswered,
     NoticeDelivered,
     NoticeNotDelivered,
     OperatorCommand,
@@ -37,6 +38,7 @@ from sentinel.engine.events import (
     TrendsRead,
 )
 from sentinel.engine.mass_failures import PreliminaryVerdicts
+from sentinel.engine.node_return import turns as node_return
 from sentinel.engine.reconcile import approvals, confirming, held_jobs, restarts, strays, waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
@@ -92,6 +94,7 @@ class Engine:
                 incident = self._incident_of(event.effect)
                 if incident is not None:
                     recovery.step_ended(self.state, out, incident, event.outcome, event.at)
+                    node_return.drained(self.state, out, incident, event.outcome)
             case EffectCompleted() if event.effect == waits.LOOK:
                 waits.judge_all(self.state, out, event.at, self._looks)
             case EffectCompleted() if event.effect.startswith("confirm:"):
@@ -133,7 +136,10 @@ class Engine:
             case ScoresRead():
                 turns.scores_read(self.state, out, event)
             case DiagnosticEnded():
-                turns.ended(self.state, out, event)
+                if not node_return.tested(self.state, out, event):
+                    turns.ended(self.state, out, event)
+            case NodeReturnAnswered():
+                node_return.answered(self.state, out, event)
             case DrainReasonWritten():
                 drain_reasons.written(self.state, out, event)
             case (
@@ -156,6 +162,7 @@ class Engine:
         held_jobs.snapshot_taken(self.state, out, fleet, event.at)
         waits.snapshot_taken(self.state, out, event.at, self._looks)
         strays.snapshot_taken(self.state, out, fleet, event.at, self._looks)
+        node_return.snapshot_taken(self.state, out, fleet, event.at)
 
     def abandon(self, event: Event, out: Transition) -> None:
         """After an exception in ``handle``: a step is retried later, an incident is judged again when evidence arrives."""

@@ -206,6 +206,20 @@ class DrainReasonWritten:
     reason: str = ""  # why it was not written
 
 
+@dataclass(frozen=True, slots=True)
+class NodeReturnAnswered:
+    """A command of the site, a return or a ticket ended.
+
+    ``result``: "done", "failed" (also: killed at its deadline), "refused" (the drain is somebody else's) or "unavailable".
+    """
+
+    at: datetime
+    effect: str
+    node: str
+    result: str
+    reason: str = ""
+
+
 Event = (
     Started
     | EvidenceReceived
@@ -226,5 +240,6 @@ Event = (
     | ScoresRead
     | DiagnosticEnded
     | DrainReasonWritten
+    | NodeReturnAnswered
     | WatchEvent
 )

@@ -25,7 +25,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.evidence.logs.timers import TIMERS
 from sentinel.model.changes import CountersRead, EvidenceAdded, SettingChanged
-from sentinel.model.records import Evidence, Incident, Kind
+from sentinel.model.records import Evidence, Incident, Kind, Source
 
 _PROGRESS = frozenset({Kind.STEP, TIMERS})  # too many to store: only findings derived from them are stored
 TELEMETRY = frozenset({*_PROGRESS, Kind.COUNTERS})
@@ -81,6 +81,8 @@ def _save(state: State, out: Transition, items: Sequence[Evidence]) -> None:
 
 
 def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
+    if item.source is Source.DIAGNOSTIC and state.returns.under_test(item.where.node):
+        return  # saved only: the node is out of service, and what its test found is told once, when it needs repair
     around = [
         i
         for i in state.index.of(item)

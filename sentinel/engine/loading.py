@@ -21,6 +21,7 @@ from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.ledger import Ledger, LedgerRow
+from sentinel.engine.node_return import state as node_return
 from sentinel.engine.reconcile import approvals, waits
 from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
@@ -77,6 +78,7 @@ def state_of(
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
     state.diagnostics.known = read(stored.settings.get(KEPT))
+    state.returns.known = node_return.read(stored.settings.get(node_return.KEPT))
     restored_attempts.restore(cluster, stored.recent_attempts)
     if told := stored.settings.get(BLIND):
         state.blind_told = time_from(told)

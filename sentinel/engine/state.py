@@ -23,6 +23,7 @@ from sentinel.engine.backlog import Absence
 from sentinel.engine.diagnostics.state import DiagnosticsState
 from sentinel.engine.history import PastEvents
 from sentinel.engine.ledger import Ledger
+from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.transition import DeliverNotice
 from sentinel.engine.watch.state import WatchState, watch_state
 from sentinel.model.approvals import Answer
@@ -133,6 +134,7 @@ class State:
     blind_told: datetime | None = None  # the ``blind_since`` of the notice that was sent; None if none was
     diagnostics: DiagnosticsState = field(default_factory=DiagnosticsState)
     drain_reasons: DrainReasons = field(default_factory=DrainReasons)
+    returns: NodeReturns = field(default_factory=NodeReturns)
     watch: WatchState = field(init=False)
     joined_saves: JoinedSaves = field(init=False)
     index: IncidentIndex = field(init=False)

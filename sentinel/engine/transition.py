@@ -122,6 +122,35 @@ class WriteDrainReason:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class RunSiteCommand:
+    """Run the site's command that resets or reboots a drained node; answered by ``NodeReturnAnswered``."""
+
+    id: str
+    node: str
+    action: str
+    arguments: tuple[str, ...]
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnNode:
+    """Return a node to service if its drain has still this reason; answered by ``NodeReturnAnswered``."""
+
+    id: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTicket:
+    """Open the site's ticket for a node that needs repair; answered by ``NodeReturnAnswered``."""
+
+    id: str
+    node: str
+    data: Mapping[str, Any] = field(hash=False)
+
+
 Effect = (
     CarryOutStep
     | ObserveFleet
@@ -135,6 +164,9 @@ Effect = (
     | RunDiagnostic
     | ReadScores
     | WriteDrainReason
+    | RunSiteCommand
+    | ReturnNode
+    | OpenTicket
 )
 
 

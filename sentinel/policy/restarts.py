@@ -209,7 +209,10 @@ def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: S
         job,
         situation.fleet,
         bad=bad,
-        suspect=[name for name in dict.fromkeys(suspects) if name not in good and name not in bad],
+        suspect=[
+            *(name for name in situation.on_probation if name not in bad),
+            *(name for name in dict.fromkeys(suspects) if name not in good and name not in bad),
+        ],
         leaving={step.node for step in drained if step.node is not None},
         added_by_us=situation.added_by_us,
     )

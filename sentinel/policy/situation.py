@@ -56,6 +56,7 @@ class Situation:
     bad_nodes: frozenset[str] = frozenset()  # whose agent says that they are bad now, whatever the incident
     good_nodes: frozenset[str] = frozenset()  # proven good since this incident's evidence
     excluded_by_us: tuple[str, ...] = ()  # nodes in the job's exclusions that Sentinel added, and still wants there
+    on_probation: tuple[str, ...] = ()  # nodes that hurt this job, and that were returned lately
     added_by_us: frozenset[str] = frozenset()  # nodes in the job's exclusions that Sentinel added at any time
     goes_on: bool = False  # the attempt made steps after the newest evidence of this incident
     recovered_by: str = ""  # the incident that restarts or holds this attempt already

@@ -14,7 +14,7 @@ from sentinel.errors import Unavailable
 from sentinel.evidence.kernel import read_message
 from sentinel.evidence.logs.machine_logs import KernelLine
 from sentinel.evidence.logs.reader import LogReader, Signatures
-from sentinel.model.orders import ListCheckpoints, MoveAside, TaskStates
+from sentinel.model.orders import Diagnose, ListCheckpoints, MoveAside, TaskStates
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
 from sentinel.simulate.happened import MovedAside
 
@@ -152,6 +152,8 @@ class Agents:
             there = self._world.slurm.nodes.get(node)
             if there is None or not there.alive or node in self.network.cut_off:
                 raise Unavailable(f"the agent of {node} is not connected")
+            if kind == Diagnose.kind:
+                return await self._world.machines.diagnose(node, _whole(arguments.get("level")))
             return self._answer(node, str(kind), arguments)
 
         return await self._world.crossings.ask(f"{kind} {node}", answered, deadline_s)

@@ -22,6 +22,7 @@ from sentinel.classify.history import WINDOW
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.checkpoints import FleetCheckpoints
 from sentinel.daemon.effects.diagnostics import Diagnostics
+from sentinel.daemon.effects.node_returns import NodeReturnEffects
 from sentinel.daemon.effects.perform import Effects
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.runner import Perform, Runner
@@ -30,8 +31,8 @@ from sentinel.engine import Engine
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import Event, Started
 from sentinel.engine.loading import state_of
-from sentinel.engine.transition import CarryOutStep, ProbeNode
-from sentinel.engine.watch.events import NodeProbed
+from sentinel.engine.transition import CarryOutStep, ProbeNode, RunSiteCommand
+from sentinel.engine.watch.events import HeartbeatReceived, NodeProbed
 from sentinel.engine.watch.reconciliation import RECONCILE
 from sentinel.errors import Unavailable
 from sentinel.log import Log
@@ -42,6 +43,7 @@ from sentinel.simulate.agents import signatures
 from sentinel.simulate.crossings import SlurmReading, SlurmWriting
 from sentinel.simulate.event_loop import VirtualLoop
 from sentinel.simulate.happened import Bug, NoticeArrived, ResumeWritten, StepBegan
+from sentinel.simulate.machines import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from sentinel.simulate.world import World
@@ -151,6 +153,7 @@ class SimulatedDaemon:
                 fleets=self.fleets,
                 inquiry=NodeQuestions(orders, live, clock),
                 diagnostics=Diagnostics(orders=orders, store=self._store, live=live, counters={}, clock=clock, log=log),
+                returns=NodeReturnEffects(settings=settings.returns, reader=reader, writer=means.writer, clock=clock),
                 writer=means.writer,
                 signals=None,
                 sinks={RECEIVER: _Receiver(world)},
@@ -189,7 +192,7 @@ class SimulatedDaemon:
             answers = machine is not None and machine.alive
             return NodeProbed(self._world.now(), effect.id, None if answers else "no answer")
 
-        return {**table, CarryOutStep: step, ProbeNode: probe}
+        return {**table, CarryOutStep: step, ProbeNode: probe, RunSiteCommand: self._world.machines.command}
 
     # -- living ----------------------------------------------------------------------------------------------------
 
@@ -212,13 +215,28 @@ class SimulatedDaemon:
         self.ready = True
         self._begin(self._every(self._world.settings.slurm.reconcile_s, self._reconcile))
         self._begin(self._every(_HOUSEKEEPING_S, self._forget))
+        if self._world.history.setup.returns:
+            self._begin(self._every(HEARTBEAT_S, self._heartbeats))
 
     async def _take_up(self) -> None:
         await self.runner.handle(Started(self._world.now(), self._stored))
 
     async def _reconcile(self) -> None:
-        """Without the checks of silent nodes and jobs: the simulated agents send no heartbeats."""
+        """Without the checks of silent nodes and jobs: most simulated agents send no heartbeats."""
         await self.runner.timer_due(RECONCILE)
+
+    async def _heartbeats(self) -> None:
+        """Of nodes whose agents are there; the others fall silent. Without the watch that would ask them."""
+        world, live = self._world, self.runner.state.cluster
+        for name, node in world.slurm.nodes.items():
+            if not node.alive or name in world.agents.network.cut_off:
+                live.node(name).state = "silent"
+                continue
+            verdict, boot = {"word": world.machines.word(name)}, world.machines.boot(name)
+            now_s = self.loop.time()
+            await self.runner.handle(
+                HeartbeatReceived(world.now(), name, now_s, verdict=verdict, boot=boot, sent_s=now_s)
+            )
 
     async def _forget(self) -> None:
         await self.runner.timer_due(HOUSEKEEPING)

@@ -32,6 +32,7 @@ class Setup:
     jobs: tuple[JobSpec, ...] = (JobSpec(),)
     mode: str = "act"  # "act" or "observe"
     limits: Mapping[str, float] = field(default_factory=dict, hash=False)  # of [limits], other than the defaults
+    returns: bool = False  # whether drained nodes are tested and returned
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class Observer:
     cancelled: set[int] = field(default_factory=set)  # jobs, by their users
     held: dict[int, float] = field(default_factory=dict)  # jobs that a person holds, since when
     resumed: dict[str, float] = field(default_factory=dict)  # nodes that a person put back into service, when last
+    returned: dict[str, float] = field(default_factory=dict)  # nodes that Sentinel put back into service, when last
     drained_by_people: dict[str, float] = field(default_factory=dict)  # node -> since when
     touched: set[int] = field(default_factory=set)  # jobs that a person requeued or released
     drains: list[Drain] = field(default_factory=list)
@@ -59,6 +60,8 @@ class Observer:
     def broke(self, node: str, what: str, *, must_go: bool = True) -> None:
         """Hardware of the node failed, and machines say so. ``must_go``: what they say convicts it."""
         self.broken[node].append((self.world.now_s, what))
+        if self.world.history.setup.returns:
+            self.world.machines.broke(node)
         if must_go:
             self.convicted.setdefault(node, (self.world.now_s, what))
 
@@ -103,6 +106,8 @@ class Observer:
 
     def _wrote(self, what: SlurmWrite) -> None:
         incident = what.task.incident.id if what.task is not None else ""
+        if puts_back(what):
+            self.returned[what.target] = self.world.now_s
         if takes_out(what):
             self.drains.append(Drain(what.target, self.world.now_s, incident))
         if what.job is None:
@@ -119,6 +124,10 @@ class Observer:
         """Nodes that are out of service by Sentinel now."""
         return [n.name for n in self.world.slurm.nodes.values() if n.drained and n.reason.startswith(OURS)]
 
+    def back_since(self, node: str) -> float:
+        """When the node was last put back into service, by a person or by Sentinel; -1 if it never was."""
+        return max(self.resumed.get(node, -1.0), self.returned.get(node, -1.0))
+
     def acting(self) -> bool:
         """Whether Sentinel may act at all."""
         saved = self.world.store.settings.get("paused")  # the daemon may have been killed before it saved a command
@@ -129,6 +138,11 @@ def number_of(notice: Notice) -> int:
     """Which message of its incident's thread it is, from 1."""
     told = notice.data.get("told")
     return len(told) if isinstance(told, list) else 1
+
+
+def puts_back(what: SlurmWrite) -> bool:
+    """Whether this request puts a node back into service."""
+    return what.verb == "set_node" and what.fields["state"] == "RESUME"
 
 
 def takes_out(what: SlurmWrite) -> bool:

@@ -24,7 +24,7 @@ def nothing_lost(seen: Observer) -> Iterator[str]:
     store = seen.world.store
     for name, (since_s, what) in sorted(seen.convicted.items()):
         node = seen.world.slurm.nodes[name]
-        put_back = seen.resumed.get(name, -1.0) >= since_s
+        put_back = seen.back_since(name) >= since_s
         if node.out or put_back:
             continue
         judged = [incident for incident, verdict in store.verdicts.items() if name in verdict.drain]
@@ -110,7 +110,7 @@ def leaves_bad_nodes(seen: Observer) -> Iterator[str]:
             continue
         for node in job.on:
             since_s = seen.convicted.get(node, (None, ""))[0]
-            if since_s is None or seen.resumed.get(node, -1.0) >= since_s:
+            if since_s is None or seen.back_since(node) >= since_s:
                 continue
             by = [incident for incident, verdict in store.verdicts.items() if node in verdict.drain]
             if by and not any(reasons(store.plans[incident]) - _OVER for incident in by):

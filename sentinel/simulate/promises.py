@@ -25,7 +25,8 @@ from sentinel.simulate.happened import (
     SlurmWrite,
     StepBegan,
 )
-from sentinel.simulate.observer import Observer, number_of, takes_out
+from sentinel.simulate.observer import Observer, number_of, puts_back, takes_out
+from sentinel.simulate.return_promises import on_probation, proof_before_return, record_of
 
 Promise = Callable[[Observer, Happened], Iterator[str]]
 HOUR_S = 3600.0
@@ -68,7 +69,11 @@ def never_drained_on_user_words(seen: Observer, what: Happened) -> Iterator[str]
 
 def saved_before_done(seen: Observer, what: Happened) -> Iterator[str]:
     """Nothing is asked of Slurm before the store holds the step that asks for it."""
-    if isinstance(what, SlurmWrite) and what.verb != "notify":
+    if isinstance(what, SlurmWrite) and puts_back(what):
+        stage = record_of(seen, what.target).get("stage")
+        if stage not in ("returning", "probation"):  # its answer was lost, and a snapshot showed it before
+            yield f"{what.target} is put back into service, and its record says {stage}"
+    elif isinstance(what, SlurmWrite) and what.verb != "notify":
         if what.task is None:
             yield f"{what.verb} {what.target} belongs to no step of a plan"
         elif what.task.step.key(what.task.incident.id) not in seen.world.store.steps:
@@ -77,7 +82,10 @@ def saved_before_done(seen: Observer, what: Happened) -> Iterator[str]:
 
 def audited_before_done(seen: Observer, what: Happened) -> Iterator[str]:
     """Nothing is asked of Slurm before the audit says that it is begun."""
-    if isinstance(what, SlurmWrite) and what.verb != "notify" and what.task is not None:
+    if isinstance(what, SlurmWrite) and puts_back(what):
+        if ("", "return", f"node {what.target}") not in seen.world.store.audited:
+            yield f"{what.target} is put back into service: the audit has no entry of it"
+    elif isinstance(what, SlurmWrite) and what.verb != "notify" and what.task is not None:
         step, incident = what.task.step, what.task.incident.id
         if (incident, step.kind, target_of(step)) not in seen.world.store.audited:
             yield f"{what.verb} {what.target}: the audit has no entry of it"
@@ -159,12 +167,12 @@ def only_what_is_ours(seen: Observer, what: Happened) -> Iterator[str]:
         return
     if what.verb == "set_node" and what.node is not None:
         theirs = what.node.drained and not what.node.reason.startswith(OURS)
-        if theirs and what.fields["state"] == "RESUME":
-            yield f"{what.target} is put back into service, and was drained by somebody else: {what.node.reason}"
         # A write acts on what was seen a request ago: Slurm knows no "only if it is still so".
         seen_s = SLURM_DEADLINE_S if seen.world.crossings.slurm == "slow" else _SEEN_S
         just = seen.world.now_s - seen.drained_by_people.get(what.target, -1e9) <= seen_s
-        if theirs and not just and what.fields["state"] != "RESUME" and what.fields["reason"] != what.node.reason:
+        if theirs and not just and puts_back(what):
+            yield f"{what.target} is put back into service, and was drained by somebody else: {what.node.reason}"
+        if theirs and not just and not puts_back(what) and what.fields["reason"] != what.node.reason:
             yield f"{what.target}: the reason {what.node.reason!r} of somebody else is replaced"
     if what.job is None:
         return
@@ -192,12 +200,6 @@ def our_reason(_seen: Observer, what: Happened) -> Iterator[str]:
 # -- 6: proof before return ----------------------------------------------------------------------------------------
 
 
-def proof_before_return(_seen: Observer, what: Happened) -> Iterator[str]:
-    """A node that Sentinel drained returns only after what failed has passed."""
-    if isinstance(what, SlurmWrite) and what.verb == "set_node" and what.fields["state"] == "RESUME":
-        yield f"{what.target} is put back into service, and no diagnostic passed there"
-
-
 def not_offered_back(seen: Observer, what: Happened) -> Iterator[str]:
     """A job is not let go to a node again that was known to have broken under it.
 
@@ -208,7 +210,7 @@ def not_offered_back(seen: Observer, what: Happened) -> Iterator[str]:
     incident = seen.releases.get(what.job)
     verdict = seen.world.store.verdicts.get(incident) if incident is not None else None
     if verdict is not None and what.job not in seen.touched:
-        back = {node for node in what.nodes if node in seen.resumed}
+        back = {node for node in what.nodes if seen.back_since(node) >= 0.0}  # see on_probation
         at, never = seen.let_go_at[what.job], seen.world.now()
         known = {
             node for node in verdict.drain if seen.world.store.convicted_at.get((incident or "", node), never) < at
@@ -329,6 +331,7 @@ PROMISES: Mapping[str, Promise] = {
     "our-reason": our_reason,
     "proof-before-return": proof_before_return,
     "not-offered-back": not_offered_back,
+    "probation": on_probation,
     "leaves-bad-nodes": _at_the_end(outcomes.leaves_bad_nodes),
     "observe-changes-nothing": observe_changes_nothing,
     "pause-begins-nothing": pause_begins_nothing,

@@ -177,6 +177,35 @@ def _again(rng: random.Random) -> tuple[Setup, list[Happening]]:
     return Setup(nodes=10), [Happening(what, at_s + index * gap_s, f"job0/{index % 2}") for index in range(times)]
 
 
+def _returned(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """Drained nodes are tested, reset and returned, while people, faults, kills and gaps come in between."""
+    at_s = rng.uniform(*FIRST_S)
+    setup = Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob")), returns=True)
+    faults = [_fault(rng, at_s, jobs=2, of=list(HARDWARE))]
+    later_s = at_s + rng.uniform(5.0, 300.0)
+    for _ in range(rng.randrange(1, 4)):
+        faults.append(
+            rng.choice(
+                [
+                    _fault(rng, at_s + rng.uniform(0.0, 500.0), nodes=8, jobs=2),
+                    _cut(rng, at_s + rng.uniform(5.0, 300.0), rng.choice(["kill", "lose"])),
+                    Happening(
+                        rng.choice(["drain", "resume-node", "node-lost", "reboot"]), later_s, f"n{rng.randrange(3) + 1}"
+                    ),
+                    Happening("repair", later_s),
+                    Happening(
+                        "cut-off", later_s, f"n{rng.randrange(3) + 1}", data={"for_s": rng.choice([30.0, 120.0])}
+                    ),
+                    Happening("slurmctld-gone", later_s, data={"for_s": rng.choice([5.0, 60.0])}),
+                    Happening("slurmctld-crash", at_s + rng.uniform(10.0, 400.0), data={"for_s": 5.0}),
+                    Happening("requeue", later_s + 100.0, "job0"),
+                    Happening("freeze", later_s, data={"for_s": rng.choice([10.0, 60.0])}),
+                ]
+            )
+        )
+    return setup, faults
+
+
 def _anything(rng: random.Random) -> tuple[Setup, list[Happening]]:
     """A mixture of all."""
     parts = [_killed, _lost, _people, _slurmctld, _network, _store, _paused, _two_faults]
@@ -202,6 +231,7 @@ STORIES: Mapping[str, Story] = {
     "paused": _paused,
     "again": _again,
     "anything": _anything,
+    "returned": _returned,
 }
 
 

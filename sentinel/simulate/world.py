@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from sentinel.config.settings import Limits, Mode, Modes, Settings
+from sentinel.config.return_settings import ReturnSettings
+from sentinel.config.settings import Diagnostics, Limits, Mode, Modes, Settings
 from sentinel.errors import Unavailable
 from sentinel.simulate import faults, people
 from sentinel.simulate.agents import Agents
@@ -19,6 +20,7 @@ from sentinel.simulate.crossings import Crossings, Killed
 from sentinel.simulate.daemon import SimulatedDaemon, under_way
 from sentinel.simulate.happened import Happened, HistoryEnded, SlurmWrite
 from sentinel.simulate.histories import Happening, History, JobSpec, Setup
+from sentinel.simulate.machines import Machines
 from sentinel.simulate.observer import Observer
 from sentinel.simulate.programs import Programs
 from sentinel.simulate.promises import Violation, check
@@ -30,6 +32,10 @@ T = TypeVar("T")
 AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)  # when every history begins
 TIMES = SlurmTimes(epilog_s=1.0, min_job_age_s=300.0)  # as the lab was measured; MinJobAge is Slurm's default
 SLURMD_TIMEOUT_S = 300.0  # Slurm's default: then it sets a node that does not answer down
+RETURNS = ReturnSettings(  # as a site that allows all of it, in minutes instead of hours
+    reset_command=["/site/reset", "{node}"], reboot_command=["/site/reboot", "{node}"], command_s=10.0, boot_s=120.0,
+    retry_s=60.0, automatic=True, probation_s=200.0, probation_run_s=60.0,
+)  # fmt: skip
 _SAVED_S = (0.001, 0.008)  # one transaction
 
 
@@ -74,6 +80,7 @@ class World:
         self._over = False
         self.agents = Agents(self)
         self.programs = Programs(self)
+        self.machines = Machines(self)
         self.slurm = SimulatedSlurm(history.setup.nodes, clock=self.clock, times=TIMES)
         self.specs: dict[int, JobSpec] = {}
         self.jobs: list[int] = []  # ids, in the order of the setup
@@ -257,6 +264,7 @@ class World:
 
     def rebooted(self, node: str) -> None:
         """The node is back and registers; what Slurm still lists there has no process any more."""
+        self.machines.booted(node)
         self.slurm.lost_processes(node)
         self.slurm.revive(node)
         for what in self._when_back.pop(node, []):
@@ -363,4 +371,11 @@ class World:
 def _settings(setup: Setup) -> Settings:
     mode = Mode(drain=setup.mode, restart=setup.mode)
     limits = dataclasses.replace(Limits(drain_fraction=0.5), **setup.limits)  # type: ignore[arg-type]
-    return Settings(modes=Modes(default=mode), limits=limits)
+    if not setup.returns:
+        return Settings(modes=Modes(default=mode), limits=limits)
+    return Settings(
+        modes=Modes(default=mode),
+        limits=limits,
+        returns=RETURNS,
+        diagnostics=Diagnostics(deadline_s=[20.0, 30.0, 40.0, 60.0]),
+    )

@@ -20,6 +20,7 @@ from sentinel.config.rules_files import load_rules, rules_folder
 from sentinel.config.settings import Alerts, Judgement, Limits, Settings
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.diagnostics import Diagnostics
+from sentinel.daemon.effects.node_returns import NodeReturnEffects
 from sentinel.daemon.effects.perform import Effects
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
@@ -137,6 +138,9 @@ class Daemon:
             means=means, fleets=self.fleets, inquiry=NodeQuestions(self.orders, self.live, clock), signals=heard,
             diagnostics=Diagnostics(
                 orders=self.orders, store=self.store, live=self.live, counters=self.counters, clock=clock, log=log
+            ),
+            returns=NodeReturnEffects(
+                settings=settings.returns, reader=means.reader, writer=means.writer, clock=clock
             ),
             writer=means.writer,
             sinks={sink.name: sink for sink in sinks}, clock=clock,

@@ -122,7 +122,13 @@ def _listing(rows: list[dict[str, Any]]) -> None:
 
 def _node_row(row: dict[str, Any]) -> tuple[object, ...]:
     lemon = bool(row["score"] and row["score"]["lemon"])
-    reasons = [*(["LEMON"] if lemon else []), *row["suspect_reasons"], *([row["reason"]] if row["reason"] else [])]
+    back = row.get("return") or {}
+    reasons = [
+        *([f"return: {back['stage']}"] if back and back["stage"] != "returned" else []),
+        *(["LEMON"] if lemon else []),
+        *row["suspect_reasons"],
+        *([row["reason"]] if row["reason"] else []),
+    ]
     return (
         row["node"],
         styled_state(row["state"]),
@@ -170,10 +176,40 @@ def describe(row: dict[str, Any]) -> None:
         )
     if tested.get("passed"):
         say(f"Passed a diagnostic {when(tested['passed'])}.", "  ")
+    for sentence in return_words(row):
+        say(sentence, "  ")
     if row["trends"]:
         columns = ("counter", "unit", "value", "per day", "90 %", "")
         table("Counters that grow", columns, [_trend_row(trend) for trend in row["trends"]],
               whole=("value", "per day", "90 %"))  # fmt: skip
+
+
+def return_words(row: dict[str, Any]) -> list[str]:
+    """How far a node that Sentinel drained is on its way back, in sentences."""
+    known = row.get("return")
+    if not known:
+        return []
+    what = {
+        "waiting": "waits", "testing": f"level {known['level']} of the diagnostic runs", "repair": "needs repair",
+        "acting": f"a {known['acted']} was ordered", "starting": "was rebooted and is not back yet",
+        "passed": "passed its tests, and waits", "returning": "is being returned", "returned": "was returned",
+        "probation": f"was returned, and is kept from {_jobs(known['jobs'])} at first",
+    }.get(known["stage"], known["stage"])  # fmt: skip
+    waits = known["waits"] if known["stage"] in ("waiting", "passed") else ""
+    found = [f"Return: {shown(what)}{f' for: {shown(waits)}' if waits else ''} ({ago(known['changed_at'])})."]
+    if known["failed"]:
+        failures = counted(len(known["failures"]), "failure")
+        found.append(f"{failures}; the last {when(known['failures'][-1])}: {shown(known['failed'])}.")
+    if known["missing"]:
+        found.append(f"Its cause asks for {shown(known['missing'])}, which is not allowed here.")
+    if known["stage"] == "repair":
+        ticket = f" Ticket: {shown(known['ticket'])}." if known["ticket"] else ""
+        found.append(f"The bundle: sentinel bundle {shown(row['node'])}.{ticket}")
+    return found
+
+
+def _jobs(jobs: list[int]) -> str:
+    return f"job {', '.join(map(str, jobs))}" if jobs else "no job"
 
 
 def drained_by(row: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from sentinel.model.records import Cause
 _MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation
 _CAUSES = 3  # causes named per group
 _LONGEST_NAME = 255  # characters of a node's or a user's name that the store keeps
+_MOST_DAYS = 36500.0
 _LONGEST_LIST = 65536  # characters of a folded node list; Slurm's own lists of large clusters have thousands
 
 Row = Mapping[str, Any]
@@ -174,3 +175,14 @@ def _of(key: str, rows: list[Row]) -> dict[str, Any]:
         "jobs": len({row["job"] for row in rows if row["job"] is not None}),
         "nodes": len({name for row in rows for name in nodes_of(row)}),
     }
+
+
+def days_of(arguments: Mapping[str, Any], usual: float) -> float:
+    """
+    Raises:
+        UserError: that is no number of days, or too many.
+    """
+    days = arguments.get("days", usual)
+    if not isinstance(days, (int, float)) or isinstance(days, bool) or not 0.0 < days <= _MOST_DAYS:
+        raise UserError(f"{days!r:.40} is no number of days", fix=f"more than 0 and at most {_MOST_DAYS:g}")
+    return float(days)

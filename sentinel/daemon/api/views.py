@@ -21,7 +21,7 @@ from sentinel.daemon.api import status as state_of
 from sentinel.daemon.api.accounts import name_of
 from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, meant, others, shown_row
 from sentinel.daemon.api.fleet_history import fleet_history
-from sentinel.daemon.api.histories import failure_filter, groups, job_of, node_list, nodes_of, since_of
+from sentinel.daemon.api.histories import days_of, failure_filter, groups, job_of, node_list, nodes_of, since_of
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import BY, grouped
 from sentinel.daemon.api.repairs import repairs
@@ -34,12 +34,12 @@ from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
+from sentinel.engine.node_return.state import KEPT as RETURNS
 from sentinel.errors import Unavailable, UserError
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
 
 _HISTORY_DAYS = 30.0
-_MOST_DAYS = 36500.0
 _SHOWN = 200
 _ATTEMPTS = 2000  # newest attempts that a view shows; each names its nodes
 _SEARCHED = 5000  # newest incidents searched for those of one researcher, one node or one id
@@ -178,9 +178,15 @@ class Views:
             since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
             rows = await self._seen_by(user, since=since, most=_SEARCHED)
         tested = await asyncio.to_thread(self._store.get, CHECKUPS, {})
+        returning = await asyncio.to_thread(self._store.get, RETURNS, {})
         return {
             "nodes": [
-                {**self._node(node), "diagnostic": tested.get(node.name, {}), **scores.shown(node.name)}
+                {
+                    **self._node(node),
+                    "diagnostic": tested.get(node.name, {}),
+                    "return": returning.get(node.name),
+                    **scores.shown(node.name),
+                }
                 for node in shown
             ],
             "incidents": [shown_row(row) for row in rows if chosen and not set(chosen).isdisjoint(nodes_of(row))],
@@ -310,14 +316,15 @@ class Views:
         answer = {"asked": {"kind": asked.kind, "name": asked.name}, **first, "others": others(asked)}
         if asked.kind == "node" and node is not None:
             scores = await self._board.read()
-            answer["node"] = {**self._node(node), **scores.shown(node.name)}
+            returning = await asyncio.to_thread(self._store.get, RETURNS, {})
+            answer["node"] = {**self._node(node), "return": returning.get(node.name), **scores.shown(node.name)}
         if asked.kind == "job":
             found = await asyncio.to_thread(self._attempts.losses, asked.found, attempts)
             answer["attempts"] = await asyncio.to_thread(self._attempts.shown, attempts, found)
         return answer
 
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        days, chosen = _days(arguments), failure_filter(arguments)
+        days, chosen = days_of(arguments, _HISTORY_DAYS), failure_filter(arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=days)
         rows = chosen.counted(await self._seen_by(user, since=since, most=_SEARCHED))
         scores = await self._board.read()
@@ -328,7 +335,7 @@ class Views:
 
     async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         now = self._clock.now()
-        since = now - timedelta(days=_days(arguments))
+        since = now - timedelta(days=days_of(arguments, _HISTORY_DAYS))
         return await asyncio.to_thread(fleet_history, self._store, self._live.fleet, since, now)
 
     async def _audit(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
@@ -370,13 +377,6 @@ def _require_known(chosen: tuple[str, ...] | None, found: list[NodeView]) -> Non
     if missing or chosen == ():
         names = fold(missing) if missing else ""
         raise UserError(f"Slurm knows no node {names!r:.80}", fix="sinfo -N lists them")
-
-
-def _days(arguments: dict[str, Any]) -> float:
-    days = arguments.get("days", _HISTORY_DAYS)
-    if not isinstance(days, (int, float)) or isinstance(days, bool) or not 0.0 < days <= _MOST_DAYS:
-        raise UserError(f"{days!r:.40} is no number of days", fix=f"more than 0 and at most {_MOST_DAYS:g}")
-    return float(days)
 
 
 def _may_see(row: dict[str, Any], user: str | None) -> bool:

@@ -10,6 +10,7 @@ from sentinel.actions import Means
 from sentinel.actions.carry_out import carry_out
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.diagnostics import Diagnostics
+from sentinel.daemon.effects.node_returns import NodeReturnEffects
 from sentinel.daemon.effects.slurmd_probe import slurmd_answers
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
@@ -22,10 +23,13 @@ from sentinel.engine.transition import (
     DeliverNotice,
     LookAtJob,
     ObserveFleet,
+    OpenTicket,
     ProbeNode,
     QueryMetrics,
     ReadScores,
+    ReturnNode,
     RunDiagnostic,
+    RunSiteCommand,
     WriteDrainReason,
 )
 from sentinel.engine.watch.events import JobObserved, NodeProbed
@@ -41,6 +45,7 @@ class Effects:
         fleets: FleetSnapshots,
         inquiry: NodeQuestions,
         diagnostics: Diagnostics,
+        returns: NodeReturnEffects,
         writer: SlurmWriter,
         signals: PrometheusSignals | None,
         sinks: Mapping[str, Sink],
@@ -50,6 +55,7 @@ class Effects:
         self._fleets = fleets
         self._inquiry = inquiry
         self._diagnostics = diagnostics
+        self._returns = returns
         self._writer = writer
         self._signals = signals
         self._sinks = sinks
@@ -69,6 +75,9 @@ class Effects:
             RunDiagnostic: self._diagnostics.run,
             ReadScores: self._diagnostics.scores,
             WriteDrainReason: self._drain_reason,
+            RunSiteCommand: self._returns.command,
+            ReturnNode: self._returns.put_back,
+            OpenTicket: self._returns.ticket,
         }
 
     async def _step(self, effect: CarryOutStep) -> Event:

@@ -36,7 +36,11 @@ def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Excl
     good = node_proof.proven_good(state, incident, named) | node_proof.returned(state, plan, verdict.drain)
     bad = [name for name in verdict.drain if name not in good]
     others = sorted(node_proof.bad_nodes(state) - set(bad))
-    suspects = (*others, *(name for name in (*verdict.suspect, *slow, *kept) if name not in good))
+    suspects = (
+        *state.returns.on_probation(job.id),
+        *others,
+        *(name for name in (*verdict.suspect, *slow, *kept) if name not in good),
+    )
     return excluded(
         job,
         fleet,

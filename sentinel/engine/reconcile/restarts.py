@@ -104,6 +104,8 @@ def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         node, seen = fleet.nodes.get(step.node), state.cluster.nodes.get(step.node)
         key = step.key(plan.incident)
         released = seen is not None and seen.released_at is not None and seen.released_at > outcome.at
+        returned = state.returns.proves(step.node, outcome.at) is True
+        released = released or returned
         if node is not None and not node.drained and not released and not node_proof.was_saved(state, key, outcome):
             lost.add(step.kind)
     return frozenset(lost)

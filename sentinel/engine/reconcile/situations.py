@@ -52,6 +52,7 @@ def situation_of(
         bad_nodes=node_proof.bad_nodes(state),
         good_nodes=node_proof.proven_good(state, incident, named),
         excluded_by_us=kept,
+        on_probation=state.returns.on_probation(incident.job),
         added_by_us=added,
         goes_on=_goes_on(state, incident),
         recovered_by=_recovered_by(state, incident, fleet),

@@ -224,3 +224,24 @@ def test_errors_of_the_daemon_reach_the_root(asked: Asked, error: Exception) -> 
 def test_wrong_words_are_told_before_anybody_is_asked(asked: Asked, words: tuple[str, ...]) -> None:
     found = asked.run(*words)
     assert found.exit_code == 2 and "Usage:" in found.output and asked.seen == []
+
+
+def test_a_drained_node_says_how_far_it_is_on_its_way_back(asked: Asked) -> None:
+    back = {
+        "incident": "0f3a9c", "stage": "waiting", "level": 2, "acted": "none", "jobs": [101],
+        "waits": "tried again at 12:30 UTC",
+        "changed_at": "2026-03-01T12:00:00+00:00", "failures": ["2026-03-01T12:00:00+00:00"],
+        "failed": "level 2: GPU 3: memory",
+        "missing": "a reset (returns.reset_command)", "ticket": "",
+    }  # fmt: skip
+    asked.views["nodes"] = {"nodes": [node_row(**{"return": back})], "incidents": []}
+    output = asked.run("nodes", "n1").output
+    for words in ("waits for: tried again at 12:30", "1 failure", "GPU 3: memory", "returns.reset_command"):
+        assert words in output
+    asked.views["nodes"] = {
+        "nodes": [node_row(**{"return": back | {"stage": "repair", "ticket": "sent"}})],
+        "incidents": [],
+    }
+    output = asked.run("nodes", "n1").output
+    assert "sentinel bundle n1" in output and "Ticket: sent" in output
+    assert "return: repair" in asked.run("nodes", columns=200).output

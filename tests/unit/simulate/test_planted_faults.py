@@ -20,6 +20,9 @@ from sentinel.daemon.effects import checkpoints
 from sentinel.engine import decision, loading, notices, recovery
 from sentinel.engine.audit import AuditTrail
 from sentinel.engine.ledger import Ledger
+from sentinel.engine.node_return import turns
+from sentinel.engine.node_return.next_step import PutBack, RunTest
+from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.reconcile import situations, strays
 from sentinel.model.records import Kind, Outcome, Plan, StepKind, Task, Verdict
 from sentinel.policy.restarts import JobSteps
@@ -150,6 +153,10 @@ def returns_without_proof(patch: Patch) -> None:
     instead_of(patch, StepKind.RELEASE, release)
 
 
+def offered_at_once(patch: Patch) -> None:
+    patch.setattr(NodeReturns, "on_probation", lambda *_what: ())
+
+
 def neither_drained_nor_excluded(patch: Patch) -> None:
     instead_of(patch, StepKind.DRAIN, claimed)
     instead_of(patch, StepKind.EXCLUDE, claimed)
@@ -232,6 +239,14 @@ BUS_CANCELLED = [
 ]
 BUS_RESUMED = people(Happening("resume-node", 66.0, "n2"))
 
+RETURNED = [  # n2 breaks under the job and is returned; then its other node breaks
+    History(
+        SEED, number, "returned", Setup(nodes=4, returns=True),
+        (BUS_FAULT, Happening("gpu-off-bus", at_s, "job0/0")), 700.0,
+    )
+    for number, at_s in enumerate((260.0, 280.0, 300.0, 320.0, 340.0, 360.0))
+]  # fmt: skip
+
 BROKEN_UNDER_WAY = [
     History(
         SEED, 0, "two-faults", Setup(), (BUS_FAULT, Happening("gpu-lost-silently", 62.6 + hundredth / 100, "n3")), 700.0
@@ -258,6 +273,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "our-reason": (unsigned_drains, "killed"),
     "proof-before-return": (returns_without_proof, "killed"),
     "not-offered-back": (neither_drained_nor_excluded, "killed"),
+    "probation": (offered_at_once, RETURNED),
     "leaves-bad-nodes": (no_look_at_strays, BROKEN_UNDER_WAY),
     "observe-changes-nothing": (observing_is_acting, "observe"),
     "pause-begins-nothing": (deaf_to_the_pause, "paused"),
@@ -290,6 +306,36 @@ def test_explore_finds_the_planted_fault(promise: str, monkeypatch: pytest.Monke
                     break
     assert found, f"not found in {len(histories)} histories"
     assert any(promise not in broken(history) for history in found), "broken without the planted fault as well"
+
+
+def untested(patch: Patch) -> None:
+    real = turns.next_step
+
+    def next_step(*what: Any) -> Any:
+        needed, missing = real(*what)
+        return (PutBack() if isinstance(needed, RunTest) else needed), missing
+
+    patch.setattr(turns, "next_step", next_step)
+
+
+def test_explore_finds_a_return_without_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    histories = [history_of(SEED, number, "returned") for number in range(8)]
+    assert not any("proof-before-return" in broken(history) for history in histories)
+    untested(monkeypatch)
+    assert any("proof-before-return" in broken(history) for history in histories)
+
+
+def test_explore_finds_a_return_of_what_a_person_took_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = [
+        History(SEED, number, "returned", Setup(returns=True), (BUS_FAULT, Happening("drain", 75.0, "n2")), 500.0)
+        for number in range(6)
+    ]
+    assert not any("only-what-is-ours" in broken(history) for history in taken)
+    monkeypatch.setattr(
+        turns, "_with_reason", lambda _state, record, view: dataclasses.replace(record, reason=view.reason)
+    )
+    monkeypatch.setattr("sentinel.adapters.slurm.writer.OURS", "")  # and the writer's own look
+    assert any("only-what-is-ours" in broken(history) for history in taken)
 
 
 def broken(history: History) -> set[str]:

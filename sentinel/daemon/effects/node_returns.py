@@ -1,0 +1,71 @@
+"""Performs what drained nodes need: the site's resets and reboots, the return to service, the ticket for a repair."""
+
+from __future__ import annotations
+
+import json
+
+from sentinel.adapters import site_command
+from sentinel.adapters.notify.http_post import name_of, post
+from sentinel.config.return_settings import ReturnSettings
+from sentinel.engine.events import NodeReturnAnswered
+from sentinel.engine.node_return.state import plain_reason
+from sentinel.engine.transition import OpenTicket, ReturnNode, RunSiteCommand
+from sentinel.errors import Refused, SentinelError, Unavailable
+from sentinel.ports import Clock, SlurmReader, SlurmWriter
+
+_HEADERS = {"Content-Type": "application/json"}
+
+
+class NodeReturnEffects:
+    def __init__(self, *, settings: ReturnSettings, reader: SlurmReader, writer: SlurmWriter, clock: Clock) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._writer = writer
+        self._clock = clock
+
+    async def command(self, effect: RunSiteCommand) -> NodeReturnAnswered:
+        result, reason = "done", ""
+        try:
+            await site_command.run(effect.arguments, deadline_s=effect.deadline_s)
+        except SentinelError as error:
+            result, reason = "failed", error.message
+        return self._answer(effect, result, reason)
+
+    async def put_back(self, effect: ReturnNode) -> NodeReturnAnswered:
+        """Read the node first: only the drain that the engine has seen is undone."""
+        try:
+            node = await self._reader.node(effect.node)
+            if node is None:
+                return self._answer(effect, "refused", f"Slurm knows no node {effect.node}")
+            if not node.drained and node.state != "down":
+                return self._answer(effect, "done")
+            if plain_reason(node.reason) != effect.reason:
+                return self._answer(effect, "refused", f"its drain has another reason now: {node.reason[:120]}")
+            await self._writer.undrain(effect.node)
+        except Unavailable as error:
+            return self._answer(effect, "unavailable", error.message)
+        except Refused as error:
+            return self._answer(effect, "refused", error.message)
+        except SentinelError as error:  # missing rights: a person can mend it
+            return self._answer(effect, "unavailable", error.message)
+        return self._answer(effect, "done")
+
+    async def ticket(self, effect: OpenTicket) -> NodeReturnAnswered:
+        """By both ways that are set; one that fails is told, and both are tried again with the same id."""
+        body, settings, result, reason = json.dumps(dict(effect.data)).encode(), self._settings, "done", ""
+        try:
+            if settings.ticket_command:
+                await site_command.run(settings.ticket_command, deadline_s=settings.command_s, data=body)
+            if settings.ticket_url:
+                await post(
+                    settings.ticket_url, body, _HEADERS, deadline_s=settings.command_s, name=name_of(settings.ticket_url),
+                    fix="check returns.ticket_url", what="ticket system",
+                )  # fmt: skip
+        except SentinelError as error:
+            result, reason = "failed", error.message
+        return self._answer(effect, result, reason)
+
+    def _answer(
+        self, effect: RunSiteCommand | ReturnNode | OpenTicket, result: str, reason: str = ""
+    ) -> NodeReturnAnswered:
+        return NodeReturnAnswered(self._clock.now(), effect.id, effect.node, result, reason)

@@ -1,0 +1,129 @@
+"""What is remembered of each node that Sentinel drained; all of it is in the store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sentinel.config.returns import Remedial
+from sentinel.errors import SentinelError
+from sentinel.model.records import Cause
+from sentinel.wire import time_from
+
+KEPT = "node_returns"  # stored setting, by node
+_BY_SLURM = re.compile(r"( : reboot [a-z ]{1,40})+\Z")  # what slurmctld appends to the reason of a node that it reboots
+
+
+class Stage(StrEnum):
+    WAITING = "waiting"  # for what ``waits`` says
+    TESTING = "testing"
+    ACTING = "acting"  # its reset or reboot was ordered
+    STARTING = "starting"  # rebooted, and its agent is not heard yet
+    PASSED = "passed"  # all tests; a person, or the agent's own verdict, is missing
+    RETURNING = "returning"
+    PROBATION = "probation"  # in service
+    RETURNED = "returned"  # in service; only its failures are remembered
+    REPAIR = "repair"  # stays drained for people
+
+
+IN_SERVICE = frozenset({Stage.PROBATION, Stage.RETURNED})
+UNDER_WAY = frozenset({Stage.TESTING, Stage.ACTING, Stage.RETURNING})  # an effect is being performed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReturn:
+    """One node, from its drain until ``returns.within_s`` after its return."""
+
+    incident: str
+    cause: Cause
+    since: datetime  # of the drain
+    changed_at: datetime  # of the stage
+    stage: Stage = Stage.WAITING
+    jobs: tuple[int, ...] = ()  # that it hurt
+    reason: str = ""  # of the drain, as Slurm showed it first; empty: no snapshot showed it yet
+    passed: int = 0  # tests of this round
+    acted: Remedial = Remedial.NONE  # what was done in this round
+    missing: str = ""  # what the cause asks for and the site does not allow
+    failures: tuple[datetime, ...] = ()
+    failed: str = ""  # what failed last, in words
+    unclear: str = ""  # why the last test gave no result; empty once one does
+    waits: str = ""  # for what, in words
+    not_before: datetime | None = None  # the next step
+    effect: str = ""  # id of the effect under way
+    until: datetime | None = None  # its deadline, or that of the start after a reboot
+    boot: str = ""  # of the agent's host before the reboot; empty: not known
+    level: int = 0  # of the test under way
+    returned_at: datetime | None = None
+    ticket: str = ""  # "", "sent", or why it was not
+    tickets: int = 0  # how often it was tried
+
+    def failures_since(self, now: datetime, within_s: float) -> int:
+        return sum(1 for at in self.failures if now - at <= timedelta(seconds=within_s))
+
+
+@dataclass(slots=True)
+class NodeReturns:
+    known: dict[str, NodeReturn] = field(default_factory=dict)  # by node
+
+    def proves(self, node: str, since: datetime) -> bool | None:
+        """Whether the node was proven good after ``since``; None: nothing is known here, or its drain is older."""
+        record = self.known.get(node)
+        if record is None:
+            return None
+        if record.returned_at is not None:
+            return True if record.returned_at > since else None
+        return False
+
+    def on_probation(self, job: int | None) -> tuple[str, ...]:
+        """Nodes that hurt this job, and that were returned, or are about to be: it must not be their first."""
+        return tuple(
+            sorted(
+                name
+                for name, record in self.known.items()
+                if job in record.jobs and record.stage in (Stage.RETURNING, Stage.PROBATION)
+            )
+        )
+
+    def under_test(self, node: str | None) -> bool:
+        """Whether the node is out of service, and what a diagnostic finds there is the answer to a test from here."""
+        record = self.known.get(node or "")
+        return record is not None and record.stage not in IN_SERVICE
+
+
+def plain_reason(reason: str) -> str:
+    """A drain's reason without what slurmctld appended to it."""
+    return _BY_SLURM.sub("", reason)
+
+
+def written(known: Mapping[str, NodeReturn]) -> dict[str, dict[str, Any]]:
+    """JSON for the store."""
+    return {name: {key: _json(value) for key, value in asdict(record).items()} for name, record in known.items()}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return [_json(item) for item in value] if isinstance(value, tuple) else value
+
+
+_TIMES = ("since", "changed_at", "not_before", "until", "returned_at")
+
+
+def read(value: Any) -> dict[str, NodeReturn]:
+    """Read what ``written`` made. An entry that cannot be read is left out: its node waits for a person."""
+    found = {}
+    for name, entry in value.items() if isinstance(value, dict) else ():
+        try:
+            made = {**entry, **{key: time_from(entry[key]) for key in _TIMES if entry.get(key) is not None}}
+            made.update(
+                cause=Cause(entry["cause"]), stage=Stage(entry["stage"]), acted=Remedial(entry["acted"]),
+                jobs=tuple(entry["jobs"]), failures=tuple(time_from(at) for at in entry["failures"]),
+            )  # fmt: skip
+            found[str(name)] = NodeReturn(**made)
+        except (TypeError, ValueError, KeyError, AttributeError, SentinelError):
+            continue
+    return found

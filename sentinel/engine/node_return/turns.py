@@ -1,0 +1,339 @@
+"""Looks at every drained node with each snapshot, begins what it needs next, and takes the answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from sentinel.alerts import needs_repair
+from sentinel.config.return_settings import filled
+from sentinel.config.returns import Remedial
+from sentinel.engine import notices
+from sentinel.engine.events import DiagnosticEnded, NodeReturnAnswered
+from sentinel.engine.node_return.next_step import Act, NodeNow, PutBack, Repair, RunTest, Wait, command, next_step
+from sentinel.engine.node_return.state import IN_SERVICE, KEPT, UNDER_WAY, NodeReturn, Stage, plain_reason, written
+from sentinel.engine.state import State
+from sentinel.engine.transition import OpenTicket, ReturnNode, RunDiagnostic, RunSiteCommand, Transition
+from sentinel.model.changes import SettingChanged
+from sentinel.model.records import NODE_STEPS, OURS, Fleet, NodeView, Outcome, Result, stable_id
+
+TEST = "return-test"  # ids of effects begin with these
+ACT = "return-act"
+PUT_BACK = "return"
+TICKET = "ticket"
+_ANSWER_S = 60.0  # beyond the deadline of an effect: then its answer is lost
+_WRITE_S = 60.0  # a return takes two requests to slurmctld
+_TICKETS = 10  # tries to open a ticket, one each ``retry_s``
+
+
+def drained(state: State, out: Transition, incident: str, outcome: Outcome) -> None:
+    """A step of a plan ended: remember the node that it drained, with what must be proven before it returns."""
+    node, verdict, about = outcome.step.node, state.verdicts.get(incident), state.incidents.get(incident)
+    if outcome.step.kind not in NODE_STEPS or outcome.result is not Result.DONE or outcome.reason or node is None:
+        return  # a reason: somebody else had drained it
+    if verdict is None or about is None:
+        return
+    before, now = state.returns.known.get(node), outcome.at
+    if before is not None and before.incident == incident and before.stage not in IN_SERVICE:
+        return
+    failures, failed = (before.failures, before.failed) if before is not None else ((), "")
+    if before is not None and before.returned_at is not None:
+        failures, failed = (*failures, now), f"drained again for {verdict.cause} after its return"
+    jobs = {*(before.jobs if before is not None else ()), *((about.job,) if about.job is not None else ())}
+    record = NodeReturn(
+        incident, verdict.cause, now, now, jobs=tuple(sorted(jobs)), failures=failures, failed=failed,
+        reason=before.reason if before is not None and before.stage not in IN_SERVICE else "",
+    )  # fmt: skip
+    _put(state, out, node, record)
+
+
+def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
+    """Begin what each node needs, if it may begin."""
+    for node in sorted(state.returns.known):
+        record = state.returns.known[node]
+        if fleet.at <= record.changed_at:
+            continue  # the snapshot is older than what is known here
+        view = fleet.nodes.get(node)
+        if view is None:
+            if not fleet.may_have_node(node):
+                _drop(state, out, node, "Slurm has no such node any more")
+        elif record.stage in IN_SERVICE:
+            if _is_out(view) and plain_reason(view.reason) == record.reason and not state.paused:
+                _put_back(state, out, node, record, now)  # slurmctld was killed before it had saved the return
+            else:
+                _in_service(state, out, node, record, fleet, now)
+        elif not _is_out(view):
+            _found_in_service(state, out, node, record, now)
+        elif (seen := _with_reason(state, record, view)) is None:
+            _drop(state, out, node, "its drain is no longer Sentinel's")
+        else:
+            _look(state, out, node, seen, view, fleet, now)
+
+
+def _is_out(view: NodeView) -> bool:
+    return view.drained or view.state == "down"
+
+
+def _with_reason(state: State, record: NodeReturn, view: NodeView) -> NodeReturn | None:
+    """The record with its drain's reason; None: the drain is not ours, or not the one that we made."""
+    reason = plain_reason(view.reason)
+    if record.reason:
+        return record if reason == record.reason else None
+    name = reason.removeprefix(OURS).partition(" ")[0]
+    ours = reason.startswith(OURS) and (name == record.incident or name in state.verdicts)
+    return replace(record, reason=reason) if ours else None
+
+
+def _found_in_service(state: State, out: Transition, node: str, record: NodeReturn, now: datetime) -> None:
+    if record.stage is Stage.RETURNING:  # the answer was lost
+        _returned(state, out, node, record, now)
+    else:
+        _drop(state, out, node, "returned to service by somebody else")
+
+
+def _in_service(state: State, out: Transition, node: str, record: NodeReturn, fleet: Fleet, now: datetime) -> None:
+    """End the probation, and forget the node when its failures no longer count."""
+    settings = state.settings.returns
+    assert record.returned_at is not None, "it was returned"
+    if record.stage is Stage.PROBATION:
+        over = now - record.returned_at >= timedelta(seconds=settings.probation_s)
+        ran = timedelta(seconds=settings.probation_run_s)
+        if over or any(
+            job.state == "running" and node in job.nodes and job.id not in record.jobs
+            and job.started_at is not None and now - max(job.started_at, record.returned_at) >= ran
+            for job in fleet.jobs.values()
+        ):  # fmt: skip
+            out.say("probation-over", node=node)
+            _put(state, out, node, replace(record, stage=Stage.RETURNED, changed_at=now))
+    elif now - record.returned_at > timedelta(seconds=settings.within_s):
+        _drop(state, out, node, "")
+
+
+def _look(
+    state: State, out: Transition, node: str, record: NodeReturn, view: NodeView, fleet: Fleet, now: datetime
+) -> None:
+    """One drained node: what is under way is waited for, else the next step begins."""
+    if record.stage in UNDER_WAY:
+        if record.until is None or now < record.until:
+            return
+        acted = Remedial.NONE if record.stage is Stage.ACTING else record.acted  # its answer was lost: done again
+        record = replace(record, stage=Stage.WAITING, effect="", until=None, acted=acted)
+    if record.stage is Stage.STARTING:
+        started = _started(state, node, record)
+        if not started and (record.until is None or now < record.until):
+            return
+        record = replace(record, stage=Stage.WAITING, until=None)
+        if not started:
+            record = _failure(state, record, f"not back within {state.settings.returns.boot_s:g} s of its reboot", now)
+    if record.stage is Stage.REPAIR:
+        _ticket(state, out, node, record, now)
+        return
+    acts = all(state.settings.modes.of((name,)).drain == "act" for name in view.partitions or ("",))
+    if state.paused or not acts:
+        words = "Sentinel is paused" if state.paused else "draining is not in act mode here"
+        _put(state, out, node, replace(record, stage=_waiting(record), waits=words))
+        return
+    row, settings = state.rules.returns.of(record.cause), state.settings.returns
+    needed, missing = next_step(record, row, settings, _seen(state, node, fleet), now)
+    record = replace(record, missing=missing)
+    match needed:
+        case Wait(words, passed):
+            stage = Stage.PASSED if passed else Stage.WAITING
+            at = record.changed_at if stage is record.stage else now
+            _put(state, out, node, replace(record, stage=stage, changed_at=at, waits=words))
+        case RunTest(level):
+            _test(state, out, node, record, level, now)
+        case Act(action):
+            _act(state, out, node, record, action, now)
+        case PutBack():
+            _put_back(state, out, node, record, now)
+        case Repair():
+            _repair(state, out, node, record, now)
+
+
+def _waiting(record: NodeReturn) -> Stage:
+    return record.stage if record.stage is Stage.PASSED else Stage.WAITING
+
+
+def _seen(state: State, node: str, fleet: Fleet) -> NodeNow:
+    agent = state.cluster.nodes.get(node)
+    holds = ("running", "completing", "suspended", "configuring")
+    job = next((job.id for job in fleet.jobs.values() if node in job.nodes and job.state in holds), None)
+    heard = agent is not None and agent.state == "heard"
+    word = str(agent.verdict.get("word", "")) if agent is not None else ""
+    sentence = str(agent.verdict.get("sentence", ""))[:200] if agent is not None else ""
+    commands = sum(1 for one in state.returns.known.values() if one.stage in (Stage.ACTING, Stage.STARTING))
+    return NodeNow(job, heard, word == "OK", sentence, commands)
+
+
+def _boot(state: State, node: str) -> str:
+    transit = state.watch.transits.get(node)
+    return transit.boot if transit is not None else ""
+
+
+def _started(state: State, node: str, record: NodeReturn) -> bool:
+    """Whether the agent is heard from another boot of its host than before."""
+    agent = state.cluster.nodes.get(node)
+    return agent is not None and agent.state == "heard" and _boot(state, node) not in ("", record.boot)
+
+
+def _test(state: State, out: Transition, node: str, record: NodeReturn, level: int, now: datetime) -> None:
+    deadline_s = state.settings.diagnostics.deadline_s[level - 1]
+    effect = RunDiagnostic(f"{TEST}:{node}:{now.isoformat()}", node, level, deadline_s)
+    until = now + timedelta(seconds=deadline_s + _ANSWER_S)
+    record = replace(record, stage=Stage.TESTING, level=level, effect=effect.id, until=until, waits="", changed_at=now)
+    _put(state, out, node, record)
+    out.say("return-test-ordered", node=node, level=level, incident=record.incident)
+    out.do(effect)
+
+
+def _act(state: State, out: Transition, node: str, record: NodeReturn, action: Remedial, now: datetime) -> None:
+    settings = state.settings.returns
+    arguments = filled(command(settings, action), node, record.reason)
+    effect = RunSiteCommand(f"{ACT}:{node}:{now.isoformat()}", node, action, arguments, settings.command_s)
+    until = now + timedelta(seconds=settings.command_s + _ANSWER_S)
+    boot = _boot(state, node)
+    _put(state, out, node, replace(
+        record, stage=Stage.ACTING, acted=action, effect=effect.id, until=until, boot=boot, waits="", changed_at=now
+    ))  # fmt: skip
+    out.say("return-command-ordered", node=node, action=action, incident=record.incident)
+    out.do(effect)
+
+
+def _put_back(state: State, out: Transition, node: str, record: NodeReturn, now: datetime) -> None:
+    until = now + timedelta(seconds=_WRITE_S + _ANSWER_S)
+    effect = ReturnNode(f"{PUT_BACK}:{node}:{now.isoformat()}", node, record.reason)
+    begun = replace(record, stage=Stage.RETURNING, waits="", effect=effect.id, until=until, changed_at=now)
+    _put(state, out, node, begun)
+    out.say("node-return", node=node, incident=record.incident)
+    out.do(effect)
+
+
+def _repair(state: State, out: Transition, node: str, record: NodeReturn, now: datetime) -> None:
+    count = record.failures_since(now, state.settings.returns.within_s)
+    record = replace(record, stage=Stage.REPAIR, changed_at=now, waits="repair", not_before=None)
+    _put(state, out, node, record)
+    out.say("node-needs-repair", node=node, incident=record.incident, failures=count, warning=True)
+    notices.send(state, out, needs_repair(node, record.incident, record.cause, record.since, count, record.failed, now))
+
+
+def _ticket(state: State, out: Transition, node: str, record: NodeReturn, now: datetime) -> None:
+    """Open the site's ticket, once; again while it fails, a few times."""
+    settings = state.settings.returns
+    wanted = settings.ticket_command or settings.ticket_url
+    if not wanted or record.ticket == "sent" or record.tickets >= _TICKETS:
+        return
+    if (record.not_before is not None and now < record.not_before) or state.paused:
+        return
+    pause = timedelta(seconds=max(settings.retry_s, settings.command_s + _ANSWER_S))
+    record = replace(record, tickets=record.tickets + 1, not_before=now + pause)
+    _put(state, out, node, record)
+    data = {
+        "id": stable_id("ticket", node, record.incident, record.since.isoformat())[:16],
+        "node": node, "incident": record.incident, "cause": str(record.cause), "drained_at": record.since.isoformat(),
+        "reason": record.reason, "failures": len(record.failures), "failed": record.failed, "jobs": list(record.jobs),
+    }  # fmt: skip
+    out.do(OpenTicket(f"{TICKET}:{node}:{now.isoformat()}", node, data))
+
+
+# -- answers ---------------------------------------------------------------------------------------------------------------
+
+
+def tested(state: State, out: Transition, event: DiagnosticEnded) -> bool:
+    """Take the answer to a test; False: it was not ordered here."""
+    record = _under_way(state, event.node, event.effect)
+    if record is None:
+        return event.effect.startswith(f"{TEST}:")
+    over = replace(record, stage=Stage.WAITING, effect="", until=None, changed_at=event.at)
+    if event.result == "pass":
+        over = replace(over, passed=record.passed + 1, waits="", unclear="")
+    elif event.result == "fail":
+        found = next(
+            (item.text for item in event.evidence if item.where.node == event.node and item.text), event.reason
+        )
+        over = _failure(state, over, f"level {record.level} of the diagnostic: {found[:200] or 'failed'}", event.at)
+    else:
+        pause = timedelta(seconds=state.settings.returns.retry_s)
+        words = f"level {record.level} gave no result: {event.reason[:200] or event.result}"
+        over = replace(over, not_before=event.at + pause, unclear=words)
+    _put(state, out, event.node, over)
+    out.say("return-test-answered", node=event.node, level=record.level, result=event.result, reason=event.reason)
+    return True
+
+
+def answered(state: State, out: Transition, event: NodeReturnAnswered) -> None:
+    """A command, a return or a ticket ended."""
+    if event.effect.startswith(f"{TICKET}:"):
+        _ticket_answered(state, out, event)
+        return
+    record = _under_way(state, event.node, event.effect)
+    if record is None:
+        return
+    if event.effect.startswith(f"{ACT}:"):
+        _acted(state, out, event, record)
+    elif event.result == "done":
+        _returned(state, out, event.node, record, event.at)
+    elif event.result == "refused":
+        _drop(state, out, event.node, event.reason)  # it is somebody else's now
+    else:  # slurmctld did not answer: the next snapshot shows what became of it
+        _put(state, out, event.node, replace(record, until=event.at))
+
+
+def _acted(state: State, out: Transition, event: NodeReturnAnswered, record: NodeReturn) -> None:
+    settings, ok = state.settings.returns, event.result == "done"
+    out.say(
+        "return-command-ended", node=event.node, action=record.acted, result=event.result, reason=event.reason,
+        warning=not ok,
+    )  # fmt: skip
+    over = replace(record, stage=Stage.WAITING, effect="", until=None, changed_at=event.at)
+    if not ok:
+        over = _failure(state, over, f"{record.acted}_command: {event.reason[:200]}", event.at)
+    elif record.acted is Remedial.REBOOT:
+        over = replace(over, stage=Stage.STARTING, until=event.at + timedelta(seconds=settings.boot_s))
+    _put(state, out, event.node, over)
+
+
+def _ticket_answered(state: State, out: Transition, event: NodeReturnAnswered) -> None:
+    record = state.returns.known.get(event.node)
+    if record is None or record.stage is not Stage.REPAIR:
+        return
+    sent = event.result == "done"
+    out.say("ticket", node=event.node, result=event.result, reason=event.reason, warning=not sent)
+    _put(state, out, event.node, replace(record, ticket="sent" if sent else event.reason[:200] or event.result))
+
+
+def _under_way(state: State, node: str, effect: str) -> NodeReturn | None:
+    record = state.returns.known.get(node)
+    return record if record is not None and record.stage in UNDER_WAY and record.effect == effect else None
+
+
+def _failure(state: State, record: NodeReturn, words: str, now: datetime) -> NodeReturn:
+    """The record after a failure: the next round begins anew, after a pause."""
+    pause = timedelta(seconds=state.settings.returns.retry_s)
+    return replace(
+        record, failures=(*record.failures, now), failed=words, passed=0, acted=Remedial.NONE, not_before=now + pause,
+        waits=words, unclear="",
+    )  # fmt: skip
+
+
+def _returned(state: State, out: Transition, node: str, record: NodeReturn, now: datetime) -> None:
+    out.say("node-returned", node=node, incident=record.incident)
+    _put(state, out, node, replace(
+        record, stage=Stage.PROBATION, returned_at=now, changed_at=now, effect="", until=None, waits=""
+    ))  # fmt: skip
+
+
+def _put(state: State, out: Transition, node: str, record: NodeReturn) -> None:
+    if state.returns.known.get(node) != record:
+        state.returns.known[node] = record
+        _save(state, out)
+
+
+def _drop(state: State, out: Transition, node: str, words: str) -> None:
+    del state.returns.known[node]
+    _save(state, out)
+    out.say("node-return-left", node=node, reason=words)
+
+
+def _save(state: State, out: Transition) -> None:
+    out.save(SettingChanged(KEPT, written(state.returns.known)))

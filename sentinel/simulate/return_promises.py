@@ -1,0 +1,54 @@
+"""Promises about nodes that come back: proof before their return, and none to the job that it hurt first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sentinel.engine.node_return.state import KEPT
+from sentinel.model.records import Cause
+from sentinel.simulate.agents import signatures
+from sentinel.simulate.happened import AttemptBegan, Happened, SlurmWrite
+from sentinel.simulate.observer import Observer, puts_back
+
+
+def proof_before_return(seen: Observer, what: Happened) -> Iterator[str]:
+    """A node that Sentinel drained returns only after what failed has passed, where the site allows it."""
+    if not isinstance(what, SlurmWrite) or not puts_back(what):
+        return
+    if not seen.world.settings.returns.automatic:
+        yield f"{what.target} is put back into service, and no diagnostic passed there"
+        return
+    cause = record_of(seen, what.target).get("cause", Cause.UNKNOWN)
+    since_s = max((drain.at_s for drain in seen.drains if drain.node == what.target), default=0.0)
+    passed = {level for at_s, level in seen.world.machines.passed.get(what.target, ()) if at_s >= since_s}
+    missing = set(signatures().rules.returns.of(Cause(cause)).tests) - passed
+    if missing:
+        yield f"{what.target} is put back into service, and level {sorted(missing)} did not pass since its drain"
+
+
+def record_of(seen: Observer, node: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (seen.world.store.settings.get(KEPT) or {}).get(node) or {}
+    return found
+
+
+def on_probation(seen: Observer, what: Happened) -> Iterator[str]:
+    """A node that Sentinel returned is not given to the job that it hurt first, while others are there."""
+    if not isinstance(what, AttemptBegan) or what.job in seen.touched or what.job not in seen.let_go_at:
+        return
+    world, settings = seen.world, seen.world.settings.returns
+    let_go_s = (seen.let_go_at[what.job] - world.now(-world.now_s)).total_seconds()
+    for node in what.nodes:
+        back_s = seen.returned.get(node)
+        record = record_of(seen, node)
+        if back_s is None or what.job not in record.get("jobs", ()) or seen.resumed.get(node, -1.0) > back_s:
+            continue
+        over = world.now_s - back_s >= settings.probation_s or let_go_s < back_s
+        others = any(
+            began.job != what.job and node in began.nodes and back_s <= world.began_s(began.job, began.attempt)
+            for began in seen.attempts
+        )
+        tried = [name for name in seen.returned if what.job in record_of(seen, name).get("jobs", ())]
+        free = [n.name for n in world.slurm.nodes.values() if not n.out and n.name not in tried]
+        if not over and not others and len(free) >= len(what.nodes):
+            yield f"job {what.job} begins attempt {what.attempt} on {node}, which hurt it and was just returned"

@@ -1,0 +1,484 @@
+"""Drained nodes: tested, reset, returned or kept for repair, by what the cause asks for and the site allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sentinel.config.return_settings import ReturnSettings
+from sentinel.config.rules_files import load_rules
+from sentinel.config.settings import Mode, Modes, Settings
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine import Engine, Transition
+from sentinel.engine.events import DiagnosticEnded, Event, EvidenceReceived, FleetObserved, NodeReturnAnswered
+from sentinel.engine.loading import state_of
+from sentinel.engine.node_return import turns
+from sentinel.engine.node_return.state import KEPT, NodeReturn, Stage, plain_reason, read, written
+from sentinel.engine.transition import (
+    DeliverNotice,
+    Effect,
+    OpenTicket,
+    ReturnNode,
+    RunDiagnostic,
+    RunSiteCommand,
+)
+from sentinel.engine.watch.events import HeartbeatReceived
+from sentinel.model.changes import SettingChanged
+from sentinel.model.records import (
+    Cause,
+    Evidence,
+    Fleet,
+    Incident,
+    IncidentState,
+    JobView,
+    Kind,
+    NodeView,
+    Outcome,
+    Result,
+    Scope,
+    Source,
+    Step,
+    StepKind,
+    Verdict,
+    Where,
+)
+from sentinel.model.stored import Stored
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+RULES = load_rules()
+ACT = Modes(default=Mode(drain="act", restart="act"))
+REASON = "sentinel:0f3a gpu_memory_ecc n1:3"
+JOB, OTHER_JOB = 8801, 8802
+RESET = ["/site/reset", "{node}"]
+REBOOT = ["scontrol", "reboot", "ASAP", "nextstate=DOWN", "reason={reason}", "{node}"]
+ALL = ReturnSettings(reset_command=RESET, reboot_command=REBOOT, automatic=True)
+OURS = (RunDiagnostic, RunSiteCommand, ReturnNode, OpenTicket, DeliverNotice)
+
+
+class Node:
+    """An engine with one node, n1, that an incident has drained."""
+
+    def __init__(self, settings: ReturnSettings = ALL, cause: Cause = Cause.GPU_MEMORY_ECC) -> None:
+        self.settings = Settings(modes=ACT, returns=settings)
+        self.cause, self.at, self.kept = cause, NOW, None
+        self.view = NodeView("n1", "idle", frozenset({"drain"}), REASON, ("train",), gpus=8)
+        self.jobs: dict[int, JobView] = {}
+        self.boot, self.word = "boot-1", "OK"
+        self.asked: list[Effect] = []
+        self.said: list[str] = []
+        self.start()
+        self.handle_drained()
+
+    def start(self) -> None:
+        """The daemon starts, with what it kept."""
+        stored = Stored(settings={KEPT: self.kept} if self.kept else {})
+        self.engine = Engine(state_of(stored, ClusterView(), rules=RULES, settings=self.settings, receivers=["pager"]))
+
+    @property
+    def state(self) -> Any:
+        return self.engine.state
+
+    @property
+    def record(self) -> NodeReturn:
+        found: NodeReturn = self.state.returns.known["n1"]
+        return found
+
+    @property
+    def stage(self) -> Stage:
+        return self.record.stage
+
+    def handle_drained(self, incident: str = "0f3a", cause: Cause | None = None) -> None:
+        verdict = Verdict(cause=cause or self.cause, scope=Scope.GPU, confidence=0.9, drain=("n1",))
+        self.state.put(
+            Incident(incident, self.at, self.at, job=JOB, attempt=0, nodes=("n1",), state=IncidentState.CLOSED)
+        )
+        self.state.verdicts[incident] = verdict
+        out = Transition()
+        turns.drained(self.state, out, incident, Outcome(Step(StepKind.DRAIN, node="n1"), Result.DONE, self.at))
+        self.take(out)
+
+    def handle(self, event: Event) -> Transition:
+        out = self.engine.handle(event)
+        self.take(out)
+        return out
+
+    def take(self, out: Transition) -> None:
+        for change in out.changes:
+            if isinstance(change, SettingChanged) and change.name == KEPT:
+                self.kept = change.value
+        self.asked.extend(effect for effect in out.effects if isinstance(effect, OURS))
+        self.said.extend(remark.name for remark in out.remarks)
+
+    def look(self, more_s: float = 20.0, *, heard: bool = True) -> list[Effect]:
+        """Time passes, a snapshot is taken; what is asked for then."""
+        self.at += timedelta(seconds=more_s)
+        before = len(self.asked)
+        if heard:
+            verdict = {"word": self.word, "sentence": "a GPU is lost" if self.word == "BAD" else ""}
+            self.handle(HeartbeatReceived(
+                self.at, "n1", self.at.timestamp(), verdict=verdict, boot=self.boot, sent_s=self.at.timestamp()
+            ))  # fmt: skip
+        else:
+            self.state.cluster.node("n1").state = "silent"
+        nodes = {self.view.name: self.view}
+        self.handle(FleetObserved(self.at, Fleet(self.at, nodes, self.jobs)))
+        return self.asked[before:]
+
+    def answer(self, result: str, reason: str = "", evidence: Sequence[Evidence] = ()) -> None:
+        """The newest effect is answered."""
+        asked, self.at = self.asked[-1], self.at + timedelta(seconds=5)
+        if isinstance(asked, RunDiagnostic):
+            self.handle(DiagnosticEnded(self.at, asked.id, "n1", result, reason, tuple(evidence)))
+        else:
+            self.handle(NodeReturnAnswered(self.at, asked.id, "n1", result, reason))
+
+    def passes(self, *levels: int) -> None:
+        for level in levels:
+            (asked,) = self.look()
+            assert isinstance(asked, RunDiagnostic)
+            assert asked.level == level
+            self.answer("pass")
+
+    def acts(self, action: str) -> RunSiteCommand:
+        (asked,) = self.look()
+        assert isinstance(asked, RunSiteCommand)
+        assert asked.action == action
+        return asked
+
+    def fails(self) -> None:
+        """A round: reset or reboot, then the first test fails; then the pause."""
+        (asked,) = self.look()
+        if isinstance(asked, RunSiteCommand):
+            self.answer("done")
+            if asked.action == "reboot":
+                self.boot += "'"
+            (asked,) = self.look()
+        assert isinstance(asked, RunDiagnostic)
+        self.answer("fail", "GPU 3: memory")
+        self.at += timedelta(seconds=self.settings.returns.retry_s)
+
+
+def running(job: int, *nodes: str, started: datetime = NOW) -> JobView:
+    return JobView(id=job, state="running", nodes=nodes, started_at=started, partition="train", user="ada")
+
+
+def test_the_whole_way_back() -> None:
+    node = Node()
+    assert node.acts("reset").arguments == ("/site/reset", "n1")
+    node.answer("done")
+    node.passes(1, 2, 3)
+    (asked,) = node.look()
+    assert asked == ReturnNode(asked.id, "n1", REASON)
+    node.answer("done")
+    assert node.stage is Stage.PROBATION
+    assert node.state.returns.on_probation(JOB) == ("n1",)
+    assert node.state.returns.on_probation(OTHER_JOB) == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (replace(ALL, automatic=False), "sentinel release"),
+        (replace(ALL, reset_command=[]), "a reset"),
+        (replace(ALL, test_level=2), "level 3"),
+    ],
+)
+def test_what_the_site_does_not_allow_leaves_it_to_a_person(settings: ReturnSettings, expected: str) -> None:
+    node = Node(settings)
+    if settings.reset_command:
+        node.acts("reset")
+        node.answer("done")
+    node.passes(*range(1, settings.test_level + 1))
+    assert node.look() == node.look() == []
+    assert node.stage is Stage.PASSED
+    assert expected in node.record.waits
+
+
+def test_nothing_is_reset_rebooted_or_returned_by_default() -> None:
+    defaults = ReturnSettings()
+    assert not defaults.reset_command
+    assert not defaults.reboot_command
+    assert not defaults.automatic
+
+
+def test_no_test_where_tests_are_off_and_nothing_where_draining_is_not_in_act_mode() -> None:
+    assert Node(replace(ALL, test_level=0)).look() == []
+    observed = Node()
+    observed.settings = replace(observed.settings, modes=Modes())
+    observed.start()
+    observed.handle_drained()
+    assert observed.look() == []
+    assert "act mode" in observed.record.waits
+
+
+def test_an_agent_that_says_bad_keeps_a_tested_node_out() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.passes(1, 2, 3)
+    node.word = "BAD"
+    assert node.look() == []
+    assert "a GPU is lost" in node.record.waits
+    node.word = "OK"
+    assert isinstance(node.look()[0], ReturnNode)
+
+
+def test_twice_failed_is_repair_told_once_with_a_ticket() -> None:
+    node = Node(replace(ALL, ticket_command=["/site/ticket"]))
+    node.fails()
+    assert node.record.failures
+    node.acts("reboot")  # the second action of the cause
+    node.answer("done")
+    node.boot = "boot-2"
+    assert isinstance(node.look()[0], RunDiagnostic)
+    node.answer("fail", "GPU 3: memory")
+    (told,) = node.look()
+    assert isinstance(told, DeliverNotice)
+    assert "sentinel bundle n1" in told.notice.body
+    (ticket,) = node.look()
+    assert isinstance(ticket, OpenTicket)
+    assert ticket.data["node"] == "n1"
+    node.answer("failed", "no route")
+    assert node.record.ticket == "no route"
+    assert node.look() == []
+    (again,) = node.look(node.settings.returns.retry_s)
+    assert isinstance(again, OpenTicket)
+    assert again.data["id"] == ticket.data["id"]
+    node.answer("done")
+    assert node.look(86400.0) == []
+    assert node.stage is Stage.REPAIR
+
+
+def test_a_failure_long_ago_does_not_count() -> None:
+    node = Node()
+    node.fails()
+    node.at += timedelta(seconds=node.settings.returns.within_s)
+    node.fails()
+    assert node.stage is not Stage.REPAIR
+    assert isinstance(node.look()[0], RunSiteCommand)
+
+
+def test_a_command_that_fails_counts_and_blocks_nothing() -> None:
+    node = Node()
+    node.acts("reset")
+    node.answer("failed", "/site/reset did not end within 300 s and was killed")
+    assert "300 s" in node.record.failed
+    assert node.look() == []
+    node.at += timedelta(seconds=node.settings.returns.retry_s)
+    node.acts("reboot")
+
+
+def test_a_reboot_is_over_when_another_boot_is_heard() -> None:
+    node = Node(cause=Cause.GPU_FALLEN_OFF_BUS)
+    node.acts("reboot")
+    node.answer("done")
+    assert node.look() == []  # it is still the old boot that is heard
+    assert node.stage is Stage.STARTING
+    assert node.look(heard=False) == []
+    node.boot = "boot-2"
+    assert isinstance(node.look()[0], RunDiagnostic)
+
+
+def test_a_node_that_does_not_come_back_from_its_reboot_has_failed() -> None:
+    node = Node(cause=Cause.GPU_FALLEN_OFF_BUS)
+    node.acts("reboot")
+    node.answer("done")
+    node.look(heard=False)
+    assert node.look(node.settings.returns.boot_s, heard=False) == []
+    assert "reboot" in node.record.failed
+
+
+@pytest.mark.parametrize("result", ["unknown", "inconclusive"])
+def test_no_answer_is_neither_good_nor_bad(result: str) -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.passes(1)
+    node.look()
+    node.answer(result, "the node is gone")
+    assert node.look() == []
+    assert "the node is gone" in node.record.waits
+    assert not node.record.failures
+    assert node.record.passed == 1
+    (asked,) = node.look(node.settings.returns.retry_s)
+    assert isinstance(asked, RunDiagnostic)
+    assert asked.level == 2
+
+
+def test_a_job_on_the_node_is_waited_for() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.jobs = {OTHER_JOB: running(OTHER_JOB, "n1")}
+    assert node.look() == []
+    assert "8802" in node.record.waits
+    node.jobs = {}
+    assert isinstance(node.look()[0], RunDiagnostic)
+
+
+def test_a_silent_agent_is_waited_for() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    assert node.look(heard=False) == []
+    assert isinstance(node.look()[0], RunDiagnostic)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        NodeView("n1", "idle", partitions=("train",)),
+        NodeView("n1", "idle", frozenset({"drain"}), "cable swap", ("train",)),
+        NodeView("n1", "idle", frozenset({"drain"}), f"{REASON} and bob looks", ("train",)),
+        NodeView("n1", "idle", frozenset({"drain"}), "sentinel:olga: keep out", ("train",)),
+    ],
+)
+def test_a_person_takes_the_node_over(view: NodeView) -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.look()
+    node.view = view
+    node.answer("pass")
+    assert node.look() == []
+    assert "n1" not in node.state.returns.known
+
+
+def test_an_operators_drain_is_never_taken_for_ours() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.view = replace(node.view, reason="sentinel:olga: keep out")
+    assert node.look() == []
+    assert "n1" not in node.state.returns.known
+
+
+def test_what_slurm_adds_to_the_reason_at_a_reboot_is_not_a_persons() -> None:
+    node = Node(cause=Cause.GPU_FALLEN_OFF_BUS)
+    node.acts("reboot")
+    node.answer("done")
+    node.view = replace(node.view, reason=f"{REASON} : reboot issued : reboot complete", state="down")
+    node.boot = "boot-2"
+    assert isinstance(node.look()[0], RunDiagnostic)
+    assert plain_reason(f"{REASON} : reboot by bob?") != REASON
+
+
+def test_a_drain_that_somebody_else_had_made_is_not_remembered() -> None:
+    node = Node()
+    out = Transition()
+    outcome = Outcome(Step(StepKind.DRAIN, node="n2"), Result.DONE, NOW, "was drained by somebody else already")
+    turns.drained(node.state, out, "0f3a", outcome)
+    assert "n2" not in node.state.returns.known
+
+
+def test_a_killed_daemon_goes_on_with_what_was_lost() -> None:
+    node = Node()
+    node.acts("reset")
+    node.start()  # the answer is lost with the daemon
+    assert node.look() == []
+    (asked,) = node.look(node.settings.returns.command_s + 60)
+    assert isinstance(asked, RunSiteCommand)  # done again: it is not known whether it was done
+    assert not node.record.failures
+
+
+def test_a_return_whose_answer_is_lost_is_seen_in_slurm() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.passes(1, 2, 3)
+    node.look()
+    node.start()
+    node.view = NodeView("n1", "idle", partitions=("train",))
+    node.look()
+    assert node.stage is Stage.PROBATION
+
+
+def test_a_return_that_slurm_did_not_answer_is_tried_again_and_a_refused_one_is_not() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.passes(1, 2, 3)
+    node.look()
+    node.answer("unavailable", "slurmctld did not answer")
+    assert isinstance(node.look()[0], ReturnNode)
+    node.answer("refused", "its drain has another reason now")
+    assert node.look() == []
+    assert "n1" not in node.state.returns.known
+
+
+def returned() -> Node:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.passes(1, 2, 3)
+    node.look()
+    node.answer("done")
+    node.view = NodeView("n1", "idle", partitions=("train",))
+    return node
+
+
+def test_probation_ends_when_another_job_ran_there_or_with_time() -> None:
+    node = returned()
+    node.jobs = {JOB: running(JOB, "n1", started=node.at)}
+    node.look(node.settings.returns.probation_run_s)
+    assert node.state.returns.on_probation(JOB)  # the job that it hurt proves nothing
+    node.jobs = {OTHER_JOB: running(OTHER_JOB, "n1", started=node.at)}
+    node.look(node.settings.returns.probation_run_s + 1)
+    assert node.stage is Stage.RETURNED
+    later = returned()
+    later.look(later.settings.returns.probation_s)
+    assert later.stage is Stage.RETURNED
+
+
+def test_a_return_that_slurmctld_forgot_is_done_again_and_a_persons_drain_is_not() -> None:
+    node = returned()
+    node.view = NodeView("n1", "idle", frozenset({"drain"}), REASON, ("train",))
+    assert isinstance(node.look()[0], ReturnNode)
+    theirs = returned()
+    theirs.view = NodeView("n1", "idle", frozenset({"drain"}), "cable swap", ("train",))
+    assert theirs.look() == []
+
+
+def test_a_new_drain_after_the_return_counts_as_a_failure() -> None:
+    node = returned()
+    node.look()
+    node.at += timedelta(hours=1)
+    node.view = replace(node.view, flags=frozenset({"drain"}), reason="sentinel:77aa gpu_nvlink n1:3")
+    node.handle_drained("77aa", Cause.GPU_NVLINK)
+    assert len(node.record.failures) == 1
+    node.acts("reboot")  # the first failure has been: the second action
+
+
+def test_a_returned_node_is_forgotten_when_its_failures_no_longer_count() -> None:
+    node = returned()
+    node.look(node.settings.returns.probation_s)
+    node.look(node.settings.returns.within_s + 60)
+    assert "n1" not in node.state.returns.known
+
+
+def test_one_passed_test_of_several_proves_nothing_and_a_return_does() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    assert node.state.returns.proves("n1", NOW - timedelta(seconds=1)) is False
+    assert node.state.returns.proves("n2", NOW) is None
+    done = returned()
+    assert done.state.returns.proves("n1", NOW) is True
+    assert done.state.returns.proves("n1", done.at + timedelta(seconds=1)) is None
+
+
+def test_what_a_test_of_a_drained_node_finds_opens_no_incident() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.look()
+    found = Evidence(
+        "d1",
+        node.at,
+        node.at,
+        Source.DIAGNOSTIC,
+        Kind.DIAG_FAILED,
+        Where(node="n1"),
+        "GPU 3: memory",
+        data={"code": 95},
+    )
+    before = set(node.state.incidents)
+    node.handle(EvidenceReceived(node.at, (found,)))
+    assert set(node.state.incidents) == before
+
+
+def test_what_is_kept_reads_back() -> None:
+    node = returned()
+    assert read(written(node.state.returns.known)) == node.state.returns.known
+    assert read({"n1": {"stage": "asleep"}, "n2": 5}) == {}
+    assert read(None) == {}
+
+
+def test_few_nodes_are_reset_at_once() -> None:
+    node = Node(replace(ALL, commands_at_once=1))
+    busy = NodeReturn("0f3b", Cause.PCIE, NOW, NOW + timedelta(days=1), stage=Stage.STARTING)
+    node.state.returns.known["n0"] = busy
+    assert node.look() == []
+    assert "1 other nodes" in node.record.waits
