@@ -273,7 +273,8 @@ def _why_so(story: Story) -> str:
         waits = dict.fromkeys(plain(wait.explanation).rstrip(".") for wait in story.plan.waits)
         why = "; ".join(waits) or plain(story.plan.explanation).rstrip(".")
         return f": {why}" if why else ""
-    return ""
+    held = next((o.step.data.get("why") for o in story.outcomes if o.step.kind is StepKind.HOLD), None)
+    return f": {plain(str(held)).rstrip('.')}" if held else ""  # held by a limit, not for what the verdict says
 
 
 # --- what broke ----------------------------------------------------------------------------------------------------------

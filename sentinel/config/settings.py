@@ -243,6 +243,20 @@ class Limits:
         unit="restarts",
         least=0,
     )
+    suspect_job_nodes: int = setting(
+        3,
+        "a job in so many of whose attempts within suspect_job_window_s another node broke for the same cause may break "
+        "them: it is held, and gets no more nodes; a healthy job of 64 nodes loses as many in a day once in 10,000 days",
+        unit="attempts",
+        least=2,
+    )
+    suspect_job_fraction: float = setting(
+        0.05,
+        "or this share of its nodes, where that is more: of 2,048 nodes a dozen break in a day whatever runs on them",
+        least=0.0,
+        most=1.0,
+    )
+    suspect_job_window_s: float = setting(86_400.0, "window of suspect_job_nodes", unit="s", least=60)
     restarts_per_hour: int = setting(
         100,
         "restarts of all jobs in an hour; a lost node ends a few, a storm of failures is a person's matter",

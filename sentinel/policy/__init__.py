@@ -14,6 +14,7 @@ from sentinel.policy.exclusions import Exclusions, excluded
 from sentinel.policy.plan import decide
 from sentinel.policy.situation import (
     SILENCE,
+    NodeHurt,
     PastRestart,
     Situation,
     Stop,
@@ -26,6 +27,7 @@ __all__ = [
     "NODE_STEPS",
     "SILENCE",
     "Exclusions",
+    "NodeHurt",
     "PastRestart",
     "Situation",
     "Stop",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -145,8 +146,9 @@ def _restart(
     tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, act_confidence)
     if (verdict.restart is Restart.HOLD and not tries) or (_numbers(verdict, incident) and asked == "hold"):
         return JobSteps((hold,), None, requeue)
-    stop = _no_progress(verdict, situation, limits)
+    stop = _breaks_nodes(verdict, job, situation, limits, now) or _no_progress(verdict, situation, limits)
     if stop:
+        hold = dataclasses.replace(hold, data={**hold.data, "why": stop})
         return JobSteps((hold,), None, f"{stop} {requeue}".strip())
     without = _exclusions(verdict, job, situation, drained)
     if without.left < without.needed and _in_service(verdict, situation, drained):
@@ -263,6 +265,30 @@ def _too_many_stops(stop: Step, situation: Situation, limits: Limits, now: datet
         words = f"{len(hour)} jobs were restarted in the last hour; {most} are allowed."
         return Wait("restart-budget", now, words, what, min((known.at for known in hour), default=now) + _HOUR)
     return None
+
+
+def _breaks_nodes(verdict: Verdict, job: JobView, situation: Situation, limits: Limits, now: datetime) -> str:
+    """Why this job must get no more nodes, or empty: another one broke for the same cause in attempt after attempt.
+
+    Several nodes of one attempt count once: they more likely share a cause of their own.
+    """
+    since = now - timedelta(seconds=limits.suspect_job_window_s)
+    earlier: dict[int | None, list[str]] = {}
+    for hurt in situation.hurt:
+        if hurt.cause is verdict.cause and hurt.at >= since:
+            earlier.setdefault(hurt.attempt, []).append(hurt.node)
+    nodes: dict[str, None] = {}
+    attempts = 0
+    for named in (*earlier.values(), verdict.drain):
+        attempts += any(name not in nodes for name in named)
+        nodes.update(dict.fromkeys(named))
+    width = job.node_count or len(job.nodes)
+    if not verdict.drain or attempts < max(limits.suspect_job_nodes, limits.suspect_job_fraction * width):
+        return ""
+    return (
+        f"In {attempts} attempts of job {job.id} another node broke each time, of {verdict.cause}: {', '.join(nodes)}. "
+        "The job may break them, and is held so that it gets no more; the nodes stay drained."
+    )
 
 
 def _no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:

@@ -36,6 +36,16 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeHurt:
+    """A node that an earlier incident of this job convicted."""
+
+    at: datetime
+    cause: Cause
+    node: str
+    attempt: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """Everything that policy reads, at one moment."""
 
@@ -47,6 +57,7 @@ class Situation:
     drains: tuple[datetime, ...] = ()  # of ours in the last hour
     failing_nodes: frozenset[str] = frozenset()  # convicted within the breaker's window, any incident
     restarts: tuple[PastRestart, ...] = ()  # of this job, oldest first
+    hurt: tuple[NodeHurt, ...] = ()  # nodes that broke under earlier attempts of this job, oldest first
     stops: tuple[Stop, ...] = ()  # of any job in the last hour, with those under way
     hung_jobs: frozenset[int] = frozenset()  # called hung within the window for that, any incident
     paused: bool = False  # by an operator

@@ -12,7 +12,7 @@ from sentinel.engine.state import State
 from sentinel.model.approvals import APPROVAL, LAPSED
 from sentinel.model.intent import intent_of
 from sentinel.model.records import STOPS, Fleet, Incident, Result, StepKind, Verdict, Wait
-from sentinel.policy import Situation, components_with
+from sentinel.policy import NodeHurt, Situation, components_with
 
 _GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
 
@@ -43,6 +43,7 @@ def situation_of(
         drains=tuple(hour),
         failing_nodes=failing | frozen_nodes(state, real),
         restarts=state.past.restarts(incident.job),
+        hurt=_hurt(state, incident),
         stops=stops_of(state.plans.values(), state.ledger.stops(now - timedelta(hours=1)), now, going_on),
         hung_jobs=hung_together(state.incidents.values(), limits, now) | frozen_jobs(state),
         paused=state.paused,
@@ -68,6 +69,18 @@ def _request(state: State, incident: Incident) -> Wait | None:
     plan = state.plans.get(incident.id)
     waits = plan.waits if plan is not None else ()
     return next((wait for wait in waits if wait.kind in (APPROVAL, LAPSED)), None)
+
+
+def _hurt(state: State, incident: Incident) -> tuple[NodeHurt, ...]:
+    """Nodes that earlier incidents of this job convicted, for other attempts of it."""
+    if incident.job is None:
+        return ()
+    found = [
+        NodeHurt(past.at, past.cause, past.node, past.attempt)
+        for past in state.past.failures(without=incident.id).failures
+        if past.job == incident.job and past.node is not None and past.blamed and past.attempt != incident.attempt
+    ]
+    return tuple(sorted(found, key=lambda one: one.at))
 
 
 def _recovered_by(state: State, incident: Incident, fleet: Fleet) -> str:

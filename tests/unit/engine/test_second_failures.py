@@ -286,3 +286,43 @@ async def test_a_late_word_leaves_a_job_alone_that_somebody_has_released_or_hold
     await daemon.observe([dataclasses.replace(bus("n1", at_s=59.0), seen_at=there.slurm.clock.now())])
     await daemon.quiet()
     assert job.held and job.restarts == 1 and drained(there) == {"n1"}, daemon.said
+
+
+# --- a job that breaks its nodes ------------------------------------------------------------------------------------------
+
+
+async def break_one_more(there: World, daemon: Daemon) -> str:
+    there.slurm.clock.advance(600.0)
+    await daemon.fleets.take()
+    job = there.slurm.jobs[there.job]
+    node = job.on[0]
+    reached = printed(job.id, job.restarts, 1000 * (job.restarts + 1), 0.0)
+    await fail(daemon, dataclasses.replace(reached, at=there.slurm.clock.now()), bus(node, at_s=now_s(there)))
+    await daemon.pass_time(20.0)
+    return node
+
+
+async def test_a_job_under_which_a_node_breaks_in_each_attempt_is_held_and_gets_no_more(world: Worlds) -> None:
+    there, sink = world(nodes=12), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    broken = [await break_one_more(there, daemon) for _ in range(2)]
+    job = there.slurm.jobs[there.job]
+    assert job.restarts == 2 and job.state == "RUNNING"
+    daemon = Daemon(there, [sink], settings=WIDE)  # history is in the store
+    await daemon.start()
+    broken.append(await break_one_more(there, daemon))
+    assert job.held and job.restarts == 3 and drained(there) == set(broken), daemon.said
+    notice = sink.all[-1]
+    for text in ("owner_text", "operator_text"):
+        assert "may break them" in str(notice.data[text]), notice.data[text]
+    assert states(there) == ["closed", "closed", "held"] and daemon.bugs() == 0
+
+
+async def test_nodes_that_break_together_or_for_different_causes_are_not_the_jobs_doing(world: Worlds) -> None:
+    there = world(nodes=12, wide=4)
+    daemon = Daemon(there, settings=WIDE)
+    there.slurm.clock.advance(600.0)
+    await fail(daemon, *(bus(node, at_s=600.0) for node in ("n1", "n2", "n3")))
+    assert there.slurm.jobs[there.job].restarts == 1 and there.slurm.jobs[there.job].state == "RUNNING"
+    await break_one_more(there, daemon)
+    assert there.slurm.jobs[there.job].restarts == 2 and there.slurm.jobs[there.job].state == "RUNNING", daemon.said

@@ -25,6 +25,7 @@ from sentinel.engine.node_return.next_step import PutBack, RunTest
 from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.reconcile import situations, strays
 from sentinel.model.records import Kind, Outcome, Plan, StepKind, Task, Verdict
+from sentinel.policy.permissions import Permissions
 from sentinel.policy.restarts import JobSteps
 from sentinel.simulate.explore import SAME_END, run
 from sentinel.simulate.histories import Happening, History, Setup
@@ -163,7 +164,7 @@ def neither_drained_nor_excluded(patch: Patch) -> None:
 
 
 def observing_is_acting(patch: Patch) -> None:
-    patch.setattr("sentinel.policy.plan._mode", lambda *_what: "act")
+    patch.setattr(Permissions, "of", lambda *_what: "act")
 
 
 def deaf_to_the_pause(patch: Patch) -> None:
