@@ -4,7 +4,7 @@ What comes in: a seed. What goes out: histories of faults, of people's actions a
 promise. Nothing outside the process is touched.
 
 ``slurm`` is the cluster, ``programs`` what runs on it, ``event_loop`` the virtual time, ``store`` what outlives the daemon,
-``daemon`` one life of it, ``crossings`` and ``agents`` what lies between them; ``world`` brings them together. ``stories``
-generates histories of ``faults`` and of what ``people`` do, ``promises`` (with ``outcomes`` and ``observer``) checks them,
-``explore`` runs many and shrinks what fails.
+``daemon`` one life of it, ``crossings``, ``agents`` and ``heartbeats`` what lies between them; ``world`` brings them
+together. ``stories`` generates histories of ``faults`` and of what ``people`` do, ``promises`` (with ``outcomes`` and
+``observer``) checks them, ``explore`` runs many and shrinks what fails.
 """

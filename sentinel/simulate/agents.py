@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,11 +42,16 @@ class Network:
     lossy_until_s: float = 0.0
     cut_off: set[str] = field(default_factory=set)  # nodes whose agents do not reach the daemon
 
+    def passes(self, world: World, sender: str) -> bool:
+        """Whether a message that is sent now arrives."""
+        return sender not in self.cut_off and not (world.now_s < self.lossy_until_s and world.rng.random() < _LOST)
+
 
 class Agents:
     def __init__(self, world: World) -> None:
         self._world = world
         self.network = Network()
+        self.unsent: Counter[str] = Counter()  # messages by sender that were not acknowledged yet
         self._lines = 0
 
     # -- what they tell --------------------------------------------------------------------------------------------
@@ -111,6 +117,7 @@ class Agents:
     def say(self, sender: str, items: Sequence[Evidence], heard: Callable[[], None] | None = None) -> None:
         """Send; again until it is acknowledged, whatever happens to the daemon."""
         if items:
+            self.unsent[sender] += 1
             delay_s = self._world.rng.uniform(*_DELAY_S)
             if self._lossy:
                 delay_s += self._world.rng.uniform(0.0, _LOSSY_DELAY_S)
@@ -124,15 +131,17 @@ class Agents:
         world = self._world
         node = world.slurm.nodes.get(sender)
         if node is not None and not node.alive:
+            self.unsent[sender] -= 1
             world.when_back(sender, lambda: self.say(sender, items, told))  # its spool is on its disk
             return
-        lost = sender in self.network.cut_off or (self._lossy and world.rng.random() < _LOST)
+        lost = not self.network.passes(world, sender)
         acknowledged: list[bool] = []
 
         def heard() -> None:
             if told is not None:
                 told()
             if not (self._lossy and world.rng.random() < _LOST):
+                self.unsent[sender] -= not acknowledged
                 acknowledged.append(True)
 
         def again() -> None:

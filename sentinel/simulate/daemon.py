@@ -32,7 +32,7 @@ from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import Event, Started
 from sentinel.engine.loading import state_of
 from sentinel.engine.transition import CarryOutStep, ProbeNode, RunSiteCommand
-from sentinel.engine.watch.events import HeartbeatReceived, NodeProbed
+from sentinel.engine.watch.events import HeartbeatReceived, NodeProbed, WatchStarted
 from sentinel.engine.watch.reconciliation import RECONCILE
 from sentinel.errors import Unavailable
 from sentinel.log import Log
@@ -190,6 +190,7 @@ class SimulatedDaemon:
         async def probe(effect: ProbeNode) -> Event | None:
             machine = self._world.slurm.nodes.get(effect.node.name)
             answers = machine is not None and machine.alive
+            await asyncio.sleep(self._world.crossings.latency_s())
             return NodeProbed(self._world.now(), effect.id, None if answers else "no answer")
 
         return {**table, CarryOutStep: step, ProbeNode: probe, RunSiteCommand: self._world.machines.command}
@@ -213,7 +214,10 @@ class SimulatedDaemon:
             await self.fleets.take()
         await self._take_up()
         self.ready = True
-        self._begin(self._every(self._world.settings.slurm.reconcile_s, self._reconcile))
+        if self._world.watched:
+            self.runner.handle(WatchStarted(self._world.now()))
+        else:
+            self._begin(self._every(self._world.settings.slurm.reconcile_s, self._reconcile))
         self._begin(self._every(_HOUSEKEEPING_S, self._forget))
         if self._world.history.setup.returns:
             self._begin(self._every(HEARTBEAT_S, self._heartbeats))
@@ -222,7 +226,7 @@ class SimulatedDaemon:
         await self.runner.handle(Started(self._world.now(), self._stored))
 
     async def _reconcile(self) -> None:
-        """Without the checks of silent nodes and jobs: most simulated agents send no heartbeats."""
+        """Without the checks of silent nodes and jobs: in most histories agents send no heartbeats."""
         await self.runner.timer_due(RECONCILE)
 
     async def _heartbeats(self) -> None:
@@ -258,6 +262,10 @@ class SimulatedDaemon:
         with contextlib.suppress(Unavailable):
             await self.runner.observe(items)
             heard()
+
+    def heartbeat(self, event: HeartbeatReceived) -> None:
+        if self.ready:
+            self.runner.handle(event)
 
     def job_ended(self, job: int) -> None:
         """Slurm's hook on the controller."""

@@ -100,7 +100,7 @@ def _node_lost(world: World, happening: Happening) -> None:
 
 def unreachable(world: World, node: str) -> None:
     there = world.slurm.nodes[node]
-    if there.alive or there.down:
+    if there.alive or there.down or world.watched:  # who watches finds out by itself
         return
     if world.daemon is None or not world.daemon.ready:
         world.later(UNREACHABLE_S, lambda: unreachable(world, node))  # the next daemon will find out
@@ -124,6 +124,14 @@ def _unreadable(world: World, happening: Happening) -> None:
         text = "nvidia-smi did not answer within 10 s"
         world.agents.fact(node, Kind.UNREADABLE, Source.NVML, text)
         world.agents.fact(node, Kind.PROBE_HUNG, Source.AGENT, "level 1 passed its deadline and was killed")
+
+
+def _agent_dead(world: World, happening: Happening) -> None:
+    """The agent of a node ends, and is started again later; the node and its jobs go on."""
+    node = world.node_named(happening.who)
+    if node is not None:
+        world.heartbeats.dead.add(node)
+        world.later(float(happening.data.get("for_s", 60.0)), lambda: world.heartbeats.dead.discard(node))
 
 
 # -- programs ------------------------------------------------------------------------------------------------------
@@ -206,7 +214,7 @@ def _hangs(world: World, program: Program, node: str) -> None:
 def _stall(world: World, program: Program) -> None:
     """As the watch on steps calls a hang."""
     job = world.slurm.jobs.get(program.job)
-    if not program.runs or program.hung_at is None or job is None or job.state != "RUNNING":
+    if not program.runs or program.hung_at is None or job is None or job.state != "RUNNING" or world.watched:
         return
     if world.daemon is None or not world.daemon.ready:
         world.later(SILENT_S, lambda: _stall(world, program))  # the next daemon will find out
@@ -289,5 +297,7 @@ PROGRAMS: Mapping[str, Act] = {
     "bad-numbers": _bad_numbers,
     "time-limit": _time_limit,
 }
-OTHERS: Mapping[str, Act] = {"storm": _storm, "prolog-error": _prolog_error, "unreadable": _unreadable}
+OTHERS: Mapping[str, Act] = {
+    "storm": _storm, "prolog-error": _prolog_error, "unreadable": _unreadable, "agent-dead": _agent_dead,
+}  # fmt: skip
 FAULTS: Mapping[str, Act] = {**HARDWARE, **PROGRAMS, **OTHERS}

@@ -33,6 +33,7 @@ class Setup:
     mode: str = "act"  # "act" or "observe"
     limits: Mapping[str, float] = field(default_factory=dict, hash=False)  # of [limits], other than the defaults
     returns: bool = False  # whether drained nodes are tested and returned
+    watched: bool = False  # agents send heartbeats, and the daemon watches for those and for steps that stay away
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 STEP_S = 2.0
 LOAD_S = 6.0  # from the start of an attempt to its first step
-PRINT_S = 20.0  # between two step lines that are passed on
+PRINT_S = 20.0  # between two step lines that are passed on; every step where the daemon watches for them
 _BAD_PRINTS = 5  # as the default of judgement.bad_prints
 SAVE_STEPS = 25  # between two checkpoints
 
@@ -129,7 +129,7 @@ class Programs:
                 self._world.agents.step(program, step, STEP_S)
             else:
                 self.print_nan(program, step)
-            self._world.later(PRINT_S, lambda: self.print_steps(program))
+            self._world.later(STEP_S if self._world.watched else PRINT_S, lambda: self.print_steps(program))
 
     def print_nan(self, program: Program, step: int) -> None:
         if program.runs:

@@ -216,6 +216,23 @@ def _anything(rng: random.Random) -> tuple[Setup, list[Happening]]:
     return setup, happenings
 
 
+def _watched(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """Heartbeats and steps stay away: a lost node, a dead agent, a hang, a daemon that did not hear them."""
+    at_s = rng.uniform(70.0, 120.0)  # by then a job has a rhythm
+    job = f"job0/{rng.randrange(2)}"
+    what = [Happening(rng.choice(["node-lost", "hang", "gpu-lost-silently", "agent-dead"]), at_s, job, {"for_s": 60.0})]
+    more = [
+        Happening(
+            "agent-dead", _soon(rng, at_s - 5.0), f"n{rng.randrange(6) + 1}", {"for_s": rng.choice([10.0, 90.0])}
+        ),
+        Happening("cut-off", _soon(rng, at_s - 5.0), job, {"for_s": rng.choice([10.0, 60.0])}),
+        Happening("freeze", _soon(rng, at_s), data={"for_s": rng.choice([3.0, 20.0])}),
+        _cut(rng, at_s, "lose"),
+        Happening("kill", _soon(rng, at_s), data={"nth": rng.randrange(9), "down_s": rng.choice([0.5, 10.0, 60.0])}),
+    ]
+    return Setup(watched=True), [*what, *rng.sample(more, rng.randrange(3))]
+
+
 STORIES: Mapping[str, Story] = {
     "killed": _killed,
     "killed-often": _killed_often,
@@ -232,16 +249,20 @@ STORIES: Mapping[str, Story] = {
     "again": _again,
     "anything": _anything,
     "returned": _returned,
+    "watched": _watched,
 }
+_REST_S = {"watched": 420.0}  # Slurm itself sets a silent node down after 300 s
+_RARE = frozenset({"watched"})  # takes ten times as long as others
+_TURNS = [*(name for name in STORIES if name not in _RARE)] * 8 + sorted(_RARE)
 
 
 def history_of(seed: int, number: int, story: str | None = None) -> History:
     """The history of this number; the same for the same seed, story and release."""
-    names = list(STORIES)
-    name = story or names[number % len(names)]
+    name = story or _TURNS[number % len(_TURNS)]
     rng = random.Random(f"{seed}/{name}/{number}")  # noqa: S311 - repeatable, not secret
     setup, happenings = STORIES[name](rng)
     happenings.sort(key=lambda one: one.at_s)
     last_s = max((one.at_s for one in happenings), default=0.0)
     longest_s = max((float(one.data.get(key, 0.0)) for one in happenings for key in ("for_s", "down_s")), default=0.0)
-    return History(seed, number, name, setup, tuple(happenings), last_s + longest_s + REST_S)
+    rest_s = _REST_S.get(name, REST_S)
+    return History(seed, number, name, setup, tuple(happenings), last_s + longest_s + rest_s)

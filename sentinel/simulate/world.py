@@ -19,6 +19,7 @@ from sentinel.simulate.agents import Agents
 from sentinel.simulate.crossings import Crossings, Killed
 from sentinel.simulate.daemon import SimulatedDaemon, under_way
 from sentinel.simulate.happened import Happened, HistoryEnded, SlurmWrite
+from sentinel.simulate.heartbeats import Heartbeats
 from sentinel.simulate.histories import Happening, History, JobSpec, Setup
 from sentinel.simulate.machines import Machines
 from sentinel.simulate.observer import Observer
@@ -79,6 +80,7 @@ class World:
         self._when_back: dict[str, list[Callable[[], None]]] = {}
         self._over = False
         self.agents = Agents(self)
+        self.heartbeats = Heartbeats(self)
         self.programs = Programs(self)
         self.machines = Machines(self)
         self.slurm = SimulatedSlurm(history.setup.nodes, clock=self.clock, times=TIMES)
@@ -86,6 +88,11 @@ class World:
         self.jobs: list[int] = []  # ids, in the order of the setup
         self._began_s: dict[tuple[int, int], float] = {}
         self.observer = Observer(self)
+
+    @property
+    def watched(self) -> bool:
+        """Whether the daemon itself watches for heartbeats and steps."""
+        return self.history.setup.watched
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -159,6 +166,8 @@ class World:
         self._save_slurm()
         for happening in self.history.happenings:
             self.at(happening.at_s, lambda one=happening: self._happen(one))  # type: ignore[misc]
+        if self.watched:
+            self.heartbeats.begin()
         self._start_daemon()
 
     def _happen(self, happening: Happening) -> None:
@@ -372,7 +381,8 @@ def _settings(setup: Setup) -> Settings:
     mode = Mode(drain=setup.mode, restart=setup.mode)
     limits = dataclasses.replace(Limits(drain_fraction=0.5), **setup.limits)  # type: ignore[arg-type]
     if not setup.returns:
-        return Settings(modes=Modes(default=mode), limits=limits)
+        tests = Diagnostics(suspect_level=0, idle_level=0)  # the simulated agents run none
+        return Settings(modes=Modes(default=mode), limits=limits, diagnostics=tests)
     return Settings(
         modes=Modes(default=mode),
         limits=limits,

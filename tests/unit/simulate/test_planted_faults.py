@@ -24,6 +24,7 @@ from sentinel.engine.node_return import turns
 from sentinel.engine.node_return.next_step import PutBack, RunTest
 from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.reconcile import situations, strays
+from sentinel.engine.watch import jobs, nodes
 from sentinel.model.records import Kind, Outcome, Plan, StepKind, Task, Verdict
 from sentinel.policy.permissions import Permissions
 from sentinel.policy.restarts import JobSteps
@@ -289,6 +290,38 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
 }
 
 
+def silence_convicts(patch: Patch) -> None:
+    """An agent that is dead counts as a node that is gone, whatever slurmd answers."""
+    real = nodes.probed
+
+    def probed(state: Any, out: Any, event: Any) -> None:
+        real(state, out, dataclasses.replace(event, refusal="no answer"))
+
+    patch.setattr(nodes, "probed", probed)
+
+
+def silent_jobs_are_not_watched(patch: Patch) -> None:
+    patch.setattr(jobs, "check", lambda *_what: None)
+
+
+def silent_nodes_are_not_watched(patch: Patch) -> None:
+    patch.setattr(nodes, "check", lambda *_what: None)
+
+
+def watched(*happenings: Happening) -> list[History]:
+    return [History(SEED, 0, "watched", Setup(watched=True), happenings, happenings[-1].at_s + 150.0)]
+
+
+LOST = Happening("node-lost", 80.0, "job0/1")
+
+# the same for what is watched in some histories only
+PLANTED_IN_WATCHING: list[tuple[str, Callable[[Patch], None], list[History]]] = [
+    ("unknown-drains-nobody", silence_convicts, watched(Happening("agent-dead", 80.0, "n2", {"for_s": 60.0}))),
+    ("comes-to-rest", silent_jobs_are_not_watched, watched(Happening("hang", 80.0, "job0/1"))),
+    ("nothing-lost", silent_nodes_are_not_watched, watched(LOST)),
+]
+
+
 def test_every_promise_has_a_planted_fault() -> None:
     assert PLANTED.keys() == {*PROMISES, SAME_END}
 
@@ -297,6 +330,17 @@ def test_every_promise_has_a_planted_fault() -> None:
 def test_explore_finds_the_planted_fault(promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, where = PLANTED[promise]
     histories = where if isinstance(where, list) else [history_of(SEED, number, where) for number in range(MOST)]
+    is_found(promise, plant, histories, monkeypatch)
+
+
+@pytest.mark.parametrize(("promise", "plant", "histories"), PLANTED_IN_WATCHING)
+def test_explore_finds_the_fault_planted_in_watching(
+    promise: str, plant: Callable[[Patch], None], histories: list[History], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_found(promise, plant, histories, monkeypatch)
+
+
+def is_found(promise: str, plant: Callable[[Patch], None], histories: list[History], monkeypatch: Patch) -> None:
     found: list[History] = []
     with monkeypatch.context() as patch:
         plant(patch)
