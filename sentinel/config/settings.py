@@ -179,6 +179,13 @@ class Judgement:
     stall_startup_s: float = setting(
         600.0, "after its first steps a job may still compile and warm up, but not longer than this", unit="s", least=1
     )
+    stall_first_pause_s: float = setting(
+        120.0,
+        "a job that only waits, and of which neither the pauses nor an hour of steps are known, may be in its first "
+        "evaluation or wait for data: sooner than this only its own answer that a collective is stuck makes it a hang",
+        unit="s",
+        least=1,
+    )
     view_share: float = setting(
         0.1,
         "this share of the nodes falling silent or coming back within view_window_s has one cause, which is rarely theirs: "

@@ -10,7 +10,8 @@ Unusual silence alone may be an unforeseen pause. The activity of the job's proc
 - A job that writes, sleeps in the kernel, or uses its GPUs as in its steps is given more time than one without activity.
 - If its nodes could not be observed, nothing is known: they are asked again, however long the job is silent.
 - A job whose pauses are not known yet may be in its first one: unless it only waits or is stopped, it gets the time that a
-  first pause may take.
+  first pause may take. If it only waits, its own answer that a collective is stuck makes it a hang at once; without such an
+  answer a job younger than an hour gets ``judgement.stall_first_pause_s``.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ PEEK_STILL_S = 6.0  # idle time of its GPUs from which all nodes are asked
 WAITS_STEPS = 2.4  # usual gaps of silence that are a hang if every process only waits
 WAITS_LEAST_S = 5.0  # least observed waiting: a single comparison may fall between two batches
 PAUSES_KNOWN = 3  # pauses of a kind from which it is known whether waiting is unusual in them
+KNOWN_S = 3600.0  # a job that made steps for so long has shown its pauses: people evaluate and save at least hourly
 WAITS_IN_PAUSE_S = 10.0  # least observed waiting in a pause of a known kind ...
 WAITS_IN_PAUSE_LOOKS = 4  # ... in so many comparisons in a row, since single ones mislead
 LULL_TIMES = 1.5  # and this many times the longest waiting in an earlier pause ...
@@ -62,6 +64,8 @@ class Patience(Limits, Protocol):
 
     @property
     def stall_confirm(self) -> float: ...
+    @property
+    def stall_first_pause_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class SilenceObservations:
     pause_lull_s: float = 0.0  # longest waiting in a pause, or after that time
     longest_lull_s: float = 0.0  # the same in earlier silences that ended: so much waiting proves nothing
     longest_pause_lull_s: float = 0.0
+    proven: bool = False  # the job itself answered that a collective is stuck
     stillness: Stillness | None = None  # of all GPUs at the last observation; None if one works or is not known
 
 
@@ -165,6 +170,23 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
         return ALIVE * unexplained
     if watched.motion not in (Motion.WAITS, Motion.LOOPS):
         return unexplained
+    soon = _if_it_waits(rhythm, watched, limits, allowed, unexplained)
+    if watched.motion is Motion.WAITS and not watched.proven and young and _age_s(rhythm) < KNOWN_S:
+        return max(soon, min(limits.stall_first_pause_s, unexplained))
+    return soon
+
+
+def _age_s(rhythm: Rhythm) -> float:
+    """For how long the job has made steps."""
+    begun, last = rhythm.first_at, rhythm.last_at
+    return (last - begun).total_seconds() if begun is not None and last is not None else 0.0
+
+
+def _if_it_waits(
+    rhythm: Rhythm, watched: SilenceObservations, limits: Patience, allowed: float, unexplained: float
+) -> float:
+    """Silence in seconds that is a hang of a job that only waits, or whose GPUs only wait, and whose pauses are known."""
+    young, gap_s = len(rhythm.pauses) < PAUSES_KNOWN, rhythm.gap_s or 0.0
     pause = in_pause(rhythm, limits)
     known = not pause or pauses_alike(rhythm) >= PAUSES_KNOWN
     waits = watched.motion is Motion.WAITS
@@ -177,7 +199,7 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
             return allowed
     elif watched.waits_s < WAITS_LEAST_S or watched.waits_s <= watched.longest_lull_s:
         return unexplained
-    return min(max(limits.stall_floor_s, WAITS_STEPS * rhythm.gap_s), allowed)
+    return min(max(limits.stall_floor_s, WAITS_STEPS * gap_s), allowed)
 
 
 def _waits_too_long(watched: SilenceObservations) -> bool:

@@ -84,7 +84,9 @@ def test_one_task_of_a_throttled_array_is_restarted_and_waits_for_its_turn(story
     story.accept_what_became_of(first)
     assert first.restarts() == 1
     assert list(story.corrections().values()) == [["restarting", "running again"]]
-    story.cancel(first)
+    story.lab.slurm("scancel", f"{array}_0")
+    until(lambda: task(0) is None, "the restarted task to end")
+    story.jobs.remove(first)
     story.expect(drains=[first.nodes[0]])
 
 

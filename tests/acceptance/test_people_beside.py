@@ -105,7 +105,7 @@ def test_a_job_whose_every_start_fails_is_held_after_two_tries(story: Story):
     until(lambda: job.held() and story.quiet(), lambda: f"{job.shown()}\n{story.daemon_log()[-2000:]}")
     assert job.restarts() == 3  # a hold is a requeue, too
     stages = list(story.corrections().values())
-    assert stages == [["restarting", "failed"], ["restarting", "failed"], ["held"]]
+    assert stages == [["restarting", "resolved"], ["restarting", "resolved"], ["held"]]
     story.accept_what_became_of(job)
     story.expect()
 

@@ -37,8 +37,13 @@ from sentinel.model.records import Evidence, IncidentState, Notice
 from sentinel.telemetry import Telemetry
 
 RULES = load_rules([rules_folder()])
-# Silences in the stories are counted in seconds: the default may be tuned without another story of each.
-SETTINGS = Settings(modes=ACT, limits=Limits(drain_fraction=0.5), judgement=Judgement(stall_confirm=1.25))
+# Silences in the stories are counted in seconds: the default may be tuned without another story of each. Their jobs are all
+# young: what a first pause is given is tested by itself.
+SETTINGS = Settings(
+    modes=ACT,
+    limits=Limits(drain_fraction=0.5),
+    judgement=Judgement(stall_confirm=1.25, stall_first_pause_s=1.0),
+)
 
 
 WAITS = ("timer wait:",)  # of plans that wait for a budget's hour or a breaker's window: minutes to hours

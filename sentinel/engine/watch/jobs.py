@@ -10,6 +10,8 @@ silence, with a fresh report on the job's log, while enough of the cluster is in
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.detect.activity import Motion, motion_of_job, stillness, stopped
@@ -37,7 +39,7 @@ from sentinel.engine.transition import AskHungJob, LookAtJob, ObserveFleet, Star
 from sentinel.engine.watch import log_coverage
 from sentinel.engine.watch.events import JobObserved, seconds_of
 from sentinel.engine.watch.reconciliation import save_attempts
-from sentinel.model.records import Kind
+from sentinel.model.records import Evidence, Kind
 
 ANSWER = "job-answer"  # timer: a suspected hang waits no longer for the job's own answer
 ASK = "ask-job"  # effect
@@ -107,10 +109,14 @@ def _examine(
         _give_up_lost_check(silence, now)
         return  # activity not known, or being checked
     limits, halted = state.settings.judgement, silence.watched.motion is Motion.STOPPED
-    hung_s = hung_after_s(rhythm, silence.watched, limits)
-    if hung_s is None:  # it has no rhythm yet
-        hung_s = ask_s if halted else limits.stall_startup_s
-    if not halted and elapsed_s > min(hung_s, max(ask_s + _ASK_LATER_S, _ASK_SHARE * hung_s)):
+    proven = replace(silence.watched, proven=True)
+    at_once_s, hung_s = (
+        hung_after_s(rhythm, seen_so, limits)
+        for seen_so in (proven, proven if _proves(silence.answer) else silence.watched)
+    )
+    if hung_s is None or at_once_s is None:  # it has no rhythm yet
+        at_once_s = hung_s = ask_s if halted else limits.stall_startup_s
+    if not halted and elapsed_s > min(at_once_s, max(ask_s + _ASK_LATER_S, _ASK_SHARE * at_once_s)):
         _ask_job(out, key, seen)
     if seen.observed.silent_s <= hung_s or not seen.observed.fresh(now_s) or not counts:
         return
@@ -120,6 +126,15 @@ def _examine(
         out.do(StartTimer(f"{ANSWER}:{name_of(*key)}", now + timedelta(seconds=_ANSWER_S)))
     else:
         _check_slurm(out, key, silence, now)
+
+
+def _proves(answer: Iterable[Evidence] | None) -> bool:
+    """Whether the job itself answered that a collective is stuck.
+
+    That a rank has not come to it yet is no proof: it may compute, wait for data, or evaluate.
+    """
+    found = [item.data for item in answer or ()]
+    return any(data.get("kind") not in (None, "missing", "none") or data.get("basis") == "dead" for data in found)
 
 
 def _all_nodes_early(

@@ -21,7 +21,7 @@ from sentinel.detect.hang import (
 from sentinel.detect.step_rhythm import PAUSE, Rhythm, observe, pauses_alike
 from sentinel.model.records import Evidence, Kind, Source, Where, utc
 
-LIMITS = Judgement()
+LIMITS = Judgement(stall_first_pause_s=1.0)  # the jobs of these tests are young: their first pause is tested by itself
 START = utc(1_900_000_000)
 
 
@@ -216,3 +216,14 @@ def test_slow_steps_do_not_hide_that_a_first_pause_may_be_made() -> None:
 def test_large_jobs_are_asked_less() -> None:
     assert [next_look_s(looks, 8) for looks in (0, 10, 30)] == [2.5, 2.5, 10.0]
     assert [next_look_s(looks, 512) for looks in (0, 10, 30)] == [2.5, 5.0, 10.0]
+
+
+def test_a_young_job_that_only_waits_may_be_in_its_first_pause_unless_it_proves_the_contrary() -> None:
+    limits = Judgement()
+    job = Training(1.0, step=3).steps(40)
+    waits = SilenceObservations(motion=Motion.WAITS, waits_s=60.0, waits_looks=20)
+    assert hung_after_s(job.rhythm, waits, limits) == limits.stall_first_pause_s == 120.0
+    assert hung_after_s(job.rhythm, replace(waits, proven=True), limits) == limits.stall_floor_s
+    assert hung_after_s(job.rhythm, replace(waits, motion=Motion.STOPPED), limits) == 5.0
+    long = Training(10.0, step=3).steps(370)
+    assert (hung_after_s(long.rhythm, waits, limits) or 999.0) < 60.0, "an hour of steps without a pause"

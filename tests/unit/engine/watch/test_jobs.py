@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_daemon import FakeOrders
+from core_daemon import SETTINGS, FakeOrders
 from core_records import OPTED_IN, evidence
 from core_watch import Scene
 from core_world import World
@@ -200,6 +200,26 @@ async def test_job_of_which_every_process_waits_is_hung_at_once(world: Worlds) -
         assert await look(scene, 0.5) == []
     assert (await look(scene, 0.7))[0] == Kind.STALL  # 12 s: the floor, not twice the usual silence
     assert scene.reported[0].data["motion"] == "waits" and "its GPUs only wait" in scene.reported[0].text
+
+
+@pytest.mark.parametrize(("found", "after_s"), [(None, 120), ("missing", 120), ("stuck", 15)])
+async def test_a_young_job_that_only_waits_is_asked_and_gets_the_time_of_a_first_pause(
+    world: Worlds, found: str | None, after_s: float
+) -> None:
+    settings = replace(SETTINGS, judgement=replace(SETTINGS.judgement, stall_first_pause_s=120.0))
+    scene = Scene(world(), orders=waiting(), settings=settings)
+    asked: list[AskHungJob] = []
+
+    async def ask(effect: AskHungJob) -> EffectCompleted:
+        asked.append(effect)
+        where = {"source": Source.FLIGHT_RECORDER, "job": scene.world.job, "attempt": 0}
+        said = (evidence("hang", data={"kind": found, "basis": "frozen"}, **where),) if found else ()  # type: ignore[arg-type]
+        return EffectCompleted(scene.now, effect.id, evidence=said)
+
+    scene.daemon.runner.perform = {**scene.daemon.runner.perform, AskHungJob: ask}  # type: ignore[dict-item]
+    await steps(scene, 30, last=37)
+    assert await look(scene, after_s - 4.0, tick_s=1.0) == [] or found == "stuck"
+    assert Kind.STALL in await look(scene, 8.0, tick_s=1.0) and len(asked) == 1
 
 
 @pytest.mark.parametrize(
