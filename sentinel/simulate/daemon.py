@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 RECEIVER = "pager"
 _HOUSEKEEPING_S = 10.0  # as in the live daemon
+_RESTART_S = 2.0  # RestartSec of sentinel-daemon.service
 _RESUME_FILE_S = 10.0  # deadline of the shared file system
 under_way: ContextVar[Task | None] = ContextVar("under_way", default=None)  # the step that asks for a write
 
@@ -212,7 +213,12 @@ class SimulatedDaemon:
         """As the live daemon starts."""
         with contextlib.suppress(Unavailable):
             await self.fleets.take()
-        await self._take_up()
+        try:
+            await self._take_up()
+        except Unavailable as error:  # as live: the process ends with this error, and systemd starts another
+            self._world.say("start-failed", {"reason": error.message})
+            self._world.end_life(_RESTART_S)
+            return
         self.ready = True
         if self._world.watched:
             self.runner.handle(WatchStarted(self._world.now()))
@@ -272,14 +278,15 @@ class SimulatedDaemon:
         if self.ready:
             self.runner.report("job_ended", {job})
 
-    def command(self, command: str) -> None:
-        """An operator's ``sentinel pause`` or ``resume``."""
+    def command(self, command: str, heard: Callable[[], None]) -> None:
+        """An operator's ``sentinel pause`` or ``resume``; ``heard`` is called when it is answered."""
         if self.ready:
-            self._begin(self._command(command))
+            self._begin(self._command(command, heard))
 
-    async def _command(self, command: str) -> None:
+    async def _command(self, command: str, heard: Callable[[], None]) -> None:
         if command == "resume":
             self._world.paused = False  # from now on it may act, before the answer is there
         with contextlib.suppress(Unavailable):
             await self.runner.command(command, "olga")
             self._world.paused = command == "pause"
+            heard()

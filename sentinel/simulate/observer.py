@@ -32,7 +32,7 @@ class Observer:
     convicted: dict[str, tuple[float, str]] = field(default_factory=dict)  # of these, the nodes that must go
     accused: set[str] = field(default_factory=set)  # nodes that only a user's words speak against
     unread: set[str] = field(default_factory=set)  # nodes of which something could not be read
-    cancelled: set[int] = field(default_factory=set)  # jobs, by their users
+    cancelled: dict[int, float] = field(default_factory=dict)  # jobs, by their users, since when
     held: dict[int, float] = field(default_factory=dict)  # jobs that a person holds, since when
     resumed: dict[str, float] = field(default_factory=dict)  # nodes that a person put back into service, when last
     returned: dict[str, float] = field(default_factory=dict)  # nodes that Sentinel put back into service, when last
@@ -71,7 +71,7 @@ class Observer:
     def person(self, job: int, what: str) -> None:
         """A person did this to a job: "cancel", "hold", "release", "requeue"."""
         if what == "cancel":
-            self.cancelled.add(job)
+            self.cancelled[job] = self.world.now_s
         elif what == "hold":
             self.held.setdefault(job, self.world.now_s)
         else:
@@ -79,7 +79,7 @@ class Observer:
             if what == "release":
                 self.held.pop(job, None)
             else:
-                self.cancelled.discard(job)
+                self.cancelled.pop(job, None)
 
     def node_drained(self, node: str) -> None:
         self.drained_by_people[node] = self.world.now_s

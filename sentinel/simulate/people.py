@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Act = Callable[["World", Happening], None]
 _DOWN_S = 2.0  # from a kill to the next start, where the history does not say
 _REBOOT_S = 60.0
-_AGAIN_S = 5.0  # an operator whose command was refused tries again
+_AGAIN_S = 5.0  # an operator whose command was not answered by then tries again
 
 # -- users ---------------------------------------------------------------------------------------------------------
 
@@ -95,10 +95,17 @@ def _resume(world: World, _happening: Happening) -> None:
 
 
 def _command(world: World, command: str) -> None:
-    if world.daemon is not None and world.daemon.ready:
-        world.daemon.command(command)
-    else:
-        world.later(_AGAIN_S, lambda: _command(world, command))
+    """Give the command, again until it is answered or another one is given."""
+    answered: list[bool] = []
+    world.commanded = command
+    if world.daemon is not None:
+        world.daemon.command(command, lambda: answered.append(True))
+
+    def again() -> None:
+        if not answered and world.commanded == command:
+            _command(world, command)
+
+    world.later(_AGAIN_S, again)
 
 
 # -- slurmctld, the daemon, the network, the store -----------------------------------------------------------------

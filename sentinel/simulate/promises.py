@@ -168,15 +168,19 @@ def only_what_is_ours(seen: Observer, what: Happened) -> Iterator[str]:
     if what.verb == "set_node" and what.node is not None:
         theirs = what.node.drained and not what.node.reason.startswith(OURS)
         # A write acts on what was seen a request ago: Slurm knows no "only if it is still so".
-        seen_s = SLURM_DEADLINE_S if seen.world.crossings.slurm == "slow" else _SEEN_S
-        just = seen.world.now_s - seen.drained_by_people.get(what.target, -1e9) <= seen_s
+        just = seen.world.now_s - seen.drained_by_people.get(what.target, -1e9) <= _flight_s(seen)
         if theirs and not just and puts_back(what):
             yield f"{what.target} is put back into service, and was drained by somebody else: {what.node.reason}"
         if theirs and not just and not puts_back(what) and what.fields["reason"] != what.node.reason:
             yield f"{what.target}: the reason {what.node.reason!r} of somebody else is replaced"
     if what.job is None:
         return
-    if what.job.id in seen.cancelled and what.verb in ("requeue_hold", "release"):
+    cancelled_s = seen.cancelled.get(what.job.id)
+    # Slurm refuses a release that was on its way then; a requeue would bring the job back.
+    late = what.verb == "requeue_hold" or (
+        what.verb == "release" and cancelled_s is not None and seen.world.now_s - cancelled_s > _flight_s(seen)
+    )
+    if cancelled_s is not None and late:
         yield f"{what.verb} of job {what.job.id}, which its user cancelled"
     if what.job.id in seen.held and what.job.held and what.verb == "release":
         yield f"job {what.job.id} is released, and a person holds it"
@@ -187,6 +191,11 @@ def only_what_is_ours(seen: Observer, what: Happened) -> Iterator[str]:
             yield f"job {what.job.id} was submitted without {','.join(sorted(lost))}, and may get it now"
     if "ReqNodeList" in what.fields and set(spec.required) - set(what.fields["ReqNodeList"].split(",")):
         yield f"job {what.job.id} was submitted for {','.join(spec.required)}, and need not get it now"
+
+
+def _flight_s(seen: Observer) -> float:
+    """From slurmctld's answer to the moment at which it gets what follows from that."""
+    return SLURM_DEADLINE_S if seen.world.crossings.slurm == "slow" else _SEEN_S
 
 
 def our_reason(_seen: Observer, what: Happened) -> Iterator[str]:

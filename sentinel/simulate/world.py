@@ -65,6 +65,7 @@ class World:
         self.store = MemoryStore()
         self.store_full = False
         self.paused = False
+        self.commanded = ""  # the newest command of an operator
         self.clock_off_s: dict[str, float] = {}  # by node
         self.daemon: SimulatedDaemon | None = None
         self.lives = 0

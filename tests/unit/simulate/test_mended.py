@@ -6,6 +6,7 @@ from sentinel.simulate.explore import run
 from sentinel.simulate.histories import Happening, History, JobSpec, Setup
 from sentinel.simulate.world import World
 
+TWO = Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob")))
 THREE = (JobSpec(nodes=2), JobSpec(nodes=2, user="bob"), JobSpec(nodes=2, user="eve"))
 
 
@@ -84,4 +85,29 @@ def test_the_next_attempt_leaves_a_node_that_its_own_incident_convicts_later() -
     """A storm: the job is let go to a node, and a moment later its incident convicts that one as well."""
     storm = Happening("storm", 52.282246397542735, data={"nodes": 6})
     history = History(31, 863, "many-nodes", many(0.25, 4), (storm,), 952.3)
+    assert run(history)[0] == []
+
+
+def test_a_daemon_that_cannot_save_its_start_ends_and_is_started_again() -> None:
+    """It went on half begun, and heard nothing of the next failure."""
+    killed = Happening("kill", 38.358, data={"nth": 4, "after": True, "down_s": 2.0})
+    full = Happening("store-full", 40.335, data={"for_s": 10.0})
+    world = ran(TWO, Happening("gpu-memory-contained", 38.358, "job0/1"), killed, full,
+                Happening("disk-full", 87.3, "job0/0"))  # fmt: skip
+    assert world.lives > 2
+
+
+def test_an_operator_whose_command_died_with_the_daemon_gives_it_again() -> None:
+    pause, resume = Happening("pause", 60.629), Happening("resume", 260.629)
+    for nth in range(3):
+        killed = Happening("kill", 260.6, data={"nth": nth, "after": False, "down_s": 0.5})
+        world = ran(Setup(), Happening("gpu-off-bus", 60.3, "job0/1"), pause, killed, resume)
+        assert not world.store.settings["paused"] and world.slurm.jobs[101].restarts == 1
+
+
+def test_a_release_that_was_on_its_way_when_the_job_was_cancelled_is_no_harm() -> None:
+    history = History(77, 466, "people", TWO, (
+        Happening("diagnostic-failed", 35.872658943735495, "n8"), Happening("reboot", 36.2562, "job1/1"),
+        Happening("cancel", 46.146, "job1"),
+    ), 1000.0)  # fmt: skip
     assert run(history)[0] == []
