@@ -11,7 +11,8 @@ Unusual silence alone may be an unforeseen pause. The activity of the job's proc
 - If its nodes could not be observed, nothing is known: they are asked again, however long the job is silent.
 - A job whose pauses are not known yet may be in its first one: unless it only waits or is stopped, it gets the time that a
   first pause may take. If it only waits, its own answer that a collective is stuck makes it a hang at once; without such an
-  answer a job younger than an hour gets ``judgement.stall_first_pause_s``.
+  answer a job younger than an hour gets ``judgement.stall_first_pause_s``. A job that made steps for longer gets the time of
+  a first pause only at round steps, where pauses are made.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from sentinel.detect.step_rhythm import (
     Rhythm,
     allowed_s,
     announced,
+    at_round_step,
     pause_due,
     pauses_alike,
     pauses_fitting,
+    spread_s,
     usual_s,
 )
 
@@ -43,6 +46,7 @@ PEEK_EVERY_S = 7.5  # interval of these early questions
 PEEK_STILL_S = 6.0  # idle time of its GPUs from which all nodes are asked
 WAITS_STEPS = 2.4  # usual gaps of silence that are a hang if every process only waits
 WAITS_LEAST_S = 5.0  # least observed waiting: a single comparison may fall between two batches
+ESTABLISHED_GAPS = 64  # gaps from which the first pause of a job is not expected at just any step
 PAUSES_KNOWN = 3  # pauses of a kind from which it is known whether waiting is unusual in them
 KNOWN_S = 3600.0  # a job that made steps for so long has shown its pauses: people evaluate and save at least hourly
 WAITS_IN_PAUSE_S = 10.0  # least observed waiting in a pause of a known kind ...
@@ -165,12 +169,18 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     if watched.motion is Motion.STOPPED:
         return asked
     young = len(rhythm.pauses) < PAUSES_KNOWN
+    pause = in_pause(rhythm, limits)
     unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S) if young else allowed)
-    if watched.motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS):
+    alive = watched.motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS)
+    shown = len(rhythm.gaps) >= ESTABLISHED_GAPS and (watched.proven or _age_s(rhythm) >= KNOWN_S)
+    if shown and not alive and not pause and not at_round_step(rhythm):
+        # No pause is made at such a step, and so many steps tell how far they spread: nothing else explains the silence.
+        unexplained = max(limits.stall_confirm * WAITS_STEPS * rhythm.gap_s, spread_s(rhythm, limits) or allowed)
+    if alive:
         return ALIVE * unexplained
     if watched.motion not in (Motion.WAITS, Motion.LOOPS):
         return unexplained
-    soon = _if_it_waits(rhythm, watched, limits, allowed, unexplained)
+    soon = _if_it_waits(rhythm, watched, limits, allowed, unexplained, pause=pause)
     if watched.motion is Motion.WAITS and not watched.proven and young and _age_s(rhythm) < KNOWN_S:
         return max(soon, min(limits.stall_first_pause_s, unexplained))
     return soon
@@ -183,11 +193,10 @@ def _age_s(rhythm: Rhythm) -> float:
 
 
 def _if_it_waits(
-    rhythm: Rhythm, watched: SilenceObservations, limits: Patience, allowed: float, unexplained: float
+    rhythm: Rhythm, watched: SilenceObservations, limits: Patience, allowed: float, unexplained: float, *, pause: bool
 ) -> float:
     """Silence in seconds that is a hang of a job that only waits, or whose GPUs only wait, and whose pauses are known."""
     young, gap_s = len(rhythm.pauses) < PAUSES_KNOWN, rhythm.gap_s or 0.0
-    pause = in_pause(rhythm, limits)
     known = not pause or pauses_alike(rhythm) >= PAUSES_KNOWN
     waits = watched.motion is Motion.WAITS
     if known and (waits or not young) and _stands(rhythm, watched.stillness, limits, pause=pause):

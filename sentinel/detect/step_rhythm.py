@@ -26,7 +26,7 @@ FIRST_PAUSE_S = 300.0  # an unannounced pause at a round step that the job has n
 ANNOUNCED_S = 300.0  # an announced pause whose length is not known yet
 TOLD_S = 120.0  # an announced pause of a job whose pauses are known: the same text may announce another kind of pause
 TOLD = 3  # announced pauses from which the job's pauses are known
-ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25)  # steps at which people evaluate and save
+ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25, 20, 10)  # steps at which people evaluate and save
 LEAST_PAUSE_S = 11.0  # a shorter gap cannot look like a hang, so it need not be learned
 HICCUP_S = 11.0  # a single delay of a network or a disk, which is no hang
 TAIL = 5.0  # standard deviations of the logarithm of a gap: exceeded once in millions of steps
@@ -209,11 +209,20 @@ def usual_s(rhythm: Rhythm, limits: Limits) -> float | None:
     usual = rhythm.gap_s
     if usual is None or rhythm.last_at is None:
         return None
+    return max(limits.stall_steps * usual, _spread_s(rhythm, usual, limits))
+
+
+def spread_s(rhythm: Rhythm, limits: Limits) -> float | None:
+    """The same by the spread of its step times alone, without a number of steps that every job is given."""
+    return None if rhythm.gap_s is None else _spread_s(rhythm, rhythm.gap_s, limits)
+
+
+def _spread_s(rhythm: Rhythm, usual: float, limits: Limits) -> float:
     gaps = sorted(rhythm.gaps)
     long = gaps[-max(1, len(gaps) // 20)]
     hiccup = min(usual + HICCUP_S, max(15.0, limits.stall_floor_s))
     tail = usual * exp(min(TAIL * _width(gaps), 3.0)) if len(gaps) >= 16 else 0.0
-    return max(limits.stall_floor_s, limits.stall_steps * usual, 1.3 * long, hiccup, tail)
+    return max(limits.stall_floor_s, 1.3 * long, hiccup, tail)
 
 
 def _width(gaps: list[float]) -> float:
@@ -248,6 +257,12 @@ def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
 def pause_due(rhythm: Rhythm) -> bool:
     """Whether a pause was announced after the last step, is due by its period, or may be the first of its kind there."""
     return announced(rhythm) or _due(rhythm) is not None or _may_be_first(rhythm)
+
+
+def at_round_step(rhythm: Rhythm) -> bool:
+    """Whether pauses are made at steps like the last one: a multiple of a round number, or the step before one. A number of
+    which most lines are multiples, since not every step is printed, says nothing."""
+    return any(abs(number) >= 5 * rhythm.stride for number in _round_of(rhythm.last_step))
 
 
 def _may_be_first(rhythm: Rhythm) -> bool:

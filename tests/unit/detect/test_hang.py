@@ -85,6 +85,34 @@ def test_a_first_pause_has_its_time_unless_the_job_is_seen_only_to_wait(motion: 
     )
 
 
+@pytest.mark.parametrize("motion", [Motion.UNCLEAR, Motion.UNKNOWN])
+def test_no_first_pause_is_expected_at_just_any_step_of_a_job_that_made_many(motion: Motion) -> None:
+    """Pauses are made at round steps. What writes, sleeps in the kernel or computes keeps its time everywhere."""
+    young = Training(2.0, step=7000).steps(83)
+    assert (young.hung_after_s(20.0, motion) or 0.0) >= 300.0  # it may evaluate by the clock
+    job = Training(2.0, step=7000).steps(1883)
+    assert (job.hung_after_s(20.0, motion) or 0.0) == pytest.approx(13.0)
+    assert all(
+        (job.hung_after_s(20.0, alive) or 0.0) >= 300.0 for alive in (Motion.WRITES, Motion.STORAGE, Motion.WORKS)
+    )
+    assert (job.steps(17).hung_after_s(20.0, motion) or 0.0) >= 300.0  # step 8,900
+    assert (Training(2.0, step=7000).steps(33).hung_after_s(20.0, motion) or 0.0) >= 300.0
+
+
+def test_where_only_each_tenth_step_is_printed_tens_are_not_round() -> None:
+    job = Training(2.0, step=7000)
+    for _ in range(1883):
+        job.step, job.now_s = job.step + 10, job.now_s + 2.0
+        job.rhythm = observe(job.rhythm, line(job.now_s, job.step))
+    assert job.step == 25830 and (job.hung_after_s(20.0, Motion.UNCLEAR) or 0.0) < 15.0
+
+
+@pytest.mark.parametrize("gap_s", [30.0, 60.0])
+def test_jobs_of_long_steps_may_pause_first_at_ten_or_twenty(gap_s: float) -> None:
+    job = Training(gap_s).steps(20)
+    assert in_pause(job.rhythm, LIMITS) and not in_pause(job.steps(3).rhythm, LIMITS)
+
+
 @pytest.mark.parametrize("motion", [None, Motion.UNSEEN])
 @pytest.mark.parametrize("pauses", [0, 5])
 def test_of_a_job_that_could_not_be_looked_at_nothing_is_concluded(motion: Motion | None, pauses: int) -> None:
