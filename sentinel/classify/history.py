@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -12,6 +12,8 @@ from sentinel.classify.ageing import Trend
 from sentinel.model.records import Cause, require_aware
 
 WINDOW = timedelta(days=30)
+_NEVER = 1e-9  # a chance that no fleet meets
+_MOST_COUNTED = 40  # failures of one node in a month; more are no rarer than these for the bounds below
 PRIOR = 0.25  # failures' worth of belief that a node is like the others
 
 
@@ -89,7 +91,7 @@ class NodeScore:
 BURST = 3
 
 
-def node_scores(history: History, now: datetime, *, wrong_share: float = 0.1) -> list[NodeScore]:
+def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -> list[NodeScore]:
     """Nodes by suspicion, worst first; of those called lemons at most ``wrong_share`` are good ones that had bad luck.
 
     The rate is a Gamma posterior around the rate of the other nodes, so three failures in a busy month and three in an hour
@@ -107,7 +109,7 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.1) ->
     days = {node: max(seconds, 0.0) / 86400 for node, seconds in history.busy_s.items()}
     total_days = sum(days.values()) or float(max(len(pasts), 1))
     work = {node: days.get(node, total_days / max(len(days), 1)) for node in sorted(set(days) | set(pasts))}
-    lemons = _lemons({node: (len(pasts.get(node, [])), busy) for node, busy in work.items()}, wrong_share)
+    lemons = _lemons(pasts, work, wrong_share)
     scores = []
     for node, busy in work.items():
         own = pasts.get(node, [])
@@ -134,28 +136,87 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.1) ->
     return scores
 
 
-def _lemons(counts: Mapping[str, tuple[int, float]], wrong_share: float) -> frozenset[str]:
-    """Nodes that failed more often than chance explains: node -> (failures, days of work) in.
+def _lemons(
+    pasts: Mapping[str, Sequence[PastFailure]], work: Mapping[str, float], wrong_share: float
+) -> frozenset[str]:
+    """Nodes that failed more often than chance explains, or the same part of which did; ``work``: days of each.
 
     Chance is a Poisson count at the rate of the nodes that are not called lemons, so a few very bad nodes do not hide the
-    next. Benjamini and Hochberg's step-up rule (1995) bounds the share of good nodes among those named, whatever the size of
-    the fleet. Two failures are the least: one says nothing, however short the work was.
+    next. Most lemons have one bad part (Kokolis et al., arXiv:2410.21680, root causes), and a good node's failures fall on
+    any: two of one cause on one GPU are rarer than two of any kind. So many are named that the good nodes which chance alone
+    would bring beyond the same bound are at most ``wrong_share`` of them: Benjamini and Hochberg's step-up rule (1995), with
+    the chances that counts can have (Heyse 2011). Two failures are the least: one says nothing, however short the work was.
     """
     named: frozenset[str] = frozenset()
-    for _ in range(len(counts) + 1):
-        good = [counts[node] for node in counts if node not in named]
-        rate = max(sum(failures for failures, _ in good), 0.5) / max(sum(busy for _, busy in good), 1.0)
+    for _ in range(len(work) + 1):
+        good = [past for node, own in pasts.items() if node not in named for past in own]
+        days = sum(busy for node, busy in work.items() if node not in named)
+        rate = max(len(good), 0.5) / max(days, 1.0)
+        shares = _shares(good)
         chances = sorted(
-            (_at_least(failures, rate * busy), node) for node, (failures, busy) in counts.items() if failures >= 2
+            (min(_at_least(len(own), rate * work[node]), _alike(_most(own), rate * work[node], shares)), node)
+            for node, own in pasts.items()
+            if len(own) >= 2
         )
-        last = max(
-            (k for k, (chance, _) in enumerate(chances, 1) if chance <= wrong_share * k / len(counts)), default=0
-        )
+        last, expected, steps = 0, 0.0, iter(sorted(_steps([rate * busy for busy in work.values()], shares)))
+        step = next(steps, None)
+        for k, (chance, _) in enumerate(chances, 1):
+            while step is not None and step[0] <= chance * (1.0 + 1e-9):
+                expected += step[1]
+                step = next(steps, None)
+            if expected <= wrong_share * k:
+                last = k
         again = named | {node for _, node in chances[:last]}
         if again == named:
             break
         named = again
     return named
+
+
+def _steps(means: Sequence[float], shares: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """(bound, how many more good nodes chance brings beyond it) for every bound at which that number changes."""
+    for mean in means:
+        for alike in (False, True):
+            values = []
+            for count in range(2, _MOST_COUNTED):
+                values.append(_alike(count, mean, shares) if alike else _at_least(count, mean))
+                if values[-1] < _NEVER:
+                    break
+            before = 0.0
+            for value in reversed(values):
+                if value > before:
+                    yield value, value - before
+                    before = value
+
+
+def _part(past: PastFailure) -> tuple[str, str]:
+    """What failed, as far as it is named: the cause, and the GPU on its node."""
+    return past.cause.value, past.gpu or ""
+
+
+def _most(own: Sequence[PastFailure]) -> int:
+    """Failures of the part that failed most."""
+    parts = [_part(past) for past in own]
+    return max(parts.count(part) for part in parts)
+
+
+def _shares(good: Sequence[PastFailure]) -> list[float]:
+    """Share of each part among the failures of good nodes; those that were not seen have one share together."""
+    counts: dict[tuple[str, str], int] = {}
+    for past in good:
+        counts[_part(past)] = counts.get(_part(past), 0) + 1
+    whole = len(good) + 1
+    return [count / whole for count in counts.values()] + [1.0 / whole]
+
+
+def _alike(count: int, mean: float, shares: Sequence[float]) -> float:
+    """At most the chance that any one part of a good node fails so often."""
+    if count < 2:
+        return 1.0
+    alike = sum(share**count for share in shares)
+    if mean <= 0.0 or alike <= 0.0:
+        return 0.0
+    return math.exp(min(0.0, count * math.log(mean) + math.log(alike) - math.lgamma(count + 1)))
 
 
 def _at_least(count: int, mean: float) -> float:

@@ -98,3 +98,19 @@ def test_lengths_of_time_for_people() -> None:
         "3.0 d",
         "20 d",
     ]
+
+
+def test_two_failures_of_one_part_are_rarer_than_two_of_any() -> None:
+    """Of 400 nodes with two weeks of work each: the same cause on the same GPU twice, and two that differ."""
+    rng = random.Random(3)
+    causes = (Cause.GPU_MEMORY_ECC, Cause.GPU_FALLEN_OFF_BUS, Cause.GPU_NVLINK, Cause.GPU_GSP_OR_DRIVER)
+    named = [(f"n{i}", rng.choice(causes), str(rng.randrange(8))) for i in range(24)]
+    named += [(f"part{i}", causes[i], str(i)) for i in (0, 1, 2) for _ in range(2)]
+    named += [("any", causes[0], "1"), ("any", causes[2], "6")]
+    failures = [
+        PastFailure(NOW - timedelta(days=1 + i % 13), cause, node=node, gpu=gpu, job=i)
+        for i, (node, cause, gpu) in enumerate(named)
+    ]
+    busy = {f"n{i}": 14 * DAY_S for i in range(400)} | dict.fromkeys(("part0", "part1", "part2", "any"), 14 * DAY_S)
+    found = {score.node for score in node_scores(History(tuple(failures), busy), NOW) if score.lemon}
+    assert found == {"part0", "part1", "part2"}
