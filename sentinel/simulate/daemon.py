@@ -29,7 +29,7 @@ from sentinel.daemon.runner import Perform, Runner
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine
 from sentinel.engine.engine import HOUSEKEEPING
-from sentinel.engine.events import Event, Started
+from sentinel.engine.events import ApprovalGiven, Event, Started
 from sentinel.engine.loading import state_of
 from sentinel.engine.transition import CarryOutStep, ProbeNode, RunSiteCommand
 from sentinel.engine.watch.events import HeartbeatReceived, NodeProbed, WatchStarted
@@ -282,6 +282,15 @@ class SimulatedDaemon:
         """An operator's ``sentinel pause`` or ``resume``; ``heard`` is called when it is answered."""
         if self.ready:
             self._begin(self._command(command, heard))
+
+    def answer(self, given: ApprovalGiven) -> None:
+        """An operator's ``sentinel approve`` or ``refuse``."""
+        if self.ready:
+            self._begin(self._answer(given))
+
+    async def _answer(self, given: ApprovalGiven) -> None:
+        with contextlib.suppress(Unavailable):
+            await self.runner.handle(given)
 
     async def _command(self, command: str, heard: Callable[[], None]) -> None:
         if command == "resume":

@@ -30,10 +30,12 @@ class Setup:
     nodes: int = 6
     partitions: tuple[str, ...] = ("train",)  # the nodes are shared out among them in turn
     jobs: tuple[JobSpec, ...] = (JobSpec(),)
-    mode: str = "act"  # "act" or "observe"
+    mode: str = "act"  # "act", "suggest" or "observe"
     limits: Mapping[str, float] = field(default_factory=dict, hash=False)  # of [limits], other than the defaults
     returns: bool = False  # whether drained nodes are tested and returned
     watched: bool = False  # agents send heartbeats, and the daemon watches for those and for steps that stay away
+    restart_mode: str = ""  # of restarts, where it is another one
+    approval_s: float = 7200.0
 
 
 @dataclass(frozen=True, slots=True)

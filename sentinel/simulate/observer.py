@@ -38,6 +38,9 @@ class Observer:
     returned: dict[str, float] = field(default_factory=dict)  # nodes that Sentinel put back into service, when last
     drained_by_people: dict[str, float] = field(default_factory=dict)  # node -> since when
     touched: set[int] = field(default_factory=set)  # jobs that a person requeued or released
+    approved: dict[str, set[str]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # by incident: what a person approved
     drains: list[Drain] = field(default_factory=list)
     stops: list[tuple[float, str, int, int]] = field(
         default_factory=list
@@ -131,7 +134,8 @@ class Observer:
     def acting(self) -> bool:
         """Whether Sentinel may act at all."""
         saved = self.world.store.settings.get("paused")  # the daemon may have been killed before it saved a command
-        return self.world.history.setup.mode == "act" and not (self.world.paused or saved)
+        setup = self.world.history.setup
+        return setup.mode == "act" and setup.restart_mode in ("", "act") and not (self.world.paused or saved)
 
 
 def number_of(notice: Notice) -> int:

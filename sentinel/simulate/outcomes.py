@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sentinel.engine.reconcile.approvals import ANSWERS, stored_answers
+from sentinel.model.approvals import APPROVAL
 from sentinel.model.records import OURS, Incident, IncidentState, Plan, Result
 from sentinel.simulate.observer import Observer
 from sentinel.simulate.slurm.records import SimulatedJob
@@ -128,6 +130,21 @@ def holds_stay(seen: Observer) -> Iterator[str]:
             yield f"job {job.id} was held by a person, and the hold is gone"
         if since is not None and job.state == "RUNNING" and began and seen.world.began_s(job.id, job.restarts) > since:
             yield f"job {job.id} was held by a person, and attempt {job.restarts} began"
+
+
+def approved_is_done(seen: Observer) -> Iterator[str]:
+    """What a person has approved is not asked again while the approval holds."""
+    store, now = seen.world.store, seen.world.now()
+    for incident, answers in sorted(stored_answers(store.settings.get(ANSWERS)).items()):
+        plan, verdict = store.plans.get(incident), store.verdicts.get(incident)
+        asked = (
+            {name for wait in plan.waits if wait.kind == APPROVAL for name in wait.what} if plan is not None else set()
+        )
+        newest = {name: answer for answer in answers for name in answer.what}
+        for name, answer in sorted(newest.items()):
+            holds = answer.approved and (now - answer.at).total_seconds() <= seen.world.history.setup.approval_s
+            if name in asked and holds and verdict is not None and verdict.cause is answer.cause:
+                yield f"{name} of incident {incident} was approved, and is asked for again"
 
 
 def told(seen: Observer) -> Iterator[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
+from sentinel.engine.events import ApprovalGiven
+from sentinel.model.approvals import asked, open_names, request_of
 from sentinel.simulate.crossings import Cut
 from sentinel.simulate.faults import UNREACHABLE_S, unreachable
 from sentinel.simulate.histories import Happening
@@ -92,6 +96,29 @@ def _pause(world: World, _happening: Happening) -> None:
 
 def _resume(world: World, _happening: Happening) -> None:
     _command(world, "resume")
+
+
+def _answer(approved: bool) -> Act:
+    """A person looks at what is asked, and answers a while later: by then it may be something else."""
+
+    def act(world: World, happening: Happening) -> None:
+        store = world.store
+        for incident, plan in sorted(store.plans.items()):
+            if not asked(plan) or incident not in store.verdicts or plan.id in store.finished:
+                continue
+            cause, names = store.verdicts[incident].cause, open_names(asked(plan))
+            what = names[:1] if happening.data.get("part") else names
+            given = ApprovalGiven(world.now(), incident, request_of(plan, cause), what, approved, "olga")
+            world.later(float(happening.data.get("late_s", 0.0)), partial(_answered, world, given))
+
+    return act
+
+
+def _answered(world: World, given: ApprovalGiven) -> None:
+    if given.approved:
+        world.observer.approved[given.incident].update(given.what)
+    if world.daemon is not None and world.daemon.ready:
+        world.daemon.answer(dataclasses.replace(given, at=world.now()))
 
 
 def _command(world: World, command: str) -> None:
@@ -185,6 +212,8 @@ ACTS: Mapping[str, Act] = {
     "reboot": _reboot,
     "pause": _pause,
     "resume": _resume,
+    "approve": _answer(approved=True),
+    "refuse": _answer(approved=False),
     "slurmctld-gone": _slurmctld("gone"),
     "slurmctld-slow": _slurmctld("slow"),
     "slurmctld-refuses": _slurmctld("refuses"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sentinel.engine.audit import target_of
-from sentinel.model.records import OURS, StepKind
+from sentinel.model.records import NODE_STEPS, OURS, STOPS, StepKind
 from sentinel.simulate import outcomes
 from sentinel.simulate.crossings import SLURM_DEADLINE_S
 from sentinel.simulate.happened import (
@@ -30,6 +30,7 @@ from sentinel.simulate.return_promises import on_probation, proof_before_return,
 
 Promise = Callable[[Observer, Happened], Iterator[str]]
 HOUR_S = 3600.0
+_VERBS = {StepKind.REQUEUE_HOLD: "restart", StepKind.HOLD: "hold"}  # as people are asked to approve it
 _SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
 _JUDGED_S = (
     3.0  # a failure is judged this long after it at the latest, when nothing is in the way; the window ends there
@@ -238,6 +239,21 @@ def observe_changes_nothing(seen: Observer, what: Happened) -> Iterator[str]:
         yield f"{type(what).__name__} in observe mode: {getattr(what, 'verb', '')} {getattr(what, 'target', '')}"
 
 
+def nothing_unapproved(seen: Observer, what: Happened) -> Iterator[str]:
+    """In mode suggest nothing is done that no person has approved, as it was shown."""
+    setup = seen.world.history.setup
+    if not isinstance(what, StepBegan) or "suggest" not in (setup.mode, setup.restart_mode):
+        return
+    step, incident = what.task.step, what.task.incident.id
+    of_node = step.kind in NODE_STEPS
+    if (setup.mode if of_node else setup.restart_mode or setup.mode) != "suggest":
+        return
+    stops = [one for one in what.task.plan.steps if one.kind in STOPS]
+    names = {f"{step.kind} {step.node}"} if of_node else {f"{_VERBS[one.kind]} {one.job}" for one in stops}
+    if not names or not names <= seen.approved[incident]:
+        yield f"{', '.join(sorted(names)) or step.kind} of incident {incident} begins, and nobody approved it"
+
+
 def pause_begins_nothing(seen: Observer, what: Happened) -> Iterator[str]:
     """While an operator has paused Sentinel, it begins no step."""
     if isinstance(what, StepBegan) and seen.world.paused:
@@ -343,6 +359,8 @@ PROMISES: Mapping[str, Promise] = {
     "probation": on_probation,
     "leaves-bad-nodes": _at_the_end(outcomes.leaves_bad_nodes),
     "observe-changes-nothing": observe_changes_nothing,
+    "nothing-unapproved": nothing_unapproved,
+    "approved-is-done": _at_the_end(outcomes.approved_is_done),
     "pause-begins-nothing": pause_begins_nothing,
     "resumed-from-valid": resumed_from_valid,
     "resume-point-first": resume_point_first,

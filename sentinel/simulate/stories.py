@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Mapping, Sequence
 
@@ -159,6 +160,23 @@ def _observed(rng: random.Random) -> tuple[Setup, list[Happening]]:
     return Setup(setup.nodes, setup.partitions, setup.jobs, "observe", setup.limits), happenings
 
 
+def _suggested(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """People are asked, and approve or refuse some of it, all of it, or nothing."""
+    setup, happenings = rng.choice([_two_faults, _killed, _people, _lost, _crowded])(rng)
+    modes = rng.choice([("suggest", "suggest"), ("suggest", "suggest"), ("act", "suggest"), ("suggest", "act")])
+    approval_s = rng.choice([60.0, 300.0, 7200.0])
+    for _ in range(rng.randrange(4)):
+        at_s = _soon(rng, rng.uniform(*FIRST_S)) + rng.choice([5.0, 60.0, 300.0])
+        what = rng.choice(["approve", "approve", "approve", "refuse"])
+        happenings.append(
+            Happening(what, at_s, data={"part": rng.random() < 0.3, "late_s": rng.choice([0.0, 0.0, 20.0])})
+        )
+    return (
+        dataclasses.replace(setup, mode=modes[0], restart_mode=modes[1], approval_s=approval_s),
+        happenings,
+    )
+
+
 def _paused(rng: random.Random) -> tuple[Setup, list[Happening]]:
     """An operator pauses Sentinel, and ends the pause."""
     at_s = rng.uniform(*FIRST_S)
@@ -245,6 +263,7 @@ STORIES: Mapping[str, Story] = {
     "crowded": _crowded,
     "many-nodes": _many,
     "observe": _observed,
+    "suggest": _suggested,
     "paused": _paused,
     "again": _again,
     "anything": _anything,

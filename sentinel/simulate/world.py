@@ -379,13 +379,14 @@ class World:
 
 
 def _settings(setup: Setup) -> Settings:
-    mode = Mode(drain=setup.mode, restart=setup.mode)
+    mode = Mode(drain=setup.mode, restart=setup.restart_mode or setup.mode)
     limits = dataclasses.replace(Limits(drain_fraction=0.5), **setup.limits)  # type: ignore[arg-type]
+    modes = Modes(default=mode, approval_s=setup.approval_s)
     if not setup.returns:
         tests = Diagnostics(suspect_level=0, idle_level=0)  # the simulated agents run none
-        return Settings(modes=Modes(default=mode), limits=limits, diagnostics=tests)
+        return Settings(modes=modes, limits=limits, diagnostics=tests)
     return Settings(
-        modes=Modes(default=mode),
+        modes=modes,
         limits=limits,
         returns=RETURNS,
         diagnostics=Diagnostics(deadline_s=[20.0, 30.0, 40.0, 60.0]),

@@ -168,6 +168,17 @@ def observing_is_acting(patch: Patch) -> None:
     patch.setattr(Permissions, "of", lambda *_what: "act")
 
 
+def one_yes_for_all(patch: Patch) -> None:
+    def approved(self: Permissions, _name: str) -> bool:
+        return any(answer.approved for answer in self.situation.answers)
+
+    patch.setattr(Permissions, "_approved", approved)
+
+
+def deaf_to_people(patch: Patch) -> None:
+    patch.setattr(Permissions, "_approved", lambda *_what: False)
+
+
 def deaf_to_the_pause(patch: Patch) -> None:
     real = recovery.advance
 
@@ -278,6 +289,8 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "probation": (offered_at_once, RETURNED),
     "leaves-bad-nodes": (no_look_at_strays, BROKEN_UNDER_WAY),
     "observe-changes-nothing": (observing_is_acting, "observe"),
+    "nothing-unapproved": (one_yes_for_all, "suggest"),
+    "approved-is-done": (deaf_to_people, "suggest"),
     "pause-begins-nothing": (deaf_to_the_pause, "paused"),
     "resumed-from-valid": (every_checkpoint_is_good, "again"),
     "resume-point-first": (resume_point_last, "killed"),
