@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sentinel.model.approvals import ASKING
 from sentinel.model.recording import RecordedIncident, Recording
 from sentinel.model.records import Plan, Verdict
 from sentinel.replay.run import Replayed
@@ -67,13 +68,17 @@ def _shown(verdict: Verdict, plan: Plan) -> dict[str, Any]:
         "restart": str(verdict.restart),
         "refusal": plan.refusal,
         "steps": [f"{step.kind} {step.node or step.job}" for step in plan.steps],
+        "held_back": sorted(
+            f"{name} ({wait.kind})" for wait in plan.waits if wait.kind in _MODES for name in wait.what
+        ),
         "explanation": plan.explanation,
     }
 
 
+_MODES = frozenset({"observe", *ASKING})  # waits that a mode is the reason of
 _NAMES = {
     "cause": "cause", "scope": "scope", "drain": "nodes to drain", "suspect": "suspect nodes", "restart": "restart",
-    "refusal": "refusal",
+    "refusal": "refusal", "held_back": "held back by the mode",
 }  # fmt: skip
 
 

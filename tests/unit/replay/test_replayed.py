@@ -11,7 +11,7 @@ from core_records import ended, evidence
 from core_world import World
 
 from sentinel.adapters.store.recording import LOOK_BACK
-from sentinel.config.settings import Limits
+from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.model.recording import Recording
 from sentinel.model.records import Evidence, Kind, Source
 from sentinel.replay.compare import Comparison, compare
@@ -68,6 +68,14 @@ async def test_another_limit_shows_what_it_would_have_changed(world: Worlds) -> 
     assert not only.same and only.now is not None
     assert only.now["refusal"] == "drain-budget"
     assert any(reason.startswith("refusal: none then, drain-budget now") for reason in only.reasons)
+
+
+async def test_another_mode_shows_what_it_would_have_asked_for_or_only_observed(world: Worlds) -> None:
+    recording = await recorded(world(nodes=20), [BUS])
+    careful = dataclasses.replace(SETTINGS, modes=Modes(default=Mode("suggest", "observe")))
+    (only,) = replayed(recording, careful)
+    (reason,) = only.reasons
+    assert reason == "held back by the mode: none then, drain n1 (approval), restart 101 (observe) now"
 
 
 async def test_evidence_that_nobody_judged_is_shown_when_it_is_judged_now(world: Worlds) -> None:
