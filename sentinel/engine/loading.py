@@ -67,7 +67,6 @@ def state_of(
         shared_told=stored.settings.get(notices.SHARED_TOLD) or {},
         users_told=stored.settings.get(notices.USERS_TOLD) or {},
         open_plans=set(stored.open_plans),
-        answers=approvals.stored_answers(stored.settings.get(approvals.ANSWERS)),
         breaker_passed=set(stored.settings.get(waits.BREAKER_PASSED) or ()),
     )
     for incident in stored.incidents:
@@ -75,6 +74,8 @@ def state_of(
         verdict, plan = stored.verdicts.get(incident.id), stored.plans.get(incident.id)
         if verdict is not None and plan is not None:
             state.verdicts[incident.id], state.plans[incident.id] = verdict, plan
+    answers = approvals.stored_answers(stored.settings.get(approvals.ANSWERS))
+    state.answers = {name: given for name, given in answers.items() if name in state.incidents}
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
     state.diagnostics.known = read(stored.settings.get(KEPT))

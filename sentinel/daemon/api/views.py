@@ -234,7 +234,8 @@ class Views:
             attempts = [row for row in attempts if row["job"] in jobs]
         found = await asyncio.to_thread(self._attempts.losses, rows, attempts)
         shown = await asyncio.to_thread(self._attempts.shown, attempts, found)
-        return {"attempts": shown, "incidents": [shown_row(row) for row in rows if row["job"] in jobs]}
+        waits = await self._waits(rows)
+        return {"attempts": shown, "incidents": [shown_row(row, waits) for row in rows if row["job"] in jobs]}
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen, since = failure_filter(arguments), since_of(arguments)

@@ -13,6 +13,7 @@ from sentinel.engine.events import ApprovalGiven
 from sentinel.engine.reconcile import waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
+from sentinel.errors import ProtocolError
 from sentinel.model.approvals import Answer, asked, open_names, request_of
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, SettingChanged
@@ -69,6 +70,6 @@ def stored_answers(stored: Any) -> dict[str, tuple[Answer, ...]]:
                 )
                 for one in answers
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, ProtocolError):
             continue
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from core_daemon import SETTINGS, Daemon, FakeSink
-from core_records import evidence
+from core_records import OPTED_IN, evidence
 from core_world import World
 
 from sentinel.config.modes import CauseMode
@@ -201,3 +201,37 @@ async def test_who_asks_why_sees_what_is_asked(world: Worlds) -> None:
     (row,) = there.store.incident_rows()
     seen = explained(there.store, row)  # type: ignore[arg-type]
     assert seen["request"]["what"] == ["drain n1", f"restart {there.job}"] and len(seen["request"]["id"]) == 8
+
+
+async def test_a_refused_drain_is_told_also_when_the_job_runs_again_long_since(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings("suggest", "act", approval_s=600.0))
+    await fail(daemon, bus("n1"))
+    await answer(daemon, "refuse", note="known")
+    assert sink.stages == ["restarting", "running again", "refused"] and drained(there) == set()
+    assert "runs again" in sink.all[-1].data["owner_text"]  # type: ignore[operator]
+
+
+async def test_another_job_on_the_node_has_a_request_of_its_own(world: Worlds) -> None:
+    there = world(nodes=8)
+    other = there.slurm.submit(nodes=99, comment=OPTED_IN)
+    this = there.slurm.jobs[other]
+    this.state, this.on, this.nodes = "RUNNING", ("n1",), 1
+    daemon = Daemon(there, settings=settings())
+    await fail(daemon, bus("n1"))
+    named = [set(open_names(asked(plan))) for plan in there.store.open_plans()]
+    assert {"drain n1", f"restart {there.job}"} in named and {"drain n1", f"restart {other}"} in named
+    assert drained(there) == set() and there.slurm.jobs[other].restarts == 0
+
+
+async def test_answers_of_incidents_that_are_gone_are_not_kept_for_ever(world: Worlds) -> None:
+    there = world(nodes=6)
+    daemon = Daemon(there, settings=settings())
+    await fail(daemon, bus("n1"))
+    await answer(daemon)
+    kept = there.store.get("approvals")
+    there.store.put("approvals", {**kept, "gone": kept[next(iter(kept))], "spoilt": [{"at": 7}]})
+    second = Daemon(there, settings=settings())
+    await second.start()
+    await second.quiet()
+    assert set(second.runner.state.answers) <= set(kept) and second.bugs() == 0
