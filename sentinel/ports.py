@@ -76,8 +76,13 @@ class SlurmWriter(Protocol):
         required: Sequence[str] | None = None,
         admin_comment: str | None = None,
         start_now: bool = False,
+        size: tuple[int, int, int] | None = None,
     ) -> None:
-        """Change a pending job; ``excluded`` and ``required`` replace the lists (the caller gives the union)."""
+        """Change a pending job; ``excluded`` and ``required`` replace the lists (the caller gives the union).
+
+        Args:
+            size: least and most nodes, and tasks, of an elastic job.
+        """
         ...
 
     async def defer(self, job: int) -> None:

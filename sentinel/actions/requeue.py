@@ -148,9 +148,16 @@ async def exclude(task: Task, means: Means) -> Outcome:
     comment = f"{task.reason} attempt={task.attempt + 1}" + (" required=local" if hosts else "")
     required = hosts or ([] if ours else None)
     comment = beside(comment, job.admin_comment)
-    await means.writer.update_job(task.job, excluded=union, required=required, admin_comment=comment)
+    size = _size(task.step.data.get("size"))
+    await means.writer.update_job(task.job, excluded=union, required=required, admin_comment=comment, size=size)
     added = ",".join(sorted(wanted - theirs))
     return means.done(task, data={"excluded": ",".join(union), "added": added, "required": ",".join(hosts)})
+
+
+def _size(given: Scalar) -> tuple[int, int, int] | None:
+    """Least and most nodes, and tasks, as the engine wrote them into the step."""
+    parts = names(given)
+    return (int(parts[0]), int(parts[1]), int(parts[2])) if len(parts) == 3 else None
 
 
 def beside(ours: str, before: str) -> str:

@@ -335,6 +335,16 @@ class Recovery:
         "are no proof, and ending a job that might go on costs more than a message: a job's comment may say otherwise",
         words=("tell", "hold", "restart"),
     )
+    wait_s: float = setting(
+        4 * 3600.0, "until another node is there: a drained one is reset and tested, or repaired", unit="s", least=0
+    )
+    smaller_for_s: float = setting(
+        4 * 3600.0,
+        "how long an elastic job that starts on fewer nodes stays so, until its next restart: it starts smaller where that "
+        "loses less work than waiting",
+        unit="s",
+        least=0,
+    )
     step_time_s: float = setting(10.0, "assumed when a job printed none", unit="s", least=0.001)
     restore_bytes_per_s: float = setting(
         2e9, "reading a global checkpoint, for the cost of choosing it", unit="bytes/s", least=1

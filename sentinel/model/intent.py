@@ -8,6 +8,7 @@ The comment holds JSON (Slurm keeps at most 1,024 characters of it and carries i
 it the site's setting holds.
 ``"errors": "retry"``: what looks like the program's own error is retried while attempts gain steps; else the job is held for
 its user.
+``"nodes": [2, 4]`` says with how many nodes it can run, as its ``--nodes=2-4`` does, which Slurm forgets when it starts.
 ``"manifests": false``: its saves are not read while it runs. ``%N`` stands for the name of each node. Other keys of the
 object belong to other tools and are left alone.
 """
@@ -26,11 +27,13 @@ class Intent:
     retries: int | None = None  # an upper bound below the site's own
     bad_numbers: str | None = None  # what to do when losses stay no numbers while it runs; None: as the site does
     retry_errors: bool = False  # whether a program's own error is retried, as long as steps are gained
+    nodes: tuple[int, int] | None = None  # least and most with which it can run; None: it is not elastic
     manifests: bool = True  # whether its finished saves may be read once while it runs
     problem: str = ""  # why the comment could not be understood; the user is told
 
 
 NOTHING = Intent()
+MOST_NODES = 65_536  # of a job: MAX_SLURM_NODES
 BAD_NUMBERS = ("tell", "hold", "restart")
 
 
@@ -49,7 +52,9 @@ def intent_of(comment: str) -> Intent:
         return Intent(restart=asked)
     if not isinstance(asked, dict):
         return Intent(problem='"sentinel" in the comment must be true, false or an object')
-    unknown = sorted(set(asked) - {"restart", "global", "local", "retries", "bad_numbers", "errors", "manifests"})
+    unknown = sorted(
+        set(asked) - {"restart", "global", "local", "retries", "bad_numbers", "errors", "manifests", "nodes"}
+    )
     if unknown:
         return Intent(problem=f'unknown key {unknown[0]!r} in the comment\'s "sentinel" object')
     return _checked(asked)
@@ -73,6 +78,9 @@ def _checked(asked: dict[str, object]) -> Intent:
     manifests = asked.get("manifests", True)
     if not isinstance(manifests, bool):
         return Intent(problem='"manifests" in the comment must be true or false')
+    nodes = asked.get("nodes")
+    if nodes is not None and not _is_range(nodes):
+        return Intent(problem='"nodes" in the comment must be the least and the most nodes, e.g. [2, 4]')
     roots: dict[str, tuple[str, ...]] = {}
     for key in ("global", "local"):
         value = asked.get(key, [])
@@ -88,6 +96,16 @@ def _checked(asked: dict[str, object]) -> Intent:
         bad_numbers=None if numbers is None else str(numbers),
         retry_errors=errors == "retry",
         manifests=manifests,
+        nodes=(nodes[0], nodes[1]) if isinstance(nodes, list) else None,
+    )
+
+
+def _is_range(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(number) is int for number in value)
+        and 1 <= value[0] <= value[1] <= MOST_NODES
     )
 
 

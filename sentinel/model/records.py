@@ -213,6 +213,7 @@ class JobView:
     excluded: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     node_count: int | None = None
+    tasks_per_node: int | None = None  # None: its submitter gave none
     exit_code: int | None = None
     exit_signal: int | None = None
     requeue: bool | None = None
@@ -242,8 +243,7 @@ class Unread:
 class Fleet:
     """One snapshot of the cluster. A stage never asks Slurm again while it decides.
 
-    What is in ``unread`` is missing from ``nodes`` and ``jobs`` and is *not known*: who takes absence for an end asks
-    ``may_have_job`` or ``may_have_node`` first.
+    What is in ``unread`` is missing from ``nodes`` and ``jobs``, and *not known*: ask ``may_have_job``, ``may_have_node``.
     """
 
     at: datetime

@@ -10,7 +10,7 @@ and the resume point written, and only then is the job released. After an interr
 """
 
 from sentinel.model.records import NODE_STEPS
-from sentinel.policy.exclusions import Exclusions, excluded
+from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
 from sentinel.policy.plan import decide
 from sentinel.policy.situation import (
     SILENCE,
@@ -36,4 +36,5 @@ __all__ = [
     "excluded",
     "from_silence",
     "in_maintenance",
+    "nodes_wanted",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, JobView
 
 
@@ -43,7 +44,7 @@ def excluded(
         for node in fleet.nodes.values()
         if node.usable and partitions & set(node.partitions) and node.name not in theirs and node.name not in leaving
     }
-    needed = job.node_count or len(job.nodes)
+    needed = nodes_wanted(job)[1]
     must = [name for name in _known(bad, fleet) if name in pool]
     pool -= set(must)
     left = len(pool)
@@ -61,6 +62,15 @@ def excluded(
             left -= name in pool
     ordered = [name for name in (*bad, *chosen) if name in {*must, *out, *chosen}]
     return Exclusions(tuple(dict.fromkeys(ordered)), tuple(spared), needed, left)
+
+
+def nodes_wanted(job: JobView) -> tuple[int, int]:
+    """The least nodes with which the job can run, and the most; the same unless its comment says that it is elastic."""
+    asked = intent_of(job.comment).nodes
+    if asked is not None and job.het is None:
+        return asked
+    count = job.node_count or len(job.nodes)
+    return count, count
 
 
 def _known(names: Iterable[str], fleet: Fleet) -> list[str]:

@@ -22,7 +22,8 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
-from sentinel.policy.exclusions import Exclusions, excluded
+from sentinel.planning.restart_size import restart_size
+from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
 from sentinel.policy.situation import SILENCE, PastRestart, Situation, components_with, from_silence
 
 _HOUR = timedelta(hours=1)
@@ -151,10 +152,11 @@ def _restart(
         hold = dataclasses.replace(hold, data={**hold.data, "why": stop})
         return JobSteps((hold,), None, f"{stop} {requeue}".strip())
     without = _exclusions(verdict, job, situation, drained)
-    if without.left < without.needed and _in_service(verdict, situation, drained):
+    smaller, costs = _smaller(job, without, situation)
+    if without.left < without.needed and not smaller and _in_service(verdict, situation, drained):
         words = (
             f"Job {job.id} needs {without.needed} nodes, and {without.left} usable ones would be left without "
-            f"{', '.join(_in_service(verdict, situation, drained))}."
+            f"{', '.join(_in_service(verdict, situation, drained))}. {costs}".rstrip()
         )
         return JobSteps((), Wait("no-node", now, words, (f"restart {job.id}",)), requeue)
     spared = ""
@@ -162,7 +164,8 @@ def _restart(
         words = f"Not excluded, since job {job.id} needs {without.needed} nodes and "
         spared = f"{words}{without.left - len(without.spared)} would be left: {', '.join(without.spared)}."
     if without.left < without.needed:
-        spared = f"Job {job.id} needs {without.needed} nodes and {without.left} are usable: it waits in the queue."
+        queued = f"Job {job.id} needs {without.needed} nodes and {without.left} are usable: it waits in the queue."
+        spared = costs if smaller else f"{queued} {costs}".rstrip()
     reached: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
     # The components of a heterogeneous job start together, each from a resume point of its own.
     resumes = [
@@ -182,6 +185,23 @@ def _restart(
     steps = [Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds]
     stop_first = Step(StepKind.REQUEUE_HOLD, job=job.id, attempt=attempt, data=ground)
     return JobSteps((stop_first, *resumes, *steps), None, " ".join(text for text in (requeue, spared) if text))
+
+
+def _smaller(job: JobView, without: Exclusions, situation: Situation) -> tuple[bool, str]:
+    """Whether an elastic job starts on fewer nodes instead of waiting, and what both cost, in words."""
+    least, most = nodes_wanted(job)
+    if least == most or without.left >= most:
+        return False, ""
+    found = restart_size(without.left, least, most, situation.wait_s, situation.smaller_for_s)
+    smaller_h, waiting_h = found.smaller_s / 3600, found.waiting_s / 3600
+    costs = (
+        f"On {without.left} of {most} nodes it loses {smaller_h:.1f} node-hours until its next restart "
+        f"({situation.smaller_for_s / 3600:g} h), waiting for another node {waiting_h:.1f} ({situation.wait_s / 3600:g} h)."
+    )
+    if found.nodes < most:
+        return True, f"Job {job.id} starts smaller. {costs}"
+    words = f"It runs on {least} or more." if without.left < least else ""
+    return False, f"{words or costs} Waiting it is."
 
 
 def _made_requeueable(job: JobView) -> str:

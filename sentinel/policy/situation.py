@@ -74,6 +74,8 @@ class Situation:
     answers: tuple[Answer, ...] = ()  # of people who were asked to approve parts of this incident's plan, oldest first
     request: Wait | None = None  # what people are asked now, or were and did not answer
     request_cause: Cause | None = None  # that this request was for
+    wait_s: float = 4 * 3600.0  # until another node is there
+    smaller_for_s: float = 4 * 3600.0  # how long a job that starts smaller stays so
     breaker_passed: bool = False  # an operator let this incident go on in spite of the breakers
 
 

@@ -19,6 +19,7 @@ class JobSpec:
     excluded: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     requeue: bool = True
+    least: int = 0  # nodes with which it can run; 0: it is not elastic
     kind: str = "batch"  # "batch", "array" (two tasks), "het" (two components), "after" (afterok on the first job)
     runs_s: float = 100_000.0  # until it completes by itself; the default outlasts every history
 

@@ -113,6 +113,8 @@ def _crowded(rng: random.Random) -> tuple[Setup, list[Happening]]:
     jobs = rng.choice(
         [
             (JobSpec(nodes=6),),
+            (JobSpec(nodes=6, least=4),),
+            (JobSpec(nodes=4, least=2), JobSpec(nodes=2, user="bob")),
             (JobSpec(nodes=2, required=("n1", "n2")),),
             (JobSpec(nodes=2, excluded=("n3", "n4")), JobSpec(nodes=2, user="bob")),
             (JobSpec(nodes=2, kind="array"), JobSpec(nodes=2, user="bob")),

@@ -188,7 +188,11 @@ class World:
         following = max(self.slurm.jobs, default=100) + 1
         for task in range(count):
             name = following + task
-            asked = {"restart": True, "global": [f"/shared/{name}"]} if spec.opted_in else {"restart": False}
+            asked: dict[str, object] = (
+                {"restart": True, "global": [f"/shared/{name}"]} if spec.opted_in else {"restart": False}
+            )
+            if spec.least:
+                asked["nodes"] = [spec.least, spec.nodes]
             self.specs[name] = spec
             ids.append(
                 self.slurm.submit(
@@ -204,6 +208,9 @@ class World:
                     after_ok=first if spec.kind == "after" else None,
                 )
             )
+        if spec.least:
+            for name in ids:
+                self.slurm.jobs[name].record["tasks_per_node"] = 1
         self.jobs.extend(ids)
 
     def spec_of(self, job: int) -> JobSpec:

@@ -205,6 +205,7 @@ def job_view(record: Record) -> JobView:
         excluded=_names(record.get("excluded_nodes")),
         required=_names(record.get("required_nodes")),
         node_count=whole(record.get("node_count")),
+        tasks_per_node=whole(record.get("tasks_per_node")) or None,  # 0: none
         exit_code=code,
         exit_signal=signal,
         requeue=record["requeue"] if isinstance(record.get("requeue"), bool) else None,

@@ -92,6 +92,7 @@ def _job(job: Any) -> Record:
         "excluded_nodes": job.excluded_nodes or "",
         "required_nodes": job.required_nodes or "",
         "node_count": job.num_nodes,
+        "tasks_per_node": getattr(job, "ntasks_per_node", None),
         "exit_code": {"return_code": job.exit_code, "signal": job.exit_code_signal},
         "requeue": job.is_requeueable,
         "dependency": _dependency(getattr(job, "dependencies", None)),

@@ -196,8 +196,12 @@ class Writer:
         required: Sequence[str] | None = None,
         admin_comment: str | None = None,
         start_now: bool = False,
+        size: tuple[int, int, int] | None = None,
     ) -> None:
         """Change a pending job in one request; an empty list clears.
+
+        Args:
+            size: least and most nodes, and tasks. Slurm keeps a started job's tasks, and with them its nodes (22.05).
 
         Raises:
             Refused: the job does not wait any more and is not already as asked, is purged, or a node is not known.
@@ -211,13 +215,16 @@ class Writer:
             fields["AdminComment"] = one_line(admin_comment)[:MAX_ARGUMENT]
         if start_now:
             fields["StartTime"] = "now"
+        if size is not None:
+            fields["NumTasks"], fields["NumNodes"] = str(size[2]), f"{size[0]}-{size[1]}"
         if not fields:
             return
         record = await self._record(job)
         for other in await self._other_components(record):
             before = _view(other)
             part = dict(fields)
-            part.pop("ReqNodeList", None)
+            for own in ("ReqNodeList", "NumTasks", "NumNodes"):
+                part.pop(own, None)
             if excluded is not None:  # each component has a list of its own: what this one gains, they gain
                 gained, lost = {*excluded} - {*_view(record).excluded}, {*_view(record).excluded} - {*excluded}
                 part["ExcNodeList"] = ",".join(sorted(({*before.excluded} | gained) - lost))

@@ -12,7 +12,8 @@ from sentinel.engine.reconcile import node_proof
 from sentinel.engine.reconcile.situations import exclusions_of_ours
 from sentinel.engine.state import State
 from sentinel.model.records import Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
-from sentinel.policy import Exclusions, excluded
+from sentinel.planning.restart_size import restart_size
+from sentinel.policy import Exclusions, excluded, nodes_wanted
 
 
 def bound(state: State, incident: Incident, step: Step) -> Step:
@@ -24,7 +25,21 @@ def bound(state: State, incident: Incident, step: Step) -> Step:
     added, _ = exclusions_of_ours(state, job.id)
     found = wanted(state, incident, job, fleet)
     data: dict[str, Scalar] = {"nodes": ",".join(found.nodes), "ours": ",".join(sorted(added))}
+    if (size := _size(state, job, found)) is not None:
+        data["size"] = ",".join(map(str, size))
     return dataclasses.replace(step, data=data)
+
+
+def _size(state: State, job: JobView, found: Exclusions) -> tuple[int, int, int] | None:
+    """Least and most nodes, and tasks, with which an elastic job is to start; None: Slurm fits it in by itself.
+
+    Slurm keeps a range of nodes over a requeue, but not where tasks per node are given: it has counted the tasks then.
+    """
+    (least, most), recovery = nodes_wanted(job), state.settings.recovery
+    if least == most or job.tasks_per_node is None:
+        return None
+    nodes = restart_size(found.left, least, most, recovery.wait_s, recovery.smaller_for_s).nodes
+    return nodes, most, nodes * job.tasks_per_node
 
 
 def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Exclusions:

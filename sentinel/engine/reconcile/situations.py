@@ -57,6 +57,8 @@ def situation_of(
         added_by_us=added,
         goes_on=_goes_on(state, incident),
         recovered_by=_recovered_by(state, incident, fleet),
+        wait_s=state.settings.recovery.wait_s,
+        smaller_for_s=state.settings.recovery.smaller_for_s,
         breaker_passed=passed,
         answers=state.answers.get(incident.id, ()),
         request=_request(state, incident),

@@ -83,7 +83,7 @@ class Requests:
         this = self._job("set_job", job, *(f"{key}={value}" for key, value in fields.items()))
         if this.state in _OVER:
             raise SlurmSaidNo(Answer.FINISHED, "Job has already finished")
-        if this.state != "PENDING" and fields.keys() & {"ExcNodeList", "ReqNodeList", "StartTime"}:
+        if this.state != "PENDING" and fields.keys() & {"ExcNodeList", "ReqNodeList", "StartTime", "NumNodes"}:
             raise SlurmSaidNo(Answer.NOT_PENDING, "Job is no longer pending execution")
         for key in ("ExcNodeList", "ReqNodeList"):
             names = tuple(name for name in fields.get(key, "").split(",") if name)
@@ -92,6 +92,8 @@ class Requests:
             if key in fields:
                 setattr(this, "excluded" if key == "ExcNodeList" else "required", names)
                 this.bad = False  # looked at anew
+        if "NumNodes" in fields:
+            this.nodes, this.bad = int(fields["NumNodes"].partition("-")[0]), False
         this.admin_comment = fields.get("AdminComment", this.admin_comment)
         if "Requeue" in fields:
             this.requeue = fields["Requeue"] == "1"

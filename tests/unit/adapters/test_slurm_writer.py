@@ -205,3 +205,10 @@ async def test_no_no_of_slurm_leaves_the_writer_as_such(fake_slurm: FakeSlurm) -
         with pytest.raises(SentinelError) as caught:
             await call
         assert type(caught.value) is Refused
+
+
+async def test_an_elastic_jobs_size_is_written_with_its_tasks(fake_slurm: FakeSlurm) -> None:
+    job = fake_slurm.submit(nodes=4)
+    await fake_slurm.requeue_hold(job)
+    await fake_slurm.update_job(job, size=(3, 4, 6))
+    assert ("NumTasks=6", "NumNodes=3-4") == fake_slurm.calls[-1][2:]

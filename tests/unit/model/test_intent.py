@@ -89,3 +89,10 @@ def test_no_comment_breaks_it(comment: str) -> None:
     found = intent_of(comment)
     assert not (found.problem and (found.restart or found.global_roots or found.local_roots))
     assert all(root.startswith("/") and root.isprintable() for root in (*found.global_roots, *found.local_roots))
+
+
+def test_with_how_many_nodes_it_can_run() -> None:
+    assert intent_of(asked(nodes=[2, 4])).nodes == (2, 4)
+    assert intent_of(asked()).nodes is None
+    for wrong in (4, [4], [4, 2], [0, 2], [2, 10**9], [True, 2], ["2", "4"], "2-4"):
+        assert "nodes" in intent_of(asked(nodes=wrong)).problem

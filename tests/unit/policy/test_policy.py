@@ -351,6 +351,21 @@ def test_a_restart_that_could_only_get_the_bad_node_again_waits_for_another() ->
     assert plan.steps == () and [wait.kind for wait in plan.waits] == ["drain-budget", "no-node"]
 
 
+def elastic(**how: Any) -> Plan:
+    """n1 is bad and may not be drained, two nodes are there, and the job can run on one."""
+    asked = dataclasses.replace(job(), comment='{"sentinel": {"restart": true, "nodes": [1, 2]}}')
+    return decide(verdict(drain=("n1",)), fleet=fleet(2), limits=Limits(drain_count=0), job=asked, **how)
+
+
+def test_an_elastic_job_starts_smaller_where_that_loses_less_than_waiting() -> None:
+    plan = elastic()
+    assert "starts smaller" in plan.explanation and "4.0 node-hours" in plan.explanation
+    assert [wait.kind for wait in plan.waits] == ["drain-budget"]
+    waits = elastic(wait_s=60.0)
+    assert [wait.kind for wait in waits.waits] == ["drain-budget", "no-node"]
+    assert "Waiting it is" in waits.waits[1].explanation
+
+
 def test_every_node_that_its_agent_calls_bad_is_excluded() -> None:
     plan = decide(verdict(suspect=("n2",)), bad_nodes=frozenset({"n5", "n4"}))
     assert plan.steps[4].data["nodes"] == "n4,n5,n2"
