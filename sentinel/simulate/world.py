@@ -396,5 +396,5 @@ def _settings(setup: Setup) -> Settings:
         modes=modes,
         limits=limits,
         returns=RETURNS,
-        diagnostics=Diagnostics(deadline_s=[20.0, 30.0, 40.0, 60.0]),
+        diagnostics=Diagnostics(deadline_s=[20.0, 30.0, 40.0, 60.0], settled_s=10.0),
     )

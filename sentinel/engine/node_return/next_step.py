@@ -15,6 +15,7 @@ class NodeNow:
     """What is seen of the node."""
 
     job: int | None = None  # that holds it
+    settled: bool = True  # it was free for long enough: its agent has collected what the last job left
     heard: bool = False  # its agent
     good: bool = False  # what its agent says: nothing speaks against it
     sentence: str = ""  # why not
@@ -61,6 +62,8 @@ def next_step(
         return Wait("drained nodes are not tested here (returns.test_level)"), ""
     if seen.job is not None:
         return Wait(f"job {seen.job} still holds it"), record.missing
+    if not seen.settled:
+        return Wait("settles after its last job"), record.missing
     if record.not_before is not None and now < record.not_before:
         why = f"{record.unclear}; " if record.unclear else ""
         return Wait(f"{why}tried again at {record.not_before:%H:%M} UTC"), record.missing

@@ -52,6 +52,7 @@ class NodeReturn:
     failed: str = ""  # what failed last, in words
     unclear: str = ""  # why the last test gave no result; empty once one does
     waits: str = ""  # for what, in words
+    free_since: datetime | None = None  # no job holds it; None: one does, or it is not known
     not_before: datetime | None = None  # the next step
     effect: str = ""  # id of the effect under way
     until: datetime | None = None  # its deadline, or that of the start after a reboot
@@ -110,7 +111,7 @@ def _json(value: Any) -> Any:
     return [_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-_TIMES = ("since", "changed_at", "not_before", "until", "returned_at")
+_TIMES = ("since", "changed_at", "not_before", "until", "returned_at", "free_since")
 
 
 def read(value: Any) -> dict[str, NodeReturn]:

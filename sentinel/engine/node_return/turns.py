@@ -134,7 +134,11 @@ def _look(
         _put(state, out, node, replace(record, stage=_waiting(record), waits=words))
         return
     row, settings = state.rules.returns.of(record.cause), state.settings.returns
-    needed, missing = next_step(record, row, settings, _seen(state, node, fleet), now)
+    seen = _seen(state, node, fleet)
+    record = replace(record, free_since=(record.free_since or now) if seen.job is None else None)
+    settled_s = state.settings.diagnostics.settled_s
+    settled = record.free_since is not None and now - record.free_since >= timedelta(seconds=settled_s)
+    needed, missing = next_step(record, row, settings, replace(seen, settled=settled), now)
     record = replace(record, missing=missing)
     match needed:
         case Wait(words, passed):
@@ -163,7 +167,7 @@ def _seen(state: State, node: str, fleet: Fleet) -> NodeNow:
     word = str(agent.verdict.get("word", "")) if agent is not None else ""
     sentence = str(agent.verdict.get("sentence", ""))[:200] if agent is not None else ""
     commands = sum(1 for one in state.returns.known.values() if one.stage in (Stage.ACTING, Stage.STARTING))
-    return NodeNow(job, heard, word == "OK", sentence, commands)
+    return NodeNow(job, heard=heard, good=word == "OK", sentence=sentence, commands=commands)
 
 
 def _boot(state: State, node: str) -> str:

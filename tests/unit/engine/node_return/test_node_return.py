@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.config.return_settings import ReturnSettings
 from sentinel.config.rules_files import load_rules
-from sentinel.config.settings import Mode, Modes, Settings
+from sentinel.config.settings import Diagnostics, Mode, Modes, Settings
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine, Transition
 from sentinel.engine.events import DiagnosticEnded, Event, EvidenceReceived, FleetObserved, NodeReturnAnswered
@@ -63,7 +63,7 @@ class Node:
     """An engine with one node, n1, that an incident has drained."""
 
     def __init__(self, settings: ReturnSettings = ALL, cause: Cause = Cause.GPU_MEMORY_ECC) -> None:
-        self.settings = Settings(modes=ACT, returns=settings)
+        self.settings = Settings(modes=ACT, returns=settings, diagnostics=Diagnostics(settled_s=0.0))
         self.cause, self.at, self.kept = cause, NOW, None
         self.view = NodeView("n1", "idle", frozenset({"drain"}), REASON, ("train",), gpus=8)
         self.jobs: dict[int, JobView] = {}
@@ -312,6 +312,19 @@ def test_a_job_on_the_node_is_waited_for() -> None:
     assert "8802" in node.record.waits
     node.jobs = {}
     assert isinstance(node.look()[0], RunDiagnostic)
+
+
+def test_a_node_is_settled_before_anything_is_done_there() -> None:
+    """Its agent still collects what the job left, and ends a test for that."""
+    node = Node()
+    node.settings = replace(node.settings, diagnostics=Diagnostics(settled_s=120.0))
+    node.start()
+    node.jobs = {OTHER_JOB: running(OTHER_JOB, "n1")}
+    assert node.look(600.0) == []
+    node.jobs = {}
+    assert node.look() == node.look(100.0) == []
+    assert "settles" in node.record.waits
+    assert isinstance(node.look()[0], RunSiteCommand)
 
 
 def test_a_silent_agent_is_waited_for() -> None:
