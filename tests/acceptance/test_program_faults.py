@@ -17,8 +17,10 @@ def test_an_exception_on_all_ranks_is_told_once(story: Story):
     (told,) = story.expect(held=[job], messages=["user_code"])
     assert told["scope"] == "application"
     assert told["job"] == job.id
-    line = "sentinel: attempt 0: user_code; the job is held and keeps its id; mend what is wrong, then: "
-    line += f"scontrol release {job.id}."
+    line = (
+        f"sentinel: attempt 0: user_code; the job is held and keeps its id; mend what is wrong, "
+        f"then: scontrol release {job.id}"
+    )
     until(lambda: job.log.count(line) == 1, lambda: f"the job's own log to say it:\n{job.log[-800:]}")
     shown = story.lab.slurm("squeue", "--noheader", "--jobs", str(job.id), "-O", "admin_comment:80")
     assert "user_code held" in shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,39 +14,65 @@ from urllib.parse import urlsplit
 import click
 
 from sentinel.adapters.client import addresses_of
-from sentinel.cli.install.files import REMOVED
 from sentinel.cli.operator.daemon_client import DEADLINE_S, config_option, view
 from sentinel.cli.operator.doctor_daemon import BAD, GOOD, NOT_KNOWN, ORDER, Finding, certificate, findings_of
+from sentinel.cli.operator.doctor_host import hook, repairs, resume_folder, settings_file
 from sentinel.cli.operator.output import json_option, print_json, say, shown
 from sentinel.config.settings import Settings, load
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, UserError
 
 _INDENT = len(NOT_KNOWN) + 2  # of what stands below an answer
 
 
 @click.command()
+@click.option("--fix", is_flag=True, help="Show what can be mended on this host; with --yes, mend it.")
+@click.option("--yes", is_flag=True, help="With --fix: do it.")
 @config_option
 @json_option
-def doctor(config: Path, as_json: bool) -> None:
+def doctor(fix: bool, yes: bool, config: Path, as_json: bool) -> None:
     """Check that everything is in place, and say what is not: this host, Slurm, the running daemon, its nodes.
 
-    What is bad stands first. Exit status 1 if anything is bad, for monitoring.
+    What is bad stands first. Exit status, for monitoring: 0 nothing is bad, 1 something is; what is not known changes
+    neither. --fix mends what is Sentinel's own on this host: hooks that do nothing or are of another release, modes of
+    files, a missing resume folder. What is done stands there first, and nothing is done without --yes.
 
     \b
     Examples:
       sentinel doctor
+      sentinel doctor --fix
+      sentinel doctor --fix --yes
       sentinel doctor --json | jq 'select(.answer != "good")'
     """
+    if yes and not fix:
+        raise UserError("--yes goes with --fix", fix="sentinel doctor --fix --yes")
     findings = list(examine(config))
+    if fix and yes:
+        repairs(findings).carry_out()
+        findings = list(examine(config))
     if as_json:
-        print_json({"what": f.what, "answer": f.answer, "seen": f.seen, "fix": f.fix} for f in findings)
+        print_json(
+            {"what": f.what, "answer": f.answer, "seen": f.seen, "fix": f.fix}
+            | ({"repair": repairs([f]).lines()} if fix else {})
+            for f in findings
+        )
     else:
         for finding in sorted(findings, key=lambda finding: ORDER.index(finding.answer)):
             say(f"{finding.answer:{len(NOT_KNOWN)}}  {finding.what}: {shown(finding.seen)}", hanging=_INDENT)
             if finding.fix:
                 say(f"do: {shown(finding.fix)}", " " * _INDENT)
+    if fix and not as_json:
+        _show_repairs(repairs(findings).lines(), done=yes)
     if any(finding.answer == BAD for finding in findings):
         raise SystemExit(1)
+
+
+def _show_repairs(lines: Sequence[str], *, done: bool) -> None:
+    if lines:
+        say(f"\n{'Still to be mended here' if done else 'To be mended here, with --fix --yes'}:")
+    else:
+        say("Nothing that --fix could mend on this host.")
+    for line in lines:
+        say(shown(line), "  ")
 
 
 def examine(config: Path) -> list[Finding]:
@@ -62,7 +88,7 @@ def examine(config: Path) -> list[Finding]:
     except SentinelError as error:
         told = [Finding("daemon", BAD, error.message, error.fix)]
     return [
-        Finding("settings", GOOD, str(config)),
+        settings_file(config, settings),
         _munge(settings),
         *_slurm(settings, seen),
         *(() if "account" in seen else _folders(settings)),  # the daemon says it of itself
@@ -150,7 +176,7 @@ def _hooks(conf: dict[str, list[str]]) -> list[Finding]:
     ):
         there = values(key)
         fix = f"set {key} in slurm.conf: {why} (deploy/slurm/; sentinel install --controller shows the lines)"
-        found.append(_script(key, there) if there else Finding(key, BAD, "not set", fix))
+        found.append(hook(key, there) if there else Finding(key, BAD, "not set", fix))
     flags = values("PrologFlags")
     found.append(_contains("PrologFlags", flags, "Alloc", "the prolog then runs at allocation, before the first step"))
     scheduler = values("SchedulerParameters")
@@ -170,21 +196,6 @@ def _hooks(conf: dict[str, list[str]]) -> list[Finding]:
     return found
 
 
-def _script(key: str, value: str) -> Finding:
-    """The hook that slurm.conf names, where this host has it. One that does nothing is worse than none: it looks good."""
-    for name in value.split(","):
-        path = Path(name).parent / "10-sentinel" if name.endswith("/*") else Path(name)
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except (OSError, ValueError):
-            continue  # on other hosts only, or not for our eyes
-        if REMOVED in text:
-            return Finding(key, BAD, f"{path} does nothing: Sentinel was removed here", "sentinel install")
-        if not os.access(path, os.X_OK):
-            return Finding(key, BAD, f"{path} cannot be run", f"chmod 755 {path}")
-    return Finding(key, GOOD, value)
-
-
 def _contains(key: str, value: str, wanted: str, why: str) -> Finding:
     there = wanted.lower() in value.lower()
     return Finding(key, GOOD if there else BAD, value or "not set", "" if there else f"add {wanted}: {why}")
@@ -196,7 +207,8 @@ def _folders(settings: Settings) -> list[Finding]:
         return [Finding("resume folder", BAD, "not set: restarted jobs are told nothing", fix)]
     folder = Path(settings.daemon.resume)
     if not folder.is_dir():
-        return [Finding("resume folder", BAD, f"{folder} is no folder", f"mkdir -m 755 {folder}")]
+        made = resume_folder(folder, pwd.getpwuid(os.getuid()).pw_name)
+        return [Finding("resume folder", BAD, f"{folder} is no folder", f"mkdir -m 755 {folder}", made)]
     writable = os.access(folder, os.W_OK)
     fix = "" if writable else "give it to the daemon's account"
     return [Finding("resume folder", GOOD if writable else BAD, str(folder), fix)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from sentinel.adapters.client import addresses_of
+from sentinel.cli.install.host import Write
 from sentinel.cli.operator.output import counted, folded
 from sentinel.cli.operator.status import unread_words
 from sentinel.config.settings import Settings
@@ -30,6 +32,7 @@ class Finding:
     answer: Answer
     seen: str
     fix: str = ""
+    repair: tuple[Write | tuple[str, ...], ...] = ()  # what --fix does about it on this host: files, commands
 
 
 def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
@@ -93,8 +96,11 @@ def _resume(seen: Mapping[str, Any]) -> Finding:
         fix = "set [daemon] resume to a folder on the shared file system"
         return Finding("resume folder", BAD, "not set: restarted jobs are told no checkpoint", fix)
     if not seen["resume_writable"]:
+        from sentinel.cli.operator.doctor_host import resume_folder
+
         fix = f"install -d -o {seen['account']} {seen['resume']}"
-        return Finding("resume folder", BAD, f"the daemon cannot write {seen['resume']}", fix)
+        made = resume_folder(Path(str(seen["resume"])), str(seen["account"]))
+        return Finding("resume folder", BAD, f"the daemon cannot write {seen['resume']}", fix, made)
     return Finding("resume folder", GOOD, str(seen["resume"]))
 
 

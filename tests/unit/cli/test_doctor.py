@@ -11,7 +11,8 @@ from cli_asked import HOSTILE, Asked, harmless, objects
 
 from sentinel.adapters import munge
 from sentinel.adapters.slurm import conf, connect
-from sentinel.errors import ProtocolError, Unavailable
+from sentinel.cli.install.files import File, nothing_hook, shipped
+from sentinel.errors import ProtocolError, Unavailable, UserError
 from sentinel.ports import Signed
 
 CONF = {
@@ -285,7 +286,7 @@ def test_rights_are_those_of_the_account_that_the_daemon_has(
     [
         ("#!/bin/sh\n# Sentinel was removed from this host.\nexit 0\n", 0o755, "does nothing"),
         ("#!/bin/sh\n", 0o644, "cannot be run"),
-        ("#!/bin/sh\n", 0o755, ""),
+        ("#!/bin/sh\n", 0o755, "is of another release"),
     ],
 )
 def test_hook_that_does_nothing_is_bad(
@@ -343,3 +344,58 @@ def test_tls_that_does_not_work_is_bad(asked: Asked, cluster: Cluster, config: P
     asked.views["doctor"] = DAEMON | {"wire": "tls", "audit_entries": 0, "audit_syslog": "", "audit_exported": None}
     status, found = examine(asked, config)
     assert status == 1 and found["wire"]["answer"] == "bad" and "127.0.0.1:1" in found["wire"]["seen"]
+
+
+def test_fix_shows_what_it_would_do_and_does_nothing(
+    asked: Asked, cluster: Cluster, config: Path, tmp_path: Path
+) -> None:
+    stub = tmp_path / "task-sentinel"
+    stub.write_text(nothing_hook(File(str(stub), "")))
+    stub.chmod(0o755)
+    cluster.conf["TaskProlog"] = [str(stub)]
+    found = asked.run("doctor", "--fix", "--config", str(config))
+    assert found.exit_code == 1 and f"change  {stub}" in found.output and "--fix --yes" in found.output
+    assert "does nothing" in found.output and stub.read_text().count("\n") == 3
+    rows = {row["what"]: row for row in objects(asked.run("doctor", "--fix", "--json", "--config", str(config)).stdout)}
+    assert rows["TaskProlog"]["repair"] == [f"change  {stub}"] and rows["MUNGE"]["repair"] == []
+
+
+@pytest.mark.parametrize("content", ["stub", "older", "same"])
+def test_fix_writes_hooks_of_ours(asked: Asked, cluster: Cluster, config: Path, tmp_path: Path, content: str) -> None:
+    hook = tmp_path / "slurmctld-sentinel"
+    text = shipped("epilog/slurmctld-sentinel")
+    hook.write_text({"stub": nothing_hook(File(str(hook), "")), "older": text + "# older\n", "same": text}[content])
+    hook.chmod(0o644 if content == "same" else 0o755)
+    cluster.conf["EpilogSlurmctld"] = [str(hook)]
+    found = asked.run("doctor", "--fix", "--yes", "--config", str(config))
+    assert "Nothing that --fix could mend" in found.output
+    assert hook.read_text() == text and hook.stat().st_mode & 0o777 == 0o755
+
+
+def test_fix_leaves_a_hook_of_the_sites_alone(asked: Asked, cluster: Cluster, config: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "site-prolog"
+    mine.write_text("#!/bin/sh\nexit 0\n")
+    mine.chmod(0o755)
+    cluster.conf["Prolog"] = [str(mine)]
+    asked.run("doctor", "--fix", "--yes", "--config", str(config))
+    assert mine.read_text() == "#!/bin/sh\nexit 0\n"
+
+
+def test_settings_with_secrets_are_closed_to_others(asked: Asked, cluster: Cluster, config: Path) -> None:
+    config.write_text(config.read_text() + '[alerts]\nwebhooks = ["https://chat.example.org/hook/7f3a"]\n')
+    config.chmod(0o644)
+    status, found = examine(asked, config)
+    assert status == 1 and "everybody" in found["settings"]["seen"] and "7f3a" not in found["settings"]["seen"]
+    asked.run("doctor", "--fix", "--yes", "--config", str(config))
+    assert config.stat().st_mode & 0o777 == 0o640 and examine(asked, config)[1]["settings"]["answer"] == "good"
+
+
+def test_fix_makes_a_missing_resume_folder(asked: Asked, cluster: Cluster, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "resume").rmdir()
+    assert examine(asked, config)[1]["resume folder"]["answer"] == "bad"
+    found = asked.run("doctor", "--fix", "--yes", "--config", str(config))
+    assert (tmp_path / "resume").is_dir(), found.output
+
+
+def test_yes_alone_is_refused(asked: Asked, config: Path) -> None:
+    assert isinstance(asked.run("doctor", "--yes", "--config", str(config)).exception, UserError)

@@ -1,0 +1,78 @@
+"""What ``sentinel doctor`` looks for in this host's files, and what ``--fix`` does about it.
+
+Only what is Sentinel's own is repaired: its hooks, the mode of its settings, a missing resume folder. Slurm's configuration,
+settings and everything that is a decision is left to people.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentinel.cli.install.files import REMOVED, shipped
+from sentinel.cli.install.host import Actions, Write
+from sentinel.cli.operator.doctor_daemon import BAD, GOOD, Finding
+from sentinel.config.settings import Settings
+
+# The hooks by the last two parts of their path, as `sentinel install` names them.
+_HOOKS = {
+    ("Prolog", "10-sentinel"): "prolog/10-sentinel",
+    ("Epilog", "10-sentinel"): "epilog/10-sentinel",
+    ("TaskProlog", "task-sentinel"): "prolog/task-sentinel",
+    ("EpilogSlurmctld", "slurmctld-sentinel"): "epilog/slurmctld-sentinel",
+}
+_HOOK_MODE = 0o755
+
+
+def hook(key: str, value: str) -> Finding:
+    """The hook that slurm.conf names, where this host has it. One that does nothing is worse than none: it looks good."""
+    for name in value.split(","):
+        path = Path(name).parent / "10-sentinel" if name.endswith("/*") else Path(name)
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError):
+            continue  # on other hosts only, or not for our eyes
+        ours = _HOOKS.get((key, path.name))
+        written = (Write(path, shipped(ours), _HOOK_MODE, "changed"),) if ours and not path.is_symlink() else ()
+        if REMOVED in text:
+            return Finding(key, BAD, f"{path} does nothing: Sentinel was removed here", "sentinel install", written)
+        if not os.access(path, os.X_OK):
+            return Finding(key, BAD, f"{path} cannot be run", f"chmod 755 {path}", (("chmod", "755", str(path)),))
+        if ours and text != shipped(ours):
+            return Finding(key, BAD, f"{path} is of another release", "sentinel install --refresh", written)
+    return Finding(key, GOOD, value)
+
+
+def settings_file(config: Path, settings: Settings) -> Finding:
+    """The file may be read by all unless it holds what is secret: addresses of webhooks and channels, a password."""
+    secret = settings.alerts.webhooks or any(one.url for one in settings.alerts.channels.values())
+    secret = secret or "@" in settings.daemon.database
+    if secret and config.stat().st_mode & stat.S_IROTH:
+        seen = f"{config} can be read by everybody and holds addresses or a password"
+        return Finding("settings", BAD, seen, f"chmod o-r {config}", (("chmod", "o-r", str(config)),))
+    return Finding("settings", GOOD, str(config))
+
+
+def resume_folder(folder: Path, account: str) -> tuple[tuple[str, ...], ...]:
+    """The command that makes a missing folder for the daemon's account; none where something is there already."""
+    if os.path.lexists(folder) or not folder.parent.is_dir():
+        return ()
+    try:
+        pwd.getpwnam(account)
+    except KeyError:
+        return ()
+    return (("install", "-d", "-m", "755", "-o", account, str(folder)),)
+
+
+def repairs(findings: Sequence[Finding]) -> Actions:
+    """What can be done about them on this host, in the form in which ``sentinel install`` shows and does it."""
+    actions = Actions()
+    for repair in dict.fromkeys(repair for finding in findings for repair in finding.repair):
+        if isinstance(repair, Write):
+            actions.writes.append(repair)
+        else:
+            actions.after.append(list(repair))
+    return actions
