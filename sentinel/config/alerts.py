@@ -185,3 +185,21 @@ class Alerts:
     def check_loaded(self) -> None:
         for url in self.webhooks:
             require_http("webhooks", url)
+
+
+@dataclass(frozen=True, slots=True)
+class WeeklyReport:
+    """``sentinel report --mail``, which a timer runs every Monday."""
+
+    to: list[str] = setting(
+        [], "addresses that get the report of the week, by the server of [alerts.mail]; empty: none"
+    )
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InvalidSetting: what is no address.
+        """
+        for address in self.to:
+            if not _ADDRESS.fullmatch(address) or "{" in address:
+                raise InvalidSetting("to", f"{address!r} is no address", 'write to = ["hpc-ops@example.org"]')

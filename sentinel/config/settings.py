@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sentinel.config.addresses import require_absolute, require_http, require_listen, require_wires
-from sentinel.config.alerts import Alerts
+from sentinel.config.alerts import Alerts, WeeklyReport
 from sentinel.config.modes import Mode, Modes
 from sentinel.config.page_settings import Page
 from sentinel.config.return_settings import ReturnSettings
@@ -403,6 +403,7 @@ class Settings:
     modes: Modes = section(Modes)
     recovery: Recovery = section(Recovery)
     alerts: Alerts = section(Alerts)
+    report: WeeklyReport = section(WeeklyReport)
     prometheus: Prometheus = section(Prometheus)
     diagnostics: Diagnostics = section(Diagnostics)
     returns: ReturnSettings = section(ReturnSettings)

@@ -37,7 +37,7 @@ def channel(name: str, settings: Channel, alerts: Alerts, executor: Executor) ->
     wording = Wording(settings.audience, alerts.link, template)
     if settings.kind == "mail":
         return Mail(
-            _mail_server(alerts), settings.to, wording, name=name, deadline_s=alerts.deadline_s, executor=executor
+            mail_server(alerts), settings.to, wording, name=name, deadline_s=alerts.deadline_s, executor=executor
         )
     url = settings.url or secret(Path(settings.url_file), f"{key}.url_file")
     authorization = ""
@@ -90,7 +90,8 @@ def _lines(path: Path, key: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _mail_server(alerts: Alerts) -> MailServer:
+def mail_server(alerts: Alerts) -> MailServer:
+    """The server of ``[alerts.mail]``. Raises as ``receivers``."""
     mail = alerts.mail
     host, _, port = mail.server.rpartition(":")
     password = secret(Path(mail.password_file), "alerts.mail.password_file") if mail.password_file else ""

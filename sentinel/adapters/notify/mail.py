@@ -57,12 +57,12 @@ class Mail:
         self._wording = wording
         self._deadline_s = deadline_s
         self._executor = executor
-        self._sender = server.sender or f"sentinel@{socket.getfqdn()}"
+        self.sender = server.sender or f"sentinel@{socket.getfqdn()}"
 
     async def send(self, notice: Notice) -> None:
         mail = self.mail_of(notice)
         loop = asyncio.get_running_loop()
-        sending = loop.run_in_executor(self._executor, self._send, mail)
+        sending = loop.run_in_executor(self._executor, self.deliver, mail)
         try:
             await asyncio.wait_for(sending, self._deadline_s * _EXCHANGES)
         except TimeoutError as error:
@@ -76,11 +76,11 @@ class Mail:
         title, text = self._wording.of(notice)
         link = self._wording.link_of(notice)
         mail = EmailMessage()
-        mail["From"] = self._sender
+        mail["From"] = self.sender
         mail["To"] = ", ".join(self._address(address, notice) for address in self._to)
         mail["Date"] = format_datetime(notice.at)
         mail["Subject"] = plain(escaped(f"[Sentinel] {title}", Markup.PLAIN))
-        domain = self._sender.partition("@")[2]
+        domain = self.sender.partition("@")[2]
         mail["Message-ID"] = f"<{notice.id}.{self.name}@{domain}>"
         if notice.incident:
             mail["References"] = mail["In-Reply-To"] = f"<incident.{notice.incident}@{domain}>"
@@ -98,7 +98,12 @@ class Mail:
             raise Refused(f"channel {self.name}: {user!r:.80} cannot stand in an address", fix="correct [alerts] to")
         return address.replace("{user}", user)
 
-    def _send(self, mail: EmailMessage) -> None:
+    def deliver(self, mail: EmailMessage) -> None:
+        """Hand a mail to the server; waits for it.
+
+        Raises:
+            Refused: the server takes it never. Unavailable: it may take it later.
+        """
         try:
             with self._connected() as server:
                 refused = server.send_message(mail)

@@ -14,7 +14,7 @@ import click
 
 from sentinel.cli.install import conf_lines, host
 from sentinel.cli.install.conf_lines import Line
-from sentinel.cli.install.files import EVENTS, Choice, controller_files, node_files
+from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice, controller_files, node_files
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, names_hook, planned
 from sentinel.cli.operator.output import echo, say, shown
 from sentinel.errors import UserError
@@ -135,7 +135,8 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
     actions = host.removals(files, root, named)
     units = _units(controller, node)
     if root == Path("/") and host.has_systemd():
-        there = [unit for unit in units if (Path("/etc/systemd/system") / f"{unit}.service").exists()]
+        units = [*(f"{unit}.service" for unit in units), *([REPORT_TIMER] if controller else [])]
+        there = [unit for unit in units if (Path("/etc/systemd/system") / unit).exists()]
         actions.before = [["systemctl", "disable", "--now", *there]] if there else []
         actions.after = [["systemctl", "daemon-reload"]]
     _show(actions)
@@ -268,6 +269,7 @@ def _commands(actions: host.Actions, choice: Choice, conf: SlurmConf, *, control
             ["systemctl", "daemon-reload"],
             ["systemctl", "enable", *units],
             ["systemctl", "restart", *units],
+            *([["systemctl", "enable", "--now", REPORT_TIMER]] if controller else []),
         ]
     else:
         actions.notes.append(f"systemd does not run here: start {', '.join(_units(controller, node))} yourself")

@@ -11,6 +11,7 @@ from sentinel.errors import FileError
 
 UNITS = "/etc/systemd/system"
 SETTINGS = "/etc/sentinel"
+REPORT_TIMER = "sentinel-report.timer"
 EVENTS = "/run/sentinel-events"
 # Where a host is both: the folder of the daemon is the daemon's, so the agent keeps its state elsewhere.
 AGENT_STATE_BESIDE_DAEMON = "/var/lib/sentinel-agent"
@@ -58,6 +59,8 @@ def controller_files(choice: Choice) -> list[File]:
     hooks = f"{choice.slurm_etc}/sentinel"
     return [
         File(f"{UNITS}/sentinel-daemon.service", _unit("systemd/sentinel-daemon.service", choice)),
+        File(f"{UNITS}/sentinel-report.service", _unit("systemd/sentinel-report.service", choice)),
+        File(f"{UNITS}/{REPORT_TIMER}", _unit(f"systemd/{REPORT_TIMER}", choice)),
         File("/etc/tmpfiles.d/sentinel.conf", _tmpfiles(choice)),
         _hook(f"{hooks}/slurmctld-sentinel", "epilog/slurmctld-sentinel", named=True),
         File(f"{SETTINGS}/sentinel.toml", _daemon_settings(choice), ours=False),

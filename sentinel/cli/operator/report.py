@@ -8,14 +8,19 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sentinel.cli.operator.arguments import asked_filters, since_option
-from sentinel.cli.operator.daemon_client import config_option, view
-from sentinel.cli.operator.output import clock, counted, echo, span
+from sentinel.cli.operator.daemon_client import config_option, settings_of, view
+from sentinel.cli.operator.output import clock, counted, echo, say, span
 from sentinel.errors import FileError
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
+
+    from sentinel.config.settings import Settings
 
 _DEADLINE_S = 60.0  # months of a large cluster take seconds
 _MOST_TEXT = 300  # characters of a quoted line
@@ -28,9 +33,10 @@ _MOST_TEXT = 300  # characters of a quoted line
     help="Markdown, HTML with plots in one file, CSV, or JSON.",
 )  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@click.option("--mail", is_flag=True, help="Send it to [report] to of the settings, with the HTML beside it.")
 @click.option("--anonymise", is_flag=True, help="Replace names of nodes, users, jobs, folders and addresses.")
 @config_option
-def report(since: str, form: str, out: Path | None, anonymise: bool, config: Path) -> None:
+def report(since: str, form: str, out: Path | None, mail: bool, anonymise: bool, config: Path) -> None:
     """Interruptions by cause and scope, time between and to recover, effective training time, hours lost, worst nodes.
 
     Beside each number stands that of the same length of time before. Intervals are 95 %. Operators get all jobs, others
@@ -41,11 +47,18 @@ def report(since: str, form: str, out: Path | None, anonymise: bool, config: Pat
       sentinel report
       sentinel report --since 30d --format html --out march.html
       sentinel report --format json --anonymise
-      sentinel report | mail -s "Reliability of last week" hpc-ops@example.org
+      sentinel report --mail
     """
+    receivers = settings_of(config).report.to if mail else []
+    if mail and not receivers:
+        say("Nothing is sent: [report] to is empty.")
+        return
     made = view(config, "report", deadline_s=_DEADLINE_S, **asked_filters(since=since))
     if anonymise:
         made = anonymised(made, view(config, "names")["nodes"])
+    if mail:
+        _mail(made, settings_of(config), receivers)
+        return
     text = {"md": markdown, "html": _html, "csv": as_csv, "json": _json}[form](made)
     if out is None:
         echo(text.rstrip("\n"))
@@ -54,6 +67,43 @@ def report(since: str, form: str, out: Path | None, anonymise: bool, config: Pat
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise FileError(out, f"cannot be written: {error.strerror}", fix="name another file with --out") from error
+
+
+def _mail(made: Mapping[str, Any], settings: Settings, to: Sequence[str]) -> None:
+    """
+    Raises:
+        Refused, Unavailable: the server does not take it.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from sentinel.adapters.notify.channels import mail_server
+    from sentinel.adapters.notify.mail import Mail
+    from sentinel.adapters.notify.wording import Wording
+
+    server = Mail(
+        mail_server(settings.alerts), to, Wording("operators", "", ""), name="report",
+        deadline_s=settings.alerts.deadline_s, executor=ThreadPoolExecutor(1),
+    )  # fmt: skip
+    server.deliver(report_mail(made, server.sender, to))
+    say(f"Sent to {', '.join(to)}.")
+
+
+def report_mail(made: Mapping[str, Any], sender: str, to: Sequence[str]) -> EmailMessage:
+    """The report as text, and its HTML with plots as a file beside it."""
+    from datetime import UTC, datetime
+    from email.message import EmailMessage
+    from email.utils import format_datetime, make_msgid
+
+    mail = EmailMessage()
+    where = "".join(ch for ch in str(made["cluster"]) if ch.isprintable())[:60]
+    mail["From"], mail["To"] = sender, ", ".join(to)
+    mail["Date"] = format_datetime(datetime.now(UTC))
+    mail["Subject"] = f"[Sentinel] {where or 'cluster'}: {made['since'][:10]} to {made['until'][:10]}"
+    mail["Message-ID"] = make_msgid(domain=sender.partition("@")[2] or None)
+    mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no answer by a machine
+    mail.set_content(markdown(made))
+    mail.add_attachment(_html(made), subtype="html", filename=f"sentinel-{made['until'][:10]}.html")
+    return mail
 
 
 def _json(made: Mapping[str, Any]) -> str:

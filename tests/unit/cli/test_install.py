@@ -43,6 +43,7 @@ NODE = {
 }  # fmt: skip
 CONTROLLER = {
     "etc/systemd/system/sentinel-daemon.service", "etc/tmpfiles.d/sentinel.conf",
+    "etc/systemd/system/sentinel-report.service", "etc/systemd/system/sentinel-report.timer",
     "etc/slurm/sentinel/slurmctld-sentinel", "etc/sentinel/sentinel.toml", "etc/sentinel/hook.conf",
 }  # fmt: skip
 CONF = {"etc/slurm/slurm.conf"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from email.message import EmailMessage
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from typing import Any
 import pytest
 from cli_asked import HOSTILE, Asked, harmless
 
-from sentinel.cli.operator.report import quoted
+from sentinel.adapters.notify.mail import Mail
+from sentinel.cli.operator.report import quoted, report_mail
+from sentinel.config.settings import Settings, load
+from sentinel.errors import FileError, Unavailable
 
 EVIL = f"{HOSTILE} `x` @all http://evil.example | <script>alert(1)</script> [a](b) =cmd()"
 
@@ -146,3 +150,53 @@ def test_anonymised_names_nobody(made: Asked, form: str) -> None:
 def test_file_that_cannot_be_written_is_named(made: Asked, tmp_path: Path) -> None:
     result = made.run("report", "--out", str(tmp_path / "no" / "x.md"))
     assert result.exit_code != 0 and "cannot be written" in str(result.exception)
+
+
+# --- mail ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "sentinel.toml"
+    path.write_text('[report]\nto = ["ops@example.org", "boss@example.org"]\n[alerts.mail]\nsender = "s@example.org"\n')
+    return path
+
+
+def test_the_report_goes_by_mail(made: Asked, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[EmailMessage] = []
+    monkeypatch.setattr(Mail, "deliver", lambda _self, mail: sent.append(mail))
+    found = made.run("report", "--mail", "--config", str(config))
+    assert found.output == "Sent to ops@example.org, boss@example.org.\n", found.exception
+    (mail,) = sent
+    assert mail["To"] == "ops@example.org, boss@example.org" and mail["From"] == "s@example.org"
+    assert mail["Subject"] == "[Sentinel] lab: 2026-02-22 to 2026-03-01"
+    text, page = mail.get_body(("plain",)), next(iter(mail.iter_attachments()))
+    assert text is not None and "54" in text.get_content() and "http://evil.example" in text.get_content()
+    assert page.get_filename() == "sentinel-2026-03-01.html" and "<script>alert" not in page.get_content()
+
+
+def test_a_clusters_name_adds_no_header(made: Asked, config: Path) -> None:
+    mail = report_mail({**REPORT, "cluster": "lab\r\nBcc: eve@example.org"}, "s@example.org", ["o@example.org"])
+    assert mail["Bcc"] is None and "\n" not in mail["Subject"]
+
+
+def test_without_a_receiver_nothing_is_sent_and_nothing_is_wrong(made: Asked, tmp_path: Path) -> None:
+    """The timer runs on every controller."""
+    empty = tmp_path / "sentinel.toml"
+    empty.write_text("")
+    found = made.run("report", "--mail", "--config", str(empty))
+    assert found.exit_code == 0 and "[report] to is empty" in found.output and made.seen == []
+
+
+def test_a_server_that_is_away_is_status_3(made: Asked, config: Path) -> None:
+    config.write_text(config.read_text() + 'server = "127.0.0.1:1"\n')
+    error = made.run("report", "--mail", "--config", str(config)).exception
+    assert isinstance(error, Unavailable) and "report" in error.message
+
+
+@pytest.mark.parametrize("address", ["nobody", "{user}@example.org", "a@b, c@d"])
+def test_what_is_no_address_is_refused(tmp_path: Path, address: str) -> None:
+    path = tmp_path / "sentinel.toml"
+    path.write_text(f'[report]\nto = ["{address}"]\n')
+    with pytest.raises(FileError, match="no address"):
+        load(path, Settings)
