@@ -11,6 +11,7 @@ import pwd
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from sentinel.cli.install.files import REMOVED, shipped
 from sentinel.cli.install.host import Actions, Write
@@ -25,6 +26,7 @@ _HOOKS = {
     ("EpilogSlurmctld", "slurmctld-sentinel"): "epilog/slurmctld-sentinel",
 }
 _HOOK_MODE = 0o755
+_HERE = ("127.0.0.1", "::1", "localhost")  # an address on this host opens nothing to others
 
 
 def hook(key: str, value: str) -> Finding:
@@ -36,6 +38,7 @@ def hook(key: str, value: str) -> Finding:
         except (OSError, ValueError):
             continue  # on other hosts only, or not for our eyes
         ours = _HOOKS.get((key, path.name))
+        ours = ours if ours and (REMOVED in text or _heading(text) == _heading(shipped(ours))) else None
         written = (Write(path, shipped(ours), _HOOK_MODE, "changed"),) if ours and not path.is_symlink() else ()
         if REMOVED in text:
             return Finding(key, BAD, f"{path} does nothing: Sentinel was removed here", "sentinel install", written)
@@ -46,9 +49,15 @@ def hook(key: str, value: str) -> Finding:
     return Finding(key, GOOD, value)
 
 
+def _heading(text: str) -> str:
+    """The first line of a hook's comment: what has another one is the site's own, though it has the name of ours."""
+    return "".join(text.splitlines()[1:2])
+
+
 def settings_file(config: Path, settings: Settings) -> Finding:
     """The file may be read by all unless it holds what is secret: addresses of webhooks and channels, a password."""
-    secret = settings.alerts.webhooks or any(one.url for one in settings.alerts.channels.values())
+    addresses = [*settings.alerts.webhooks, *(one.url for one in settings.alerts.channels.values())]
+    secret = any(address and urlsplit(address).hostname not in _HERE for address in addresses)
     secret = secret or "@" in settings.daemon.database
     if secret and config.stat().st_mode & stat.S_IROTH:
         seen = f"{config} can be read by everybody and holds addresses or a password"

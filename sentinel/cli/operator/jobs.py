@@ -144,7 +144,8 @@ def story(attempts: list[dict[str, Any]], incidents: Iterable[dict[str, Any]] = 
     if newest.get("save_interval_s") or newest.get("interval_reason"):
         should = newest.get("recommended_interval_s")
         often = f"every {span(newest['save_interval_s'])}" if newest.get("save_interval_s") else "not known how often"
-        say(f"Saves {often}; should every {span(should)}. {shown(newest.get('interval_reason'))}", "  ")
+        better = f"; every {span(should)} would be best" if should else ""
+        say(f"Saves {often}{better}. {shown(newest.get('interval_reason'))}", "  ")
     if newest.get("read_back_bytes"):
         say(f"Its saves were read once: {_read_once(newest)}", "  ")
     columns = (
