@@ -208,10 +208,64 @@ def torn_overwrite(case):
     return "structural"
 
 
+def half_of_another(case):
+    """A save that was overwritten in place as far as it came."""
+    file = case.pick(case.needed)
+    other = case.other if case.path.is_file() else case.other / file.relative_to(case.path)
+    if (case.path.is_dir() and not case.has_marker) or case.file_per_item or not other.is_file():
+        return None
+    mine, theirs = file.read_bytes(), other.read_bytes()
+    at = case.rng.randrange(len(mine))
+    mixed = theirs[:at] + mine[at:]
+    if len(theirs) != len(mine) or mixed in (mine, theirs):
+        return None
+    case.put(file, mixed)
+    return "checksum"
+
+
+def hole(case):
+    """Blocks that a file system lost: they read as zeros, and length and times are as they were."""
+    file = case.pick(lambda file: case.needed(file) and file.stat().st_size > 8192)
+    if file is None:
+        return None
+    status = file.stat()
+    data = file.read_bytes()
+    at = case.rng.randrange(0, len(data) - 4096, 4096)
+    if not data[at : at + 4096].strip(b"\0"):
+        return None
+    with file.open("r+b") as handle:
+        handle.truncate(at)
+        handle.truncate(at + 4096)
+        handle.seek(at + 4096)
+        handle.write(data[at + 4096 :])
+    os.utime(file, (status.st_atime, status.st_mtime))
+    return "checksum"
+
+
+def appended(case):
+    """The tail of a longer file that was there before, or of two writers."""
+    file = case.pick(lambda file: case.needed(file) and not file.name.endswith(".json"))
+    if file is None or (file.suffix == "" and file.stat().st_size < 64):
+        return None
+    case.put(file, file.read_bytes() + case.rng.randbytes(case.rng.randrange(1, 5000)))
+    return "checksum"
+
+
 DAMAGES = [
     truncated, emptied, zeroed, missing, flipped, zeroed_page, cut_json, mixed_old_times, mixed_alone, mixed_same_times,
-    torn_overwrite,
+    torn_overwrite, half_of_another, hole, appended,
 ]  # fmt: skip
+
+
+def with_leftovers(case):
+    """What file systems, editors and writers leave behind, beside good files."""
+    folder = case.path if case.path.is_dir() else case.path.parent
+    for name in (".nfs000000000001", ".DS_Store", "core.123", "notes.txt~"):
+        if not (folder / name).exists():
+            (folder / name).write_bytes(case.rng.randbytes(100))
+            os.utime(folder / name, (case.path.stat().st_atime, case.path.stat().st_mtime - 5))
+
+
 ONE_PROCESS = ("trainer", "accelerate")
 NO_MARKER = ("dcp_experimental",)
 FILE_PER_ITEM = ("dcp_file_per_item",)
@@ -237,6 +291,12 @@ def main():
                     answer = validate(path, level)
                     if answer.valid is False or (level == "structural" and answer.valid is not True):
                         refused.append((name, seed, level, answer.valid, answer.reason))
+            case = Case(paths, root / "case", random.Random(f"{asked.seed} {name}"))
+            with_leftovers(case)
+            answer = validate(case.path, "structural")
+            if answer.valid is not True:
+                refused.append((name, seed, "with leftovers", answer.valid, answer.reason))
+            shutil.rmtree(root / "case")
         done = number = 0
         while done < asked.damages and number < 40 * asked.damages:
             number += 1
