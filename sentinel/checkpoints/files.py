@@ -7,12 +7,15 @@ what changes or vanishes while it is looked at gives *not known*, never *corrupt
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# What file systems, editors, desktops and kernels leave behind in a folder: no part of a save, whenever it was written.
+LITTER = re.compile(r"\.nfs[0-9a-f]{8,}|\.fuse_hidden[0-9a-f]+|\.DS_Store|\._.+|Thumbs\.db|core\.\d+|.+~|\..+\.sw[op]")
 MAX_FILES = 300_000  # of one checkpoint; beyond it the answer is "not known"
 MAX_DEPTH = 6
 
@@ -114,7 +117,7 @@ def scan(path: Path) -> Tree:
         raise NotKnown("a symbolic link: not followed")
     if stat.S_ISREG(status.st_mode):
         tree.single = True
-        tree.files[path.name] = _entry(status)
+        tree.files[path.name] = entry_of(status)
         return tree
     if not stat.S_ISDIR(status.st_mode):
         raise NotKnown("neither a file nor a folder")
@@ -125,7 +128,7 @@ def scan(path: Path) -> Tree:
     return tree
 
 
-def _entry(status: os.stat_result) -> Entry:
+def entry_of(status: os.stat_result) -> Entry:
     return Entry(status.st_size, status.st_mtime, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
 
 
@@ -143,8 +146,10 @@ def _walk(tree: Tree) -> None:
                     if depth >= MAX_DEPTH:
                         raise NotKnown(f"folders nested more than {MAX_DEPTH} deep")
                     pending.append((name + "/", depth + 1))
+                elif LITTER.fullmatch(entry.name):
+                    continue
                 elif entry.is_file(follow_symlinks=False):
-                    tree.files[name] = _entry(entry.stat(follow_symlinks=False))
+                    tree.files[name] = entry_of(entry.stat(follow_symlinks=False))
                 else:
                     tree.odd.append(name)
                 if len(tree.files) + len(tree.folders) + len(tree.links) > MAX_FILES:

@@ -7,12 +7,13 @@ files are, by a process that runs as the job's user. `sentinel.checkpoints.join`
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sentinel.checkpoints.formats import by_name, nvrx, torch_file
+from sentinel.checkpoints.formats import by_name, nvrx, rank_set, torch_file
 from sentinel.checkpoints.formats.jax import orbax
 from sentinel.checkpoints.records import Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import number_of, step_of
@@ -24,6 +25,9 @@ _DEPTH = 3  # root/run/step, and one to spare
 _PARTIAL = (
     "ft-replica-",
 )  # torchtitan with torchft: the data loaders of one replica; the model is in the folder above
+_EXPORT = re.compile(
+    r"ba\d+"
+)  # in a folder "huggingface": what LLM Foundry writes for others to load, without the optimizer
 _SKIPPED = frozenset({".quarantine", "lost+found", "tb", "tensorboard", "wandb", "__pycache__", ".git"})
 
 
@@ -105,8 +109,11 @@ def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, sea
     if local:
         search.spots.extend(Spot(str(folder), step) for step in local)
         return
+    ranks = _lowest_ranks(entries)
     for entry in entries:
         if entry.name in _SKIPPED or entry.name.startswith("."):
+            continue
+        if (folder.name == "huggingface" and _EXPORT.fullmatch(entry.name)) or ranks.get(entry.name, True) is False:
             continue
         path = folder / entry.name
         try:
@@ -122,6 +129,15 @@ def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, sea
                 search.spots.append(Spot(str(path)))
         except OSError as error:
             search.notes.append((path, f"cannot be read ({error.strerror or type(error).__name__})"))
+
+
+def _lowest_ranks(entries: Sequence[os.DirEntry[str]]) -> dict[str, bool]:
+    """Files of one rank each: whether it is the lowest of its step, which stands for all of them."""
+    sets: dict[str, list[tuple[int, str]]] = {}
+    for entry in entries:
+        if (known := rank_set.set_of(entry.name)) is not None:
+            sets.setdefault(known[0], []).append((known[1], entry.name))
+    return {name: name == min(files)[1] for files in sets.values() for _, name in files}
 
 
 def _is_numbered_save(path: Path) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Entry, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import LITTER, Broken, Entry, Handle, NotKnown, Tree, opened, visible
 from sentinel.checkpoints.formats.base import Ask, Finding
 from sentinel.checkpoints.manifest import BLOCK_BYTES
 from sentinel.checkpoints.parsing import json_files
@@ -159,7 +159,7 @@ def apply(kept: Kept, tree: Tree, ask: Ask, finding: Finding) -> None:
     for name, then in kept.files.items():
         entry = tree.files.get(name)
         if entry is None:
-            if ask.part:
+            if ask.part or LITTER.fullmatch(name.rpartition("/")[2]):
                 continue
             raise Broken(f"{visible(name)} was there when its manifest was made, and is not now", "checksum")
         if entry.size != then.size:

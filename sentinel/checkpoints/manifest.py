@@ -13,7 +13,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small, scan, visible
+from sentinel.checkpoints.files import LITTER, Broken, NotKnown, Tree, opened, read_small, scan, visible
 from sentinel.checkpoints.formats.base import Ask, Finding
 from sentinel.checkpoints.reading import Work, span_crc, threads_for
 from sentinel.errors import Denied, Refused, Unavailable
@@ -80,7 +80,7 @@ def apply(tree: Tree, ask: Ask, finding: Finding) -> None:
     for name, (size, blocks) in files.items():
         entry = tree.files.get(name)
         if entry is None:
-            if ask.part:
+            if ask.part or LITTER.fullmatch(name.rpartition("/")[2]):
                 continue
             raise Broken(f"{visible(name)} is in the manifest, but not there")
         if entry.size != size:

@@ -15,6 +15,8 @@ _STEP = re.compile(r"(?:^|[^A-Za-z])(?:global[-_]?)?step[-_=]?(\d+)(?=$|[^0-9])"
 _ITERATION = re.compile(r"(?:^|[-_.])iter(?:ation)?[-_=]?(\d+)(?=$|[^0-9])", re.IGNORECASE)
 # Frameworks that number their saves themselves: Accelerate's checkpoint_0, Ray Train's checkpoint_000003, epoch_2.pt.
 _NUMBER = re.compile(r"(?:checkpoint|ckpt|save|epoch|ep)[-_=]?(\d+)(?:\.\w+)?", re.IGNORECASE)
+# Ray Train names its folders by the time: checkpoint_2026-11-23_04-48-15.123456. Without the century it fits 18 digits.
+_TIME = re.compile(r"checkpoint_\d\d(\d\d)-(\d\d)-(\d\d)_(\d\d)-(\d\d)-(\d\d)\.(\d{6})")
 _DIGITS = 18
 
 
@@ -35,6 +37,8 @@ def number_of(name: str) -> int | None:
     """The number of the save that a name states where it states no step. It orders the saves of one folder, no more."""
     if step_of(name) is not None:
         return None
+    if time := _TIME.fullmatch(name):
+        return int("".join(time.groups()))
     match = _NUMBER.fullmatch(name) or re.fullmatch(r"(\d+)", name)
     return _number({match.group(1)}) if match else None
 

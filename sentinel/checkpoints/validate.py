@@ -21,6 +21,7 @@ from sentinel.checkpoints import formats, kept_manifest, manifest
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
 from sentinel.checkpoints.formats import dcp, nemo, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
+from sentinel.checkpoints.formats.registered import refuse_unregistered
 from sentinel.checkpoints.reading import Progress, Work, run_all, threads_for
 from sentinel.checkpoints.records import NOTHING, Level, Part, Tier, Validity, level_at_least
 from sentinel.checkpoints.shared_check import deal
@@ -140,6 +141,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         if kept is not None:
             kept_manifest.apply(kept, tree, ask, judged.finding)
         _settle_step(judged, path)
+        refuse_unregistered(path)
         _deeper(tree, judged, ask, settings)
         judged.valid, judged.level = True, ask.level
         judged.reason = judged.reason or judged.finding.note or _praise(ask.level)

@@ -39,6 +39,14 @@ def test_what_orbax_wrote(run, layout):
     assert ask(run / layout, "checksum").valid is None
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_was_left_behind_later_is_no_overwrite(run, layout):
+    for name in ("core.4711", ".nfs000000000001a2b3", "notes.txt~"):
+        (run / layout / name).write_bytes(b"left behind")
+        os.utime(run / layout / name, (NOW_S - 1, NOW_S - 1))
+    assert ask(run / layout).valid is True
+
+
 def test_steps_are_found_in_their_order(run):
     for folder in ("manager", "zarr"):
         parts = listing(run / folder, "global", None, now_s=NOW_S)

@@ -1,0 +1,58 @@
+"""One torch file per rank, those of all steps in one folder: Composer's ``ep0-ba10-rank3.pt`` where each rank saves its own.
+
+The answer about one of them is about all of its step: ranks without a hole, every file whole, all of one step and one save,
+and none missing that the step beside it has.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from sentinel.checkpoints.files import NotKnown, Tree, entry_of, visible
+from sentinel.checkpoints.formats import torch_folder
+from sentinel.checkpoints.formats.base import Ask, Finding, no_owners
+
+NAME = "torch_ranks"
+_FILE = re.compile(r"(?P<stem>.+[-_.]rank[-_]?)(?P<rank>\d{1,6})(?P<rest>\.(?:pt|pth|ckpt|pt\.tar))")
+
+owners_by_name = no_owners
+
+
+def set_of(name: str) -> tuple[str, int] | None:
+    """What the files of one step have in common, and the rank of this one; None for other names."""
+    match = _FILE.fullmatch(name)
+    return (f"{match['stem']}*{match['rest']}", int(match["rank"])) if match else None
+
+
+def recognise(tree: Tree) -> bool:
+    return tree.single and bool(_sets(tree))
+
+
+def check(tree: Tree, ask: Ask) -> Finding:
+    sets = _sets(tree)
+    mine, _ = set_of(tree.root.name) or ("", 0)
+    most, other = max((len(ranks), name) for name, ranks in sets.items())
+    if len(sets[mine]) < most:
+        raise NotKnown(f"{len(sets[mine])} ranks' files, {visible(other)} has {most}: half written or half deleted?")
+    whole = Tree(tree.root.parent)
+    for file in sets[mine].values():
+        whole.files[file] = entry_of(os.lstat(whole.root / file))
+    finding = torch_folder.check(whole, ask)
+    finding.owners, finding.world_size = frozenset(), most
+    return finding
+
+
+def _sets(tree: Tree) -> dict[str, dict[int, str]]:
+    """The sets of the folder whose names differ from this one's in numbers alone; none where no rank but 0 has files."""
+    found: dict[str, dict[int, str]] = {}
+    own = set_of(tree.root.name)
+    if own is None:
+        return {}
+    shape = re.sub(r"\d+", "#", own[0])
+    with os.scandir(tree.root.parent) as entries:
+        for entry in entries:
+            other = set_of(entry.name)
+            if other and re.sub(r"\d+", "#", other[0]) == shape and entry.is_file(follow_symlinks=False):
+                found.setdefault(other[0], {})[other[1]] = entry.name
+    return found if any(max(ranks) for ranks in found.values()) else {}

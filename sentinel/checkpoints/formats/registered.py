@@ -1,0 +1,37 @@
+"""Whether the framework itself counts a folder among its checkpoints, where it keeps a list of them beside.
+
+Ray Train: each worker uploads its files into ``checkpoint_<time>``, and when all have reported, the controller writes the
+folder's name into ``checkpoint_manager_snapshot.json`` beside it. What is not in there it will not resume from.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sentinel.checkpoints.files import NotKnown, read_small, visible
+from sentinel.checkpoints.parsing import json_files
+
+_LIST = "checkpoint_manager_snapshot.json"
+_MOST_BYTES = 64 << 20
+_FOLDER = re.compile(r"checkpoint_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d\.\d{6}")
+
+
+def refuse_unregistered(path: Path) -> None:
+    """`NotKnown` where a list lies beside the folder, or beside the one above it, that does not name it.
+
+    A list that cannot be read says nothing.
+    """
+    for folder in (path, path.parent):
+        if not _FOLDER.fullmatch(folder.name):
+            continue
+        try:
+            listed = json_files.parse(read_small(folder.parent / _LIST, _MOST_BYTES, _LIST), _LIST)
+        except (NotKnown, OSError, ValueError):
+            return
+        results = listed.get("checkpoint_results") if isinstance(listed, dict) else None
+        if not isinstance(results, list):
+            return
+        names = {entry.get("checkpoint_dir_name") for entry in results if isinstance(entry, dict)}
+        if folder.name not in names:
+            raise NotKnown(f"Ray Train has not registered {visible(folder.name)} in {_LIST}: its save did not finish")

@@ -1,0 +1,117 @@
+"""Composer, LLM Foundry, Ray Train and torchft: folders of their own around torch files and DCP.
+
+The names and lists are those of mosaicml 0.32.1, llm-foundry 0.22.0, ray 2.60.0 and torchft 0.2.0, read in their sources;
+files that Composer and Ray wrote themselves: tests/contract/checkpoints/test_other_trainers.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from sentinel.checkpoints.inventory import listing
+from sentinel.checkpoints.steps import number_of, step_of
+
+TIMES = ("checkpoint_2026-11-23_04-48-15.000123", "checkpoint_2026-11-23_04-59-01.900000")
+
+
+def rank_files(make, step, count, folder="run"):
+    for rank in range(count):
+        value, payloads = make.state(step)
+        state = {"state": {"optimizer": {"state": value, "param_groups": []}}, "rng": [], "step": step}
+        path = make.root / folder / f"ep0-ba{step}-rank{rank}.pt"
+        make.write(path, make.torch_file(state, payloads))
+        yield path
+
+
+def seen(make, folder="run", level="structural"):
+    parts = listing(make.root / folder, "global", None, level=level, now_s=make.now_s)
+    return [(part.step, part.valid) for part in parts], parts
+
+
+def test_composers_ranks_are_one_checkpoint(make):
+    for step in (10, 20):
+        list(rank_files(make, step, 3))
+    os.symlink("ep0-ba20-rank0.pt", make.root / "run/latest-rank0.pt")
+    for level in ("structural", "checksum", "content"):
+        assert seen(make, level=level)[0] == [(20, True), (10, True)]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_of_composer_that_is_missing_or_cut(make, rank):
+    list(rank_files(make, 10, 3))
+    paths = list(rank_files(make, 20, 3))
+    whole = paths[rank].read_bytes()
+    paths[rank].unlink()
+    found, parts = seen(make)
+    assert found[1] == (10, True) and found[0][0] == 20 and found[0][1] is not True, parts
+    make.write(paths[rank], whole[: len(whole) // 2])
+    assert seen(make)[0] == [(20, False), (10, True)]
+    make.write(paths[rank], (make.root / f"run/ep0-ba10-rank{rank}.pt").read_bytes())
+    assert seen(make)[0] == [(20, False), (10, True)], "a shard of another step"
+
+
+def test_where_rank_0_saves_all_the_others_are_not_missed(make):
+    for step in (10, 20):
+        list(rank_files(make, step, 1))
+    assert seen(make)[0] == [(20, True), (10, True)]
+
+
+def test_composers_sharded_folders(make):
+    make.dcp("run/ep0-ba10", step=10)
+    make.dcp("run/ep1-ba20", step=20)
+    (make.root / "run/ep1-ba20/.metadata").unlink()
+    os.symlink("ep1-ba30", make.root / "run/latest-rank0")
+    assert seen(make)[0] == [(20, False), (10, True)]
+
+
+def test_what_llm_foundry_exports_is_nothing_to_resume_from(make):
+    list(rank_files(make, 10, 1))
+    make.dcp("run/huggingface/ba20", step=20)
+    assert seen(make)[0] == [(10, True)]
+    make.dcp("huggingface/run/step-20", step=20)
+    assert seen(make, "huggingface")[0] == [(20, True)], "only that layout"
+
+
+def ray_run(make, listed):
+    for number, name in enumerate(TIMES):
+        value, payloads = make.state(number)
+        make.write(make.root / f"run/{name}/checkpoint.pt", make.torch_file({"optimizer": value}, payloads))
+    if listed is not None:
+        results = [{"version": 0, "checkpoint_dir_name": name, "metrics": {}} for name in listed]
+        text = (
+            listed if isinstance(listed, str) else json.dumps({"ray_version": "2.60.0", "checkpoint_results": results})
+        )
+        make.write(make.root / "run/checkpoint_manager_snapshot.json", text.encode())
+
+
+def test_ray_names_folders_by_the_time(make):
+    ray_run(make, TIMES)
+    assert [step_of(name) for name in TIMES] == [None, None]
+    assert number_of(TIMES[0]) == 261123044815000123 < number_of(TIMES[1]) < 2**63
+    _, parts = seen(make)
+    assert [(part.key, part.valid) for part in parts] == [(TIMES[1], True), (TIMES[0], True)]
+
+
+def test_what_ray_has_not_registered_did_not_finish(make):
+    ray_run(make, TIMES[:1])
+    _, parts = seen(make)
+    assert [part.valid for part in parts] == [None, True] and "not registered" in parts[0].reason
+
+
+@pytest.mark.parametrize("text", [None, "", '{"checkpoint_results": [', "[]", '{"checkpoint_results": 3}', "\0" * 100])
+def test_a_list_of_ray_that_cannot_be_read_says_nothing(make, text):
+    ray_run(make, text)
+    _, parts = seen(make)
+    assert [part.valid for part in parts] == [True, True]
+
+
+def test_ray_around_a_trainers_folder(make):
+    """RayTrainReportCallback puts a Hugging Face checkpoint into ``checkpoint/``."""
+    make.hf(f"run/{TIMES[0]}/checkpoint", step=10)
+    for names, valid in ((TIMES[:1], True), ((), None)):
+        listed = {"checkpoint_results": [{"checkpoint_dir_name": name} for name in names]}
+        make.write(make.root / "run/checkpoint_manager_snapshot.json", json.dumps(listed).encode())
+        assert seen(make)[0] == [(10, valid)]
