@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
-from sentinel.checkpoints.formats import torch_file
+from sentinel.checkpoints.formats import one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.formats.torch_file import TorchFile
 from sentinel.checkpoints.reading import Work
@@ -61,7 +61,10 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if len(steps) > 1:
         raise Broken(f"the model states are of different steps: {sorted(steps)[:4]}")
     finding.step = next(iter(steps), None)
-    finding.works = works
+    changing = [name for name in tree.files if (match := _PARAMETER.fullmatch(name)) and match.group(2) != "step"]
+    one_save.refuse_older(tree, changing)
+    # Weights and moments change in every step: one that is that of another save shows that two were mixed.
+    finding.works = [*works, Work(0, lambda _: one_save.refuse_mixed(tree, changing))]
     return finding
 
 

@@ -61,6 +61,9 @@ def _marker(tree: Tree, ask: Ask) -> bool:
         # A step that has common.pt or an integrity list was saved by torch_dist, which writes the marker.
         if INTEGRITY in tree.files or "common.pt" in tree.files:
             raise unfinished(tree, ask, f"{MARKER} is missing: the save did not finish")
+        beside = next((folder.name for folder in neighbours(tree.root, 1) if (folder / MARKER).exists()), "")
+        if beside and _FOLDER.fullmatch(tree.root.name):
+            raise unfinished(tree, ask, f"{MARKER} is missing, which {visible(beside)} has: the save did not finish")
         return False
     try:
         marker = json.loads(read_small(tree.path(MARKER), _JSON_LIMIT_BYTES, MARKER))

@@ -68,7 +68,7 @@ def refuse_older(tree: Tree, names: Sequence[str], marker: str | None = None) ->
 
 
 def _older_than_the_save_before(tree: Tree, names: Sequence[str], folder: Path, marker: str | None = None) -> None:
-    mine, theirs = _order(tree.root.name), _order(folder.name)
+    mine, theirs = _order(tree.root), _order(folder)
     if mine is None or theirs is None or theirs > mine:
         return
     ends = names if marker is None else [marker]
@@ -84,9 +84,13 @@ def _older_than_the_save_before(tree: Tree, names: Sequence[str], folder: Path, 
         )
 
 
-def _order(name: str) -> int | None:
-    step = step_of(name)
-    return number_of(name) if step is None else step
+def _order(folder: Path) -> int | None:
+    """By its own name, or by that of the folder above (``step=100-last/weights``)."""
+    for name in (folder.name, folder.parent.name):
+        step = step_of(name)
+        if (found := number_of(name) if step is None else step) is not None:
+            return found
+    return None
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -183,6 +183,27 @@ def test_trainer_with_deepspeed(make):
 # --- NeMo, Lightning -------------------------------------------------------------------------------------------------
 
 
+def test_nemo_with_a_shard_of_the_save_before(make):
+    before, path = make.nemo("run/name--step=10-last", 10), make.nemo("run/name--step=20-last", 20)
+    for file in before.rglob("*"):
+        if file.is_file():
+            make.age(file, 7200)
+    assert ask(make, path).valid is True
+    shutil.copy2(before / "weights/__2_0.distcp", path / "weights/__2_0.distcp")
+    answer = ask(make, path)
+    assert answer.valid is None and "two saves" in answer.reason, answer
+
+
+def test_a_step_of_megatron_without_the_marker_that_the_step_beside_has(make):
+    """It is written last, and without it the step is not loaded as what it is."""
+    make.megatron("run/iter_0000100", 100, integrity=False)
+    path = make.megatron("run/iter_0000200", integrity=False)
+    assert ask(make, path).valid is True
+    (path / "metadata.json").unlink()
+    answer = ask(make, path)
+    assert answer.valid is False and "iter_0000100 has" in answer.reason, answer
+
+
 def test_nemos_marker(make):
     path = make.nemo("m--step=100-last")
     assert (ask(make, path, "checksum").valid, ask(make, path).step) == (True, 100)

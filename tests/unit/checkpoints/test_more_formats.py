@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -120,6 +121,22 @@ def test_universal_whose_moments_are_gone_everywhere(make, kinds):
         for file in path.glob(f"zero/*/{kind}.pt"):
             file.unlink()
     assert ask(make, path).valid is None
+
+
+@pytest.mark.parametrize(("own_time", "level"), [(False, "structural"), (True, "checksum")])
+@pytest.mark.parametrize("kind", ["fp32", "exp_avg", "exp_avg_sq"])
+def test_universal_with_a_file_of_the_save_before(make, kind, own_time, level):
+    before, path = make.universal("run/global_step4_universal"), make.universal("run/global_step8_universal", step=8)
+    for file in before.rglob("*.pt"):
+        make.age(file, 7200)
+    assert ask(make, path, "checksum").valid is True
+    name = f"zero/layers.1.weight/{kind}.pt"
+    times = (path / name).stat()
+    shutil.copy2(before / name, path / name)
+    if own_time:
+        os.utime(path / name, (times.st_atime, times.st_mtime))
+    answer = ask(make, path, level)
+    assert answer.valid is None and "two saves" in answer.reason, answer
 
 
 def test_universal_cut_short(make):
