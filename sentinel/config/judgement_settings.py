@@ -39,9 +39,9 @@ class Judgement:
         600.0, "after its first steps a job may still compile and warm up, but not longer than this", unit="s", least=1
     )
     stall_first_pause_s: float = setting(
-        120.0,
+        60.0,
         "a job that only waits, and of which neither the pauses nor an hour of steps are known, may be in its first "
-        "evaluation or wait for data: sooner than this only its own answer that a collective is stuck makes it a hang",
+        "evaluation or wait for data (45 s were seen): sooner only its own answer that a collective is stuck makes it hung",
         unit="s",
         least=1,
     )

@@ -27,7 +27,7 @@ from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.transition import DeliverNotice
 from sentinel.engine.watch.state import WatchState, watch_state
 from sentinel.model.approvals import Answer
-from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Plan, Step, Verdict
+from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Plan, Step, StepKind, Verdict
 
 KNOWN_EVIDENCE = 100_000  # ids: ten times a burst of the largest cluster; 20 MB
 
@@ -187,13 +187,24 @@ class State:
         """
         if self.blind_since is not None:
             return
+        excluding = self._excluding()
         for incident in list(self.incidents.values()):
             last = incident.closed_at if incident.closed_at is not None else incident.updated_at
             if self.absence is not None:
                 last = max(last, self.absence.ended_at)  # the backlog may bring news of it
             kept = incident.id in self.plans and incident.state is not IncidentState.CLOSED
+            kept = kept or incident.id in excluding
             if not kept and incident.id not in self.judging and now - last > self.window:
                 self.drop(incident.id)
         running = {job for job, _ in self.cluster.attempts}
         self.past.forget(now, running)
         self.ledger.forget(now, self.incidents, running, after=timedelta(hours=1))
+
+    def _excluding(self) -> set[str]:
+        """Incidents that wrote the exclusions which a job still has: these are ended with their reason, however late."""
+        found = set()
+        for job in self.cluster.fleet.jobs.values() if self.cluster.fleet is not None else ():
+            rows = list(self.ledger.of_job(job.id, StepKind.EXCLUDE)) if job.excluded else []
+            if rows and job.state in ("pending", "running", "completing", "configuring", "suspended"):
+                found.add(rows[-1].incident)
+        return found

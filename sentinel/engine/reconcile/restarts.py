@@ -56,7 +56,8 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         _see_drains(state, plan, fleet)
         if not plan.to_do or state.paused or busy:
             continue
-        lost = _lost_drains(state, plan, fleet, now) | _lost_of_job(state, incident, plan, fleet, now)
+        lost = _lost_drains(state, plan, fleet, now) | _lost_of_job(state, plan, fleet, now)
+        lost |= _outdated_exclusions(state, incident, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
             _do_again(state, out, incident, lost, now)
@@ -111,8 +112,21 @@ def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
     return frozenset(lost)
 
 
-def _lost_of_job(state: State, incident: Incident, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
-    """Kinds of job steps that slurmctld lost, or that are to be done otherwise by now."""
+def _outdated_exclusions(state: State, incident: Incident, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
+    """The exclusion of nodes, if the released job waits with a list of ours that is another one by now.
+
+    However long ago that was: Slurm keeps the list when it requeues the job itself.
+    """
+    release = _done(state, plan, frozenset({StepKind.RELEASE}))
+    job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
+    if release is None or job is None or job.state != "pending" or fleet.at <= release.at:
+        return frozenset()
+    follows = job.restarts > (release.step.attempt or 0)
+    return frozenset({StepKind.EXCLUDE} if follows and exclusions.outdated(state, incident, job, fleet) else ())
+
+
+def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
+    """Kinds of job steps that slurmctld lost."""
     stop = _done(state, plan, STOPS)
     if stop is None or stop.step.job is None:
         return frozenset()
@@ -126,14 +140,8 @@ def _lost_of_job(state: State, incident: Incident, plan: Plan, fleet: Fleet, now
     release = _done(state, plan, frozenset({StepKind.RELEASE}))
     if release is None or fleet.at <= release.at or job.restarts != attempt + 1 or job.state != "pending":
         return frozenset()
-    lost: set[StepKind] = set()
-    if (
-        _is_deferred(job, now) != job.held and not release.reason
-    ):  # held, not deferred: the action asks whose hold it is
-        lost |= _RELEASE
-    if exclusions.outdated(state, incident, job, fleet):
-        lost.add(StepKind.EXCLUDE)
-    return frozenset(lost)
+    # Held, not deferred: the action asks whose hold it is.
+    return _RELEASE if _is_deferred(job, now) != job.held and not release.reason else frozenset()
 
 
 def _done(state: State, plan: Plan, kinds: frozenset[StepKind]) -> Outcome | None:

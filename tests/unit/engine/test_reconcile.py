@@ -359,7 +359,9 @@ async def test_steps_gained_while_no_daemon_ran_never_hold_a_job(world: Worlds) 
     """Killed during recoveries, the daemon misses the step lines of the attempts in between."""
     there = silent(world(nodes=12, comment=OPTED_IN))
     for number, node in enumerate(["n1", "n2", "n3", "n4"]):
-        daemon = Daemon(there, settings=settings_of(drain_fraction=1.0, drain_count=99, drain_per_hour=99))
+        daemon = Daemon(
+            there, settings=settings_of(drain_fraction=1.0, drain_count=99, drain_per_hour=99, suspect_job_nodes=9)
+        )
         await daemon.start()
         job = there.slurm.jobs[there.job]
         there.slurm.clock.advance(200.0)  # it gains steps, of which this daemon hears nothing

@@ -326,3 +326,33 @@ async def test_nodes_that_break_together_or_for_different_causes_are_not_the_job
     assert there.slurm.jobs[there.job].restarts == 1 and there.slurm.jobs[there.job].state == "RUNNING"
     await break_one_more(there, daemon)
     assert there.slurm.jobs[there.job].restarts == 2 and there.slurm.jobs[there.job].state == "RUNNING", daemon.said
+
+
+# --- Slurm requeues the job itself ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_s", [60.0, 7200.0])
+async def test_a_job_that_slurm_requeues_itself_loses_exclusions_of_ours_that_are_over(
+    world: Worlds, after_s: float
+) -> None:
+    there = world(nodes=4)
+    daemon = Daemon(there, settings=WIDE)
+    job = there.slurm.jobs[there.job]
+    await fail(daemon, bus("n1"))
+    assert job.excluded == ("n1",) and job.restarts == 1 and states(there) == ["closed"]
+    await daemon.pass_time(after_s)
+    there.slurm.person_resumes("n1")
+    await daemon.pass_time(20.0)
+    await daemon.housekeeping()
+    assert job.state == "RUNNING" and job.excluded == ("n1",), "Slurm changes it of a waiting job only"
+    spare = {"n2", "n3", "n4"} - set(job.on)
+    for name in spare:
+        there.slurm.person_drains(name, "ticket 7")
+    lost = job.on[0]
+    there.slurm.lose(lost)
+    there.slurm.notice(lost)
+    await daemon.pass_time(10.0)
+    assert job.state == "PENDING" and job.restarts == 2
+    await daemon.pass_time(200.0)
+    await daemon.pass_time(20.0)
+    assert job.excluded == () and job.state == "RUNNING" and "n1" in job.on, daemon.said
