@@ -95,6 +95,11 @@ class Observer:
         self.broken.pop(node, None)
         self.convicted.pop(node, None)
 
+    def rebooted(self, node: str) -> None:
+        """A node that was gone is there again, and need not go; whatever else broke there has still to be proven good."""
+        if self.convicted.get(node, (0.0, ""))[1] == "node-lost":
+            del self.convicted[node]
+
     # -- what Sentinel does ----------------------------------------------------------------------------------------
 
     def after(self, what: Happened) -> None:

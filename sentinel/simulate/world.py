@@ -284,6 +284,7 @@ class World:
         self.machines.booted(node)
         self.slurm.lost_processes(node)
         self.slurm.revive(node)
+        self.observer.rebooted(node)
         for what in self._when_back.pop(node, []):
             what()
 

@@ -111,3 +111,14 @@ def test_a_release_that_was_on_its_way_when_the_job_was_cancelled_is_no_harm() -
         Happening("cancel", 46.146, "job1"),
     ), 1000.0)  # fmt: skip
     assert run(history)[0] == []
+
+
+def test_a_lost_node_that_was_rebooted_before_anybody_could_look_need_not_go() -> None:
+    world = ran(
+        TWO,
+        Happening("node-lost", 43.301, "job0/1"),
+        Happening("store-full", 45.092, data={"for_s": 120.0}),
+        Happening("reboot", 57.442, "job0/1"),
+        Happening("application-xid", 75.609, "job0/1"),
+    )
+    assert not world.slurm.nodes["n2"].out and world.slurm.jobs[101].state == "RUNNING"
