@@ -99,5 +99,12 @@ def _show(seen: dict[str, Any], request: dict[str, Any], as_json: bool) -> None:
         f"Incident {shown(seen['incident']['id'])}, {when(seen['incident']['opened_at'])}: {shown(verdict['cause'])}, "
         f"{verdict['confidence']:.0%} sure. sentinel why {shown(seen['incident']['id'])} shows the grounds."
     )
-    for wait in request["waits"]:
-        say(shown(wait["explanation"]))
+    plan = seen["plan"]
+    if plan["observe_only"]:  # its words begin with the request, and say what else belongs to the plan
+        say(shown(plan["explanation"]))
+    else:
+        for wait in request["waits"]:
+            say(shown(wait["explanation"]))
+    without = [step["data"]["nodes"] for step in plan["steps"] if step["data"].get("nodes")]
+    if plan["observe_only"] and without:
+        say(f"The restart goes round {shown(', '.join(without))}.")
