@@ -157,8 +157,8 @@ class Store:
             own = isinstance(error, StatementError) and not isinstance(error, DBAPIError)  # never reached the database
             why, where = _words(error), where_of(self.engine.url)
             if own or isinstance(error, (DataError, IntegrityError)):  # trying again cannot help
-                raise Refused(f"the store {where} refuses it: {why}") from error
-            raise Unavailable(f"the store {where} does not answer: {why}", fix=_fix(why)) from error
+                raise Refused(f"the store refuses it: {why} ({where})") from error
+            raise Unavailable(f"the store does not answer: {why} ({where})", fix=_fix(why)) from error
 
     @contextlib.contextmanager
     def _begin(self, *, times: float = 1.0) -> Iterator[sa.Connection]:
