@@ -69,9 +69,8 @@ class World:
         self.clock_off_s: dict[str, float] = {}  # by node
         self.daemon: SimulatedDaemon | None = None
         self.lives = 0
-        self.away: list[
-            tuple[float, float]
-        ] = []  # from when to when no daemon lived, or it was frozen or without answer
+        # From when to when no daemon lived, or it was frozen or without answer.
+        self.away: list[tuple[float, float]] = []
         self.frozen_until_s = 0.0
         self.violations: list[Violation] = []
         self.crossings = Crossings(self.rng, self._killed, self._lost)

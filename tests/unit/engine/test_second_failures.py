@@ -328,7 +328,7 @@ async def test_nodes_that_break_together_or_for_different_causes_are_not_the_job
     assert there.slurm.jobs[there.job].restarts == 2 and there.slurm.jobs[there.job].state == "RUNNING", daemon.said
 
 
-# --- Slurm requeues the job itself ------------------------------------------------------------------------------------------
+# --- Slurm requeues the job itself ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("after_s", [60.0, 7200.0])
