@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -30,13 +29,26 @@ def watch_list(live: ClusterView, node: str, jobs: object) -> list[dict[str, Any
         view = live.fleet.jobs.get(job) if live.fleet is not None and isinstance(job, int) else None
         if view is None or view.restarts != item.get("attempt") or view.state != "running" or node not in view.nodes:
             continue
-        intent = _intent(view.comment)
         first = node == (view.batch_host or view.nodes[0])
-        roots = [Root("local", root.replace("%N", node)) for root in intent.local_roots]
-        if first:
-            roots += [Root("global", root) for root in intent.global_roots]
-        if roots:
-            since_s = view.started_at.timestamp() if view.started_at is not None else None
-            with suppress(OrderRefused):  # a comment beyond the limits is ignored and must not fail the heartbeat
-                found.append(Watch(view.id, view.restarts, first, since_s, tuple(roots)).arguments())
+        since_s = view.started_at.timestamp() if view.started_at is not None else None
+        watched = _watch(view.comment, view.id, view.restarts, first, since_s, node)
+        if watched is not None:
+            found.append(watched)
     return found
+
+
+@lru_cache(maxsize=16384)
+def _watch(
+    comment: str, job: int, attempt: int, first: bool, since_s: float | None, node: str
+) -> dict[str, Any] | None:
+    """What one node watches for one attempt of a job; None: nothing. Only read: the same for each of its heartbeats."""
+    intent = _intent(comment)
+    roots = [Root("local", root.replace("%N", node)) for root in intent.local_roots]
+    if first:
+        roots += [Root("global", root) for root in intent.global_roots]
+    if not roots:
+        return None
+    try:
+        return Watch(job, attempt, first, since_s, tuple(roots)).arguments()
+    except OrderRefused:  # a comment beyond the limits is ignored and must not fail the heartbeat
+        return None

@@ -78,14 +78,24 @@ class Keyed:
 # --- the daemon's process ---------------------------------------------------------------------------------------------
 
 
-def serve(folder: Path, credentials: str) -> None:
+def serve(folder: Path, credentials: str, profile: Path | None) -> None:
     os.sched_setaffinity(0, {0})
     from sentinel.config.settings import Settings, load
     from sentinel.daemon import run, wiring
 
     if credentials == "hmac":
         setattr(wiring, "Munge", Keyed)  # noqa: B010
-    run.main(load(folder / "sentinel.toml", Settings))
+    settings = load(folder / "sentinel.toml", Settings)
+    if profile is None:
+        run.main(settings)
+        return
+    import cProfile
+
+    profiler = cProfile.Profile(time.thread_time)  # other processes' time on this core does not count
+    try:
+        profiler.runcall(run.main, settings)
+    finally:
+        profiler.dump_stats(profile)
 
 
 # --- what stands in for Slurm -----------------------------------------------------------------------------------------
@@ -428,6 +438,7 @@ def one(count: int, lab: Lab, options: argparse.Namespace) -> None:
     log = folder / "daemon.log"
     with log.open("w") as out:
         command = [sys.executable, __file__, "--serve", str(folder), "--credentials", options.credentials]
+        command += ["--profile", str(options.profile)] if options.profile else []
         daemon = subprocess.Popen(command, stderr=out, stdout=out)
     try:
         until("the daemon", lambda: " started" in log.read_text(), 120.0)
@@ -452,10 +463,13 @@ def main() -> None:
     parser.add_argument("--fault-every", type=float, default=0.5)
     parser.add_argument("--burst", type=int, default=512)
     parser.add_argument("--credentials", choices=("munge", "hmac"), default="munge")
+    parser.add_argument(
+        "--profile", type=Path, help="where the daemon's main thread leaves a profile by its own CPU time"
+    )
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.credentials)
+        serve(options.serve, options.credentials, options.profile)
         return
     with lab_up(2, sentinel=False) as lab:
         os.sched_setaffinity(0, {1})
