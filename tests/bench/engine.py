@@ -27,8 +27,8 @@ from sentinel.detect.observed_silence import LogRead
 from sentinel.engine import Engine, Transition
 from sentinel.engine.events import EffectCompleted, Event, EvidenceReceived, FleetObserved, TimerDue
 from sentinel.engine.state import State
-from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer
-from sentinel.engine.watch.events import HeartbeatReceived, WatchStarted
+from sentinel.engine.transition import CarryOutStep, ObserveFleet, ProbeNode, StartTimer
+from sentinel.engine.watch.events import HeartbeatReceived, NodeProbed, WatchStarted
 from sentinel.model.records import Evidence, Fleet, Kind, Outcome, Result, Source, StepKind
 from sentinel.wire import to_text
 
@@ -123,6 +123,22 @@ def faults(engine: Engine, there: Fleet, count: int) -> Iterable[tuple[Event, Tr
                     waiting.append(EffectCompleted(done.at, effect.id, outcome=done))
 
 
+def cut_off(engine: Engine, there: Fleet, after_s: float) -> Iterable[Event]:
+    """All nodes fall silent at once, as when our own network is cut; every probe is refused; then all are heard again."""
+    seen: Transition = engine.handle(TimerDue(later(after_s), "check-nodes"))
+    probes = [effect for effect in seen.effects if isinstance(effect, ProbeNode)]
+    for attempt in range(engine.state.settings.daemon.probe_attempts):
+        for effect in probes:
+            yield NodeProbed(later(after_s + attempt), effect.id, "timed out")
+        probes = []
+        for name, probe in engine.state.watch.probes.items():
+            if not probe.effect:
+                out: Transition = engine.handle(TimerDue(later(after_s + attempt + 0.5), f"probe:{name}"))
+                probes += [effect for effect in out.effects if isinstance(effect, ProbeNode)]
+    for name in sorted(there.nodes):
+        yield HeartbeatReceived(later(after_s + 20.0), name, jobs=(), logs=(), boot="b")
+
+
 def timed(events: Iterable[Event], handle: Callable[[Event], object]) -> tuple[float, float, int]:
     """Seconds in all, the longest, and how many."""
     total = longest = 0.0
@@ -164,6 +180,12 @@ def main() -> None:
     for name in ("check-nodes", "check-jobs"):
         total, longest, count = timed((event for event in checks if event.timer == name), engine.handle)
         print(f"  {name}: {1000 * total / count:.2f} ms each, longest {longest * 1000:.1f} ms")
+    began = time.process_time()
+    total, longest, count = timed(cut_off(engine, there, 4000.0), engine.handle)
+    whole_s = time.process_time() - began
+    print(
+        f"all silent, probed and heard again: {whole_s:.2f} s in all, longest event {1000 * longest:.1f} ms of {count}"
+    )
     each: list[float] = []
     began = time.process_time()
     plans = 0

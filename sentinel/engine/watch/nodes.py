@@ -5,7 +5,7 @@ Silence alone proves nothing: the agent may have died, or the daemon may be cut 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.detect.cluster_view import NodeSeen
@@ -53,7 +53,7 @@ def heartbeat(state: State, out: Transition, event: HeartbeatReceived) -> None:
 def connection_lost(state: State, out: Transition, event: ConnectionLost) -> None:
     """Probe the node now instead of after the heartbeat timeout."""
     if state.cluster.node(event.node).state == "heard":
-        _probe(state, out, event.node, event.at, seconds_of(event))
+        _probe(state, out, event.node, event.at, seconds_of(event), cut_off=False)  # this one was heard
 
 
 def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
@@ -82,13 +82,11 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
             fell_silent.append(name)
         elif seen.state == "silent" and now_s - watch.probed_s.get(name, 0.0) > patience_s:
             again.append(name)  # the agent may have died first and its node later; or the daemon was cut off
-    for name in fell_silent:  # now that it is known which others fell silent with it
-        _probe(state, out, name, now, now_s)
+    _probe_all(state, out, fell_silent, now, now_s)  # now that it is known which others fell silent with it
     if in_contact == 0 and len(expected) >= _TOGETHER:
         watch.all_silent_s = now_s  # probably cut off: probing would tell nothing
     elif now_s - watch.all_silent_s > patience_s:
-        for name in again:
-            _probe(state, out, name, now, now_s)
+        _probe_all(state, out, again, now, now_s)
     watch.agents = in_contact
     log_coverage.count(state, frozenset(recent), lost, len(expected), now, now_s)
 
@@ -109,7 +107,14 @@ def _expected(state: State, carrying: Iterable[str]) -> dict[str, float | None]:
 # --- probing ----------------------------------------------------------------------------------------------------------
 
 
-def _probe(state: State, out: Transition, node: str, now: datetime, now_s: float) -> None:
+def _probe_all(state: State, out: Transition, names: Sequence[str], now: datetime, now_s: float) -> None:
+    cut_off = bool(names) and _cut_off(state)  # once for all of them: it looks at every node
+    for name in names:
+        _probe(state, out, name, now, now_s, cut_off)
+
+
+def _probe(state: State, out: Transition, node: str, now: datetime, now_s: float, cut_off: bool) -> None:
+    """``cut_off``: whether all nodes are silent now, see ``_cut_off``."""
     watch, settings, fleet = state.watch, state.settings.daemon, state.cluster.fleet
     under_way = watch.probes.get(node)
     longest_s = (1 + _PAUSE_SHARE) * settings.probe_s * settings.probe_attempts + _ANSWER_LOST_S
@@ -120,7 +125,7 @@ def _probe(state: State, out: Transition, node: str, now: datetime, now_s: float
     view = fleet.nodes.get(node) if fleet is not None else None
     if view is None or view.port is None:
         return
-    watch.probes[node] = Probe(now_s, state.cluster.node(node).contact_s, _cut_off(state))
+    watch.probes[node] = Probe(now_s, state.cluster.node(node).contact_s, cut_off)
     _connect(state, out, view, now)
 
 
@@ -145,12 +150,12 @@ def pause_over(state: State, out: Transition, node: str, now: datetime) -> None:
 def probed(state: State, out: Transition, event: NodeProbed) -> None:
     """One attempt to connect ended: try again, or conclude that the node is unreachable."""
     now_s, settings = seconds_of(event), state.settings.daemon
-    node = next((name for name, probe in state.watch.probes.items() if probe.effect == event.effect), None)
+    node = event.effect.partition(":")[2].partition(":")[0]  # see ``_connect``
+    probe = state.watch.probes.get(node)
     if event.exhausted:
         log_coverage.own_fault(state, event.exhausted, event.at, now_s)
-    if node is None:
+    if probe is None or probe.effect != event.effect:
         return
-    probe = state.watch.probes[node]
     if event.exhausted or event.refusal is None or state.cluster.node(node).contact_s != probe.contact_s:
         del state.watch.probes[node]  # not known (probed again), or it answers, or its agent sent a message meanwhile
         return
@@ -194,14 +199,14 @@ def _conclude(state: State, out: Transition, node: str, probe: Probe, now: datet
         out.say("node-in-maintenance", node=node, reading="its silence says nothing")
         return
     seen.state = "unreachable"
-    silent, _ = _silent(state)
     if probe.cut_off or _cut_off(state):
         if not state.watch.all_silent_logged:
             state.watch.all_silent_logged = True
             reading = "our own network may be cut: not known"
-            out.say("all-nodes-silent", warning=True, nodes=silent, reading=reading)
+            out.say("all-nodes-silent", warning=True, nodes=_silent(state)[0], reading=reading)
         seen.state = "silent"
         return
+    silent, _ = _silent(state)
     job = state.cluster.job_on(node)
     item = Evidence(
         id=stable_id("unreachable", node, seen.contact_s, now.isoformat()),

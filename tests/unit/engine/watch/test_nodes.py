@@ -19,6 +19,7 @@ from sentinel.daemon.effects.slurmd_probe import slurmd_answers
 from sentinel.detect.visibility import is_sufficient
 from sentinel.engine.events import EffectCompleted, SlurmReported
 from sentinel.engine.transition import ObserveFleet
+from sentinel.engine.watch import nodes
 from sentinel.engine.watch.events import ConnectionLost, NodeProbed, RequestDelayed
 from sentinel.errors import Unavailable
 from sentinel.model.records import Kind, NodeView, Source
@@ -132,6 +133,22 @@ async def test_one_answer_among_refusals_is_an_answer(
     monkeypatch.setattr(perform, "slurmd_answers", answers)
     await pass_s(scene, 7.0, "n2", "n3", "n4")
     assert scene.reported == [] and asked == after + 1
+
+
+async def test_that_many_are_silent_costs_each_of_them_no_look_at_all_others(
+    opened: Open, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands fall silent at once when our own network is cut, or when this daemon has just taken over."""
+    scene = await opened()
+    looks: list[int] = []
+    look = nodes._silent
+    monkeypatch.setattr(nodes, "_silent", lambda state: (looks.append(1), look(state))[1])
+    ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
+    await pass_s(scene, 30.0)
+    assert scene.daemon.said.count("all-nodes-silent") == 1
+    checks = [line for line in scene.daemon.said.splitlines() if " node-silent " in line]
+    assert len(checks) == len(scene.world.slurm.nodes)
+    assert len(looks) == 2  # when they fell silent, and for the one line in the log
 
 
 async def test_agent_heard_during_the_probe_ends_it(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
