@@ -89,7 +89,9 @@ def _words(error: SQLAlchemyError) -> str:
 
 def _fix(why: str) -> str:
     if "no such table" in why or "no such column" in why or "does not exist" in why:
-        return "it is of another release or no store: start the daemon of this release on it, which migrates it"
+        return (
+            "it is no store of Sentinel, or of another release, which the daemon of this release migrates at its start"
+        )
     if "malformed" in why or "not a database" in why:
         return "the file is damaged: stop the daemon and bring back a copy, or move it aside and start without a past"
     return "check disk space and rights of the state folder"
