@@ -1,4 +1,4 @@
-"""The present code keeps its promises in generated histories. CI runs 500 others (``tests/run``), and 10,000 by hand:
+"""The present code keeps its promises in generated histories. CI runs 2,000 others (``tests/run``), and 10,000 by hand:
 ``sentinel explore --histories 10000``."""
 
 from __future__ import annotations
