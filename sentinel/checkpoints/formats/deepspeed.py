@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from sentinel.checkpoints.files import Broken, Tree, visible
-from sentinel.checkpoints.formats import torch_file
+from sentinel.checkpoints.formats import one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.formats.torch_file import TorchFile
 from sentinel.checkpoints.reading import Work
@@ -58,6 +58,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
         _complete(tree, ask, optim, zero3, models, (mp, dp, partitions, _zero_stage(shown)))
     step = _same_step(tree, files, shown)
     works: list[Work] = [work for file in files.values() for work in file.works]
+    partitions_of = [name for name in files if _OPTIM.fullmatch(name)]
+    works.append(Work(0, lambda _: one_save.refuse_twins(tree, partitions_of)))
     return Finding(
         step=step,
         owners=frozenset(rank for rank, _ in optim),

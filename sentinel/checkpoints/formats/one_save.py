@@ -84,6 +84,32 @@ def _older_than_the_save_before(tree: Tree, names: Sequence[str], folder: Path, 
         )
 
 
+def refuse_twins(tree: Tree, names: Iterable[str]) -> None:
+    """`NotKnown` where one of these partitions of a state is that of another rank: copied over it, or written twice.
+
+    Where all numbers are the same (a state that was just made) nothing follows.
+    """
+    seen: dict[tuple[tuple[str, int, int], ...], str] = {}
+    for name in sorted(names):
+        with opened(tree.path(name), name) as handle:
+            sums = _sums(handle)
+            if not sums:
+                continue
+            twin = seen.setdefault(tuple(sums), name)
+            if twin != name and not _constant(handle):
+                raise NotKnown(f"{visible(name)} holds the numbers of {visible(twin)}: a shard is there twice")
+
+
+def _constant(handle: Handle) -> bool:
+    """Whether all its larger records begin with one number again and again."""
+    for record in zips.parse(handle.read, handle.size, handle.name).records.values():
+        if "/data/" in record.name and record.size >= _TELLING_BYTES:
+            start = handle.read(record.data, min(record.size, _SAMPLE_BYTES) // 8 * 8)
+            if start != start[:8] * (len(start) // 8):
+                return False
+    return True
+
+
 def _order(folder: Path) -> int | None:
     """By its own name, or by that of the folder above (``step=100-last/weights``)."""
     for name in (folder.name, folder.parent.name):

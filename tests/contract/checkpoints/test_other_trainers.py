@@ -1,6 +1,6 @@
-"""Checkpoints as Composer and Ray Train write them, where they are installed: in order, whole, not accepted damaged.
+"""Checkpoints as Composer writes them, where it is installed: in order, whole, not accepted damaged.
 
-``pip install mosaicml`` and ``pip install "ray[train]"``. Written with mosaicml 0.32.1 and ray 2.60.0 on torch 2.13.
+``pip install mosaicml``. Written with mosaicml 0.32.1 on torch 2.13.
 """
 
 from __future__ import annotations
@@ -40,40 +40,13 @@ Trainer(
     progress_bar=False, run_name="run",
 ).fit()
 """
-RAY = """
-import sys, tempfile, torch
-from pathlib import Path
-import ray
-from ray import train
-from ray.train import Checkpoint, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
-
-def loop(config):
-    model = torch.nn.Linear(16, 16)
-    optimizer = torch.optim.AdamW(model.parameters())
-    for step in (1, 2):
-        model(torch.randn(4, 16)).sum().backward()
-        optimizer.step()
-        with tempfile.TemporaryDirectory() as folder:
-            rank = train.get_context().get_world_rank()
-            torch.save(
-                {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{folder}/shard-rank{rank}.pt"
-            )
-            train.report({"step": step}, checkpoint=Checkpoint.from_directory(folder))
-
-ray.init(num_cpus=2, include_dashboard=False)
-TorchTrainer(
-    loop, scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
-    run_config=RunConfig(storage_path=sys.argv[1], name="run"),
-).fit()
-"""
 
 
 def written(tmp_path_factory, library, program):
     if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
+        pytest.skip(f"{library} is optional and not installed")
     root = tmp_path_factory.mktemp(library)
-    env = os.environ | {"OMP_NUM_THREADS": "1", "RAY_TRAIN_V2_ENABLED": "1", "RAY_AUTH_MODE": "disabled"}
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program, str(root / "out")], capture_output=True, text=True, env=env, timeout=600
     )
@@ -84,11 +57,6 @@ def written(tmp_path_factory, library, program):
 @pytest.fixture(scope="module")
 def composer(tmp_path_factory):
     return written(tmp_path_factory, "composer", COMPOSER)
-
-
-@pytest.fixture(scope="module")
-def ray(tmp_path_factory):
-    return written(tmp_path_factory, "ray", RAY)
 
 
 def seen(root, level="content"):
@@ -115,12 +83,3 @@ def test_composer_damaged(composer):
         path.write_bytes(flipped)
         assert validate(path, "content", settings=Settings(fresh_s=0.0)).valid is not True
     path.write_bytes(whole)
-
-
-def test_ray(ray):
-    parts = seen(ray)
-    assert [part.valid for part in parts] == [True, True] and parts[0].number > parts[1].number, parts
-    lists = list(ray.rglob("checkpoint_manager_snapshot.json"))
-    assert len(lists) == 1, "what is not in it is not registered"
-    lists[0].write_text(lists[0].read_text().replace(os.path.basename(parts[0].path), "checkpoint_of_another"))
-    assert [part.valid for part in seen(ray)] == [None, True]

@@ -183,6 +183,22 @@ def test_trainer_with_deepspeed(make):
 # --- NeMo, Lightning -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_partition_of_deepspeed_that_is_there_twice(make, stage):
+    path = make.deepspeed("run/global_step4", ranks=3, stage=stage)
+    assert ask(make, path, "checksum").valid is True
+    shards = sorted(path.glob("*optim_states.pt"))
+    shards[2].write_bytes(shards[0].read_bytes())
+    make.age(shards[2], 10_000)
+    answer = ask(make, path, "checksum")
+    assert answer.valid is None and "twice" in answer.reason, answer
+
+
+def test_partitions_of_a_state_that_was_just_made_are_alike(make):
+    make.floats = lambda count, dtype="float32": bytes(count * (4 if dtype == "float32" else 2))
+    assert ask(make, make.deepspeed("run/global_step4", ranks=3), "checksum").valid is True
+
+
 def test_nemo_with_a_shard_of_the_save_before(make):
     before, path = make.nemo("run/name--step=10-last", 10), make.nemo("run/name--step=20-last", 20)
     for file in before.rglob("*"):

@@ -1,7 +1,7 @@
-"""Composer, LLM Foundry, Ray Train and torchft: folders of their own around torch files and DCP.
+"""Composer, LLM Foundry and Ray Train: folders of their own around torch files and DCP.
 
-The names and lists are those of mosaicml 0.32.1, llm-foundry 0.22.0, ray 2.60.0 and torchft 0.2.0, read in their sources;
-files that Composer and Ray wrote themselves: tests/contract/checkpoints/test_other_trainers.py.
+The names and lists are those of mosaicml 0.32.1, llm-foundry 0.22.0 and ray 2.60.0, read in their sources. Files that
+Composer wrote itself: tests/contract/checkpoints/test_other_trainers.py. torchft sends states over the network only.
 """
 
 from __future__ import annotations
