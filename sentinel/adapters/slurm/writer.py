@@ -156,6 +156,9 @@ class Writer:
             if view.held and view.state != "completing":
                 return
             if view.state == "pending":
+                for part in await self._other_components(record):  # a hold acts on one of them
+                    if not _view(part).held:
+                        await self._said_yes(self._verbs.hold, array_spec(part))
                 if await self._said_yes(self._verbs.hold, spec):
                     return
                 continue

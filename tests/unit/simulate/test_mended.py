@@ -122,3 +122,8 @@ def test_a_lost_node_that_was_rebooted_before_anybody_could_look_need_not_go() -
         Happening("application-xid", 75.609, "job0/1"),
     )
     assert not world.slurm.nodes["n2"].out and world.slurm.jobs[101].state == "RUNNING"
+
+
+def test_a_heterogeneous_job_that_slurm_requeued_itself_is_held_with_all_its_components() -> None:
+    world = ran(Setup(jobs=(JobSpec(kind="het"),)), Happening("node-lost", 45.126, "n4"))
+    assert [world.slurm.jobs[part].state for part in (101, 102)] == ["RUNNING", "RUNNING"]
