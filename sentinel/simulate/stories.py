@@ -41,16 +41,19 @@ def _soon(rng: random.Random, at_s: float) -> float:
 
 
 def _killed(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """The daemon is killed in the middle of a recovery."""
     at_s = rng.uniform(*FIRST_S)
     return Setup(), [_fault(rng, at_s), _cut(rng, at_s, "kill")]
 
 
 def _killed_often(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """The daemon is killed several times in one recovery."""
     at_s = rng.uniform(*FIRST_S)
     return Setup(), [_fault(rng, at_s), *(_cut(rng, _soon(rng, at_s), "kill") for _ in range(rng.randrange(2, 5)))]
 
 
 def _lost(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """Answers of Slurm, nodes or the store are lost in the middle of a recovery."""
     at_s = rng.uniform(*FIRST_S)
     return Setup(), [_fault(rng, at_s), *(_cut(rng, at_s, "lose") for _ in range(rng.randrange(1, 4)))]
 
@@ -80,6 +83,7 @@ def _people(rng: random.Random) -> tuple[Setup, list[Happening]]:
 
 
 def _slurmctld(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """slurmctld is gone, slow, refuses, or crashes and forgets what it had not saved."""
     at_s = rng.uniform(*FIRST_S)
     what = rng.choice(["slurmctld-gone", "slurmctld-slow", "slurmctld-refuses", "slurmctld-crash"])
     trouble = Happening(what, _soon(rng, at_s - 5.0), data={"for_s": rng.choice([2.0, 15.0, 90.0, 200.0])})
@@ -102,6 +106,7 @@ def _network(rng: random.Random) -> tuple[Setup, list[Happening]]:
 
 
 def _store(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """The store is full for a while."""
     at_s = rng.uniform(*FIRST_S)
     full = Happening("store-full", _soon(rng, at_s - 3.0), data={"for_s": rng.choice([1.0, 10.0, 120.0])})
     return Setup(), [_fault(rng, at_s), full, *([_cut(rng, at_s, "kill")] if rng.random() < 0.5 else [])]

@@ -31,7 +31,7 @@ async def test_a_step_is_over_when_it_is_over_not_when_it_began(monkeypatch: pyt
     monkeypatch.setattr(perform, "carry_out", slow)
     effects = Effects(
         means=none, fleets=none, inquiry=none, diagnostics=cast("Any", Clock), writer=none, signals=none, sinks={},
-        clock=clock,
+        returns=none, clock=clock,
     )  # fmt: skip
     event = await effects._step(CarryOutStep("id", cast("Task", None)))
     assert event.at == clock.at
