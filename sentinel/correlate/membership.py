@@ -28,7 +28,7 @@ def is_unrelated(incident: Incident, plan: Plan | None, item: Evidence, cluster:
     """Whether ``item`` concerns something other than ``incident``."""
     if of_another_job(incident.job, item, cluster):
         return True
-    return is_tolerated_bad_numbers(incident, plan) or _of_the_next_job(incident, item, cluster)
+    return is_tolerated_bad_numbers(incident, plan) or _of_the_next_job(incident, plan, item, cluster)
 
 
 def is_late_news(
@@ -72,12 +72,18 @@ def is_tolerated_bad_numbers(incident: Incident, plan: Plan | None) -> bool:
     return idle and incident.job is not None and incidents.numbers_only(incident)
 
 
-def _of_the_next_job(incident: Incident, item: Evidence, cluster: ClusterView) -> bool:
-    """Whether ``item`` concerns another job that runs on the node by now, while ``incident`` waits or is held."""
-    at_rest = incident.state in (IncidentState.HELD, IncidentState.WAITING)
-    if not at_rest or incident.job is None or item.where.node is None:
+def _of_the_next_job(incident: Incident, plan: Plan | None, item: Evidence, cluster: ClusterView) -> bool:
+    """Whether ``item`` concerns another job that runs on the node by now, while ``incident`` waits, is held, or has
+    restarted its job elsewhere and left the node in service."""
+    node = item.where.node
+    left = incident.state in (IncidentState.HELD, IncidentState.WAITING) or (
+        incident.state is IncidentState.WATCHING
+        and plan is not None
+        and not any(step.node == node and step.kind in NODE_STEPS for step in plan.to_do)
+    )
+    if not left or incident.job is None or node is None:
         return False
-    view = cluster.job_on(item.where.node) if item.where.job is None else None
+    view = cluster.job_on(node) if item.where.job is None else None
     began_later = view is not None and view.started_at is not None and item.at < view.started_at - _CLOCKS
     return view is not None and view.id != incident.job and not began_later
 

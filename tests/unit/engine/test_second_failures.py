@@ -15,7 +15,7 @@ from core_world import World
 from sentinel.config.settings import Limits
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Evidence, Kind, Source, Where
-from sentinel.simulate.slurm.records import SlurmTimes
+from sentinel.simulate.slurm.records import SimulatedJob, SlurmTimes
 
 Worlds = Callable[..., World]
 WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=99, drain_per_hour=99))
@@ -356,3 +356,29 @@ async def test_a_job_that_slurm_requeues_itself_loses_exclusions_of_ours_that_ar
     await daemon.pass_time(200.0)
     await daemon.pass_time(20.0)
     assert job.excluded == () and job.state == "RUNNING" and "n1" in job.on, daemon.said
+
+
+async def test_what_breaks_on_a_suspect_under_its_next_job_is_a_failure_of_that_job(world: Worlds) -> None:
+    """The first job waits for its first step elsewhere; the node that it left was kept out of its retry only."""
+    there = silent(world(nodes=6))
+    daemon, first = Daemon(there, settings=WIDE), there.slurm.jobs[there.job]
+    started, told = there.slurm.started, []
+
+    async def breaks() -> None:
+        there.slurm.submit(nodes=6 - len(first.on), comment=OPTED_IN)
+        there.slurm.clock.advance(5.0)
+        await daemon.fleets.take()
+        told.append(first.restarts)
+        await daemon.runner.observe(
+            [evidence(Kind.XID, node="n1", at_s=now_s(there), data={"xid": 48}, text="NVRM: Xid 48")]
+        )
+
+    def begins(job: SimulatedJob) -> None:
+        started(job)
+        if job is first and job.restarts == 1:
+            told.append(asyncio.create_task(breaks()))
+
+    there.slurm.started = begins  # type: ignore[method-assign]
+    await fail(daemon, evidence(Kind.XID, node="n1", data={"xid": 94}, text="NVRM: Xid 94"))
+    assert told[1:] == [1] and "n1" not in first.on, daemon.said
+    assert drained(there) == {"n1"} and len(states(there)) == 2, daemon.said
