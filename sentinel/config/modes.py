@@ -61,8 +61,8 @@ class Modes:
     )
     respect_maintenance: bool = setting(
         True,
-        "nodes in a maintenance reservation (flag MAINT) are not judged by their silence, and not drained before it ends: "
-        "people work on them",
+        "nodes in a maintenance reservation (flag MAINT) are not judged by their silence, and neither drained nor tested, "
+        "reset or returned before it ends: people work on them",
     )
 
     def of(self, partitions: Iterable[str], cause: Cause | None = None) -> Mode:

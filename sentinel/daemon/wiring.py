@@ -129,7 +129,9 @@ def engine_runner(
         diagnostics=Diagnostics(
             orders=base.orders, store=base.store, live=base.live, counters=counters, clock=base.clock, log=base.log
         ),
-        returns=NodeReturnEffects(settings=settings.returns, reader=base.reader, writer=base.writer, clock=base.clock),
+        returns=NodeReturnEffects(
+            settings=settings.returns, reader=base.reader, writer=base.writer, clock=base.clock, fence=base.lease
+        ),
         writer=base.writer,
         signals=signals,
         sinks={sink.name: sink for sink in sinks},

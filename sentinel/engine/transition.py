@@ -124,13 +124,15 @@ class WriteDrainReason:
 
 @dataclass(frozen=True, slots=True)
 class RunSiteCommand:
-    """Run the site's command that resets or reboots a drained node; answered by ``NodeReturnAnswered``."""
+    """Run the site's command that resets or reboots a node, if its drain has still this reason and no job holds it;
+    answered by ``NodeReturnAnswered``."""
 
     id: str
     node: str
     action: str
     arguments: tuple[str, ...]
     deadline_s: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,39 +8,63 @@ from sentinel.adapters import site_command
 from sentinel.adapters.notify.http_post import name_of, post
 from sentinel.config.return_settings import ReturnSettings
 from sentinel.engine.events import NodeReturnAnswered
-from sentinel.engine.node_return.state import plain_reason
+from sentinel.engine.node_return.state import HAS_WORK, plain_reason
 from sentinel.engine.transition import OpenTicket, ReturnNode, RunSiteCommand
-from sentinel.errors import Refused, SentinelError, Unavailable
-from sentinel.ports import Clock, SlurmReader, SlurmWriter
+from sentinel.errors import Refused, SentinelError, Timeout, Unavailable
+from sentinel.model.records import NodeView
+from sentinel.ports import Clock, Fence, SlurmReader, SlurmWriter
 
 _HEADERS = {"Content-Type": "application/json"}
 
 
 class NodeReturnEffects:
-    def __init__(self, *, settings: ReturnSettings, reader: SlurmReader, writer: SlurmWriter, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        settings: ReturnSettings,
+        reader: SlurmReader,
+        writer: SlurmWriter,
+        clock: Clock,
+        fence: Fence | None = None,
+    ) -> None:
+        """``fence``: without its word no command of the site's is run; the writer asks it by itself."""
         self._settings = settings
+        self._fence = fence
         self._reader = reader
         self._writer = writer
         self._clock = clock
 
     async def command(self, effect: RunSiteCommand) -> NodeReturnAnswered:
+        """Read the node first: since the snapshot somebody may have returned it, and a job may run there.
+
+        Only a command that was run can fail; one that was not says nothing of the node.
+        """
+        try:
+            node = await self._reader.node(effect.node)
+            if (refusal := _no_longer(node, effect)) or node is None:
+                return self._answer(effect, "refused", refusal)
+            if node.state in HAS_WORK:
+                return self._answer(effect, "unavailable", f"a job holds {effect.node}")
+            if self._fence is not None:
+                await self._fence.confirm()
+        except SentinelError as error:
+            return self._answer(effect, "unavailable", error.message)
         result, reason = "done", ""
         try:
             await site_command.run(effect.arguments, deadline_s=effect.deadline_s)
         except SentinelError as error:
-            result, reason = "failed", error.message
+            not_begun = isinstance(error, Unavailable) and not isinstance(error, Timeout)
+            result, reason = "unavailable" if not_begun else "failed", error.message
         return self._answer(effect, result, reason)
 
     async def put_back(self, effect: ReturnNode) -> NodeReturnAnswered:
         """Read the node first: only the drain that the engine has seen is undone."""
         try:
             node = await self._reader.node(effect.node)
-            if node is None:
-                return self._answer(effect, "refused", f"Slurm knows no node {effect.node}")
-            if not node.drained and node.state != "down":
+            if node is not None and not _is_out(node):
                 return self._answer(effect, "done")
-            if plain_reason(node.reason) != effect.reason:
-                return self._answer(effect, "refused", f"its drain has another reason now: {node.reason[:120]}")
+            if refusal := _no_longer(node, effect):
+                return self._answer(effect, "refused", refusal)
             await self._writer.undrain(effect.node)
         except Unavailable as error:
             return self._answer(effect, "unavailable", error.message)
@@ -69,3 +93,18 @@ class NodeReturnEffects:
         self, effect: RunSiteCommand | ReturnNode | OpenTicket, result: str, reason: str = ""
     ) -> NodeReturnAnswered:
         return NodeReturnAnswered(self._clock.now(), effect.id, effect.node, result, reason)
+
+
+def _is_out(node: NodeView) -> bool:
+    return node.drained or node.state == "down"
+
+
+def _no_longer(node: NodeView | None, effect: RunSiteCommand | ReturnNode) -> str:
+    """Why the node is not ours to change any more, as it was when the engine decided; empty while it is."""
+    if node is None:
+        return f"Slurm knows no node {effect.node}"
+    if not _is_out(node):
+        return f"{effect.node} is in service again"
+    if plain_reason(node.reason) != effect.reason:
+        return f"its drain has another reason now: {node.reason[:120]}"
+    return ""

@@ -15,6 +15,7 @@ class NodeNow:
     """What is seen of the node."""
 
     job: int | None = None  # that holds it
+    busy: bool = False  # a job holds it, known or not
     settled: bool = True  # it was free for long enough: its agent has collected what the last job left
     heard: bool = False  # its agent
     good: bool = False  # what its agent says: nothing speaks against it
@@ -60,8 +61,8 @@ def next_step(
         return Repair(), record.missing
     if not settings.test_level:
         return Wait("drained nodes are not tested here (returns.test_level)"), ""
-    if seen.job is not None:
-        return Wait(f"job {seen.job} still holds it"), record.missing
+    if seen.busy:
+        return Wait(f"{'a job' if seen.job is None else f'job {seen.job}'} still holds it"), record.missing
     if not seen.settled:
         return Wait("settles after its last job"), record.missing
     if record.not_before is not None and now < record.not_before:

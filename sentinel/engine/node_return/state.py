@@ -15,6 +15,7 @@ from sentinel.model.records import Cause
 from sentinel.wire import time_from
 
 KEPT = "node_returns"  # stored setting, by node
+HAS_WORK = frozenset({"allocated", "mixed", "completing"})  # states of a node that a job holds, drained or not
 _BY_SLURM = re.compile(r"( : reboot [a-z ]{1,40})+\Z")  # what slurmctld appends to the reason of a node that it reboots
 
 

@@ -6,16 +6,27 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.alerts import needs_repair
+from sentinel.config.modes import ACT as ACT_MODE
 from sentinel.config.return_settings import filled
 from sentinel.config.returns import Remedial
 from sentinel.engine import notices
 from sentinel.engine.events import DiagnosticEnded, NodeReturnAnswered
 from sentinel.engine.node_return.next_step import Act, NodeNow, PutBack, Repair, RunTest, Wait, command, next_step
-from sentinel.engine.node_return.state import IN_SERVICE, KEPT, UNDER_WAY, NodeReturn, Stage, plain_reason, written
+from sentinel.engine.node_return.state import (
+    HAS_WORK,
+    IN_SERVICE,
+    KEPT,
+    UNDER_WAY,
+    NodeReturn,
+    Stage,
+    plain_reason,
+    written,
+)
 from sentinel.engine.state import State
 from sentinel.engine.transition import OpenTicket, ReturnNode, RunDiagnostic, RunSiteCommand, Transition
 from sentinel.model.changes import SettingChanged
 from sentinel.model.records import NODE_STEPS, OURS, Fleet, NodeView, Outcome, Result, stable_id
+from sentinel.policy import in_maintenance
 
 TEST = "return-test"  # ids of effects begin with these
 ACT = "return-act"
@@ -58,7 +69,8 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime) -
             if not fleet.may_have_node(node):
                 _drop(state, out, node, "Slurm has no such node any more")
         elif record.stage in IN_SERVICE:
-            if _is_out(view) and plain_reason(view.reason) == record.reason and not state.paused:
+            lost = _is_out(view) and plain_reason(view.reason) == record.reason
+            if lost and not _kept_from(state, record, view):
                 _put_back(state, out, node, record, now)  # slurmctld was killed before it had saved the return
             else:
                 _in_service(state, out, node, record, fleet, now)
@@ -120,7 +132,7 @@ def _look(
         record = replace(record, stage=Stage.WAITING, effect="", until=None, acted=acted)
     if record.stage is Stage.STARTING:
         started = _started(state, node, record)
-        if not started and (record.until is None or now < record.until):
+        if not started and (record.until is None or now < _patient_until(state, record.until)):
             return
         record = replace(record, stage=Stage.WAITING, until=None)
         if not started:
@@ -128,14 +140,12 @@ def _look(
     if record.stage is Stage.REPAIR:
         _ticket(state, out, node, record, now)
         return
-    acts = all(state.settings.modes.of((name,)).drain == "act" for name in view.partitions or ("",))
-    if state.paused or not acts:
-        words = "Sentinel is paused" if state.paused else "draining is not in act mode here"
+    if words := _kept_from(state, record, view):
         _put(state, out, node, replace(record, stage=_waiting(record), waits=words))
         return
     row, settings = state.rules.returns.of(record.cause), state.settings.returns
-    seen = _seen(state, node, fleet)
-    record = replace(record, free_since=(record.free_since or now) if seen.job is None else None)
+    seen = _seen(state, node, view)
+    record = replace(record, free_since=None if seen.busy else (record.free_since or now))
     settled_s = state.settings.diagnostics.settled_s
     settled = record.free_since is not None and now - record.free_since >= timedelta(seconds=settled_s)
     needed, missing = next_step(record, row, settings, replace(seen, settled=settled), now)
@@ -155,19 +165,38 @@ def _look(
             _repair(state, out, node, record, now)
 
 
+def _kept_from(state: State, record: NodeReturn, view: NodeView) -> str:
+    """Why nothing may be done to the node now; empty if it may. The modes are those of its drain."""
+    modes = state.settings.modes
+    if state.paused:
+        return "Sentinel is paused"
+    if modes.of(view.partitions, record.cause).drain != ACT_MODE:
+        return "draining is not in act mode here"
+    if modes.respect_maintenance and in_maintenance(view):
+        return "it is in a maintenance reservation: people work on it"
+    return ""
+
+
+def _patient_until(state: State, until: datetime) -> datetime:
+    """The end of the wait for a rebooted node: who was away meanwhile has not heard whether it came back."""
+    boot = timedelta(seconds=state.settings.returns.boot_s)
+    return until if state.watching_since is None else max(until, state.watching_since + boot)
+
+
 def _waiting(record: NodeReturn) -> Stage:
     return record.stage if record.stage is Stage.PASSED else Stage.WAITING
 
 
-def _seen(state: State, node: str, fleet: Fleet) -> NodeNow:
+def _seen(state: State, node: str, view: NodeView) -> NodeNow:
     agent = state.cluster.nodes.get(node)
     holds = ("running", "completing", "suspended", "configuring")
-    job = next((job.id for job in fleet.jobs.values() if node in job.nodes and job.state in holds), None)
+    job = next((job.id for job in state.cluster.jobs() if node in job.nodes and job.state in holds), None)
+    busy = job is not None or view.state in HAS_WORK  # also of a job whose record cannot be read
     heard = agent is not None and agent.state == "heard"
     word = str(agent.verdict.get("word", "")) if agent is not None else ""
     sentence = str(agent.verdict.get("sentence", ""))[:200] if agent is not None else ""
     commands = sum(1 for one in state.returns.known.values() if one.stage in (Stage.ACTING, Stage.STARTING))
-    return NodeNow(job, heard=heard, good=word == "OK", sentence=sentence, commands=commands)
+    return NodeNow(job, busy=busy, heard=heard, good=word == "OK", sentence=sentence, commands=commands)
 
 
 def _boot(state: State, node: str) -> str:
@@ -194,7 +223,9 @@ def _test(state: State, out: Transition, node: str, record: NodeReturn, level: i
 def _act(state: State, out: Transition, node: str, record: NodeReturn, action: Remedial, now: datetime) -> None:
     settings = state.settings.returns
     arguments = filled(command(settings, action), node, record.reason)
-    effect = RunSiteCommand(f"{ACT}:{node}:{now.isoformat()}", node, action, arguments, settings.command_s)
+    effect = RunSiteCommand(
+        f"{ACT}:{node}:{now.isoformat()}", node, action, arguments, settings.command_s, record.reason
+    )
     until = now + timedelta(seconds=settings.command_s + _ANSWER_S)
     boot = _boot(state, node)
     _put(state, out, node, replace(
@@ -290,7 +321,13 @@ def _acted(state: State, out: Transition, event: NodeReturnAnswered, record: Nod
         warning=not ok,
     )  # fmt: skip
     over = replace(record, stage=Stage.WAITING, effect="", until=None, changed_at=event.at)
-    if not ok:
+    if event.result == "refused":
+        _drop(state, out, event.node, event.reason)  # it is somebody else's now, or in service
+        return
+    if event.result == "unavailable":  # not begun, which says nothing of the node
+        pause = timedelta(seconds=settings.retry_s)
+        over = replace(over, acted=Remedial.NONE, not_before=event.at + pause, unclear=event.reason[:200])
+    elif not ok:
         over = _failure(state, over, f"{record.acted}_command: {event.reason[:200]}", event.at)
     elif record.acted is Remedial.REBOOT:
         over = replace(over, stage=Stage.STARTING, until=event.at + timedelta(seconds=settings.boot_s))

@@ -10,7 +10,7 @@ import pytest
 from sentinel.config.return_settings import ReturnSettings
 from sentinel.daemon.effects.node_returns import NodeReturnEffects
 from sentinel.engine.transition import OpenTicket, ReturnNode, RunSiteCommand
-from sentinel.errors import Refused, Unavailable
+from sentinel.errors import Refused, Superseded, Unavailable
 from sentinel.model.records import NodeView
 from sentinel.simulate.slurm.records import StandingClock
 
@@ -62,18 +62,59 @@ async def test_what_the_writer_refuses_is_somebody_elses() -> None:
     assert (await effects(slurm).put_back(ReturnNode("return:n1", "n1", REASON))).result == "refused"
 
 
+def reset(*command: str, deadline_s: float = 30.0) -> RunSiteCommand:
+    return RunSiteCommand("return-act:n1", "n1", "reset", command, deadline_s, REASON)
+
+
 @pytest.mark.parametrize(
     ("command", "result", "words"),
     [
         (("/bin/true",), "done", ""),
         (("/bin/false",), "failed", "status 1"),
-        (("/no/such",), "failed", "cannot be started"),
+        (("/bin/sleep", "60"), "failed", "did not end"),
+        (("/no/such",), "unavailable", "cannot be started"),  # on this host: it says nothing of the node
     ],
 )
 async def test_command(command: tuple[str, ...], result: str, words: str) -> None:
-    answer = await effects(Slurm(None)).command(RunSiteCommand("return-act:n1", "n1", "reset", command, 30.0))
+    answer = await effects(Slurm(DRAINED)).command(reset(*command, deadline_s=0.5 if "60" in command else 30.0))
     assert answer.result == result
     assert words in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("view", "result"),
+    [
+        (NodeView("n1", "idle"), "refused"),  # somebody returned it since the snapshot
+        (NodeView("n1", "idle", frozenset({"drain"}), "cable swap"), "refused"),
+        (None, "refused"),
+        (NodeView("n1", "allocated", frozenset({"drain"}), REASON), "unavailable"),
+        (Unavailable("slurmctld did not answer"), "unavailable"),
+    ],
+)
+async def test_no_command_on_a_node_that_is_not_as_it_was_decided_about(tmp_path: Path, view: Any, result: str) -> None:
+    answer = await effects(Slurm(view)).command(reset("/usr/bin/touch", f"{tmp_path / 'done'}"))
+    assert answer.result == result
+    assert not (tmp_path / "done").exists()
+
+
+class Lost:
+    """The lease of a daemon that was frozen, and woken when another one was active."""
+
+    async def confirm(self) -> None:
+        raise Superseded("b:7 is the active daemon")
+
+    def left_s(self) -> float:
+        return 0.0
+
+
+async def test_no_command_without_the_lease(tmp_path: Path) -> None:
+    slurm: Any = Slurm(DRAINED)
+    fenced = NodeReturnEffects(
+        settings=ReturnSettings(), reader=slurm, writer=slurm, clock=StandingClock(), fence=Lost()
+    )
+    answer = await fenced.command(reset("/usr/bin/touch", f"{tmp_path / 'done'}"))
+    assert answer.result == "unavailable"
+    assert not (tmp_path / "done").exists()
 
 
 async def test_ticket(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from sentinel.config.modes import CauseMode
 from sentinel.config.return_settings import ReturnSettings
 from sentinel.config.rules_files import load_rules
 from sentinel.config.settings import Diagnostics, Mode, Modes, Settings
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine, Transition
-from sentinel.engine.events import DiagnosticEnded, Event, EvidenceReceived, FleetObserved, NodeReturnAnswered
+from sentinel.engine.events import DiagnosticEnded, Event, EvidenceReceived, FleetObserved, NodeReturnAnswered, Started
 from sentinel.engine.loading import state_of
 from sentinel.engine.node_return import turns
 from sentinel.engine.node_return.state import KEPT, NodeReturn, Stage, plain_reason, read, written
@@ -495,3 +496,75 @@ def test_few_nodes_are_reset_at_once() -> None:
     node.state.returns.known["n0"] = busy
     assert node.look() == []
     assert "1 other nodes" in node.record.waits
+
+
+def test_nothing_is_done_to_a_node_in_a_maintenance_reservation() -> None:
+    node = Node()
+    node.view = replace(node.view, flags=frozenset({"drain", "maintenance"}))
+    assert node.look() == []
+    assert "maintenance" in node.record.waits
+    node.settings = replace(node.settings, modes=replace(ACT, respect_maintenance=False))
+    node.start()
+    node.acts("reset")
+
+
+def test_a_lost_return_is_not_made_again_in_a_maintenance_reservation() -> None:
+    node = returned()
+    node.view = NodeView("n1", "idle", frozenset({"drain", "maintenance"}), REASON, ("train",))
+    assert node.look() == []
+
+
+@pytest.mark.parametrize(
+    ("modes", "partitions", "acts"),
+    [
+        # as for the drain itself: a partition that is not named says nothing beside one that is
+        (Modes(partitions={"train": Mode(drain="act")}), ("train", "batch"), True),
+        (Modes(partitions={"train": Mode(drain="act"), "batch": Mode(drain="suggest")}), ("train", "batch"), False),
+        (Modes(default=Mode(causes={"gpu_memory_ecc": CauseMode(drain="act")})), ("train",), True),
+        (Modes(default=Mode(drain="act", causes={"gpu_memory_ecc": CauseMode(drain="suggest")})), ("train",), False),
+    ],
+)
+def test_the_mode_is_that_of_the_drain_by_cause_and_partition(
+    modes: Modes, partitions: tuple[str, ...], acts: bool
+) -> None:
+    node = Node()
+    node.settings = replace(node.settings, modes=modes)
+    node.start()
+    node.view = replace(node.view, partitions=partitions)
+    assert bool(node.look()) is acts
+
+
+def test_a_job_whose_record_cannot_be_read_holds_its_node() -> None:
+    node = Node()
+    node.view = replace(node.view, state="allocated")
+    assert node.look() == []
+    assert "job" in node.record.waits
+    node.view = replace(node.view, state="idle")
+    node.acts("reset")
+
+
+def test_a_reset_that_was_not_begun_is_no_failure() -> None:
+    node = Node()
+    node.acts("reset")
+    node.answer("unavailable", "/site/reset cannot be started")
+    assert not node.record.failures
+    assert node.look() == []
+    assert "cannot be started" in node.record.waits
+    node.at += timedelta(seconds=node.settings.returns.retry_s)
+    node.acts("reset")
+    node.answer("refused", "n1 is in service again")
+    assert "n1" not in node.state.returns.known
+
+
+def test_a_daemon_that_was_away_gives_a_rebooted_node_its_time() -> None:
+    node = Node(cause=Cause.GPU_FALLEN_OFF_BUS)
+    node.acts("reboot")
+    node.answer("done")
+    node.look(heard=False)
+    node.start()
+    node.at += timedelta(seconds=2 * node.settings.returns.boot_s)
+    node.handle(Started(node.at, Stored()))
+    assert node.look(heard=False) == []
+    assert not node.record.failures
+    node.look(node.settings.returns.boot_s, heard=False)
+    assert node.record.failures
