@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import json
 import os
 import socket
@@ -28,12 +29,43 @@ from sentinel.text import json_of, json_with_bytes
 MAX_ANSWER_BYTES = 24 << 20  # 16 MiB that are encrypted
 _SPARED_S = 10.0  # an address that did not answer is not asked for so long, where there are others
 _MOST_HEALTH = 64  # bytes of what /healthz says
+_WHOLE = 2.0  # times the silence that is borne: then an answer must be whole, however steadily it trickles
 # How a kept connection ends that the daemon closed.
 _CLOSED = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 
 
 class _NotReached(Unavailable):
     """No connection: the request was not sent."""
+
+
+class _Response(http.client.HTTPResponse):
+    """One that must be whole in time. The silence that is borne is the socket's timeout when the answer is awaited."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp = io.BufferedReader(_InTime(self.fp.detach(), sock))
+
+
+class _InTime(io.RawIOBase):
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw = raw
+        self._socket = sock
+        self._silent_s = sock.gettimeout() or 0.0
+        self._until_s = time.monotonic() + _WHOLE * self._silent_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer was not whole in time")
+        self._socket.settimeout(min(self._silent_s, left_s))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 def addresses_of(url: str) -> list[str]:
@@ -91,7 +123,7 @@ class DaemonClient:
         leads: whether a request that is not answered in time speaks against the daemon's address.
         credentials: how requests are signed and answers checked.
         trusted_uids: who, besides root and our own uid, may answer for the daemon.
-        deadline_s: for connecting, and for the daemon's silence while it answers.
+        deadline_s: for connecting, and for the daemon's silence while it answers; the answer is whole in twice the time.
         wire: ``clear``, ``tls`` or ``munge`` (bodies are encrypted for ``daemon_uid``); empty: as the address says.
         ca_file: who signed the daemon's certificate; empty: the system's authorities.
     """
@@ -153,7 +185,8 @@ class DaemonClient:
 
     def post(self, path: str, body: Mapping[str, object], *, deadline_s: float | None = None) -> dict[str, Any]:
         """Send one request and return the checked answer, of the first daemon that is active. Goes on to the next address
-        only when the one before certainly did nothing: it cannot be reached, or says that it stands by.
+        only when the one before certainly did nothing: it cannot be reached, or says that it stands by. One that gives an
+        answer which is not the daemon's is not asked next time: where a daemon is away, anybody may listen at its port.
 
         Raises:
             StandingBy: there are daemons, and none is active. Timeout, Unavailable: no answer.
@@ -175,6 +208,10 @@ class DaemonClient:
                 if self._leads:  # it may have been carried out: whether to ask again is the caller's matter
                     self._addresses.silent(self.address)
                 raise
+            except SentinelError as error:
+                if self._leads and not error.signed:
+                    self._addresses.leave(self.address)
+                raise
         assert problem is not None, "there is an address"
         raise problem
 
@@ -190,7 +227,7 @@ class DaemonClient:
             status, signature, answer = self._exchange(path, content, credential, deadline)
         except _CLOSED as error:
             self.close()
-            if not kept:
+            if not kept or self.address != self._addresses.current:  # there is another one to ask now
                 raise Unavailable(f"the daemon at {self.host}:{self.port} closed the connection") from error
             # Once more on a fresh connection: with a new credential, since the first may have been seen.
             return self._post(path, body, deadline_s)
@@ -245,15 +282,15 @@ class DaemonClient:
             if not connected:
                 raise _NotReached(f"the daemon at {self.host}:{self.port} cannot be reached: {error}") from error
             raise Timeout(f"the daemon at {self.host}:{self.port} did not answer within {deadline_s:g} s") from error
-        except _CLOSED:
-            raise
         except ssl.SSLCertVerificationError as error:
             self.close()
-            raise Unavailable(
+            raise _NotReached(
                 f"the certificate of the daemon at {self.host}:{self.port} is refused: {error.verify_message}",
                 fix="ca_file holds the authority that signed it; the address has the name that it is for",
             ) from error
         except (OSError, http.client.HTTPException, AttributeError) as error:  # AttributeError: interrupted in between
+            if connected and isinstance(error, _CLOSED):
+                raise
             self.close()
             kind = Unavailable if connected else _NotReached
             raise kind(f"the daemon at {self.host}:{self.port} cannot be reached: {error}") from error
@@ -265,9 +302,12 @@ class DaemonClient:
     def _opened(self, deadline_s: float, address: SplitResult) -> http.client.HTTPConnection:
         host, port = address.hostname or "", address.port or 9478
         if address.scheme != "https":
-            return http.client.HTTPConnection(host, port, timeout=deadline_s)
-        context = client_context(self._ca_file)  # read for each connection: a new authority needs no restart
-        return http.client.HTTPSConnection(host, port, timeout=deadline_s, context=context)
+            made = http.client.HTTPConnection(host, port, timeout=deadline_s)
+        else:
+            context = client_context(self._ca_file)  # read for each connection: a new authority needs no restart
+            made = http.client.HTTPSConnection(host, port, timeout=deadline_s, context=context)
+        made.response_class = _Response
+        return made
 
     def _error(self, status: int, answer: bytes, credential: str, signature: str) -> SentinelError:
         """The error that an answer tells of. Without a signature anybody can have sent it, while the daemon was away."""

@@ -122,6 +122,7 @@ class Daemons:
         self.asked: list[int] = []
         self.urls: list[str] = []
         self._sockets: list[socket.socket] = []
+        self.closed = threading.Event()
         self.silent = threading.Semaphore(0)  # released when a request gets no answer
 
     def start(self, state: str) -> str:
@@ -133,6 +134,7 @@ class Daemons:
         return self.urls[-1]
 
     def close(self) -> None:
+        self.closed.set()
         for one in self._sockets:
             one.close()
 
@@ -162,12 +164,22 @@ class Daemons:
         state = self.states[number]
         if first.startswith(b"GET"):
             said = b"ok\n" if state == "active" else b"standby\n"
-            if state != "silent":
+            if state == "drips":
+                self._drip(connection)
+            elif state != "silent":
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
             return
         self.asked.append(number)
         if state == "silent":
             self.silent.release()
+        elif state == "closes":
+            connection.shutdown(socket.SHUT_RDWR)
+        elif state == "stranger":
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        elif state == "trouble":
+            connection.sendall(b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}")
+        elif state == "drips":
+            self._drip(connection)
         elif state == "standby":
             said = b'{"error": "standby: the active daemon is another"}'
             connection.sendall(b"HTTP/1.1 421 Misdirected\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
@@ -175,6 +187,11 @@ class Daemons:
             mark = self._signer.encode(digest_of(headers["x-sentinel-munge"], b"{}"))
             head = f"HTTP/1.1 200 OK\r\nX-Sentinel-Munge: {mark}\r\nContent-Length: 2\r\n\r\n"
             connection.sendall(head.encode() + b"{}")
+
+    def _drip(self, connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        while not self.closed.wait(0.05):
+            connection.sendall(b"A: b\r\n")
 
 
 @pytest.fixture
@@ -212,6 +229,49 @@ def test_what_may_have_been_carried_out_is_not_sent_to_another(daemons: Daemons,
     assert daemons.asked == [0]
     client.deadline_s = 60.0
     assert client.post(EVIDENCE, {}) == {} and daemons.asked == [0, 1]
+    client.close()
+
+
+@pytest.mark.parametrize("state", ["stranger", "trouble", "closes", "drips"])
+def test_whoever_else_answers_at_an_address_does_not_keep_a_node(
+    daemons: Daemons, credentials: Any, state: str
+) -> None:
+    """The daemon there is away, and any account of its host may listen at the port."""
+    client = DaemonClient(f"{daemons.start(state)},{daemons.start('active')}", credentials(), deadline_s=0.6)
+    with pytest.raises(Unavailable):
+        client.post(EVIDENCE, {})
+    assert daemons.asked == [0], "it may have been handed on to the daemon: it is not sent again from here"
+    client.deadline_s = 60.0
+    assert client.post(EVIDENCE, {}) == {} and daemons.asked == [0, 1]
+    client.close()
+
+
+def test_who_ends_each_connection_does_not_keep_a_node(credentials: Any) -> None:
+    """Before TLS is agreed nothing was sent: the next is asked at once."""
+    asked: list[int] = []
+
+    def close(number: int, listens: socket.socket) -> None:
+        listens.accept()[0].close()
+        asked.append(number)
+
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        threads = [threading.Thread(target=close, args=item, daemon=True) for item in enumerate((one, other))]
+        for thread in threads:
+            thread.start()
+        url = ",".join(f"https://127.0.0.1:{listens.getsockname()[1]}" for listens in (one, other))
+        client = DaemonClient(url, credentials(), wire="tls")
+        with pytest.raises(Unavailable):
+            client.post(EVIDENCE, {})
+        client.close()
+        for thread in threads:
+            thread.join(5)
+    assert asked == [0, 1]
+
+
+def test_a_commands_question_who_is_active_ends(daemons: Daemons, credentials: Any) -> None:
+    client = DaemonClient(f"{daemons.start('drips')},{daemons.start('active')}", credentials())
+    client.find_active(0.3)
+    assert client.post(EVIDENCE, {}) == {} and daemons.asked == [1]
     client.close()
 
 
