@@ -43,7 +43,10 @@ def hook(key: str, value: str) -> Finding:
         if REMOVED in text:
             return Finding(key, BAD, f"{path} does nothing: Sentinel was removed here", "sentinel install", written)
         if not os.access(path, os.X_OK):
-            return Finding(key, BAD, f"{path} cannot be run", f"chmod 755 {path}", (("chmod", "755", str(path)),))
+            made = (
+                (("chmod", "755", str(path)),) if written else ()
+            )  # whether the site's own script runs is its decision
+            return Finding(key, BAD, f"{path} cannot be run", f"chmod 755 {path}", made)
         if ours and text != shipped(ours):
             return Finding(key, BAD, f"{path} is of another release", "sentinel install --refresh", written)
     return Finding(key, GOOD, value)
@@ -55,8 +58,9 @@ def _heading(text: str) -> str:
 
 
 def settings_file(config: Path, settings: Settings) -> Finding:
-    """The file may be read by all unless it holds what is secret: addresses of webhooks and channels, a password."""
-    addresses = [*settings.alerts.webhooks, *(one.url for one in settings.alerts.channels.values())]
+    """The file may be read by all unless it holds what is secret: addresses of webhooks, channels, tickets, a password."""
+    channels = (one.url for one in settings.alerts.channels.values())
+    addresses = [*settings.alerts.webhooks, *channels, settings.returns.ticket_url]
     secret = any(address and urlsplit(address).hostname not in _HERE for address in addresses)
     secret = secret or "@" in settings.daemon.database
     if secret and config.stat().st_mode & stat.S_IROTH:
@@ -66,14 +70,26 @@ def settings_file(config: Path, settings: Settings) -> Finding:
 
 
 def resume_folder(folder: Path, account: str) -> tuple[tuple[str, ...], ...]:
-    """The command that makes a missing folder for the daemon's account; none where something is there already."""
-    if os.path.lexists(folder) or not folder.parent.is_dir():
+    """The command that makes a missing folder for the daemon's account; none where something is there already, or where
+    others could put a link there in the meantime: ``install`` would give away what that names."""
+    if os.path.lexists(folder) or not folder.parent.is_dir() or not _ours_alone(folder.parent.resolve()):
         return ()
     try:
         pwd.getpwnam(account)
     except KeyError:
         return ()
     return (("install", "-d", "-m", "755", "-o", account, str(folder)),)
+
+
+def _ours_alone(folder: Path) -> bool:
+    """Whether nobody but root and this account can make or replace anything in the folder, or the folder itself."""
+    for part in (folder, *folder.parents):
+        status = part.stat()
+        open_to_others = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and status.st_gid != 0)
+        sticky = status.st_mode & stat.S_ISVTX and part != folder  # as /tmp: nobody renames what is another's
+        if status.st_uid not in (0, os.geteuid()) or (open_to_others and not sticky):
+            return False
+    return True
 
 
 def repairs(findings: Sequence[Finding]) -> Actions:

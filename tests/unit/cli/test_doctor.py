@@ -381,6 +381,19 @@ def test_fix_leaves_a_hook_of_the_sites_alone(asked: Asked, cluster: Cluster, co
     assert mine.read_text() == "#!/bin/sh\nexit 0\n"
 
 
+def test_fix_lets_nobody_run_a_script_of_the_sites(
+    asked: Asked, cluster: Cluster, config: Path, tmp_path: Path
+) -> None:
+    mine, behind = tmp_path / "prolog.sh", tmp_path / "slurmctld-sentinel"
+    mine.write_text("#!/bin/sh\nrm -rf /scratch/old\n")
+    mine.chmod(0o644)
+    cluster.conf["Prolog"] = [str(mine)]
+    behind.symlink_to(mine)
+    cluster.conf["EpilogSlurmctld"] = [str(behind)]
+    found = asked.run("doctor", "--fix", "--yes", "--config", str(config))
+    assert f"{mine} cannot be run" in found.output and mine.stat().st_mode & 0o777 == 0o644
+
+
 def test_settings_with_secrets_are_closed_to_others(asked: Asked, cluster: Cluster, config: Path) -> None:
     config.write_text(config.read_text() + '[alerts]\nwebhooks = ["https://chat.example.org/hook/7f3a"]\n')
     config.chmod(0o644)
@@ -388,6 +401,25 @@ def test_settings_with_secrets_are_closed_to_others(asked: Asked, cluster: Clust
     assert status == 1 and "everybody" in found["settings"]["seen"] and "7f3a" not in found["settings"]["seen"]
     asked.run("doctor", "--fix", "--yes", "--config", str(config))
     assert config.stat().st_mode & 0o777 == 0o640 and examine(asked, config)[1]["settings"]["answer"] == "good"
+
+
+def test_where_tickets_are_opened_is_secret_too(asked: Asked, cluster: Cluster, config: Path) -> None:
+    config.write_text(config.read_text() + '[returns]\nticket_url = "https://tickets.example.org/hook/7f3a"\n')
+    config.chmod(0o644)
+    assert "everybody" in examine(asked, config)[1]["settings"]["seen"]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_no_resume_folder_is_made_where_others_could_put_a_link(
+    asked: Asked, cluster: Cluster, config: Path, tmp_path: Path, mode: int
+) -> None:
+    """Between the look and the making, a link there would give its target to the daemon's account."""
+    (tmp_path / "shared").mkdir()
+    os.chown(tmp_path / "shared", -1, 12345 if os.geteuid() == 0 else -1)
+    (tmp_path / "shared").chmod(mode)
+    config.write_text(config.read_text().replace(str(tmp_path / "resume"), str(tmp_path / "shared" / "resume")))
+    found = asked.run("doctor", "--fix", "--yes", "--config", str(config))
+    assert "resume folder" in found.output and not (tmp_path / "shared" / "resume").exists()
 
 
 def test_fix_makes_a_missing_resume_folder(asked: Asked, cluster: Cluster, config: Path, tmp_path: Path) -> None:
