@@ -99,10 +99,17 @@ class OperatorCommands:
         incident, request, what = (arguments.get(name) for name in ("incident", "request", "what"))
         if not isinstance(what, list) or not what or len(what) > _MOST_PARTS:
             raise UserError("what is answered is not said", fix="sentinel approve INCIDENT shows what is asked")
-        parts = tuple(str(part)[:200] for part in what)
+        parts = tuple(_printable(part) for part in what)
         note = _printable(arguments.get("note") or "")
         event = ApprovalGiven(
-            self._clock.now(), str(incident)[:80], str(request)[:80], parts, approved, by.name, by.origin, note
+            self._clock.now(),
+            _printable(incident)[:80],
+            _printable(request)[:80],
+            parts,
+            approved,
+            by.name,
+            by.origin,
+            note,
         )
         problem = approvals.problem(self._runner.state, event.incident, event.request, parts)
         await self._runner.handle(event)

@@ -158,3 +158,20 @@ async def test_a_correction_that_says_nothing_is_refused(world: Worlds, argument
     with pytest.raises(UserError) as caught:
         await change(there, "correct", **arguments)
     assert caught.value.fix and not there.store.incident_rows(ids=["abc1"])[0]["corrections"]
+
+
+async def test_names_that_nobody_asked_about_drive_no_terminal(world: Worlds) -> None:
+    """They come back in the answer, and stay in the audit and its copy in syslog."""
+    there, hostile = world(), "x\x1b[2J\n<0>fake\x00"
+    with pytest.raises(Refused) as caught:
+        await change(there, "approve", incident=hostile, request=hostile, what=[hostile], note=hostile)
+    (entry,) = [item.entry for item in there.store.audit()]
+    for text in (
+        caught.value.message,
+        entry.target,
+        entry.incident,
+        entry.why,
+        *entry.before["asked"],
+        entry.before["request"],
+    ):
+        assert text.isprintable(), text
