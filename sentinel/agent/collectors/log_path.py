@@ -49,12 +49,17 @@ def pattern_of(stdout: str, *, job: int, user: str, node: str, work_dir: str = "
 def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
     """The file of that user that matches, the one written last if there are several; None while there is none.
 
-    Slurm opens a job's output as its user; a file of another user that matches, too, was put there. Of an array's files only
-    the one that a process of this job writes is its own; without ``job`` the only one.
+    Slurm opens a job's output as its user; a file or link of another user that matches, too, was put there. Of an array's
+    files only the one that a process of this job writes is its own; without ``job`` the only one.
     """
     found = []
     for path in glob.glob(pattern):  # noqa: PTH207
-        status = Path(path).stat()
+        try:
+            if os.lstat(path).st_uid not in (uid, 0):
+                continue  # also a link to a file of the user's
+            status = Path(path).stat()
+        except FileNotFoundError:
+            continue  # gone by now, or a link that leads nowhere
         if stat.S_ISREG(status.st_mode) and status.st_uid == uid:
             found.append((status.st_mtime, path))
     if _NUMBER in pattern:

@@ -368,6 +368,28 @@ def test_a_newer_file_of_another_user_does_not_take_the_logs_place(tmp_path: Pat
     assert newest(str(tmp_path / "*-5.out"), 1000) == str(own)
 
 
+def test_a_link_that_leads_nowhere_hides_no_log(tmp_path: Path) -> None:
+    own = tmp_path / "train-5.out"
+    own.write_text("step 1\n")
+    (tmp_path / "evil-5.out").symlink_to(tmp_path / "nowhere")
+    assert newest(str(tmp_path / "*-5.out"), UID) == str(own)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_another_users_link_to_a_file_of_the_users_is_not_the_log(tmp_path: Path) -> None:
+    """In a folder that both may write: the other file would be judged, and appended to, as the job's."""
+    own, theirs, evil = tmp_path / "train-5.out", tmp_path / "notes.txt", tmp_path / "evil-5.out"
+    for path in (own, theirs):
+        path.write_text("step 1\n")
+        os.chown(path, 1000, 1000)
+    os.utime(own, (1.0, 1.0))
+    evil.symlink_to(theirs)
+    os.chown(evil, 1001, 1001, follow_symlinks=False)
+    assert newest(str(tmp_path / "*-5.out"), 1000) == str(own)
+    os.chown(evil, 1000, 1000, follow_symlinks=False)
+    assert newest(str(tmp_path / "*-5.out"), 1000) == str(evil), "the user's own link is the user's matter"
+
+
 def test_a_log_that_another_user_put_in_its_place_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "5.out").write_text("step 1\n")
     file = LogFile(str(tmp_path / "5.out"), owner=UID + 1)
