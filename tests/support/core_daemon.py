@@ -210,3 +210,27 @@ class Daemon:
 
 def incidents_of(store: DirectStore) -> dict[str, Any]:
     return {row["id"]: (str(row["state"]), row["job"], row["cause"]) for row in store.incident_rows()}
+
+
+def states(there: World) -> list[str]:
+    return sorted(str(state) for state, _, _ in incidents_of(there.store).values())
+
+
+def outcomes(there: World) -> list[str]:
+    return [row["outcome"] for row in there.store.incident_rows()]
+
+
+def heard(sink: FakeSink) -> list[str]:
+    return [str(notice.data["stage"]) for notice in (*sink.got, *sink.later)]
+
+
+async def fail(daemon: Daemon, *items: Evidence) -> None:
+    await daemon.fleets.take()
+    assert await daemon.observe(items)
+    await daemon.quiet()
+
+
+def silent(there: World) -> World:
+    """Its jobs print no steps: nothing confirms a restart early."""
+    there.progress._steps = False
+    return there

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink
+from core_daemon import SETTINGS, Daemon, FakeSink, fail
 from core_records import OPTED_IN, evidence
 from core_world import World
 
@@ -43,12 +43,6 @@ def open_plan(there: World) -> Plan:
 
 def waits(there: World) -> list[str]:
     return [wait.kind for plan in there.store.open_plans() for wait in plan.waits]
-
-
-async def fail(daemon: Daemon, *items: Evidence) -> None:
-    await daemon.fleets.take()
-    assert await daemon.observe(items)
-    await daemon.quiet()
 
 
 async def answer(daemon: Daemon, word: str = "approve", what: list[str] | None = None, **how: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink, incidents_of
+from core_daemon import SETTINGS, Daemon, FakeSink, fail, heard, silent, states
 from core_records import OPTED_IN, ended, evidence
 from core_world import World
 
@@ -30,26 +30,6 @@ def bus(node: str) -> Evidence:
 
 def printed(job: int, attempt: int, step: int, at_s: float) -> Evidence:
     return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})
-
-
-def states(there: World) -> list[str]:
-    return sorted(str(state) for state, _, _ in incidents_of(there.store).values())
-
-
-def heard(sink: FakeSink) -> list[str]:
-    return [str(notice.data["stage"]) for notice in (*sink.got, *sink.later)]
-
-
-async def fail(daemon: Daemon, *items: Evidence) -> None:
-    await daemon.fleets.take()
-    assert await daemon.observe(items)
-    await daemon.quiet()
-
-
-def silent(there: World) -> World:
-    """Its jobs print no steps: nothing confirms a restart early."""
-    there.progress._steps = False
-    return there
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from core_daemon import RULES, SETTINGS, Daemon, FakeSink, incidents_of
+from core_daemon import RULES, SETTINGS, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
 from core_records import AT, OPTED_IN, ended, evidence
 from core_world import World
 
@@ -33,28 +33,8 @@ def gone(node: str, at_s: float = 0.0) -> Evidence:
     return evidence(Kind.NODE_UNREACHABLE, node=node, at_s=at_s, source=Source.PROBE, text="slurmd does not answer")
 
 
-def states(there: World) -> list[str]:
-    return sorted(str(state) for state, _, _ in incidents_of(there.store).values())
-
-
-def outcomes(there: World) -> list[str]:
-    return [row["outcome"] for row in there.store.incident_rows()]
-
-
 def drained(there: World) -> set[str]:
     return {name for name, node in there.slurm.nodes.items() if node.drained}
-
-
-async def fail(daemon: Daemon, *items: Evidence) -> None:
-    await daemon.fleets.take()
-    assert await daemon.observe(items)
-    await daemon.quiet()
-
-
-def silent(there: World) -> World:
-    """Its jobs print no steps: nothing confirms a restart early."""
-    there.progress._steps = False
-    return there
 
 
 # --- in the middle of a recovery -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from core_daemon import SETTINGS, Daemon, FakeSink, incidents_of
+from core_daemon import SETTINGS, Daemon, FakeSink, fail, incidents_of, states
 from core_records import OPTED_IN, ended, evidence, later
 from core_world import World
 
@@ -35,10 +35,6 @@ def drained(there: World) -> set[str]:
     return {name for name, node in there.slurm.nodes.items() if node.drained}
 
 
-def states(there: World) -> list[str]:
-    return sorted(str(state) for state, _, _ in incidents_of(there.store).values())
-
-
 def waits(there: World) -> list[str]:
     return [wait.kind for plan in there.store.open_plans() for wait in plan.waits]
 
@@ -62,12 +58,6 @@ async def command(daemon: Daemon, name: str) -> None:
         runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
     await made.make(name, {}, 0)
-    await daemon.quiet()
-
-
-async def fail(daemon: Daemon, *items: Evidence) -> None:
-    await daemon.fleets.take()
-    assert await daemon.observe(items)
     await daemon.quiet()
 
 
