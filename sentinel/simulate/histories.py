@@ -20,6 +20,7 @@ class JobSpec:
     required: tuple[str, ...] = ()
     requeue: bool = True
     least: int = 0  # nodes with which it can run; 0: it is not elastic
+    most: int = 0  # nodes that its comment names as its most; 0: those that it was submitted with
     kind: str = "batch"  # "batch", "array" (two tasks), "het" (two components), "after" (afterok on the first job)
     runs_s: float = 100_000.0  # until it completes by itself; the default outlasts every history
 

@@ -191,7 +191,7 @@ class World:
                 {"restart": True, "global": [f"/shared/{name}"]} if spec.opted_in else {"restart": False}
             )
             if spec.least:
-                asked["nodes"] = [spec.least, spec.nodes]
+                asked["nodes"] = [spec.least, spec.most or spec.nodes]
             self.specs[name] = spec
             ids.append(
                 self.slurm.submit(

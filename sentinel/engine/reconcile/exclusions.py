@@ -36,10 +36,22 @@ def _size(state: State, job: JobView, found: Exclusions) -> tuple[int, int, int]
     Slurm keeps a range of nodes over a requeue, but not where tasks per node are given: it has counted the tasks then.
     """
     (least, most), recovery = nodes_wanted(job), state.settings.recovery
-    if least == most or job.tasks_per_node is None:
+    most = min(most, _widest(state, job))
+    if least >= most or job.tasks_per_node is None:
         return None
     nodes = restart_size(found.left, least, most, recovery.wait_s, recovery.smaller_for_s).nodes
     return nodes, most, nodes * job.tasks_per_node
+
+
+def _widest(state: State, job: JobView) -> int:
+    """The most nodes that Slurm ever gave the job by itself, as far as is known.
+
+    The comment is its user's word, and what we write is an operator's: limits of partition and QOS do not hold for it.
+    """
+    attempts = (state.cluster.attempts.get((job.id, number)) for number in range(job.restarts + 1))
+    given = [len(seen.nodes) for seen in attempts if seen is not None]
+    sizes = [row.step.data.get("size") for row in state.ledger.of_job(job.id, StepKind.EXCLUDE)]
+    return max([*given, *(int(str(size).split(",")[1]) for size in sizes if size)], default=0)
 
 
 def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Exclusions:

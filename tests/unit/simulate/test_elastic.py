@@ -38,3 +38,8 @@ def test_with_too_few_nodes_it_waits() -> None:
 def test_repaired_it_grows_again_at_the_next_restart() -> None:
     again = Happening("gpu-memory-contained", 300.0, "job0/0")
     assert sizes(ran(JobSpec(nodes=4, least=2), Happening("repair", 200.0), again)) == [4, 3, 4]
+
+
+def test_a_comment_gets_it_no_more_nodes_than_slurm_gave_it() -> None:
+    world = ran(JobSpec(nodes=2, least=1, most=8), nodes=6)
+    assert sizes(world) == [2, 2]
