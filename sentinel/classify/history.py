@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from sentinel.classify.ageing import Trend
 from sentinel.model.records import Cause, require_aware
+from sentinel.model.taken_along import taken_along_id
 
 WINDOW = timedelta(days=30)
 _NEVER = 1e-9  # a chance that no fleet meets
@@ -98,11 +99,11 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
     differ, and one failure on a new node says little. Failures of the application do not count against a node,
     nor do those that only a program's words speak for: whoever prints an Xid in every job would make lemons.
     """
-    against = [
+    against = _each_once([
         past
         for past in history.recent(now)
         if past.node is not None and past.blamed and not past.users_words and past.cause not in APPLICATION
-    ]
+    ])  # fmt: skip
     pasts: dict[str, list[PastFailure]] = {}
     for past in sorted(against, key=lambda past: past.at):
         pasts.setdefault(past.node or "", []).append(past)
@@ -134,6 +135,21 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
         )
     scores.sort(key=lambda score: (-score.low, score.node))
     return scores
+
+
+def _each_once(failures: Sequence[PastFailure]) -> list[PastFailure]:
+    """Without those of jobs that another incident's node took along: each is the same failure once more."""
+    on: dict[str | None, set[str]] = {}
+    for past in failures:
+        if past.incident is not None:
+            on.setdefault(past.node, set()).add(past.incident)
+    return [
+        past
+        for past in failures
+        if past.job is None
+        or past.attempt is None
+        or not any(taken_along_id(name, past.job, past.attempt) == past.incident for name in on.get(past.node, ()))
+    ]
 
 
 def _lemons(

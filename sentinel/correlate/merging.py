@@ -15,7 +15,8 @@ from sentinel.correlate.gpu_owners import job_of
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.approvals import ASKING
 from sentinel.model.intent import intent_of
-from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict, stable_id
+from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict
+from sentinel.model.taken_along import taken_along_id
 
 _SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
 # What a drain waits for while jobs are restarted around its node.
@@ -122,6 +123,6 @@ def taken_along(
         if not out & set(job.nodes) or (opt_in and not intent_of(job.comment).restart):
             continue
         new = incidents.new(grounds[0], job=job.id, attempt=job.restarts, now=now)
-        new = dataclasses.replace(new, id=stable_id("taken along", incident.id, job.id, job.restarts)[:10])
+        new = dataclasses.replace(new, id=taken_along_id(incident.id, job.id, job.restarts))
         found.append(incidents.attach(new, grounds, now))
     return found

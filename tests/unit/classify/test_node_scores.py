@@ -10,6 +10,7 @@ import pytest
 from sentinel.classify import History, PastFailure, node_scores
 from sentinel.classify.history import _at_least, span
 from sentinel.model.records import Cause
+from sentinel.model.taken_along import taken_along_id
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 DAY_S = 86400.0
@@ -38,6 +39,20 @@ def test_one_failure_is_not_a_lemon_and_application_failures_do_not_count() -> N
     assert not any(score.lemon for score in node_scores(history(*fleet), NOW))
     blamed = history(("n1", 9, 28.0), ("n2", 0, 28.0), cause=Cause.USER_CODE)
     assert [score.failures for score in node_scores(blamed, NOW)] == [0, 0]
+
+
+def test_one_failure_under_several_jobs_is_one_failure() -> None:
+    others = {f"n{i}": 28 * DAY_S for i in range(20)}
+    at, jobs = NOW - timedelta(days=1), range(4)
+    failures = [
+        PastFailure(
+            at, Cause.GPU_MEMORY_ECC, node="shared", gpu="3", job=job, attempt=0,
+            incident=taken_along_id("0f3a", job, 0) if job else "0f3a",
+        )
+        for job in jobs
+    ]  # fmt: skip
+    (score,) = (s for s in node_scores(History(tuple(failures), {**others, "shared": 28 * DAY_S}), NOW) if s.failures)
+    assert (score.node, score.failures, score.lemon) == ("shared", 1, False)
 
 
 def test_a_very_bad_node_does_not_hide_the_next() -> None:
