@@ -69,13 +69,15 @@ def event(name: str, environment: Mapping[str, str]) -> int:
 
 
 def post_to_active(environment: Mapping[str, str], path: str, body: bytes, deadline_s: float) -> int:
-    """Status of one request to the first daemon of SENTINEL_URL (one, or several separated by commas) that is active.
+    """200 when a daemon of SENTINEL_URL (one, or several separated by commas) took it, else what an active one answered.
+
+    Goes on to the next after any other answer: where a daemon is away, anybody may listen at its port.
 
     Raises:
         OSError, SubprocessError: munged or the daemons do not answer, or none is active.
     """
     urls = [url.strip() for url in environment.get("SENTINEL_URL", "http://127.0.0.1:9478").split(",")]
-    problem = OSError("no daemon is active")
+    problem, refused = OSError("no daemon is active"), 0
     for at, url in enumerate(urls):
         now_s = time.monotonic()
         until_s = now_s + (deadline_s - now_s) / (len(urls) - at)  # one that does not answer leaves time for the others
@@ -86,8 +88,11 @@ def post_to_active(environment: Mapping[str, str], path: str, body: bytes, deadl
         except OSError as error:
             problem = OSError(f"{host}:{port}: {error}")
             continue
-        if status != ELSEWHERE:
+        if status == 200:
             return status
+        refused = refused or (status if status != ELSEWHERE else 0)
+    if refused:
+        return refused
     raise problem
 
 

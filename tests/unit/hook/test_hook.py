@@ -128,3 +128,18 @@ def test_an_event_goes_to_the_daemon_that_is_active(
     answers["http://c:3"] = 421
     assert hook.main(["event", "job_ended"], urls | {"SENTINEL_EVENT_S": "0.1"}) == 0
     assert "job_ended not told: a:1: no route" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", [403, 404, 503])
+def test_who_else_answers_at_an_address_keeps_no_event(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    """A daemon takes an event that comes twice once, so that the next may be asked whatever the answer was."""
+    answers = {"http://a:1": status, "http://b:2": 200}
+    monkeypatch.setattr(hook, "signed", lambda *_: ({}, b""))
+    monkeypatch.setattr(hook, "post", lambda url, *_: answers[url])
+    urls = {"SENTINEL_URL": "http://a:1,http://b:2"}
+    assert hook.main(["event", "job_ended"], urls) == 0 and capsys.readouterr().err == ""
+    answers["http://b:2"] = 421
+    assert hook.main(["event", "job_ended"], urls) == 0
+    assert f"answered {status} to job_ended" in capsys.readouterr().err
