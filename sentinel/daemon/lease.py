@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sentinel.adapters.store.lease import DaemonRow, LeaseView
-from sentinel.errors import Superseded, Unavailable
+from sentinel.errors import SentinelError, Superseded, Unavailable
 from sentinel.log import Log
 
 _RENEWALS = 5  # in the length of a lease: a few may fail
@@ -207,7 +207,10 @@ class Lease:
                 loop.call_soon_threadsafe(self._turned)
             except RuntimeError:  # the loop was closed
                 return
-            self.renew()
+            try:
+                self.renew()
+            except Exception as error:  # without this thread the daemon would live on and never act again
+                self._log.error("bug", where="lease", error=repr(error))
 
     def _turned(self) -> None:
         self._turned_s = self._seconds()
@@ -223,7 +226,7 @@ class Lease:
             self._until_s = float("-inf")
             self._stopped.set()
             self._superseded(error)
-        except Unavailable as error:
+        except SentinelError as error:
             self._troubled(error.message)
         else:
             if not turns:

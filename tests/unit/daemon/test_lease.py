@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.adapters.store.lease import DaemonRow, LeaseView
 from sentinel.daemon.lease import Lease, died_here
-from sentinel.errors import Superseded, Unavailable
+from sentinel.errors import Refused, Superseded, Unavailable
 from sentinel.log import Log
 
 LEASE_S = 5.0
@@ -230,6 +230,42 @@ async def test_effects_wait_until_the_lease_is_renewed(pair: tuple[Host, Host]) 
     first.lease._turned()
     first.lease.renew()
     await waits
+
+
+def test_a_store_that_refuses_is_told_and_the_next_renewal_is_tried(
+    pair: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = pair
+
+    def refuses(_own: object = None) -> LeaseView:
+        raise Refused("the store refuses it")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(first.lease._store, "look_at_lease", refuses)
+        first.turn()
+    assert "refuses" in first.lease._problem
+    first.turn()
+    assert first.acts and not first.lease._problem
+
+
+def test_a_bug_in_one_renewal_does_not_end_all(pair: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = pair
+    first.lease.every_s = 0.001
+    tried, loop = [0], asyncio.new_event_loop()
+    again = threading.Event()
+
+    def fails(_own: object = None) -> LeaseView:
+        tried[0] += 1
+        if tried[0] == 1:
+            raise RuntimeError("a bug")
+        again.set()
+        raise Unavailable("the database does not answer")
+
+    monkeypatch.setattr(first.lease._store, "look_at_lease", fails)
+    first.lease.keep(loop)
+    assert again.wait(30.0)
+    first.lease.stop()
+    loop.close()
 
 
 def test_renewing_ends_when_it_is_told_to(pair: tuple[Host, Host]) -> None:
