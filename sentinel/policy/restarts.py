@@ -155,16 +155,16 @@ def _restart(
     smaller, costs = _smaller(job, without, situation)
     if without.left < without.needed and not smaller and _in_service(verdict, situation, drained):
         words = (
-            f"Job {job.id} needs {without.needed} nodes, and {without.left} usable ones would be left without "
+            f"Job {job.id} needs {_nodes(without.needed)}, and {without.left} usable ones would be left without "
             f"{', '.join(_in_service(verdict, situation, drained))}. {costs}".rstrip()
         )
         return JobSteps((), Wait("no-node", now, words, (f"restart {job.id}",)), requeue)
     spared = ""
     if without.spared:
-        words = f"Not excluded, since job {job.id} needs {without.needed} nodes and "
+        words = f"Not excluded, since job {job.id} needs {_nodes(without.needed)} and "
         spared = f"{words}{without.left - len(without.spared)} would be left: {', '.join(without.spared)}."
     if without.left < without.needed:
-        queued = f"Job {job.id} needs {without.needed} nodes and {without.left} are usable: it waits in the queue."
+        queued = f"Job {job.id} needs {_nodes(without.needed)} and {without.left} are usable: it waits in the queue."
         spared = costs if smaller else f"{queued} {costs}".rstrip()
     reached: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
     # The components of a heterogeneous job start together, each from a resume point of its own.
@@ -349,3 +349,7 @@ def _gained(restart: PastRestart, reached: int | None, resumed: int | None, *, o
     if reached is not None and (restart.step_before is None or reached > restart.step_before):
         return True
     return False if observed else None
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
