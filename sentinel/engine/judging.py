@@ -140,11 +140,18 @@ def _on_nodes_taken_out(state: State, incident: Incident) -> bool:
 
 
 def _without_new_failures(state: State, incident_id: str) -> Incident | None:
-    """The incident without what happened on a node after its return to service: that is grouped anew."""
+    """The incident without what happened on a node after its return to service: that is grouped anew.
+
+    What a daemon before this grouped stays where it is: when the node was last seen drained may not be known any more.
+    """
     incident, plan = state.incidents.get(incident_id), state.plans.get(incident_id)
     if incident is None or plan is None:
         return incident
-    new = [item for item in incident.evidence if node_proof.is_of_returned_node(state, plan, item)]
+    new = [
+        item
+        for item in incident.evidence
+        if item.id not in state.grouped_before and node_proof.is_of_returned_node(state, plan, item)
+    ]
     if new:
         kept = tuple(item for item in incident.evidence if item not in new)
         incident = dataclasses.replace(incident, evidence=kept)

@@ -68,6 +68,7 @@ def state_of(
         users_told=stored.settings.get(notices.USERS_TOLD) or {},
         open_plans=set(stored.open_plans),
         breaker_passed=set(stored.settings.get(waits.BREAKER_PASSED) or ()),
+        grouped_before=frozenset(item.id for incident in stored.incidents for item in incident.evidence),
     )
     for incident in stored.incidents:
         state.put(incident)

@@ -105,6 +105,7 @@ class State:
     open_plans: set[str] = field(default_factory=set)  # ids of incidents whose plan is not finished
     judging: dict[str, Judging] = field(default_factory=dict)
     regrouped: list[Evidence] = field(default_factory=list)  # taken out of their incidents, to be grouped anew at once
+    grouped_before: frozenset[str] = frozenset()  # evidence of the loaded incidents: a daemon before this grouped it
     recoveries: dict[str, Recovery] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     past: PastEvents = field(default_factory=PastEvents)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from sentinel.engine.state import State
-from sentinel.model.records import NODE_STEPS, Evidence, Incident, Kind, Outcome, Plan, Result, Step
+from sentinel.model.records import NODE_STEPS, SEEN_DRAINED, Evidence, Incident, Kind, Outcome, Plan, Result, Step
 
 _SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
 _BEHIND = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
@@ -118,8 +118,16 @@ def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool
             return item.at > seen.released_at
         view = fleet.nodes.get(step.node) if fleet is not None else None
         if fleet is not None and view is not None and view.usable and fleet.at > outcome.at + _BEHIND:
-            return item.at > max(outcome.at, state.seen_drained.get(outcome.step.key(plan.incident), outcome.at))
+            return item.at > max(outcome.at, _last_seen_drained(state, plan, step, outcome))
     return False
+
+
+def _last_seen_drained(state: State, plan: Plan, step: Step, outcome: Outcome) -> datetime:
+    """When a snapshot last showed the node drained. One that a daemon before this took is known where the drain was to be
+    done again since."""
+    kept = step.data.get(SEEN_DRAINED)
+    before = datetime.fromisoformat(kept) if isinstance(kept, str) else outcome.at
+    return max(before, state.seen_drained.get(outcome.step.key(plan.incident), outcome.at))
 
 
 def taken_out(state: State, plan: Plan, step: Step) -> Outcome | None:

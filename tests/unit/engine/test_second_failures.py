@@ -13,6 +13,7 @@ from core_records import AT, OPTED_IN, ended, evidence
 from core_world import World
 
 from sentinel.config.settings import Limits
+from sentinel.engine.reconcile import node_proof
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Evidence, Kind, Source, Where
 from sentinel.simulate.slurm.records import SimulatedJob, SlurmTimes
@@ -362,3 +363,53 @@ async def test_what_breaks_on_a_suspect_under_its_next_job_is_a_failure_of_that_
     await fail(daemon, evidence(Kind.XID, node="n1", data={"xid": 94}, text="NVRM: Xid 94"))
     assert told[1:] == [1] and "n1" not in first.on, daemon.said
     assert drained(there) == {"n1"} and len(states(there)) == 2, daemon.said
+
+
+async def test_what_was_told_of_a_returned_node_before_a_restart_of_the_daemon_is_not_new_after_it(
+    world: Worlds,
+) -> None:
+    """The new daemon never saw the node drained: that its last evidence came after the drain says nothing of its return."""
+    there = world(nodes=4)
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(1.0)
+    late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=now_s(there), data={"xid": 79}, id="late")
+    await daemon.observe([late])
+    await daemon.pass_time(5.0)
+    there.slurm.person_resumes("n1")
+    await daemon.pass_time(2.0)
+    there.slurm.end(there.job)
+    await daemon.pass_time(2.0)
+    job = there.slurm.submit(nodes=2, comment=OPTED_IN)
+    there.slurm.clock.advance(2.0)
+    assert there.slurm.jobs[job].on == ("n1", "n2")
+    again = Daemon(there, settings=WIDE)
+    await again.start()
+    await again.fleets.take()
+    ((name, plan),) = again.state.plans.items()
+    assert late in again.state.incidents[name].evidence and not node_proof.is_of_returned_node(again.state, plan, late)
+    for told in (dataclasses.replace(late, id="not told yet"), bus("n2", at_s=now_s(there))):
+        await again.observe([told])
+        await again.quiet()
+    assert drained(there) == {"n2"}, daemon.said + again.said
+
+
+async def test_what_a_daemon_grouped_stays_where_it_is_for_the_next_one(world: Worlds) -> None:
+    """Nobody knows any more until when the node was seen drained: it came back while no daemon was there."""
+    there = world(nodes=4)
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(1.0)
+    late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=now_s(there), data={"xid": 79}, id="late")
+    await daemon.observe([late])
+    await daemon.quiet()
+    there.slurm.person_resumes("n1")
+    again = Daemon(there, settings=WIDE)
+    await again.start()
+    await again.fleets.take()
+    ((name, _),) = again.state.plans.items()
+    assert late in again.state.incidents[name].evidence
+    more = dataclasses.replace(bus("n1", at_s=0.2), id="more", seen_at=there.slurm.clock.now())
+    await again.observe([more])
+    await again.quiet()
+    assert late in again.state.incidents[name].evidence and drained(there) == set(), again.said
