@@ -96,7 +96,8 @@ def test_a_node_dies_meanwhile(lab, saved: Path, tmp_path: Path):
         asked.kill()
         asked.wait()
     assert (valid, status) == (None, 4)
-    assert reason == "only 3 of 4 shares were answered"
+    # Slurm ends the whole step with the node: how many of the others had answered by then is theirs.
+    assert reason in {f"only {answered} of 4 shares were answered" for answered in range(4)}
 
 
 def test_shards_are_replicated_to_a_peers_own_disk(lab, saved: Path):
