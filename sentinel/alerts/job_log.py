@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from sentinel.alerts.audiences import Stage, Story, stage_of
 from sentinel.alerts.text import plain
+from sentinel.model.orders import MOST_LOG_TEXT
 from sentinel.model.records import Cause, Result, StepKind
 
 _OTHERWISE = {Cause.CHECKPOINT_CORRUPT: "a damaged save"}  # its id is half of what programs print without a checkpoint
 APPENDED = frozenset({Stage.HELD, Stage.FAILED, Stage.WAITING})  # no attempt begins that could print it
-MOST = 400  # characters
 
 
 def for_log(story: Story) -> str:
-    """One printable line of at most ``MOST`` characters; empty without a job, and where the log has nothing to say."""
+    """One printable line of at most ``MOST_LOG_TEXT`` characters; empty without a job, or where the log is told nothing."""
     number, attempt = story.incident.job, story.incident.attempt
     if number is None or attempt is None:
         return ""
@@ -32,7 +32,7 @@ def for_log(story: Story) -> str:
         if culprits.nodes:
             parts.append(f"{plain(', '.join(culprits.nodes[:4]), 120)} left out")
         parts.append("nothing to do")
-    return plain(f"sentinel: {'; '.join(parts)}. Why: sentinel why {number}", MOST)
+    return plain(f"sentinel: {'; '.join(parts)}. Why: sentinel why {number}", MOST_LOG_TEXT)
 
 
 def appended(story: Story) -> str:

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.engine import (
-    backlog,
-    blindness,
-    delivery,
-    drain_reasons,
-    grouping,
-    judging,
-    loading,
-    notices,
-    recovery,
-)
+from sentinel.engine import backlog, blindness, delivery, drain_reasons, grouping, judging, loading, notices, recovery
 from sentinel.engine.diagnostics import turns
 from sentinel.engine.events import (
     ApprovalGiven,

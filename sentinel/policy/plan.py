@@ -62,12 +62,13 @@ def decide(
         # The restart is done before these drains, or without them: they are nodes that the job could get again.
         job = job_with(drained)
         begun = may.allowed(job.steps)
-    asked = may.waits(skipped, alone=not drained and not begun)
-    waits = [*(asked if not drained and not begun else ()), *(w for w in (*out.waits, job.wait) if w is not None)]
-    words = [*(wait.explanation for wait in asked), out.words, job.words]
-    if asked and not drained and not begun:
-        return plan(wanted, waits, words, observe=True)
-    return plan([*drained, *begun], [*waits, *asked], [*words[len(asked) :], *words[: len(asked)]])
+    nothing = not drained and not begun
+    asked = may.waits(skipped, alone=nothing)
+    waits = [wait for wait in (*out.waits, job.wait) if wait is not None]
+    words, said = [out.words, job.words], [wait.explanation for wait in asked]
+    if asked and nothing:
+        return plan(wanted, [*asked, *waits], [*said, *words], observe=True)
+    return plan([*drained, *begun], [*waits, *asked], [*words, *said])
 
 
 def _breaker(verdict: Verdict, situation: Situation, limits: Limits, now: datetime) -> Wait | None:

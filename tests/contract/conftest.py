@@ -1,13 +1,16 @@
-"""A store over each database that it supports."""
+"""A store over each database that it supports, and the agent's children as real processes."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from direct_store import DirectStore
 from postgres_server import empty_database
+
+from sentinel.agent.process.children import Children
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -26,3 +29,13 @@ def store(url: str) -> Iterator[DirectStore]:
     made = DirectStore(url)
     yield made
     made.close()
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    made = Children()
+    thread = threading.Thread(target=made.run, daemon=True)
+    thread.start()
+    yield made
+    made.shut_down()
+    thread.join(5)

@@ -9,23 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sentinel.agent.process import children as module
 from sentinel.agent.process.children import Children, Ending, Program
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    made = Children()
-    thread = threading.Thread(target=made.run, daemon=True)
-    thread.start()
-    yield made
-    made.shut_down()
-    thread.join(5)
 
 
 def python(code: str) -> list[str]:

@@ -29,16 +29,6 @@ for served, line in enumerate(sys.stdin, 1):
 """
 
 
-@pytest.fixture
-def children() -> Iterator[Children]:
-    made = Children()
-    thread = threading.Thread(target=made.run, daemon=True)
-    thread.start()
-    yield made
-    made.shut_down()
-    thread.join(5)
-
-
 class Asked:
     """Asks one after the other, and waits for each."""
 

@@ -103,8 +103,8 @@ class OperatorCommands:
         note = _printable(arguments.get("note") or "")
         event = ApprovalGiven(
             self._clock.now(),
-            _printable(incident)[:80],
-            _printable(request)[:80],
+            _printable(incident, 80),
+            _printable(request, 80),
             parts,
             approved,
             by.name,
@@ -126,7 +126,7 @@ class OperatorCommands:
         )
         cause, scope = Cause(named("cause", arguments, Cause)), arguments.get("scope")
         where = Scope(named("scope", arguments, Scope)) if scope is not None else self._usual_scope(cause)
-        note = "".join(ch for ch in str(arguments.get("note") or "") if ch.isprintable())[:MOST_NOTE]
+        note = _printable(arguments.get("note") or "", MOST_NOTE)
         made = Correction(self._clock.now(), by.name, cause, where, row["cause"], row["scope"], note)
         await self._runner.correct(row, made, by.origin)
         return {"incident": row["id"], **to_json(made)}
@@ -193,8 +193,8 @@ class OperatorCommands:
         return {"node": name, "drained": False}
 
 
-def _printable(text: object) -> str:
-    return "".join(ch for ch in str(text) if ch.isprintable())[:200]
+def _printable(text: object, most: int = 200) -> str:
+    return "".join(ch for ch in str(text) if ch.isprintable())[:most]
 
 
 def _before(node: NodeView) -> dict[str, Any]:

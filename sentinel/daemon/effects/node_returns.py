@@ -8,7 +8,7 @@ from sentinel.adapters import site_command
 from sentinel.adapters.notify.http_post import name_of, post
 from sentinel.config.return_settings import ReturnSettings
 from sentinel.engine.events import NodeReturnAnswered
-from sentinel.engine.node_return.state import HAS_WORK, plain_reason
+from sentinel.engine.node_return.state import HAS_WORK, is_out, plain_reason
 from sentinel.engine.transition import OpenTicket, ReturnNode, RunSiteCommand
 from sentinel.errors import Refused, SentinelError, Timeout, Unavailable
 from sentinel.model.records import NodeView
@@ -61,16 +61,14 @@ class NodeReturnEffects:
         """Read the node first: only the drain that the engine has seen is undone."""
         try:
             node = await self._reader.node(effect.node)
-            if node is not None and not _is_out(node):
+            if node is not None and not is_out(node):
                 return self._answer(effect, "done")
             if refusal := _no_longer(node, effect):
                 return self._answer(effect, "refused", refusal)
             await self._writer.undrain(effect.node)
-        except Unavailable as error:
-            return self._answer(effect, "unavailable", error.message)
         except Refused as error:
             return self._answer(effect, "refused", error.message)
-        except SentinelError as error:  # missing rights: a person can mend it
+        except SentinelError as error:  # no answer, or missing rights: a person can mend those
             return self._answer(effect, "unavailable", error.message)
         return self._answer(effect, "done")
 
@@ -95,15 +93,11 @@ class NodeReturnEffects:
         return NodeReturnAnswered(self._clock.now(), effect.id, effect.node, result, reason)
 
 
-def _is_out(node: NodeView) -> bool:
-    return node.drained or node.state == "down"
-
-
 def _no_longer(node: NodeView | None, effect: RunSiteCommand | ReturnNode) -> str:
     """Why the node is not ours to change any more, as it was when the engine decided; empty while it is."""
     if node is None:
         return f"Slurm knows no node {effect.node}"
-    if not _is_out(node):
+    if not is_out(node):
         return f"{effect.node} is in service again"
     if plain_reason(node.reason) != effect.reason:
         return f"its drain has another reason now: {node.reason[:120]}"

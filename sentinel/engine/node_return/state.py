@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.config.returns import Remedial
 from sentinel.errors import SentinelError
-from sentinel.model.records import Cause
+from sentinel.model.records import Cause, NodeView
 from sentinel.wire import time_from
 
 KEPT = "node_returns"  # stored setting, by node
@@ -94,6 +94,11 @@ class NodeReturns:
         """Whether the node is out of service, and what a diagnostic finds there is the answer to a test from here."""
         record = self.known.get(node or "")
         return record is not None and record.stage not in IN_SERVICE
+
+
+def is_out(node: NodeView) -> bool:
+    """Whether the node takes no new work: drained, or down."""
+    return node.drained or node.state == "down"
 
 
 def plain_reason(reason: str) -> str:

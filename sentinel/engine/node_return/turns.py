@@ -19,6 +19,7 @@ from sentinel.engine.node_return.state import (
     UNDER_WAY,
     NodeReturn,
     Stage,
+    is_out,
     plain_reason,
     written,
 )
@@ -69,21 +70,17 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime) -
             if not fleet.may_have_node(node):
                 _drop(state, out, node, "Slurm has no such node any more")
         elif record.stage in IN_SERVICE:
-            lost = _is_out(view) and plain_reason(view.reason) == record.reason
+            lost = is_out(view) and plain_reason(view.reason) == record.reason
             if lost and not _kept_from(state, record, view):
                 _put_back(state, out, node, record, now)  # slurmctld was killed before it had saved the return
             else:
                 _in_service(state, out, node, record, fleet, now)
-        elif not _is_out(view):
+        elif not is_out(view):
             _found_in_service(state, out, node, record, now)
         elif (seen := _with_reason(state, record, view)) is None:
             _drop(state, out, node, "its drain is no longer Sentinel's")
         else:
             _look(state, out, node, seen, view, fleet, now)
-
-
-def _is_out(view: NodeView) -> bool:
-    return view.drained or view.state == "down"
 
 
 def _with_reason(state: State, record: NodeReturn, view: NodeView) -> NodeReturn | None:
