@@ -66,6 +66,7 @@ class OrderKind(StrEnum):
     ASK_JOB = "ask_job"
     COLLECTED = "collected"
     JOB_LOG = "job_log"
+    MESSAGES_FILE = "messages_file"
     DIAGNOSE = "diagnose"
 
 

@@ -328,6 +328,8 @@ class Agent:
             return {"node": self.node, **self.gpus.doing()}
         if kind is OrderKind.COLLECTED:
             return {"node": self.node, "state": self.settings.state}
+        if kind is OrderKind.MESSAGES_FILE:
+            return {"node": self.node, "file": self.settings.jobs.messages_file}
         if kind is not OrderKind.DIAGNOSE:
             return {"node": self.node}
         dcgm, diagnostics = self.settings.dcgm, self.settings.diagnostics

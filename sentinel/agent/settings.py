@@ -129,6 +129,12 @@ class Jobs:
         500, "jobs of which that is remembered, the latest; of others Slurm is asked", unit="jobs", least=16
     )
     read_bytes: int = setting(8 << 20, "a follower that starts late reads at most this much of the past", least=4096)
+    messages_file: str = setting(
+        ".config/sentinel/messages.toml",
+        "below a user's home: where the user says who else gets messages about own jobs; read as that user, when a channel"
+        ' of kind "users" asks for it; empty: never',
+        unit="path",
+    )
 
 
 @dataclass(frozen=True, slots=True)

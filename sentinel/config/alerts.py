@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from sentinel.config.addresses import require_http
 from sentinel.config.settings_toml import InvalidSetting, section, setting
 
-KINDS = ("apprise", "alertmanager", "webhook", "mail")
+KINDS = ("apprise", "alertmanager", "webhook", "mail", "users")
 JOB_LOG = "job log"  # the receiver that is every job's own log; no channel can have that name
 SEVERITIES = ("info", "warning", "critical")
 STAGES = (
@@ -21,6 +21,10 @@ STAGES = (
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S")
+_DOMAIN = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
+_SERVER = re.compile(r"[a-z][a-z0-9]*://[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:\d{1,5})?/")
+# Apprise's services whose host no address can change: what a user writes there reaches no machine of the site's.
+ONE_ADDRESS = ("slack", "discord", "tgram", "pagerduty", "opsgenie", "pover", "pbul", "webex")
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
 
@@ -28,7 +32,11 @@ _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 class Channel:
     """Where messages go, and which. Addresses are secrets: a file keeps them out of the settings."""
 
-    kind: str = setting("", "apprise (chats and pagers), alertmanager, webhook or mail; must be set", words=KINDS)
+    kind: str = setting(
+        "",
+        "apprise (chats and pagers), alertmanager, webhook, mail, or users (where their own files say); must be set",
+        words=KINDS,
+    )
     url: str = setting("", "address: Apprise's (https://appriseit.com/services/), Alertmanager's, or the webhook's")
     url_file: str = setting("", "file with the address in one line, for the daemon's account only", unit="path")
     to: list[str] = setting([], "mail: addresses; {user} stands for the account of the job's owner")
@@ -39,6 +47,14 @@ class Channel:
     )
     authorization_file: str = setting(
         "", "alertmanager, webhook: a token, or the whole Authorization header, in one line", unit="path"
+    )
+    mail_domains: list[str] = setting(
+        [], "users: what may stand behind the @ of an address in a user's file; empty: no mail"
+    )
+    services: list[str] = setting(
+        [],
+        "users: how a chat's address in a user's file may begin: a service with one address for all (\"slack\"), or a "
+        'server by its name ("mmosts://chat.example.org/"); empty: no chat',
     )
     audience: str = setting("operators", "whose text it gets", words=("operators", "owners"))
     least_severity: str = setting("info", "messages below it are left out", words=SEVERITIES)
@@ -60,13 +76,17 @@ class Channel:
         """
         if self.kind not in KINDS:
             raise InvalidSetting("kind", "is missing", "write kind = " + " or ".join(f'"{kind}"' for kind in KINDS))
-        if self.kind == "mail":
+        if self.kind == "users":
+            self._users()
+        elif self.kind == "mail":
             self._mail()
         elif bool(self.url) == bool(self.url_file):
             raise InvalidSetting("url", "url or url_file must be set, and not both", "name the address, or its file")
         self._only("keys_file", self.keys_file, "webhook")
         self._only("authorization_file", self.authorization_file, "webhook", "alertmanager")
         self._only("to", self.to, "mail")
+        self._only("mail_domains", self.mail_domains, "users")
+        self._only("services", self.services, "users")
         if self.kind == "alertmanager" and self.audience == "owners":
             raise InvalidSetting("audience", "Alertmanager's alerts are for operators", 'leave it out, or use "mail"')
         if self.kind == "alertmanager" and (self.quiet or self.digest_s or self.template):
@@ -97,6 +117,28 @@ class Channel:
                 raise InvalidSetting("to", f"{address!r} is no address", 'write "name@example.org"')
             if "{user}" in address and self.audience != "owners":
                 raise InvalidSetting("to", f"{address!r} is for owners of jobs", 'set audience = "owners"')
+
+    def _users(self) -> None:
+        """A user's file says where a message goes when it goes out: nothing is gathered before."""
+        for key, value in (
+            ("url", self.url),
+            ("url_file", self.url_file),
+            ("quiet", self.quiet),
+            ("digest_s", self.digest_s),
+        ):
+            if value:
+                raise InvalidSetting(key, "is not for what users' own files say", "leave it out")
+        if self.audience != "owners":
+            raise InvalidSetting("audience", "users get what is about own jobs", 'write audience = "owners"')
+        if not self.mail_domains and not self.services:
+            raise InvalidSetting("mail_domains", "nothing is allowed", "name mail_domains, services, or both")
+        for domain in self.mail_domains:
+            if not _DOMAIN.fullmatch(domain):
+                raise InvalidSetting("mail_domains", f"{domain!r} is no domain", 'write "example.org"')
+        for service in self.services:
+            if service not in ONE_ADDRESS and not _SERVER.fullmatch(service):
+                fix = f'write "mmosts://chat.example.org/", or one of: {", ".join(ONE_ADDRESS)}'
+                raise InvalidSetting("services", f"{service!r} is no service with one address for all", fix)
 
     def _only(self, key: str, value: object, *kinds: str) -> None:
         if value and self.kind not in kinds:

@@ -67,9 +67,16 @@ def load(path: Path, kind: type[T]) -> T:
         raise FileError(path, f"cannot be read: {error.strerror}", fix="name an existing file with --config") from error
     except UnicodeDecodeError as error:
         raise FileError(path, f"is not UTF-8 at byte {error.start}", fix="save it as UTF-8") from error
+    return parsed(path, text, kind)
+
+
+def parsed(path: Path, text: str, kind: type[T]) -> T:
+    """Settings of ``kind`` from text; ``path`` is what errors call it. Raises as ``load``."""
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise FileError(path, "is not TOML: brackets within brackets", fix="see https://toml.io") from None
+    except ValueError as error:  # also of a number with thousands of digits
         line = re.search(r"line (\d+)", str(error))
         raise FileError(
             path, f"is not TOML: {error}", line=int(line[1]) if line else None, fix="see https://toml.io"

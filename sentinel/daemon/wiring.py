@@ -36,6 +36,7 @@ from sentinel.daemon.effects.job_logs import JobLogs
 from sentinel.daemon.effects.node_returns import NodeReturnEffects
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.perform import Effects
+from sentinel.daemon.effects.user_files import UserFiles
 from sentinel.daemon.ingest.event_files import EventFiles, Report
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.priority import ConvictingEvidence
@@ -51,7 +52,7 @@ from sentinel.engine.loading import state_of
 from sentinel.engine.state import KNOWN_EVIDENCE
 from sentinel.log import Log
 from sentinel.model.stored import Stored
-from sentinel.ports import Clock, SlurmReader, SlurmWriter
+from sentinel.ports import Clock, Sink, SlurmReader, SlurmWriter
 from sentinel.telemetry import Telemetry
 
 
@@ -78,14 +79,25 @@ def stored_state(store: Store, settings: Settings) -> Stored:
     return store.load(month=now - WINDOW, lately=lately, evidence_ids=KNOWN_EVIDENCE)
 
 
+def all_receivers(base: DaemonParts) -> list[Sink]:
+    """Everything that takes messages: webhooks and channels, and what agents carry out in users' files."""
+    alerts, executor = base.settings.alerts, ThreadPoolExecutor(THREADS, "alerts")
+    sinks = receivers(alerts, executor)
+    sinks += [
+        UserFiles(name, alerts, base.orders, base.live, executor, base.log)
+        for name, one in alerts.channels.items()
+        if one.kind == "users"
+    ]
+    if alerts.job_log:
+        sinks.append(JobLogs(base.orders, base.live, base.log, deadline_s=alerts.deadline_s))
+    return sinks
+
+
 def engine_runner(
     base: DaemonParts, stored: Stored, signals: PrometheusSignals | None, counters: Mapping[str, Counter]
 ) -> Runner:
     """Build the engine with its stored state, and the runner that performs its effects."""
-    settings = base.settings
-    sinks = receivers(settings.alerts, ThreadPoolExecutor(THREADS, "alerts"))
-    if settings.alerts.job_log:
-        sinks.append(JobLogs(base.orders, base.live, base.log, deadline_s=settings.alerts.deadline_s))
+    settings, sinks = base.settings, all_receivers(base)
     names = {url: name_of(url) for url in settings.alerts.webhooks}
     told = tuple((notice, names.get(receiver, receiver)) for notice, receiver in stored.undelivered)
     for url, name in names.items():

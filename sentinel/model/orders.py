@@ -33,6 +33,7 @@ MOST_DEADLINE_S = 86_400.0  # of one order; the longest diagnostic takes 2.5 hou
 MOST_GAP_S = 60.0  # between two questions to NCCL; the daemon takes at most 10 s
 MOST_REASON = 200  # characters
 MOST_LOG_TEXT = 400  # characters, one line
+MOST_MESSAGES_FILE = 8192  # bytes of a user's file that says where own messages go
 MOST_SINCE_S = 1e11  # Unix time, far in the future
 _SHOWN = 80  # characters of a refused value that are repeated
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/_-]{0,79}\Z")
@@ -241,6 +242,16 @@ class WriteToLog(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadMessagesFile(Record):
+    """→ ``{text}``, or ``{problem}``: the file in which the job's user says where own messages go, read as that user.
+
+    Its name is the agent's own setting. ``text`` is null where there is none."""
+
+    kind: ClassVar[OrderKind] = OrderKind.MESSAGES_FILE
+    job: int = key(whole(1, MOST_JOB))
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnose(Record):
     """→ ``{result: "pass"|"fail"|"inconclusive", findings: [...]}``. ``gpus``: null means all, which alone proves a node.
     ``yields``: a job goes before it."""
@@ -263,12 +274,22 @@ class Watch(Record):
     roots: tuple[Root, ...] = key(many(record(Root), MOST_ROOTS))
 
 
-Request = ListCheckpoints | MoveAside | TaskStates | AskJob | Collected | WriteToLog | Diagnose
+Request = ListCheckpoints | MoveAside | TaskStates | AskJob | Collected | WriteToLog | ReadMessagesFile | Diagnose
 SCHEMAS: Mapping[OrderKind, type[Request]] = {
-    schema.kind: schema for schema in (ListCheckpoints, MoveAside, TaskStates, AskJob, Collected, WriteToLog, Diagnose)
+    schema.kind: schema
+    for schema in (
+        ListCheckpoints,
+        MoveAside,
+        TaskStates,
+        AskJob,
+        Collected,
+        WriteToLog,
+        ReadMessagesFile,
+        Diagnose,
+    )
 }
 # In a child that becomes the job's user: these read or move his files.
-AS_USER = (ListCheckpoints, MoveAside, AskJob, WriteToLog)
+AS_USER = (ListCheckpoints, MoveAside, AskJob, WriteToLog, ReadMessagesFile)
 
 
 @dataclass(frozen=True, slots=True)

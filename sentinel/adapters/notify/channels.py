@@ -21,13 +21,15 @@ THREADS = 4  # in which chats and mail wait for their services
 
 
 def receivers(alerts: Alerts, executor: Executor) -> list[Sink]:
-    """One receiver for each webhook and channel.
+    """One receiver for each webhook and channel, but for those of kind ``users``: these need agents.
 
     Raises:
         FileError: a file that cannot be read, that others may read, or that does not hold what it should.
     """
     plain: list[Sink] = [Webhook(url, deadline_s=alerts.deadline_s) for url in alerts.webhooks]
-    return plain + [channel(name, one, alerts, executor) for name, one in alerts.channels.items()]
+    return plain + [
+        channel(name, one, alerts, executor) for name, one in alerts.channels.items() if one.kind != "users"
+    ]
 
 
 def channel(name: str, settings: Channel, alerts: Alerts, executor: Executor) -> Sink:

@@ -53,7 +53,8 @@ PROGRAMS = {
     OrderKind.QUARANTINE: "sentinel.agent.probes.quarantine",
     OrderKind.TASK_STATES: "sentinel.agent.probes.tasks",
     OrderKind.COLLECTED: "sentinel.agent.probes.collected",
-    OrderKind.JOB_LOG: "sentinel.agent.postmortem.write_log",
+    OrderKind.JOB_LOG: "sentinel.agent.user_files.write_log",
+    OrderKind.MESSAGES_FILE: "sentinel.agent.user_files.messages_file",
     OrderKind.ASK_JOB: "sentinel.agent.probes.ask_job",
     OrderKind.DIAGNOSE: "sentinel.agent.probes.diagnose",
 }

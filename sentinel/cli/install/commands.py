@@ -15,7 +15,7 @@ import click
 from sentinel.cli.install import conf_lines, host
 from sentinel.cli.install.conf_lines import Line
 from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice, controller_files, node_files
-from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, names_hook, planned
+from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, needs_hook, planned
 from sentinel.cli.operator.output import echo, say, shown
 from sentinel.errors import UserError
 
@@ -118,8 +118,8 @@ def install(
 def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf: Path | None, root: Path) -> None:
     """Remove Sentinel's units and hooks from this host. Settings and history stay.
 
-    A hook that slurm.conf still names is replaced by one that does nothing, so Slurm goes on working: take those lines out,
-    run "scontrol reconfigure", then uninstall again.
+    A hook that slurm.conf still names, or the only one in a folder that it names, is replaced by one that does nothing, so Slurm
+    goes on working: take those lines out, run "scontrol reconfigure", then uninstall again.
 
     \b
     Examples:
@@ -131,8 +131,8 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
     lines = conf_lines.read(_text(conf_path), conf_path, root)
     choice = _only_paths(lines)
     files = [*(controller_files(choice) if controller else ()), *(node_files(choice) if node else ())]
-    named = [file.path for file in files if names_hook(lines, file.path)]
-    actions = host.removals(files, root, named)
+    needed = [file.path for file in files if file.mode & 0o111 and needs_hook(lines, file.path, root)]
+    actions = host.removals(files, root, needed)
     units = _units(controller, node)
     if root == Path("/") and host.has_systemd():
         units = [*(f"{unit}.service" for unit in units), *([REPORT_TIMER] if controller else [])]
@@ -140,8 +140,11 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
         actions.before = [["systemctl", "disable", "--now", *there]] if there else []
         actions.after = [["systemctl", "daemon-reload"]]
     _show(actions)
-    for path in named:
-        say(f"Note: slurm.conf still names {path}: it does nothing from now on. Take that line out and run this again.")
+    for path in needed:
+        say(
+            f"Note: slurm.conf still names {path} or its folder: it does nothing from now on. Take that line out, "
+            "then run this again or delete the file."
+        )
     _do(actions, dry_run=dry_run, yes=yes, question="Remove this?")
 
 

@@ -25,7 +25,6 @@ class File:
     text: str
     mode: int = 0o644
     ours: bool = True  # replaced by every install and removed by uninstall; otherwise written once and then the site's
-    keep_if_named: bool = False  # slurm.conf may name it by itself: it must not go away before that line does
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def controller_files(choice: Choice) -> list[File]:
         File(f"{UNITS}/sentinel-report.service", _unit("systemd/sentinel-report.service", choice)),
         File(f"{UNITS}/{REPORT_TIMER}", _unit(f"systemd/{REPORT_TIMER}", choice)),
         File("/etc/tmpfiles.d/sentinel.conf", _tmpfiles(choice)),
-        _hook(f"{hooks}/slurmctld-sentinel", "epilog/slurmctld-sentinel", named=True),
+        _hook(f"{hooks}/slurmctld-sentinel", "epilog/slurmctld-sentinel"),
         File(f"{SETTINGS}/sentinel.toml", _daemon_settings(choice), ours=False),
         File(f"{SETTINGS}/hook.conf", _hook_settings(choice, controller=True), ours=False),
     ]
@@ -73,19 +72,20 @@ def node_files(choice: Choice) -> list[File]:
         File(f"{UNITS}/sentinel-agent.service", _unit("systemd/sentinel-agent.service", choice)),
         _hook(f"{choice.prolog_folder}/10-sentinel", "prolog/10-sentinel"),
         _hook(f"{choice.epilog_folder}/10-sentinel", "epilog/10-sentinel"),
-        _hook(f"{choice.slurm_etc}/sentinel/task-sentinel", "prolog/task-sentinel", named=True),
+        _hook(f"{choice.slurm_etc}/sentinel/task-sentinel", "prolog/task-sentinel"),
         File(f"{SETTINGS}/agent.toml", _agent_settings(choice), ours=False),
         File(f"{SETTINGS}/hook.conf", _hook_settings(choice, controller=choice.both), ours=False),
     ]
 
 
-def _hook(path: str, name: str, *, named: bool = False) -> File:
-    return File(path, shipped(name), mode=0o755, keep_if_named=named)
+def _hook(path: str, name: str) -> File:
+    return File(path, shipped(name), mode=0o755)
 
 
 def nothing_hook(file: File) -> str:
     """What stands in a hook's place while slurm.conf still names it: a script that does nothing."""
-    return f"#!/bin/sh\n# {REMOVED}. Take {file.path} out of slurm.conf.\nexit 0\n"
+    what = f"Take {file.path}, or its folder where nothing else is in it, out of slurm.conf; then delete this file."
+    return f"#!/bin/sh\n# {REMOVED}.\n# {what}\nexit 0\n"
 
 
 def _unit(name: str, choice: Choice) -> str:

@@ -80,14 +80,14 @@ def writes(files: Sequence[File], root: Path) -> list[Write]:
     return found
 
 
-def removals(files: Sequence[File], root: Path, named: Sequence[str]) -> Actions:
-    """Files of ours go; a hook that slurm.conf names is replaced by one that does nothing."""
+def removals(files: Sequence[File], root: Path, needed: Sequence[str]) -> Actions:
+    """Files of ours go; a hook that slurm.conf needs is replaced by one that does nothing."""
     actions = Actions()
     for file in files:
         path = below(root, file.path)
         if not file.ours or not path.exists():
             continue
-        if file.keep_if_named and file.path in named:
+        if file.path in needed:
             actions.writes.append(Write(path, nothing_hook(file), file.mode, "changed"))
         else:
             actions.removals.append(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from sentinel.cli.install.conf_lines import Line, lines_in
 from sentinel.errors import FileError
@@ -110,10 +110,20 @@ def hook_folder(site: str | Sequence[Line], key: str, usual: str, *, etc: str = 
     return str(PurePosixPath(value).parent) if value.endswith("/*") else f"{etc}/{usual}"
 
 
-def names_hook(site: str | Sequence[Line], path: str) -> bool:
-    """Whether this slurm.conf names the hook at ``path`` by itself, so that it must not go away."""
+def needs_hook(site: str | Sequence[Line], path: str, root: Path = Path("/")) -> bool:
+    """Whether this slurm.conf needs a file at ``path``: it names it, or a folder in which it is the only one.
+
+    Slurm 24.11 takes a folder without a script for a prolog or epilog that failed, and drains the node.
+    """
     conf = _conf(site)
-    return path in (conf.get("TaskProlog"), conf.get("EpilogSlurmctld"), conf.get("Prolog"), conf.get("Epilog"))
+    values = [conf.get(key) for key in ("TaskProlog", "EpilogSlurmctld", "Prolog", "Epilog")]
+    folder = PurePosixPath(path).parent
+    others = (
+        entry
+        for entry in (root / str(folder).lstrip("/")).glob("[!.]*")  # as glob(3): no hidden ones
+        if entry.name != PurePosixPath(path).name
+    )
+    return path in values or (f"{folder}/*" in values and not any(others))
 
 
 def _conf(site: str | Sequence[Line]) -> SlurmConf:

@@ -61,6 +61,8 @@ def daemon_checks(settings: Settings) -> Iterator[Check]:
             made.require_known()  # the daemon asks Apprise when it sends the first message
 
     for name, one in alerts.channels.items():
+        if one.kind == "users":  # where they go stands in the users' files
+            continue
         where = f"alerts.channels.{name}"
         yield f"{where}.template", partial(channel, name, one, alerts, executor)
         yield f"{where}.{'url' if one.url else 'url_file'}", partial(known, name, one)

@@ -70,6 +70,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "ask_job": {"job": 5, "ras": False, "gap_s": 2.5},
     "collected": {"job": 5, "attempt": 0},
     "job_log": {"job": 5, "attempt": 0, "text": "sentinel: attempt 0: user_code; the job is held"},
+    "messages_file": {"job": 5},
     "diagnose": {"level": 1, "gpus": None, "yields": False},
 }
 

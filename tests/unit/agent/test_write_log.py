@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.agent.postmortem import write_log
+from sentinel.agent.user_files import write_log
 
 LINE = "sentinel: attempt 0: user_code; the job is held"
 

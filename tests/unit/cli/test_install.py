@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from sentinel.agent.settings import AgentSettings, require_sound
 from sentinel.cli import cli
 from sentinel.cli.install import host
-from sentinel.cli.install.slurm_conf import hook_folder, names_hook, planned
+from sentinel.cli.install.slurm_conf import hook_folder, needs_hook, planned
 from sentinel.config.settings import Settings, load
 from sentinel.errors import FileError, Unavailable, UserError
 
@@ -174,15 +174,30 @@ def test_uninstall_takes_what_is_ours_and_leaves_settings(root: Path) -> None:
 def test_hook_that_slurm_conf_still_names_stays_as_one_that_does_nothing(root: Path) -> None:
     run(root, "install", "--controller", "--node", "--yes", "--write-slurm-conf")
     found = run(root, "uninstall", "--controller", "--node", "--yes")
-    for name in ("task-sentinel", "slurmctld-sentinel"):
-        path = root / "etc/slurm/sentinel" / name
+    for name in (
+        "sentinel/task-sentinel",
+        "sentinel/slurmctld-sentinel",
+        "prolog.d/10-sentinel",
+        "epilog.d/10-sentinel",
+    ):
+        path = root / "etc/slurm" / name
         assert "Take" in path.read_text() and os.access(path, os.X_OK)
         assert subprocess.run([str(path)], check=False, timeout=10).returncode == 0
-        assert f"slurm.conf still names /etc/slurm/sentinel/{name}" in found.output
-    assert not (root / "etc/slurm/prolog.d/10-sentinel").exists()  # a folder's script is named by nobody
+        assert f"slurm.conf still names /etc/slurm/{name}" in " ".join(found.output.split())
     (root / "etc/slurm/slurm.conf").write_text(BARE)
     run(root, "uninstall", "--controller", "--node", "--yes")
     assert not (root / "etc/slurm/sentinel/task-sentinel").exists()
+    assert not (root / "etc/slurm/epilog.d/10-sentinel").exists()
+
+
+def test_a_script_in_a_folder_that_has_others_goes(root: Path) -> None:
+    """A folder that is empty is a failed prolog for Slurm 24.11, and drains the node; a hidden file is none for it."""
+    run(root, "install", "--node", "--controller", "--yes", "--write-slurm-conf")
+    (root / "etc/slurm/prolog.d/90-site").write_text("#!/bin/sh\n")
+    (root / "etc/slurm/epilog.d/.90-site.swp").write_text("")
+    run(root, "uninstall", "--node", "--yes")
+    assert not (root / "etc/slurm/prolog.d/10-sentinel").exists()
+    assert (root / "etc/slurm/epilog.d/10-sentinel").exists()
 
 
 # --- slurm.conf ----------------------------------------------------------------------------------------------------------
@@ -223,8 +238,8 @@ def test_what_the_site_has_stays() -> None:
 def test_planned_changes_need_no_further_change() -> None:
     once = planned(BARE).changed
     assert planned(once).changed == once
-    assert names_hook(once, "/etc/slurm/sentinel/task-sentinel")
-    assert not names_hook(BARE, "/etc/slurm/sentinel/task-sentinel")
+    assert needs_hook(once, "/etc/slurm/sentinel/task-sentinel")
+    assert not needs_hook(BARE, "/etc/slurm/sentinel/task-sentinel")
 
 
 def test_continued_line_is_one_line_and_is_replaced_whole() -> None:
@@ -276,9 +291,8 @@ def test_hook_named_in_an_included_file_stays_as_one_that_does_nothing(root: Pat
     assert run(root, "install", "--node", "--yes").exit_code == 0
     assert (root / "site/e/10-sentinel").exists()
     run(root, "uninstall", "--node", "--yes")
-    assert (
-        "Take" in (root / "etc/slurm/sentinel/task-sentinel").read_text() and not (root / "site/e/10-sentinel").exists()
-    )
+    for name in ("etc/slurm/sentinel/task-sentinel", "site/e/10-sentinel"):
+        assert "Take" in (root / name).read_text(), name
 
 
 def test_key_to_be_changed_in_an_included_file_is_told_and_refused(root: Path) -> None:

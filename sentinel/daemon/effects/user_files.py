@@ -1,0 +1,120 @@
+"""The receiver that asks each user's own file where messages about own jobs go (``kind = "users"``).
+
+The file is read by the agent of a node, as that user; what stands in it is held to what the site allows
+(``sentinel.config.user_messages``). Nobody else's messages go where a file says, and none is waited for because of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from concurrent.futures import Executor
+
+from sentinel.adapters.notify.channels import channel
+from sentinel.config.alerts import Alerts
+from sentinel.config.user_messages import channels_of
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.delivery import is_for
+from sentinel.errors import Refused, Unavailable, UserError
+from sentinel.log import Log
+from sentinel.model.orders import MOST_MESSAGES_FILE, ReadMessagesFile
+from sentinel.model.records import Notice
+from sentinel.ports import Orders
+
+_NODES = 3  # that are asked: the job's own, else any that is heard and may have the user's home
+_REMEMBERED = 1000  # messages of which some addresses took theirs and others did not
+
+
+class UserFiles:
+    """Implements ``sentinel.ports.Sink``."""
+
+    def __init__(
+        self, name: str, alerts: Alerts, orders: Orders, live: ClusterView, executor: Executor, log: Log
+    ) -> None:
+        self.name = name
+        self._alerts = alerts
+        self._orders = orders
+        self._live = live
+        self._executor = executor
+        self._log = log
+        self._took: OrderedDict[str, set[str]] = OrderedDict()  # addresses that have a message, by its id
+
+    async def send(self, notice: Notice) -> None:
+        user, job = str(notice.data.get("user") or ""), self._job_of(notice)
+        text = await self._file(user, job)
+        if text is None:
+            return
+        site = self._alerts.channels[self.name]
+        try:
+            asked = channels_of(text, site, "messages.toml")
+        except UserError as error:
+            self._log.info("messages-file-not-taken", user=user, reason=error.message)
+            raise Refused(f"the file of {user}: {error.message}", fix=error.fix) from error
+        took = self._took.setdefault(notice.id, set())
+        later: Unavailable | None = None
+        never: Refused | None = None
+        for one in asked:
+            address = one.url or one.to[0]
+            if address in took or not (is_for(one, notice) or notice.data.get("event") == "test"):
+                continue
+            try:
+                await channel(self.name, one, self._alerts, self._executor).send(notice)
+            except Unavailable as error:
+                later = error
+            except Refused as error:
+                never = error
+            else:
+                took.add(address)
+        if later is None:
+            self._took.pop(notice.id, None)
+        while len(self._took) > _REMEMBERED:
+            self._took.popitem(last=False)
+        if later is not None or never is not None:
+            raise later or never  # type: ignore[misc]
+
+    def _job_of(self, notice: Notice) -> int:
+        """The job whose user's file it is; a test message is about none, so any of that user's is taken.
+
+        Raises:
+            Refused: no job of that user is known.
+        """
+        job, user, fleet = notice.data.get("job"), notice.data.get("user"), self._live.fleet
+        if isinstance(job, int):
+            return job
+        jobs = [view.id for view in fleet.jobs.values() if view.user == user] if fleet is not None and user else []
+        if not jobs:
+            raise Refused(
+                f"no job of {user or 'nobody'} is there, whose node could read the file",
+                fix="try it while a job is there",
+            )
+        return max(jobs)
+
+    async def _file(self, user: str, job: int) -> str | None:
+        """The text of the user's file; None: there is none.
+
+        Raises:
+            Unavailable: no node could be asked.
+            Refused: the file is there and not as it must be.
+        """
+        order, why = ReadMessagesFile(job), "no node is heard that could read the user's file"
+        for node in self._nodes(job):
+            try:
+                found = await self._orders.ask(node, order.kind, order.arguments(), deadline_s=self._alerts.deadline_s)
+            except Unavailable as error:
+                why = error.message
+                continue
+            if not isinstance(found, dict) or not isinstance(found.get("text"), (str, type(None))):
+                why = f"the agent of {node} answered what is no file"
+                continue
+            if problem := found.get("problem"):
+                raise Refused(f"the file of {user}: {problem!s:.200}", fix="mend the file")
+            text: str | None = found.get("text")
+            return text if text is None or len(text) <= MOST_MESSAGES_FILE else text[:MOST_MESSAGES_FILE]
+        raise Unavailable(why)
+
+    def _nodes(self, job: int) -> list[str]:
+        """The job's nodes of its newest attempt first, then others: of those that are heard."""
+        attempts = sorted((key for key in self._live.attempts if key[0] == job), reverse=True)
+        own = [node for key in attempts for node in self._live.attempts[key].nodes]
+        every = [name for name, seen in self._live.nodes.items() if seen.state == "heard"]
+        heard = set(every)
+        return list(dict.fromkeys([*(node for node in own if node in heard), *every]))[:_NODES]
