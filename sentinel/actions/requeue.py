@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from sentinel.actions.means import WHOLE_SECONDS, Means, names
 from sentinel.errors import Unavailable
-from sentinel.model.records import OURS, JobView, Outcome, Scalar, StepKind, Task
+from sentinel.model.records import OURS, REQUEUED_AT, JobView, Outcome, Scalar, StepKind, Task
 
 _LOOK_S = 0.2  # between queries of a job that is ending
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
@@ -35,7 +35,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if job.state == "cancelled":
         return _cancelled(task, means)
     if _deferred(job, means.clock.now()):
-        return means.done(task, data={"deferred": True})
+        return means.done(task, data=_stopped(job))
     before = means.ledger.outcome(task.incident.id, task.step)
     if not (before is not None and before.data.get("asked")) and (words := _goes_on(task, means, job)):
         return means.failed(task, words, GOES_ON)
@@ -48,12 +48,18 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
     if not (_waits(job) and job.held):
         await means.writer.requeue_hold(task.job)
-    if not await _until_pending(task, means):
+    pending = await _until_pending(task, means)
+    if pending is None:
         return _cancelled(task, means)
     if kept:
         return means.done(task, "its user had put a hold on it: it stays held", {"user_hold": True})
     await means.writer.defer(task.job)
-    return means.done(task, data={"deferred": True})
+    return means.done(task, data=_stopped(pending))
+
+
+def _stopped(job: JobView) -> dict[str, Scalar]:
+    """What the stop left: a deferred job, and when Slurm requeued it, from which it counts until it may start again."""
+    return {"deferred": True} | ({REQUEUED_AT: job.submitted_at.isoformat()} if job.submitted_at is not None else {})
 
 
 def _restarted_meanwhile(task: Task, job: JobView) -> str:
@@ -106,17 +112,17 @@ async def _settled(task: Task, means: Means) -> JobView | None:
         waited += _LOOK_S
 
 
-async def _until_pending(task: Task, means: Means) -> bool:
-    """Wait for the epilogs: a requeued job counts as pending only once it holds no node. False: its user cancelled it."""
+async def _until_pending(task: Task, means: Means) -> JobView | None:
+    """Wait for the epilogs: a requeued job counts as pending only once it holds no node. None: its user cancelled it."""
     waited = 0.0
     while True:
         job = await means.reader.job(task.job)
         if job is None:
             raise Unavailable(f"job {task.job} is gone while it was being requeued")
         if job.state == "cancelled":
-            return False
+            return None
         if _waits(job) and job.held and not job.nodes:
-            return True
+            return job
         if _waits(job) and not job.held:
             await means.writer.requeue_hold(task.job)
         if waited >= means.pending_s:
@@ -247,7 +253,7 @@ async def hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, words, GOES_ON)
     if not (_waits(job) and job.held):
         await means.writer.requeue_hold(task.job)
-        if not await _until_pending(task, means):
+        if await _until_pending(task, means) is None:
             return means.done(task, "was cancelled by its user", CANCELLED)
     # start_now: without it the job would start 121 s after its release.
     words = beside(f"{task.reason} held", job.admin_comment)

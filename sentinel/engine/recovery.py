@@ -17,6 +17,7 @@ from sentinel.model.changes import IncidentChanged, PlanFinished, PlanMade, Step
 from sentinel.model.records import (
     NODE_STEPS,
     OPTIONAL_STEPS,
+    REQUEUED_AT,
     Incident,
     IncidentState,
     JobView,
@@ -31,8 +32,8 @@ from sentinel.policy import PastRestart
 
 # The notice is sent after these steps: by then it is known where the job resumes, or that it waits for a person.
 _DECISIVE = frozenset({StepKind.RELEASE, StepKind.HOLD})
-# slurmd takes an earlier start for the attempt that was stopped (2.05 s, slurm/writer.py), less what the steps in between
-# take: a restart is no slower for it.
+# From Slurm's requeue on, in its whole seconds: slurmd takes an earlier start for the attempt that was stopped (2.05 s,
+# slurm/writer.py), less what the steps in between take: a restart is no slower for it.
 _RESTART_GAP = timedelta(seconds=1.4)
 _FRESH_S = 1.0  # a look at a restarted job uses a snapshot no older than this
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)  # before retrying a step whose outcome is not known; the last one repeats
@@ -163,7 +164,11 @@ def _take_out_more_nodes(state: State, out: Transition, during: Task, now: datet
 def _soonest_release(state: State, plan: Plan) -> datetime | None:
     """Slurm takes no new start of a job sooner: until then exclusions wait for what may be heard of other nodes."""
     stopped = state.ledger.of_plan(plan, StepKind.REQUEUE_HOLD)
-    return stopped.at + _RESTART_GAP if stopped is not None and stopped.result is Result.DONE else None
+    if stopped is None or stopped.result is not Result.DONE:
+        return None
+    said = stopped.data.get(REQUEUED_AT)
+    requeued = datetime.fromisoformat(said) if isinstance(said, str) else stopped.at
+    return min(requeued, stopped.at) + _RESTART_GAP
 
 
 def is_engines_own(step: Step | None) -> bool:

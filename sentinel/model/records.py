@@ -280,6 +280,7 @@ class StepKind(StrEnum):
 
 NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
 SEEN_DRAINED = "seen_drained"  # data of a drain that is done again: when a snapshot last showed it, ISO 8601
+REQUEUED_AT = "requeued_at"  # data of what a requeue_hold did: when Slurm requeued the job, ISO 8601
 STOPS = frozenset({StepKind.REQUEUE_HOLD, StepKind.HOLD})  # a job that still runs is stopped by these
 OPTIONAL_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN, StepKind.QUARANTINE})  # without them a plan goes on
 

@@ -25,7 +25,10 @@ from lab.layout import Lab
 from lab.submit import Request, submit
 from measure import change_limits, client, lab_up, line, load, node_states, release, rows, seconds, until
 
-WIDE = {"breaker_nodes": 100000, "drain_per_hour": 100000, "drain_count": 100000, "drain_fraction": 1.0}
+WIDE = {
+    "breaker_nodes": 100000, "drain_per_hour": 100000, "drain_count": 100000, "drain_fraction": 1.0,
+    "suspect_job_nodes": 100000,  # the same job is to lose node after node
+}  # fmt: skip
 NARROW = {"breaker_nodes": 5, "drain_per_hour": 100, "drain_count": 100, "drain_fraction": 0.5}
 XIDS = (79, 95, 119)  # each convicts its node at once
 

@@ -64,6 +64,26 @@ async def test_a_second_node_that_dies_while_the_job_is_being_stopped_is_set_dow
     assert daemon.bugs() == 0
 
 
+async def test_a_restart_waits_from_the_requeue_on_and_not_from_the_last_epilog(world: Worlds) -> None:
+    """slurmd takes a start within two seconds of the requeue for the stopped attempt; epilogs count towards them."""
+    there = world(nodes=6)
+    there.slurm.times = SlurmTimes(epilog_s=5.0)
+    daemon = Daemon(there, settings=WIDE)
+    back, requeued = there.slurm.back_to_queue, []
+
+    def at_once(job: SimulatedJob, *, held: bool) -> None:
+        back(job, held=held)
+        job.submitted -= 5.0  # as slurmctld has it: when it was asked to
+        requeued.append(job.submitted)
+
+    there.slurm.back_to_queue = at_once  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    assert there.slurm.jobs[there.job].state == "RUNNING" and requeued, daemon.said
+    rows = {row["kind"]: row for row in there.store.steps_of(next(iter(incidents_of(there.store))))}
+    prepared_s = (rows["exclude"]["intended_at"] - rows["requeue_hold"]["finished_at"]).total_seconds()
+    assert prepared_s < 0.5, f"{prepared_s} s without a step, long after the requeue"
+
+
 async def test_a_second_node_that_is_convicted_while_the_job_is_being_held_is_drained_at_once(world: Worlds) -> None:
     """The same where the job is held for a person, and the step waits for epilogs."""
     there = world(nodes=6)
