@@ -26,7 +26,7 @@ from sentinel.checkpoints.formats.base import (
 from sentinel.checkpoints.formats.dcp_parts import ends, mixed, safetensors_part
 from sentinel.checkpoints.formats.dcp_parts.ends import Layout
 from sentinel.checkpoints.formats.dcp_parts.metadata import Metadata, read_metadata
-from sentinel.checkpoints.formats.dcp_parts.pieces import Files, Item, tiles, volume
+from sentinel.checkpoints.formats.dcp_parts.pieces import Files, Item, Shape, tiles, volume
 from sentinel.checkpoints.formats.dcp_parts.safetensors_part import Blob, Without
 from sentinel.checkpoints.parsing import pickle_names
 from sentinel.checkpoints.parsing.content import look_at, looks_of, role_of
@@ -114,7 +114,7 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
         whole=len(here) == len(files),
         has={name: tree.files[name].size for name in here},
         needs={} if len(here) == len(files) else {name: files.end(name) for name in files},
-        works=chain(_item_works(tree, layout, ask), *(blob.works for blob in blobs.values())),
+        works=chain(_item_works(tree, layout, ask, _always), *(blob.works for blob in blobs.values())),
         unsummed=sorted(blobs),
     )
 
@@ -182,6 +182,7 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     totals: dict[str, tuple[str, tuple[int, ...]]] = {}
     layouts: dict[str, Sequence[Item]] = {}
     blobs: dict[str, Blob] = {}
+    cuts: dict[int, dict[str, list[Shape]]] = {}
     steps: dict[int, int] = {}
     folders: dict[int, int] = {}
     for rank in sorted(ranks):
@@ -190,6 +191,7 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
             if totals.setdefault(name, (tensor.dtype, tensor.size)) != (tensor.dtype, tensor.size):
                 raise Broken(f"rank {rank} saved {visible(name)} with another shape or type than the others")
             union.setdefault(name, {}).update(tensor.chunks)
+            cuts.setdefault(rank, {})[name] = list(tensor.chunks)
         if ask.part:
             finding.coverage |= _coverage(rank, metadata)
         inner = _inner_step(tree, metadata)
@@ -211,9 +213,23 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     if ask.level == "structural":
         run_all(ends.works(tree, layout), threads_for("structural"))
     finding.has = {name: tree.files[name].size for name in layouts}
-    finding.works = chain(_item_works(tree, layout, ask), *(blob.works for blob in blobs.values()))
+    apart = partial(_apart, shards, cuts)
+    finding.works = chain(_item_works(tree, layout, ask, apart), *(blob.works for blob in blobs.values()))
     finding.unsummed = sorted(blobs)
     return finding
+
+
+def _always(file: str, other: str, tensor: str) -> bool:
+    """With one metadata, two shards never hold the same part of a tensor."""
+    del file, other, tensor
+    return True
+
+
+def _apart(
+    shards: Mapping[str, int], cuts: Mapping[int, Mapping[str, list[Shape]]], file: str, other: str, tensor: str
+) -> bool:
+    """Whether these ranks hold different parts of that tensor; replicated ones are the same on several."""
+    return cuts[shards[file]].get(tensor) != cuts[shards[other]].get(tensor)
 
 
 def _check_rank(
@@ -270,7 +286,7 @@ def _check_shards_alone(tree: Tree, ask: Ask) -> Finding:
         whole=False,
         has={name: tree.files[name].size for name in shards},
         marked=False,
-        works=_item_works(tree, layouts, ask),
+        works=_item_works(tree, layouts, ask, _always),
     )
 
 
@@ -288,7 +304,7 @@ def _walk_back(handle: Handle) -> list[Item]:
     return items[::-1]
 
 
-def _item_works(tree: Tree, files: Layout, ask: Ask) -> Iterator[Work]:
+def _item_works(tree: Tree, files: Layout, ask: Ask, apart: mixed.Apart) -> Iterator[Work]:
     opaque: Item | None = None
     for name, items in files.items():
         start = size = 0
@@ -303,6 +319,7 @@ def _item_works(tree: Tree, files: Layout, ask: Ask) -> Iterator[Work]:
     if opaque is not None:
         yield _no_checksum(opaque, ask)
     yield Work(0, partial(mixed.compare, tree, files))
+    yield Work(0, partial(mixed.refuse_twins, tree, files, apart))
 
 
 def _no_checksum(item: Item, ask: Ask) -> Work:

@@ -192,6 +192,7 @@ def _check_legacy(tree: Tree, ask: Ask) -> Finding:
                 steps[folder] = step
     if len(set(steps.values())) > 1:
         raise Broken(f"the ranks' files are of different iterations: {sorted(set(steps.values()))[:4]}")
+    one_save.refuse_pause(tree, finding.covered.union(finding.unsummed), one_save.RANKS_HANG_S)
     finding.step = next(iter(steps.values()), None)
     finding.works = works
     return finding

@@ -25,6 +25,7 @@ _SAMPLE_BYTES = 4096
 # The pause of one process between two files of one save: the time to write them at this rate, and a hang of the storage.
 _SLOW_BYTES_PER_S = 20e6
 _HANG_S = 120.0
+RANKS_HANG_S = 900.0  # between ranks: the last may wait for storage that the others had already
 
 
 def refuse_mixed(tree: Tree, must_change: Sequence[str], others: Sequence[str] = ()) -> None:
@@ -45,14 +46,14 @@ def refuse_mixed(tree: Tree, must_change: Sequence[str], others: Sequence[str] =
             )
 
 
-def refuse_pause(tree: Tree, names: Iterable[str]) -> None:
-    """`NotKnown` where one process wrote these files and paused for longer than a save can."""
+def refuse_pause(tree: Tree, names: Iterable[str], hang_s: float = _HANG_S) -> None:
+    """`NotKnown` where whoever wrote these files paused for longer than a save can: one process, or the ranks of a job."""
     entries = sorted(
         ((tree.files[name], name) for name in names if name in tree.files), key=lambda pair: pair[0].mtime_s
     )
     for (before, old), (after, new) in pairwise(entries):
         pause_s = after.mtime_s - before.mtime_s
-        if pause_s > _HANG_S + after.size / _SLOW_BYTES_PER_S:
+        if pause_s > hang_s + after.size / _SLOW_BYTES_PER_S:
             raise NotKnown(
                 f"{visible(old)} was written {pause_s:.0f} s before {visible(new)}: from an earlier save, or copied since"
             )

@@ -48,7 +48,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if not files and not finding.unsummed:
         raise NotKnown(f"no known checkpoint format among its {len(tree.files)} files")
     json_files.check_read_at_resume(tree)
-    _no_holes(tree, ask)
+    _sets_of_ranks(tree, ask)
     _same_step(files, finding)
     _as_beside(tree)
     changing = [name for name, file in files.items() if _has_optimizer(file)]
@@ -68,15 +68,18 @@ def check_loose(tree: Tree, ask: Ask, finding: Finding) -> None:
     works: list[Work] = []
     files = _torch_files(tree, ask, finding, works)
     finding.works = [*finding.works, *works]
-    _no_holes(tree, ask)
+    _sets_of_ranks(tree, ask)
     _same_step(files, finding)
 
 
-def _no_holes(tree: Tree, ask: Ask) -> None:
-    for stem, ranks in _ranks(tree).items():
-        holes = set(range(min(ranks[0], 1), ranks[-1] + 1)) - set(ranks)
-        if holes and ranks[0] <= 1 and not ask.part:
+def _sets_of_ranks(tree: Tree, ask: Ask) -> None:
+    """Each without a hole, and written at one time: no marker shows that one file was written over later."""
+    for stem, files in _ranks(tree).items():
+        low, high = min(files), max(files)
+        holes = set(range(min(low, 1), high + 1)) - set(files)
+        if holes and low <= 1 and not ask.part:
             raise unfinished(tree, ask, f"{visible(stem.replace('*', str(min(holes))))} is missing")
+        one_save.refuse_pause(tree, files.values(), one_save.RANKS_HANG_S)
 
 
 def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> dict[str, torch_file.TorchFile]:
@@ -102,14 +105,14 @@ def _is_torch(tree: Tree, name: str) -> bool:
     return name.endswith((".pt", ".pth", ".ckpt")) and (not head.strip(b"\0") or head[:1] == b"\x80")
 
 
-def _ranks(tree: Tree) -> dict[str, list[int]]:
-    """Sets of files that differ in the number of a rank only; a set of one is none."""
-    found: dict[str, list[int]] = {}
+def _ranks(tree: Tree) -> dict[str, dict[int, str]]:
+    """Sets of files that differ in the number of a rank only, by that number; a set of one is none."""
+    found: dict[str, dict[int, str]] = {}
     for name in tree.files:
         match = _RANK.fullmatch(name)
         if match and name.endswith(_SUFFIXES):
-            found.setdefault(match["stem"] + "*" + match["rest"], []).append(int(match["rank"]))
-    return {stem: sorted(ranks) for stem, ranks in found.items() if len(ranks) > 1}
+            found.setdefault(match["stem"] + "*" + match["rest"], {})[int(match["rank"])] = name
+    return {stem: files for stem, files in found.items() if len(files) > 1}
 
 
 def _same_step(files: dict[str, torch_file.TorchFile], finding: Finding) -> None:

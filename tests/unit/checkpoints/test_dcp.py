@@ -180,6 +180,47 @@ def test_a_shard_of_the_step_beside_it(make):
     assert answer.valid is None and "two saves mixed" in answer.reason
 
 
+@pytest.mark.parametrize("per_rank", [False, True])
+def test_a_shard_copied_over_another_ranks(make, per_rank):
+    """Whole, of the same length and shapes, with right checksums, and the numbers of another rank."""
+    path = make.dcp("step-20", step=20, per_rank=per_rank)
+    status = (path / "__2_0.distcp").stat()
+    shutil.copy2(path / "__3_0.distcp", path / "__2_0.distcp")
+    os.utime(path / "__2_0.distcp", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert ask(make, path).valid is True
+    answer = ask(make, path, "checksum")
+    assert answer.valid is None and "a shard is there twice" in answer.reason
+
+
+@pytest.mark.parametrize("state", ["just made", "without checksums"])
+def test_ranks_that_may_well_be_the_same(make, monkeypatch, state):
+    """A state that was just made is zeros on every rank; without checksums nothing is known of the numbers."""
+    if state == "just made":
+        monkeypatch.setattr(make, "floats", lambda count, dtype="float32": bytes(4 * count))
+    else:
+        plain = make.torch_file
+        monkeypatch.setattr(make, "torch_file", lambda *given, **named: plain(*given, **named | {"crc": False}))
+    answer = ask(make, make.dcp("step-20", step=20), "checksum")
+    assert answer.valid is (True if state == "just made" else None)
+    assert "twice" not in answer.reason and "mixed" not in answer.reason
+
+
+def test_replicas_of_one_shard_are_no_damage(make):
+    """Without collectives every replica of a shard writes it: what is the same part has the same numbers."""
+    path = make.dcp("step-20", step=20, per_rank=True, ranks=2)
+    for name in ("0_0.distcp", "0.metadata"):
+        data = (path / f"__{name}").read_bytes()
+        make.write(path / f"__2{name[1:]}", data.replace(b"__0_0.distcp", b"__2_0.distcp"), name.endswith("metadata"))
+    assert ask(make, path, "checksum").valid is True
+
+
+def test_without_checksums_the_step_beside_it_says_nothing(make, monkeypatch):
+    plain = make.torch_file
+    monkeypatch.setattr(make, "torch_file", lambda *given, **named: plain(*given, **named | {"crc": False}))
+    path, _ = make.dcp("run/step-20", step=20), make.dcp("run/step-10", step=10_000)
+    assert ask(make, path, "content", settings=Settings(unsummed=True)).valid is True
+
+
 def test_a_copy_of_another_step_is_no_mix(make):
     """The same bytes in all shards: someone copied the folder. Nothing is mixed."""
     path = make.dcp("run/step-20", step=20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from sentinel.checkpoints.validate import validate
@@ -35,6 +37,29 @@ def test_the_last_rank_is_missed_by_the_save_beside(make):
     assert ask(make, path).valid is True
     (path / "checkpoint_2.pt").unlink()
     assert ask(make, path).valid is None
+
+
+def written_later(path, seconds):
+    status = path.stat()
+    os.utime(path, (status.st_atime, status.st_mtime + seconds))
+
+
+@pytest.mark.parametrize(
+    ("folder", "file"),
+    [
+        (lambda make: ranks(make, "step-10"), "checkpoint_1.pt"),
+        (lambda make: make.deepspeed("run/global_step10", 10), "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"),
+        (lambda make: make.megatron_legacy("run/iter_0000010", 10), "mp_rank_01_000/model_optim_rng.pt"),
+    ],
+)
+@pytest.mark.parametrize("late_s", [600, 1800])
+def test_a_rank_that_was_written_over_half_an_hour_later(make, folder, file, late_s):
+    """There is no marker that it would be newer than; ranks may wait minutes for one another, not half an hour."""
+    path = folder(make)
+    written_later(path / file, late_s)
+    answer = ask(make, path)
+    assert answer.valid is (True if late_s == 600 else None), answer
+    assert late_s == 600 or "from an earlier save" in answer.reason
 
 
 def test_ranks_of_two_steps(make):

@@ -1,23 +1,30 @@
-"""Shards of two saves in one folder.
+"""Shards that are not those of this save, or not those of this rank.
 
-Each shard's own checksums match, and DCP records no step in a shard. What gives it away: training changes the weights
-and moments of every rank in every step, so a shard that is bit for bit that of another step, while the shards beside it
-are not, was not written by this save. The CRC-32s in the archives' directories tell, without reading the payload.
+Each shard's own checksums match, and DCP records neither step nor rank in a shard. What gives it away: training changes
+the weights and moments of every rank in every step, so a shard that is bit for bit that of another step, while the shards
+beside it are not, was not written by this save; and two parts of one tensor have not the same numbers on two ranks. The
+CRC-32s in the archives' directories tell, without reading the payload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item, volume
 from sentinel.checkpoints.parsing import zips
+from sentinel.checkpoints.parsing.content import Role, role_of
 
 _NEIGHBOURS = 4
 _SAMPLE = 3  # pieces of a file that are compared first
 _SMALL = 4  # elements; what is smaller may well stay the same
+_COPIED = re.compile(r"expert|moe", re.IGNORECASE)  # layers that training may begin with as copies of one another
+_START_BYTES = 4096  # of a piece: whether it is one number again and again
+
+Apart = Callable[[str, str, str], bool]
 
 
 def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
@@ -39,26 +46,81 @@ def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) 
             )
 
 
+def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], apart: Apart, buffer: bytearray) -> None:
+    """`NotKnown` where a shard holds the numbers of another one: copied over it, or written twice.
+
+    ``apart(file, other, tensor)``: whether the two hold different parts of that tensor; copies of one part are no damage.
+    """
+    del buffer
+    seen: dict[tuple[object, ...], list[str]] = {}
+    for name, items in files.items() if len(files) > 1 else ():
+        telling = _of_one_rank(items)
+        if not telling:
+            continue
+        with opened(tree.path(name), name) as mine:
+            sums = [_sums(mine, item) for item in telling[:_SAMPLE]]
+            if None in sums:
+                continue
+            sample = [
+                (item.name, item.offset, *(found or {}).items()) for item, found in zip(telling, sums, strict=False)
+            ]
+            twins = seen.setdefault((mine.size, *sample), [])
+            for twin in twins:
+                if not all(apart(twin, name, item.name) for item in telling):
+                    continue
+                with opened(tree.path(twin), twin) as other:
+                    same = all(_sums(mine, item) == _sums(other, item) for item in telling[_SAMPLE:])
+                if same and not all(_constant(mine, item) for item in telling):
+                    raise NotKnown(f"{visible(name)} holds the numbers of {visible(twin)}: a shard is there twice")
+        twins.append(name)
+
+
+def _of_one_rank(items: Sequence[Item]) -> list[Item]:
+    """The tensors that tell one rank's shard from another's, the largest first: the optimizer's, where it has any."""
+    telling = _telling(items)
+    moments = [item for item in telling if role_of(item.name.split(".")) is Role.OPTIMIZER]
+    return moments or [item for item in telling if not _COPIED.search(item.name)]
+
+
+def _constant(handle: Handle, item: Item) -> bool:
+    """Whether a piece begins with one number again and again: a state that was just made is the same everywhere."""
+    for record in _archive(handle, item).records.values():
+        if "/data/" in record.name:
+            start = handle.read(item.offset + record.data, min(record.size, _START_BYTES) // 8 * 8)
+            if start != start[:8] * (len(start) // 8):
+                return False
+    return True
+
+
+def _telling(items: Sequence[Item]) -> list[Item]:
+    found = [i for i in items if i.plain and i.size and volume(i.size) >= _SMALL and "float" in i.dtype]
+    return sorted(found, key=lambda item: -item.length)
+
+
 def _alike(tree: Tree, name: str, items: Sequence[Item], folder: Path) -> bool | None:
     """Whether all tensors of this shard are those of the shard of the other step; None where it has none to compare."""
-    telling = [i for i in items if i.plain and i.size and volume(i.size) >= _SMALL and "float" in i.dtype]
+    telling = _telling(items)
     if not telling:
         return None
-    telling.sort(key=lambda item: -item.length)
     try:
         with opened(folder / name, name) as other:
             if other.size != tree.files[name].size:
                 return False
             with opened(tree.path(name), name) as mine:
-                sample, rest = telling[:_SAMPLE], telling[_SAMPLE:]
-                return all(_sums(mine, item) == _sums(other, item) for part in (sample, rest) for item in part)
+                if _sums(mine, telling[0]) is None:
+                    return None
+                return all(_sums(mine, item) == _sums(other, item) for item in telling)
     except (NotKnown, Broken):
         return False  # not there, not readable or not whole: then it is not the same
 
 
-def _sums(handle: Handle, item: Item) -> dict[str, int]:
-    def read(at: int, count: int) -> bytes:
-        return handle.read(item.offset + at, count)
+def _archive(handle: Handle, item: Item) -> zips.Archive:
+    return zips.parse(lambda at, count: handle.read(item.offset + at, count), item.length, handle.name)
 
-    archive = zips.parse(read, item.length, handle.name)
+
+def _sums(handle: Handle, item: Item) -> dict[str, int] | None:
+    """The recorded checksums of a piece's numbers; None where the job switched them off."""
+    archive = _archive(handle, item)
+    if not archive.has_checksums:
+        return None
     return {r.name: r.crc for r in archive.records.values() if "/data/" in r.name}
