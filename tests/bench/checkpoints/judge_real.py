@@ -1,7 +1,9 @@
 """Judge checkpoints that real libraries wrote, good ones and damaged ones. Needs the libraries of `real_writers.py`.
 
-    python tests/bench/checkpoints/judge_real.py --good 300 --damages 600 [--seed 1] [--only NAME ...] [--cache DIR]
+    python tests/bench/checkpoints/judge_real.py --good 300 --damages 600 [--seed 1] [--only NAME ...] [--made DIR]
 
+With --made, checkpoints that lie there are judged, written by an earlier call with the same seed; those that are missing are
+written there, and stay.
 Good ones must not be refused at any level, damaged ones not be accepted at a level that can see the damage. One JSON line;
 exit status 1 where one was judged wrong.
 """
@@ -44,6 +46,11 @@ def write_all(root, names, seeds):
     for name in names:
         for seed in seeds:
             folder = root / name / str(seed)
+            listed = root / name / f"{seed}.json"
+            if listed.exists():
+                made[name, seed] = [folder / path for path in json.loads(listed.read_text())]
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
             paths = []
             for step, age_s in ((10, 90_000), (20, 86_400)):
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -51,6 +58,7 @@ def write_all(root, names, seeds):
                     path = real_writers.WRITERS[name](folder, step, seed)
                 shift(path, began, age_s)
                 paths.append(path)
+            listed.write_text(json.dumps([str(path.relative_to(folder)) for path in paths]))
             made[name, seed] = paths
     return made
 
@@ -277,13 +285,14 @@ def main():
     parser.add_argument("--damages", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--made", type=Path, help="folder of what was written, kept for the next call")
     asked = parser.parse_args()
     names = asked.only or sorted(real_writers.WRITERS)
     root = Path(tempfile.mkdtemp())
     seeds = [asked.seed * 1000 + index for index in range(max(1, -(-asked.good // (2 * len(names)))))]
     refused, accepted, good, counts = [], [], 0, {}
     try:
-        made = write_all(root / "made", names, seeds)
+        made = write_all(asked.made or root / "made", names, seeds)
         for (name, seed), paths in made.items():
             for path in paths:
                 good += 1

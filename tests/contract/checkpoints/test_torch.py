@@ -41,6 +41,10 @@ def rank_main(rank, root):
     dcp.async_save(state(30), checkpoint_id=f"{root}/run/step-30").result()
     dcp.save(state(40), storage_writer=dcp.FileSystemWriter(f"{root}/run/step-40", single_file_per_rank=False))
     dcp.save(state(50), checkpoint_id=f"{root}/run/step-50", use_collectives=False)
+    even = distribute_tensor(torch.randn(8, 64), mesh, [Shard(0)])
+    tensors = {"model": {"w": even}, "optim": {"state": {"w": {"exp_avg": even * 0.1}}}}
+    for name, collectives in (("even/step-60", True), ("alone/step-60", False)):
+        dcp.save(tensors, checkpoint_id=f"{root}/{name}", use_collectives=collectives)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -93,6 +97,19 @@ def test_torch_loads_a_flipped_byte_and_we_do_not(run, tmp_path):
     assert validate(run / "step-10", "checksum").valid is False
     put(shard, good)
     assert validate(run / "step-10", "checksum").valid is True
+
+
+@pytest.mark.parametrize("name", ["even", "alone"])
+def test_a_shard_copied_over_another_ranks(run, name):
+    path = run.parent / name / "step-60"
+    assert validate(path, "content").valid is True
+    mine, theirs = path / "__1_0.distcp", path / "__0_0.distcp"
+    good = mine.read_bytes()
+    assert len(good) == theirs.stat().st_size
+    put(mine, theirs.read_bytes())
+    answer = validate(path, "checksum")
+    put(mine, good)
+    assert answer.valid is None and "holds the numbers of" in answer.reason
 
 
 def test_nodes_that_hold_one_rank_each(run, tmp_path):
