@@ -79,7 +79,7 @@ def test_nothing_is_lost_while_the_daemon_is_away(node: Node) -> None:
     time.sleep(1.0)
     port, before = node.daemon.port, node.daemon
     node.daemon = FakeDaemon(before.credentials, port).start()
-    node.heard("xid")
+    assert node.heard("xid")["data"]["xid"] == 79
 
 
 def test_nothing_is_lost_or_doubled_by_kill_9(node: Node) -> None:

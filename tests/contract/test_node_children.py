@@ -175,6 +175,7 @@ def test_nothing_is_left_over(children: Children, heard: Heard) -> None:
         children.start(program(heard, "print('{\"n\":1}')"))
         heard.until(lambda wanted=number + 1: len(heard.endings) == wanted)  # type: ignore[misc]
     until(lambda: len(os.listdir("/proc/self/fd")) <= before and ended() <= zombies)
+    assert len(heard.endings) == 20
 
 
 def ended() -> set[str]:

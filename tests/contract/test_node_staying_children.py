@@ -141,6 +141,7 @@ def test_one_that_speaks_unasked_is_ended(asked: Asked) -> None:
 def test_after_its_time_it_is_ended(asked: Asked) -> None:
     first = asked.answer(1, stays_s=0.05)
     until(lambda: not alive(first))
+    assert asked.answer(2) != first
 
 
 def test_a_request_longer_than_the_pipe_is_answered_by_one_that_does_not_stay(asked: Asked) -> None:

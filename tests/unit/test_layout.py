@@ -343,3 +343,52 @@ def test_help_imports_no_heavy_library() -> None:
     assert any("classify" in line for line in shown)
     loaded = {name.split(".")[0] for name in json.loads(last)}
     assert not loaded & ({*PLACES, "torch", "numpy", "asyncio"} - {"click"})
+
+
+TESTS = REPOSITORY / "tests"
+Functions = dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]]
+
+
+def functions_of(path: Path) -> Functions:
+    """Functions of a module and methods of its classes, by name."""
+    found: Functions = {}
+    for node in ast.parse(path.read_text()).body:
+        for one in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.setdefault(one.name, []).append(one)
+    return found
+
+
+def left_to(node: ast.AST) -> str:
+    """The name of a helper whose answer nobody takes: it must assert by itself what the test is about."""
+    call = node.value if isinstance(node, ast.Expr) else node.context_expr if isinstance(node, ast.withitem) else None
+    call = call.value if isinstance(call, ast.Await) else call
+    return ast.unparse(call.func).split(".")[-1] if isinstance(call, ast.Call) else ""
+
+
+def can_fail(name: str, homes: tuple[Functions, ...], seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a function asserts, expects an exception, or leaves that to a helper that does."""
+    left: list[ast.AST] = [*next((home[name] for home in homes if name in home), ())]
+    while left:
+        node = left.pop()
+        helper = left_to(node)
+        if isinstance(node, ast.Assert) or helper in {"raises", "warns", "fail"}:
+            return True
+        if helper and helper not in seen and can_fail(helper, homes, seen | {name}):
+            return True
+        left.extend(ast.iter_child_nodes(node))
+    return False
+
+
+def test_every_test_can_fail() -> None:
+    """One that only calls what it is about passes whatever that answers."""
+    shared: Functions = {}
+    for path in (TESTS / "support").glob("*.py"):
+        for name, functions in functions_of(path).items():
+            shared.setdefault(name, []).extend(functions)
+    faults = []
+    for path in TESTS.rglob("test_*.py"):
+        own = functions_of(path)
+        tests = [name for name in own if name.startswith("test_") and not can_fail(name, (own, shared))]
+        faults += [f"{path.relative_to(REPOSITORY)}:{own[name][0].lineno}: {name} checks nothing" for name in tests]
+    complain(faults)

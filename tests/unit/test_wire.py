@@ -171,9 +171,10 @@ def test_any_value_under_any_key_is_taken_or_is_a_protocol_error(
     sent[data.draw(st.sampled_from(sorted(sent)))] = value
     for kind in (type(record), Evidence):
         try:
-            record_from(kind, sent)
+            taken = record_from(kind, sent)
         except ProtocolError:
             continue
+        assert isinstance(taken, kind)
 
 
 @given(anything)
@@ -187,9 +188,10 @@ def test_one_wrong_value_makes_evidence_a_protocol_error_or_evidence(sent: Evide
     told = there_and_back(sent)
     told[data.draw(st.sampled_from(sorted(told)))] = data.draw(anything)
     try:
-        evidence_from(told)
+        taken = evidence_from(told)
     except ProtocolError:
         return
+    assert evidence_from(there_and_back(taken)) == taken
 
 
 @pytest.mark.parametrize("key", ["id", "at", "seen_at", "source", "kind"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ async def test_it_gets_its_input_and_no_shell(tmp_path: Path) -> None:
     assert kept.read_text() == "{}\n$(id)\n"
 
 
-async def test_one_that_does_not_read_its_input_is_no_error() -> None:
-    await run(["/bin/true"], deadline_s=LONG_S, data=b"x" * 1_000_000)
+async def test_one_that_does_not_read_its_input_is_no_error(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    await run(["/bin/sh", "-c", f"exec <&-; touch {done}"], deadline_s=LONG_S, data=b"x" * 1_000_000)
+    assert done.exists()
 
 
 async def test_a_failure_says_its_last_words() -> None:
@@ -41,8 +44,11 @@ async def test_endless_output_is_dropped() -> None:
         await run(["/bin/sh", "-c", "while :; do echo xxxxxxxxxxxxxxxx; done"], deadline_s=0.5)
 
 
-async def test_a_child_that_keeps_the_output_open_is_not_waited_for() -> None:
-    await run(["/bin/sh", "-c", "sleep 600 & exit 0"], deadline_s=LONG_S)
+async def test_a_child_that_keeps_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    await run(["/bin/sh", "-c", f"sleep 600 & echo $! > {child}; exit 0"], deadline_s=LONG_S)
+    pid = int(child.read_text())
+    os.kill(pid, signal.SIGKILL)  # fails where it had been waited for, or ended with the command
 
 
 async def test_one_that_cannot_be_started() -> None:

@@ -53,17 +53,38 @@ def test_a_damaged_pickle_is_an_error_or_a_value(value, protocol, data):
     raw[at] = data.draw(st.integers(0, 255))
     for piece in (bytes(raw), bytes(raw[:at])):
         try:
-            inert_pickle.load(piece)
+            found = inert_pickle.load(piece)
         except inert_pickle.PickleError:
-            pass
+            continue
+        assert is_inert(found)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes(data):
     try:
-        inert_pickle.load(data)
+        found = inert_pickle.load(data)
     except inert_pickle.PickleError:
-        pass
+        return
+    assert is_inert(found)
+
+
+def is_inert(value: object) -> bool:
+    """Whether it is plain data, names and what was not called, all the way down."""
+    seen, left = set(), [value]
+    while left:
+        item = left.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, inert_pickle.Opaque):
+            left += [item.maker, item.args, item.state, item.items]
+        elif type(item) in (list, tuple, set, frozenset):
+            left += item
+        elif type(item) is dict:
+            left += [*item, *item.values()]
+        elif type(item) not in (type(None), bool, int, float, str, bytes, bytearray, inert_pickle.Name):
+            return False
+    return True
 
 
 class Bomb:

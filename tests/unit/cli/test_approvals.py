@@ -75,4 +75,5 @@ def test_no_text_drives_the_terminal(asked: Asked) -> None:
     wait = WAIT | {"explanation": HOSTILE, "what": [HOSTILE]}
     plan = {"observe_only": True, "explanation": HOSTILE, "steps": [{"kind": "exclude", "data": {"nodes": HOSTILE}}]}
     asked.views["why"] = SEEN | {"plan": plan, "request": {"id": "1", "what": [HOSTILE], "waits": [wait]}}
-    harmless(asked.run("approve", "last", says="y\n").output)
+    found = asked.run("approve", "last", says="y\n")
+    assert harmless(found.output) and found.exit_code == 0 and len(asked.made) == 1

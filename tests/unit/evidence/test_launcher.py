@@ -67,7 +67,9 @@ def test_localhost_is_nobody() -> None:
 
 @given(st.binary(max_size=2 * BLOCK))
 def test_any_bytes_are_read_without_harm(data: bytes) -> None:
-    first_failure(data)
+    found = first_failure(data)
+    assert found.host is None or len(found.host) <= 64
+    assert all(number is None or abs(number) < 10**9 for number in (found.rank, found.exit_code, found.pid))
 
 
 def test_a_line_of_source_that_a_traceback_quotes_is_no_message() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.inert_pickle import Limits, Opaque, PickleError, PickleTooLarge, PickleTorn, loads, salvage
+from sentinel.inert_pickle import Limits, Name, Opaque, PickleError, PickleTooLarge, PickleTorn, loads, salvage
 
 SCALARS = (
     st.none()
@@ -218,14 +218,28 @@ def test_cut_at_every_byte_is_a_clean_error_and_salvage_keeps_the_front(protocol
     assert kept[-1] >= 4
 
 
+def is_tree(value: object, depth: int = 0) -> bool:
+    """Whether whoever walks it comes to plain data, names and what was not called, and to an end."""
+    if depth > 2 * Limits().depth:
+        return False
+    if isinstance(value, Opaque):
+        return all(is_tree(part, depth + 1) for part in (value.maker, value.args, value.state, value.items))
+    if type(value) is dict:
+        return all(is_tree(part, depth + 1) for pair in value.items() for part in pair)
+    if type(value) in (list, tuple, set, frozenset):
+        return all(is_tree(part, depth + 1) for part in value)
+    return type(value) in (type(None), bool, int, float, str, bytes, bytearray, Name)
+
+
 @settings(max_examples=500)
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_value_or_a_pickle_error(raw):
     for read in (loads, salvage):
         try:
-            read(b"\x80\x04" + raw)
+            found = read(b"\x80\x04" + raw)
         except PickleError:
             continue
+        assert is_tree(found)
 
 
 @settings(max_examples=500)
@@ -235,9 +249,10 @@ def test_any_bytes_give_a_value_or_a_pickle_error(raw):
 def test_any_order_of_opcodes_gives_a_value_or_a_pickle_error(ops):
     for read in (loads, salvage):
         try:
-            read(b"\x8c\x01m\x8c\x01n" + b"".join(ops) + b".")
+            found = read(b"\x8c\x01m\x8c\x01n" + b"".join(ops) + b".")
         except PickleError:
             continue
+        assert is_tree(found)
 
 
 @given(nested(SCALARS), st.data())
@@ -246,9 +261,10 @@ def test_damage_gives_a_value_or_a_pickle_error(value, data):
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] = data.draw(st.integers(0, 255))
     try:
-        loads(bytes(raw))
+        found = loads(bytes(raw))
     except PickleError:
         return
+    assert is_tree(found)
 
 
 @pytest.mark.parametrize("op", [b"\x82\x01", b"\x83\x01\x00", b"\x84\x01\x00\x00\x00", b"\x97", b"\x98", b"\xff"])

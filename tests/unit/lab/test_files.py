@@ -84,9 +84,11 @@ def test_hooks_are_the_projects_own_and_nothing_without_sentinel(make_lab):
 def test_settings_files_are_toml_also_in_a_folder_with_quotes(make_lab, tmp_path):
     lab = make_lab(dir=str(tmp_path / 'a "b" \\c'))
     sentinel_config.write(lab)
-    tomllib.loads((lab.etc / "sentinel.toml").read_text())
+    daemon = tomllib.loads((lab.etc / "sentinel.toml").read_text())
+    assert daemon["slurm"]["conf"] == str(lab.slurm_conf)
+    assert str(tmp_path / 'a "b" \\c') in daemon["slurm"]["conf"]
     for name in lab.names:
-        tomllib.loads((lab.node(name) / "sentinel.toml").read_text())
+        assert tomllib.loads((lab.node(name) / "sentinel.toml").read_text())["slurm"]["conf"] == str(lab.slurm_conf)
 
 
 def test_the_job_is_submitted_with_what_sentinel_needs_to_know(make_lab):

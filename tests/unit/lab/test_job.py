@@ -119,6 +119,7 @@ def test_a_full_disk_does_not_end_the_job_for_it(tmp_path, monkeypatch):
     given.local_dir.parent.mkdir(parents=True, exist_ok=True)
     (given.local_dir.parent / ".gpus").write_text("no folder")
     Trouble(given, place()).before_step()
+    assert (given.local_dir.parent / ".gpus").read_text() == "no folder"
 
 
 @pytest.fixture

@@ -80,6 +80,7 @@ async def test_text_that_no_receiver_takes_is_sent_as_its_escape(receiver: Recei
 async def test_taken(receiver: Receiver, status: int) -> None:
     receiver.status = status
     await Webhook(receiver.url, deadline_s=60.0).send(NOTICE)
+    assert len(receiver.got) == 1, "and not sent again"
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])

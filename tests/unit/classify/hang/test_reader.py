@@ -205,4 +205,5 @@ junk = st.recursive(
     ),
 )
 def test_any_fields_of_any_type_are_survived(make_find, top, entries):
-    make_find({"rank_0": top | {"entries": entries}, "rank_1": {"entries": entries}})
+    found = make_find({"rank_0": top | {"entries": entries}, "rank_1": {"entries": entries}})
+    assert 0.0 <= found.confidence <= 1.0 and found.kind in {"missing", "mismatch", "stuck", "none"}

@@ -311,7 +311,7 @@ async def test_poll_that_breaks_off_is_a_lost_connection(served: Served, monkeyp
             await asyncio.sleep(0)
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
-    await asyncio.wait_for(lost.wait(), 30.0)
+    assert await asyncio.wait_for(lost.wait(), 30.0)
 
 
 async def test_poll_that_is_answered_is_no_loss(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -426,6 +426,7 @@ async def test_nodes_are_not_bounded_as_people_are(served: Served) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while sum(seen.state == "heard" for seen in served.daemon.live.nodes.values()) < 12:
             await asyncio.sleep(0)
+    assert not any(task.done() for task in asked), "all of them wait for orders"
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)

@@ -129,7 +129,10 @@ def test_settings_that_cannot_be_meant(settings: dict[str, Any], said: str) -> N
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:9479", "[::1]:80", "HEAD.example.org"])
 def test_names_of_the_page(host: str) -> None:
-    asks(listen=SOCKET, hosts=["head.example.org"]).check_host(host)
+    page = asks(listen=SOCKET, hosts=["head.example.org"])
+    page.check_host(host)
+    with pytest.raises(Denied):
+        page.check_host(f"x{host}")
 
 
 @pytest.mark.parametrize("host", ["", "evil.example", "localhost.evil.example", "head.example.org.evil", "10.0.0.1:80"])
