@@ -1,4 +1,8 @@
-"""Whose code raised: the package of a traceback's innermost frame, beside the class of the exception."""
+"""Where an exception rose: whose code the innermost frame is, what it was doing, and whether it refused or failed.
+
+A line ``raise`` or ``assert`` is somebody's check that said no: what was asked does not fit. Any other line is where the
+language itself failed: a mistake of whose code that is, or of its release.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from collections.abc import Mapping
 
 from sentinel.model.records import Cause, Evidence
 
+C = Cause
+Weights = Mapping[Cause, float]
 # Installed packages, and trees of frameworks that are run from a checkout.
 _LIBRARY = re.compile(
     r"(?i)/(?:site|dist)-packages/|/(?:megatron|nemo|deepspeed|transformers|transformer[_-]?engine|torchtitan|torchtune"
@@ -28,22 +34,96 @@ _SOURCE_FAILED = re.compile(
     r"|Decompression|Zstd|Arrow\w{0,8}|EOF|Checksum|Corrupt\w{0,3})(?:Error|Exception)?\b"
     r"|Retries exceeded|Server Disconnected"
 )
+# What a check finds wrong in the order of the program's calls, not in what it was given.
+_ORDER = re.compile(
+    r"(?i)\b(?:not|never|already) (?:been |yet )?(?:initiali[sz]ed|set ?up|started|called|created|registered|built"
+    r"|finali[sz]ed|prepared|closed)\b|\bcall\w{0,3} [\w.()]{1,40} (?:first|before|twice)\b|\b(?:before|after) calling\b"
+)
 SOURCE = 3.0  # natural-log odds that what the data come from is at fault
 OWN_FAULT = 3.2  # natural-log odds that the library, or its version, is at fault
 REFUSED = 1.0  # the same where the library may only have refused what it was given
+NO_SUCH_NAME = 3.6  # natural-log odds that a setting names what a table of a program's names has not
+CHECKED = 3.0  # natural-log odds that what was asked of a library does not fit, where a check of its own said so
+
+# What a library's FILE:FUNCTION is for, and what an exception there speaks for. The first that fits counts.
+_PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
+    # Compilers of kernels and graphs: what they cannot build, or read back from their cache.
+    (re.compile(r"/torch/(?:_inductor|_dynamo)/|/triton/(?:compiler|runtime|backends)/"), {C.SOFTWARE_ENV: 3.4}),
+    # Optional kernels: what no release of theirs serves on this GPU.
+    (re.compile(r"/torch/_ops\.py:|/(?:xformers|flash_attn|apex|transformer_engine)/"), {C.SOFTWARE_ENV: 2.4}),
+    # Checkpoints: what a file lacks that its index names.
+    (
+        re.compile(
+            r"(?i)/torch/distributed/checkpoint/|/dist_checkpointing/|/checkpoint/(?:\w{1,24}_)?load\w{0,8}\.py:"
+            r"|/torch/serialization\.py:\w{0,8}load|/safetensors/torch\.py:(?:safe_)?load"
+        ),
+        {C.CHECKPOINT_CORRUPT: 3.6, C.USER_CONFIG: 1.6},
+    ),
+    (
+        re.compile(r"(?i)/torch/serialization\.py:(?:\w{0,8}save|__exit__|__init__)|/safetensors/torch\.py:save"),
+        {C.DISK_FULL: 3.4, C.FILESYSTEM_STORAGE: 2.6},
+    ),
+    (
+        re.compile(
+            r"/torch/distributed/(?:elastic/)?rendezvous|:(?:_create_c10d_store|_create_tcp_store|init_process_group)$"
+        ),
+        {C.NETWORK_BOOTSTRAP: 2.6},
+    ),
+    # Where arguments, settings and names of things are looked up or checked.
+    (
+        re.compile(
+            r"(?i)/(?:arg(?:ument)?s?|training_args|\w{0,32}config\w{0,32}|\w{0,16}cli|\w{0,12}argparser|registry|factory)\.py:"
+            r"|/(?:hydra|omegaconf|pydantic\w{0,8}|jsonargparse|click|typer|tyro)/"
+            r"|:_{0,2}(?:validate|check|verify|sanity|parse|resolve|ensure)\w{0,60}$|:__post_init__$"
+        ),
+        {C.USER_CONFIG: 3.0},
+    ),
+)
+# What the program was doing when the standard library raised for it: FILE:FUNCTION.
+_STANDARD: tuple[tuple[re.Pattern[str], Weights], ...] = (
+    (re.compile(r"^os\.py:(?:__getitem__|__delitem__)$"), {C.USER_CONFIG: 4.4}),
+    (re.compile(r"^argparse\.py:|^configparser\.py:"), {C.USER_CONFIG: 3.4}),
+    (re.compile(r"^importlib|^<frozen importlib|_bootstrap"), {C.SOFTWARE_ENV: 2.6}),
+)
+_NAMED = 0.25  # share of a class's usual weight for the user's code where the place says what was done
 
 
-def by_frame(evidence: Evidence, weights: Mapping[Cause, float]) -> Mapping[Cause, float]:
+def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     """``weights`` of a line that names an exception, with what its innermost frame says."""
-    frame = str(evidence.data.get("frame") or "")
+    frame, standard = str(evidence.data.get("frame") or ""), str(evidence.data.get("standard") or "")
+    if standard and (said := _first(_STANDARD, standard)):
+        return _moved(weights, said)
+    if evidence.data.get("table") is True and "KeyError" in evidence.text:
+        return _moved(weights, {C.USER_CONFIG: NO_SUCH_NAME})
     if not _LIBRARY.search(frame):
         return weights
     moved = dict(weights)
     if _DATA.search(frame) and _SOURCE_FAILED.search(evidence.text):
-        moved[Cause.DATALOADER] = max(moved.get(Cause.DATALOADER, 0.0), SOURCE)
+        moved[C.DATALOADER] = max(moved.get(C.DATALOADER, 0.0), SOURCE)
         return moved
+    refused = evidence.data.get("refused") is True
     own = _OWN_FAULT.search(evidence.text) is not None
-    moved[Cause.SOFTWARE_ENV] = max(moved.get(Cause.SOFTWARE_ENV, 0.0), OWN_FAULT if own else REFUSED)
-    if own and Cause.USER_CODE in moved:
-        moved[Cause.USER_CODE] = 0.5 * moved[Cause.USER_CODE]
+    said = _first(_PLACES, f"{frame}:{evidence.data.get('function') or ''}")
+    if said and not own:
+        return _moved(weights, said)
+    own = own and not refused
+    if refused and _ORDER.search(evidence.text):
+        return moved
+    if refused:
+        moved[C.USER_CONFIG] = max(moved.get(C.USER_CONFIG, 0.0), CHECKED)
+    moved[C.SOFTWARE_ENV] = max(moved.get(C.SOFTWARE_ENV, 0.0), OWN_FAULT if own else REFUSED)
+    if (own or refused) and C.USER_CODE in moved:
+        moved[C.USER_CODE] = 0.5 * moved[C.USER_CODE]
+    return moved
+
+
+def _first(places: tuple[tuple[re.Pattern[str], Weights], ...], place: str) -> Weights | None:
+    return next((weights for pattern, weights in places if pattern.search(place)), None)
+
+
+def _moved(weights: Weights, said: Weights) -> Weights:
+    """What the place says, over what the class of the exception alone would."""
+    moved = {cause: (_NAMED if cause is C.USER_CODE else 1.0) * weight for cause, weight in weights.items()}
+    for cause, weight in said.items():
+        moved[cause] = max(moved.get(cause, 0.0), weight)
     return moved

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from sentinel.classify.exit_status import EXIT_STATUS, rule_of_exit
 from sentinel.classify.frames import by_frame
 from sentinel.classify.machine_readings import TELEMETRY
 from sentinel.classify.slowdown import slowdown
@@ -36,6 +37,7 @@ class Reading:
     advice: str = ""
     late: bool = False
     survived: bool = False  # the job went on after it
+    generic: bool = False  # it knows the class of the exception only, not the sentence
 
     @property
     def strength(self) -> float:
@@ -59,6 +61,10 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
     if evidence.kind == Kind.DIAG_FAILED:
         return _diag(evidence, rules)
     rule = by_id.get(evidence.rule or "")
+    if rule is not None and rule.kind == EXIT_STATUS:
+        rule = rule_of_exit(evidence, by_id)
+        if rule is None:
+            return None
     if rule is not None:
         if rule.role is Role.PROGRESS or (not rule.weights and rule.role is not Role.CONSEQUENCE):
             return None
@@ -78,6 +84,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             note=note,
             advice=rule.advice,
             late=rule.late,
+            generic=rule.frame,
         )
     maker = _KINDS.get(evidence.kind, _telemetry)
     reading = maker(evidence)

@@ -96,7 +96,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
 
 
 def _echoes(readings: Sequence[Reading]) -> set[int]:
-    """Readings of a line of which a stronger rule already said the same."""
+    """Readings of a line of which a stronger rule already said the same, or of which another knew more than its class."""
     by_line: dict[tuple[object, ...], list[Reading]] = {}
     for reading in readings:
         if reading.evidence.line is not None:
@@ -105,9 +105,10 @@ def _echoes(readings: Sequence[Reading]) -> set[int]:
     for group in by_line.values():
         group.sort(key=lambda reading: -reading.strength)
         said: set[Cause] = set()
+        known = max((r.strength for r in group if not r.generic and r.role in _LEADING), default=0.0)
         for reading in group:
             causes = {cause for cause, weight in reading.weights.items() if weight > 0}
-            if causes & said:
+            if causes & said or (reading.generic and known >= max(reading.strength, LEADS)):
                 echoes.add(id(reading))
             said |= causes
     return echoes

@@ -54,6 +54,7 @@ _READ_BACK = re.compile(
     rb"(?i)\b(?:resum(?:e|ed|ing)|(?:re)?load(?:ed|ing)?|restor(?:ed|ing)|continu(?:e|ing))\b[^|\n]{0,120}"
     rb"\b(?:from|at|checkpoint|ckpt|state)\b"
 )
+_SAYS_LITTLE = frozenset({Role.FALLBACK, Role.CONTEXT, Role.PROGRESS})  # beside these a fallback still counts
 _OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
 
@@ -220,7 +221,7 @@ class LogReader:
         self, block: bytes, start: int, end: int, batch: list[tuple[int, int]], line: int, now: datetime
     ) -> list[Evidence]:
         hits = (self._said if self._own else self._printed)(block, start, end, batch)
-        known = any(hit.compiled.rule.role not in {Role.FALLBACK, Role.PROGRESS} for hit in hits)
+        known = any(hit.compiled.rule.role not in _SAYS_LITTLE for hit in hits)
         found = []
         for hit in hits:
             if known and hit.compiled.rule.role is Role.FALLBACK:
@@ -228,12 +229,8 @@ class LogReader:
             evidence = self._evidence(hit, block[start:end][:OWN_LINE] if self._own else hit.searched, line, now)
             if evidence is not None and evidence.kind == FIRST_FAILURE:
                 evidence = _named(evidence, block[end : end + BLOCK])
-            if (
-                evidence is not None
-                and hit.compiled.rule.frame
-                and (file := innermost(block[max(0, start - BEFORE) : start]))
-            ):
-                evidence = replace(evidence, data={**evidence.data, "frame": file})
+            if evidence is not None and hit.compiled.rule.frame:
+                evidence = _framed(evidence, block[max(0, start - BEFORE) : start])
             if evidence is not None:
                 found.append(evidence)
         return found
@@ -354,6 +351,16 @@ def _only_read_back(line: bytes, at: int, fields: Mapping[str, str]) -> bool:
     return (
         not fields.keys() & {"loss", "time_s", "time_ms"} and _READ_BACK.search(line, max(0, at - 200), at) is not None
     )
+
+
+def _framed(evidence: Evidence, before: bytes) -> Evidence:
+    """With the innermost frame of the traceback that the exception ends."""
+    frame = innermost(before)
+    if frame is None:
+        return evidence
+    found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
+    found = {name: value for name, value in found.items() if value}
+    return replace(evidence, data={**evidence.data, **found, "refused": frame.refused, "table": frame.table})
 
 
 def _named(evidence: Evidence, behind: bytes) -> Evidence:

@@ -15,10 +15,12 @@ LIBRARY = "/opt/venv/lib/python3.11/site-packages/transformers/trainer.py"
 STANDARD = "/usr/lib/python3.11/pathlib.py"
 
 
-def cause(*files: str, raised: str, prefix: str = "") -> Cause:
+def cause(
+    *files: str, raised: str, prefix: str = "", function: str = "step", source: str = "return self.go(batch)"
+) -> Cause:
     lines = ["Traceback (most recent call last):"]
     for file in files:
-        lines += [f'  File "{file}", line 12, in step', "    return self.go(batch)", "           ^^^^^^^^^^^^^^"]
+        lines += [f'  File "{file}", line 12, in {function}', f"    {source}", "           ^^^^^^^^^^^^^^"]
     text = "".join(f"{prefix}{line}\n" for line in [*lines, raised])
     reader = LogReader(RULES)
     found = reader.feed(text.encode(), AT) + reader.finish(AT)
@@ -68,3 +70,83 @@ def test_no_alternative_is_said_to_be_surer_than_the_verdict() -> None:
     found = reader.feed(b"RuntimeError: No HIP GPUs are available\n", AT) + reader.finish(AT)
     verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
     assert verdict.alternatives and all(other.confidence <= verdict.confidence for other in verdict.alternatives)
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "3: "])
+@pytest.mark.parametrize(
+    ("raised", "source"),
+    [
+        ("ValueError: odd stride", 'raise ValueError("odd stride")'),
+        ("AssertionError: odd number of stages", "assert stages % 2 == 0, \\"),
+    ],
+)
+def test_a_librarys_own_check_says_that_what_was_asked_does_not_fit(prefix: str, raised: str, source: str) -> None:
+    assert cause(OWN, LIBRARY, raised=raised, source=source, prefix=prefix) is Cause.USER_CONFIG
+    assert cause(LIBRARY, OWN, raised=raised, source=source, prefix=prefix) is Cause.USER_CODE
+
+
+def test_a_check_of_the_order_of_calls_is_the_programs() -> None:
+    raised = "AssertionError: the group of stages is not initialized"
+    assert cause(OWN, LIBRARY, raised=raised, source="assert group is not None") is Cause.USER_CODE
+
+
+def test_a_name_that_a_table_of_the_program_has_not_comes_from_a_setting() -> None:
+    assert cause(OWN, raised="KeyError: 'pile3'", source="found = DATASETS[name]") is Cause.USER_CONFIG
+    assert cause(OWN, raised="KeyError: 'mask'", source="found = batch[name]") is Cause.USER_CODE
+
+
+def test_the_environment_is_a_setting() -> None:
+    environment = "/usr/lib/python3.11/os.py"
+    raised = "KeyError: 'RUN_FOLDER'"
+    assert (
+        cause(OWN, environment, raised=raised, function="__getitem__", source="raise KeyError(key)")
+        is Cause.USER_CONFIG
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "raised", "expected"),
+    [
+        (
+            "torch/distributed/checkpoint/planner_helpers.py",
+            "_items",
+            "KeyError: Index(fqn='a')",
+            Cause.CHECKPOINT_CORRUPT,
+        ),
+        ("torch/serialization.py", "save", "RuntimeError: File run/a.pt cannot be opened.", Cause.DISK_FULL),
+        ("torch/_inductor/runtime/cache.py", "_read", "CacheError: odd", Cause.SOFTWARE_ENV),
+        ("mmx/registry.py", "build", "KeyError: 'Ntm is not in the model registry'", Cause.USER_CONFIG),
+        ("mmx/data.py", "_check_width", "RuntimeError: odd width", Cause.USER_CONFIG),
+    ],
+)
+def test_the_place_in_a_library_says_what_was_done(file: str, function: str, raised: str, expected: Cause) -> None:
+    place = f"/opt/venv/lib/python3.11/site-packages/{file}"
+    assert cause(OWN, place, raised=raised, function=function) is expected
+
+
+def test_a_frame_that_hands_an_exception_on_is_passed_over() -> None:
+    hands_on = "/opt/venv/lib/python3.11/site-packages/torch/_utils.py"
+    raised = "TypeError: go() got two"
+    assert cause(OWN, hands_on, raised=raised, source="raise exception") is Cause.USER_CODE
+
+
+def test_a_sentence_outranks_the_class_of_its_exception() -> None:
+    assert cause(OWN, raised="KeyError: 'MASTER_ADDR'") is Cause.USER_CONFIG
+
+
+def test_what_only_shifts_the_odds_does_not_silence_a_line() -> None:
+    reader = LogReader(RULES)
+    line = b"n1:7:9 [0] include/socket.h:344 NCCL WARN Socket creation failed : Address family not supported\n"
+    found = reader.feed(line, AT) + reader.finish(AT)
+    verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
+    assert verdict.cause is Cause.NETWORK_BOOTSTRAP
+
+
+@pytest.mark.parametrize(
+    "line", ["RuntimeError: No HIP GPUs are available", "RuntimeError: No CUDA GPUs are available"]
+)
+def test_no_visible_gpu_is_no_lost_gpu(line: str) -> None:
+    reader = LogReader(RULES)
+    found = reader.feed(f"{line}\n".encode(), AT) + reader.finish(AT)
+    verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
+    assert verdict.cause is Cause.USER_CONFIG and not verdict.drain_recommended and not verdict.suspect
