@@ -12,14 +12,16 @@ from datetime import datetime, timedelta
 
 from sentinel.actions.means import WHOLE_SECONDS, Means, names
 from sentinel.errors import Unavailable
-from sentinel.model.records import OURS, REQUEUED_AT, JobView, Outcome, Scalar, StepKind, Task
+from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Scalar, StepKind, Task
 
 _LOOK_S = 0.2  # between queries of a job that is ending
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
 _BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there
 _COMMENT = 1024  # characters that Slurm keeps
+_MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
 CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: the user cancelled the job, no person need act
 GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs without our doing
+DONE_BEFORE: dict[str, Scalar] = {"goes_on": True, "done_before": True}  # ... or was done, while its epilogs ran
 
 
 async def requeue_hold(task: Task, means: Means) -> Outcome:
@@ -34,6 +36,8 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, words, GOES_ON)
     if job.state == "cancelled":
         return _cancelled(task, means)
+    if _was_done(task, job):
+        return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
     if _deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
     before = means.ledger.outcome(task.incident.id, task.step)
@@ -80,6 +84,16 @@ def _goes_on(task: Task, means: Means, job: JobView) -> str:
     return f"job {task.job} makes steps again (step {reached}, it was silent after {after}): it is left alone"
 
 
+def _was_done(task: Task, job: JobView) -> bool:
+    """Whether the job was done when this happened, as when its node fails while the epilogs run.
+
+    Before it, the exit status says nothing: a script may end well although its program was killed.
+    """
+    if job.state != "completed" or job.restarts != task.attempt or job.ended_at is None:
+        return False
+    return all(item.kind != Kind.JOB_ENDED and item.at >= job.ended_at for item in task.incident.evidence)
+
+
 def _waits(job: JobView) -> bool:
     return job.state == "pending"
 
@@ -121,7 +135,7 @@ async def _until_pending(task: Task, means: Means) -> JobView | None:
             raise Unavailable(f"job {task.job} is gone while it was being requeued")
         if job.state == "cancelled":
             return None
-        if _waits(job) and job.held and not job.nodes:
+        if _waits(job) and job.held and not job.nodes and await _components_wait(job, means):
             return job
         if _waits(job) and not job.held:
             await means.writer.requeue_hold(task.job)
@@ -129,6 +143,20 @@ async def _until_pending(task: Task, means: Means) -> JobView | None:
             raise Unavailable(f"job {task.job} is still {job.state} after {means.pending_s:g} s; its epilogs may hang")
         await asyncio.sleep(_LOOK_S)
         waited += _LOOK_S
+
+
+async def _components_wait(job: JobView, means: Means) -> bool:
+    """Whether the other components of a heterogeneous job hold no node either. Slurm sets the start of each anew when its
+    epilogs are over: what was written before is lost."""
+    if job.het is None:
+        return True
+    for number in range(job.het, job.het + _MOST_COMPONENTS):  # their ids follow the leader's
+        part = job if number == job.id else await means.reader.job(number)
+        if part is None or part.het != job.het:
+            return True
+        if part.nodes or part.state == "completing":
+            return False
+    return True
 
 
 async def exclude(task: Task, means: Means) -> Outcome:
@@ -249,6 +277,8 @@ async def hold(task: Task, means: Means) -> Outcome:
         return means.done(task, "was cancelled by its user", CANCELLED)
     if words := _restarted_meanwhile(task, job):
         return means.failed(task, words, GOES_ON)
+    if _was_done(task, job):
+        return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
     if words := _goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
     if not (_waits(job) and job.held):

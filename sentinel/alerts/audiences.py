@@ -191,6 +191,8 @@ def _asked_for_job(story: Story) -> bool:
 
 
 def _left_alone(story: Story) -> str:
+    if any(o.data.get("done_before") for o in story.outcomes):
+        return "was done before this happened, and stays so"
     if story.verdict.restart is Restart.NONE or _goes_on(story):
         return "goes on"
     why = plain(story.plan.explanation).rstrip(".") if story.plan is not None and not _acted_for_job(story.plan) else ""

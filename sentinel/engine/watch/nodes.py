@@ -195,7 +195,7 @@ def _conclude(state: State, out: Transition, node: str, probe: Probe, now: datet
         seen.state = "unreachable"
         return
     if reconciliation.left_to_people(state, node):
-        seen.state = "silent"  # asked again: who stays silent when the reservation is over is judged then
+        seen.state = "silent"  # asked again: who stays silent when the reservation or the reboot is over is judged then
         out.say("node-in-maintenance", node=node, reading="its silence says nothing")
         return
     seen.state = "unreachable"

@@ -71,9 +71,12 @@ def ended(state: State, job: JobView, now: datetime) -> Evidence:
 
 
 def left_to_people(state: State, node: str) -> bool:
-    """Whether people work on the node: in a maintenance reservation, its silence and its state say nothing."""
+    """Whether people work on the node: in a maintenance reservation, or while it reboots as they asked of Slurm, its silence
+    and its state say nothing. A node that does not come back in ``ResumeTimeout`` Slurm calls down, no longer rebooting."""
     view = state.cluster.fleet.nodes.get(node) if state.cluster.fleet is not None else None
-    return view is not None and state.settings.modes.respect_maintenance and in_maintenance(view)
+    if view is None:
+        return False
+    return "reboot_issued" in view.flags or (state.settings.modes.respect_maintenance and in_maintenance(view))
 
 
 def _is_news(state: State, job: JobView, now: datetime) -> bool:

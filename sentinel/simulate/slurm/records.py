@@ -53,6 +53,7 @@ class SimulatedNode:
     drained: bool = False
     silent: bool = False  # Slurm has noticed that it does not answer
     maintenance: bool = False  # in a reservation with the flag MAINT
+    rebooting: bool = False  # as an operator asked of Slurm (scontrol reboot)
     reason: str = ""
     partitions: tuple[str, ...] = ("train",)
 
@@ -149,6 +150,7 @@ class Views:
             "DRAIN": node.drained,
             "NOT_RESPONDING": node.silent and not node.down,
             "MAINTENANCE": node.maintenance,
+            "REBOOT_ISSUED": node.rebooting,
         }
         flags = [flag for flag, there in seen.items() if there]
         return {

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from core_daemon import Daemon
-from core_records import AT, ended, incident, plan
+from core_records import AT, ended, evidence, incident, plan
 from core_world import ECC, FakeCheckpoints, Fate, World
 from fake_slurm import FakeSlurm
 
 from sentinel.actions import ACTIONS, Means, Task
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import Outcome, Plan, Result, Scalar, Step, StepKind
+from sentinel.model.records import Kind, Outcome, Plan, Result, Scalar, Step, StepKind
 
 Worlds = Callable[..., World]
 
@@ -151,6 +151,41 @@ async def test_job_that_its_user_cancels_while_it_completes_stays_cancelled(worl
     found = await do(there, kind)
     assert "cancelled" in found.reason and found.data["cancelled"] is True
     assert there.slurm.calls == [] and job.state == "CANCELLED"
+
+
+@pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD])
+async def test_job_that_was_done_before_anything_happened_stays_done(world: Worlds, kind: StepKind) -> None:
+    """As when a GPU falls off the bus in its epilog."""
+    there = world()
+    there.slurm.end(there.job, exit_code=0)
+    step = Step(kind, job=there.job, attempt=0)
+    after_s = (there.slurm.clock.now() - AT).total_seconds() + 1
+    about = incident(evidence(Kind.GPU_LOST, at_s=after_s, node="n1"), job=there.job, nodes=["n1"])
+    found = await ACTIONS[kind](Task(about, ECC, plan(step), step), means(there))
+    assert found.reason == f"job {there.job} was done before this happened" and found.data["goes_on"] is True
+    assert there.slurm.calls == [] and there.slurm.jobs[there.job].state == "COMPLETED"
+
+
+async def test_heterogeneous_job_waits_for_the_epilogs_of_all_its_components(world: Worlds) -> None:
+    """Slurm sets the start of a component anew when its epilogs are over: deferred before, it would start by itself."""
+    there = world()
+    other = there.slurm.submit(nodes=1)
+    for number in (there.job, other):
+        there.slurm.jobs[number].record["het_job_id"] = there.job
+    looks = 0
+
+    async def look(number: int) -> object:
+        nonlocal looks
+        component = there.slurm.jobs[other]
+        if number == other:
+            looks += 1
+            component.state = "COMPLETING" if looks < 3 else "PENDING"
+            component.on = ["n4"] if looks < 3 else []
+        return await FakeSlurm.job(there.slurm, number)
+
+    there.slurm.job = look  # type: ignore[method-assign,assignment]
+    assert (await do(there, StepKind.REQUEUE_HOLD)).result is Result.DONE
+    assert looks >= 3
 
 
 async def test_job_that_its_user_held_before_we_stopped_it_is_left(world: Worlds) -> None:

@@ -572,17 +572,18 @@ async def test_node_that_goes_down_is_told_once_and_one_that_was_down_never(worl
     assert len(scene.reported) == 2  # a node may go down again
 
 
-async def test_a_node_that_goes_down_in_a_maintenance_reservation_is_news_only_when_it_stays_down(
-    world: Worlds,
+@pytest.mark.parametrize("why", ["maintenance", "rebooting"])
+async def test_a_node_that_goes_down_in_a_maintenance_reservation_or_reboot_is_news_only_when_it_stays_down(
+    world: Worlds, why: str
 ) -> None:
     scene = Scene(world())
     await scene.reconcile()
-    scene.world.slurm.nodes["n3"].maintenance = True
+    setattr(scene.world.slurm.nodes["n3"], why, True)
     scene.world.slurm.lose("n3")
     scene.world.slurm.notice("n3")
     await scene.reconcile()
     assert scene.reported == []
-    scene.world.slurm.nodes["n3"].maintenance = False
+    setattr(scene.world.slurm.nodes["n3"], why, False)
     await scene.reconcile()
     assert [(item.kind, item.where.node) for item in scene.reported] == [(Kind.NODE_DOWN, "n3")]
 

@@ -73,15 +73,18 @@ async def test_lost_node_is_reported_once_with_what_its_port_said(opened: Open, 
     assert "node-unreachable node=n1" in scene.daemon.said
 
 
-async def test_silence_in_a_maintenance_reservation_says_nothing_until_it_is_over(opened: Open, ports: Ports) -> None:
+@pytest.mark.parametrize("why", ["maintenance", "rebooting"])
+async def test_silence_that_people_asked_for_says_nothing_until_it_is_over(
+    opened: Open, ports: Ports, why: str
+) -> None:
     scene = await opened()
     ports.answers["n1"] = "Connection refused"
-    scene.world.slurm.nodes["n1"].maintenance = True
+    setattr(scene.world.slurm.nodes["n1"], why, True)
     await scene.advance(0.01)
     await scene.fleets.take()
     await pass_s(scene, 30.0, "n2", "n3", "n4")
     assert scene.reported == [] and state(scene)["n1"] == "silent"
-    scene.world.slurm.nodes["n1"].maintenance = False
+    setattr(scene.world.slurm.nodes["n1"], why, False)
     await scene.advance(0.01)
     await scene.fleets.take()
     await pass_s(scene, 30.0, "n2", "n3", "n4")
