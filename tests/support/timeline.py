@@ -318,25 +318,30 @@ class Story:
 
         Of each incident the first, see ``corrections``.
         """
-        return [message for message in self._received() if not _is_later(message)]
+        return [message for message in self.received() if not _is_later(message)]
 
     def corrections(self) -> dict[str, list[str]]:
         """What people heard of each incident, in order: the stages of its messages."""
         heard: dict[str, list[str]] = {}
-        for message in self._received():
+        for message in self.received():
             if isinstance(message, dict):
                 heard.setdefault(message["incident"], []).append(message.get("stage", ""))
         return heard
 
-    def _received(self) -> list[dict[str, Any]]:
+    def received(self) -> list[dict[str, Any]]:
+        """All messages since the story began, each once."""
         seen: dict[str, dict[str, Any]] = {}
         for line in self._lines()[self._messages_from :]:
             message = json.loads(line)["message"]
             seen.setdefault(message["id"] if isinstance(message, dict) else line, message)
         return list(seen.values())
 
+    def controller_log(self) -> str:
+        """Of slurmctld, since the story began."""
+        return self.read(self._controller)[self._controller_from :]
+
     def changes(self) -> list[NodeChange]:
-        return node_changes(self.read(self._controller)[self._controller_from :])
+        return node_changes(self.controller_log())
 
     def drains(self) -> Counter[str]:
         """How often Sentinel drained each node (or set it down), by slurmctld's log."""

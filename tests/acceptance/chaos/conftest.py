@@ -1,0 +1,89 @@
+"""How many random stories, and which."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from chaos.drawn import GPUS, NODES
+from timeline import Story
+
+FIXED = [(2026, 1), (2026, 2), (2026, 3)]  # what CI runs
+
+
+KILLS = 6
+LEAST_KILLS = 3  # of a round, as a rule
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="random stories of this seed (default: a few fixed ones)")
+    parser.addoption("--stories", type=int, default=10, help="... so many")
+    parser.addoption("--replay", type=int, help="... only the one of this number")
+    parser.addoption("--minutes", type=float, help="none is begun after this time")
+    parser.addoption("--kills", type=int, default=KILLS, help="of the daemon during recoveries")
+
+
+@dataclass
+class Kills:
+    """Counted over all rounds of a run."""
+
+    wanted: int
+    done: int = 0
+    right: int = 0  # in rounds that ended right
+    rounds: int = 0
+
+
+COUNTED = pytest.StashKey[Kills]()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    option = metafunc.config.getoption
+    if "kill_round" in metafunc.fixturenames:
+        seed = option("--seed", None) or 2026
+        rounds = range(1, 1 + -(-option("--kills", KILLS) // LEAST_KILLS))
+        metafunc.parametrize("kill_round", [(seed, n) for n in rounds], ids=[f"{seed}-{n}" for n in rounds])
+    if "chance" not in metafunc.fixturenames:
+        return
+    seed, replay = option("--seed", None), option("--replay", None)
+    wanted = FIXED
+    if seed is not None:
+        numbers = [replay] if replay is not None else range(1, option("--stories") + 1)
+        wanted = [(seed, number) for number in numbers]
+    metafunc.parametrize("chance", wanted, ids=[f"{seed}-{number}" for seed, number in wanted])
+
+
+@pytest.fixture(scope="session")
+def began() -> float:
+    return time.monotonic()
+
+
+@pytest.fixture
+def stage(
+    new_lab: Callable[..., Any], made: list[Any], request: pytest.FixtureRequest, began: float
+) -> Iterator[Story]:
+    """A story in a lab of its own: what happened to nodes and jobs before counts for judgements."""
+    minutes = request.config.getoption("--minutes", None)
+    if minutes is not None and time.monotonic() - began > 60 * minutes:
+        pytest.skip(f"optional: {minutes} minutes are over")
+    lab = new_lab("--nodes", str(NODES), "--gpus", str(GPUS))
+    # Stories follow one another faster than failures on a real cluster do.
+    Story(lab).restart_daemon({"drain_count = 100": "drain_count = 100\nbreaker_nodes = 1000"})
+    yield Story(lab)
+    lab.run("down")
+    shutil.rmtree(lab.dir.parent)
+    made.remove(lab)
+
+
+@pytest.fixture(scope="session")
+def kills(request: pytest.FixtureRequest) -> Kills:
+    return request.config.stash.setdefault(COUNTED, Kills(request.config.getoption("--kills", KILLS)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    counted = config.stash.get(COUNTED, None)
+    if counted is not None:
+        terminalreporter.write_line(f"kill -9: {counted.done}; in rounds that ended right: {counted.right}")
