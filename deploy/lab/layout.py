@@ -148,12 +148,16 @@ def new_spec(
         daemon_port=ports[1],
         webhook_port=ports[2],
         node_ports=ports[3:],
-        # Job ids of two labs differ, so what a job derives from its id (a port) differs too.
-        first_job=1 + 100 * secrets.randbelow(90),
+        first_job=first_job(ports[0]),
         subnet=free_subnet(Path("/proc/net/route").read_text(encoding="ascii")),
         user=getpass.getuser(),
         mode=mode,
     )
+
+
+def first_job(controller_port: int) -> int:
+    """Job ids of labs side by side differ, as their ports do: so what a job derives from its id (a port) differs, too."""
+    return 1 + 4 * (controller_port - PORT_FIRST)
 
 
 def free_subnet(routes: str) -> int:

@@ -66,8 +66,8 @@ class NodeReturnEffects:
             if refusal := _no_longer(node, effect):
                 return self._answer(effect, "refused", refusal)
             await self._writer.undrain(effect.node)
-        except Refused as error:
-            return self._answer(effect, "refused", error.message)
+        except Refused as error:  # the drain is ours, and Slurm does not end it; or somebody changed it just now
+            return self._answer(effect, "failed", error.message)
         except SentinelError as error:  # no answer, or missing rights: a person can mend those
             return self._answer(effect, "unavailable", error.message)
         return self._answer(effect, "done")

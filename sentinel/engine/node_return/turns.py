@@ -307,8 +307,20 @@ def answered(state: State, out: Transition, event: NodeReturnAnswered) -> None:
         _returned(state, out, event.node, record, event.at)
     elif event.result == "refused":
         _drop(state, out, event.node, event.reason)  # it is somebody else's now
+    elif event.result == "failed":
+        _not_returned(state, out, event, record)
     else:  # slurmctld did not answer: the next snapshot shows what became of it
         _put(state, out, event.node, replace(record, until=event.at))
+
+
+def _not_returned(state: State, out: Transition, event: NodeReturnAnswered, record: NodeReturn) -> None:
+    """Slurm refuses: tried again after a pause, in which people see why. Whose drain it is the next snapshot shows."""
+    out.say("node-return-refused", node=event.node, reason=event.reason, warning=True)
+    pause = timedelta(seconds=state.settings.returns.retry_s)
+    _put(state, out, event.node, replace(
+        record, stage=Stage.WAITING, effect="", until=None, changed_at=event.at, not_before=event.at + pause,
+        unclear=event.reason[:200],
+    ))  # fmt: skip
 
 
 def _acted(state: State, out: Transition, event: NodeReturnAnswered, record: NodeReturn) -> None:
@@ -357,7 +369,7 @@ def _failure(state: State, record: NodeReturn, words: str, now: datetime) -> Nod
 def _returned(state: State, out: Transition, node: str, record: NodeReturn, now: datetime) -> None:
     out.say("node-returned", node=node, incident=record.incident)
     _put(state, out, node, replace(
-        record, stage=Stage.PROBATION, returned_at=now, changed_at=now, effect="", until=None, waits=""
+        record, stage=Stage.PROBATION, returned_at=now, changed_at=now, effect="", until=None, waits="", unclear=""
     ))  # fmt: skip
 
 

@@ -84,3 +84,10 @@ def test_what_an_up_left_that_was_killed_at_once_goes(tmp_path: Path):
     with pytest.raises(LabError, match="no lab in"):
         cluster.down(folder, keep=False)
     assert (folder / "thesis.tex").exists()
+
+
+def test_labs_side_by_side_give_their_jobs_other_numbers():
+    """A lab of eight nodes has eleven ports; its first jobs must not have the numbers of the next lab's first jobs."""
+    one, other = layout.first_job(layout.PORT_FIRST), layout.first_job(layout.PORT_FIRST + 11)
+    assert one == 1 and other - one >= 40
+    assert layout.first_job(layout.PORT_LAST) < 16000  # what jobs make their port of, modulo

@@ -57,9 +57,10 @@ async def test_put_back(view: Any, result: str, undrained: int) -> None:
     assert (answer.result, slurm.undrained, answer.node) == (result, undrained, "n1")
 
 
-async def test_what_the_writer_refuses_is_somebody_elses() -> None:
-    slurm = Slurm(DRAINED, Refused("n1 was drained by somebody else"))
-    assert (await effects(slurm).put_back(ReturnNode("return:n1", "n1", REASON))).result == "refused"
+async def test_what_slurm_refuses_although_the_drain_is_ours_is_no_reason_to_forget_the_node() -> None:
+    slurm = Slurm(DRAINED, Refused("Slurm does not resume n1: Invalid node state specified"))
+    answer = await effects(slurm).put_back(ReturnNode("return:n1", "n1", REASON))
+    assert (answer.result, answer.reason) == ("failed", "Slurm does not resume n1: Invalid node state specified")
 
 
 def reset(*command: str, deadline_s: float = 30.0) -> RunSiteCommand:

@@ -408,6 +408,18 @@ def test_a_return_that_slurm_did_not_answer_is_tried_again_and_a_refused_one_is_
     assert "n1" not in node.state.returns.known
 
 
+def test_a_return_that_slurm_refuses_is_tried_again_and_says_why_meanwhile() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.passes(1, 2, 3)
+    node.look()
+    node.answer("failed", "Slurm does not resume n1: Invalid node state specified")
+    assert node.look() == []
+    assert "Slurm does not resume n1" in node.record.waits
+    assert isinstance(node.look(node.state.settings.returns.retry_s)[0], ReturnNode)
+    node.answer("done")
+    assert node.stage is Stage.PROBATION
+
+
 def returned() -> Node:
     node = Node(cause=Cause.GPU_THERMAL_POWER)
     node.passes(1, 2, 3)
