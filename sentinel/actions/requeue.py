@@ -91,7 +91,11 @@ def _was_done(task: Task, job: JobView) -> bool:
     """
     if job.state != "completed" or job.restarts != task.attempt or job.ended_at is None:
         return False
-    return all(item.kind != Kind.JOB_ENDED and item.at >= job.ended_at for item in task.incident.evidence)
+    ended_at = job.ended_at
+    return all(
+        item.data.get("state") == "completed" if item.kind == Kind.JOB_ENDED else item.at >= ended_at
+        for item in task.incident.evidence
+    )
 
 
 def _waits(job: JobView) -> bool:

@@ -194,6 +194,16 @@ def only_what_is_ours(seen: Observer, what: Happened) -> Iterator[str]:
         yield f"job {what.job.id} was submitted for {','.join(spec.required)}, and need not get it now"
 
 
+def done_stays_done(seen: Observer, what: Happened) -> Iterator[str]:
+    """A job that was done before anything happened does not run again."""
+    if not isinstance(what, SlurmWrite) or what.verb != "requeue_hold" or what.job is None:
+        return
+    attempt, state, at_s = seen.ended.get(what.job.id, (-1, "", 0.0))
+    before = any(one.at_s <= at_s for one in seen.world.history.happenings)
+    if (attempt, state) == (what.job.restarts, "COMPLETED") and not before:
+        yield f"job {what.job.id} was done, and is requeued"
+
+
 def _flight_s(seen: Observer) -> float:
     """From slurmctld's answer to the moment at which it gets what follows from that."""
     return SLURM_DEADLINE_S if seen.world.crossings.slurm == "slow" else _SEEN_S
@@ -351,6 +361,7 @@ PROMISES: Mapping[str, Promise] = {
     "breaker": breaker,
     "no-fruitless-restarts": no_fruitless_restarts,
     "only-what-is-ours": only_what_is_ours,
+    "done-stays-done": done_stays_done,
     "brought-back": _at_the_end(outcomes.brought_back),
     "holds-stay": _at_the_end(outcomes.holds_stay),
     "our-reason": our_reason,

@@ -231,6 +231,16 @@ def _returned(rng: random.Random) -> tuple[Setup, list[Happening]]:
     return setup, faults
 
 
+def _done(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """A machine fails while the job is done: shortly before, in its epilogs, or right after them."""
+    at_s = rng.uniform(*FIRST_S)
+    jobs = (JobSpec(runs_s=at_s + rng.uniform(-1.5, 1.0)), JobSpec(user="bob"))
+    happenings = [Happening(rng.choice(sorted(HARDWARE)), at_s, f"job0/{rng.randrange(2)}")]
+    if rng.random() < 0.5:
+        happenings.append(_cut(rng, at_s, "kill"))
+    return Setup(jobs=jobs), happenings
+
+
 def _anything(rng: random.Random) -> tuple[Setup, list[Happening]]:
     """A mixture of all."""
     parts = [_killed, _lost, _people, _slurmctld, _network, _store, _paused, _two_faults]
@@ -276,9 +286,10 @@ STORIES: Mapping[str, Story] = {
     "anything": _anything,
     "returned": _returned,
     "watched": _watched,
+    "done": _done,
 }
 _REST_S = {"watched": 420.0}  # Slurm itself sets a silent node down after 300 s
-_RARE = frozenset({"watched"})  # takes ten times as long as others
+_RARE = frozenset({"watched", "done"})  # one takes ten times as long as others, the other has little to tell
 _TURNS = [*(name for name in STORIES if name not in _RARE)] * 8 + sorted(_RARE)
 
 

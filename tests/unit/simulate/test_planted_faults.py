@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sentinel import policy
-from sentinel.actions import ACTIONS, Means
+from sentinel.actions import ACTIONS, Means, requeue
 from sentinel.correlate import incidents
 from sentinel.daemon.effects import checkpoints
 from sentinel.engine import decision, loading, notices, recovery
@@ -252,6 +252,11 @@ BUS_CANCELLED = [
 ]
 BUS_RESUMED = people(Happening("resume-node", 66.0, "n2"))
 
+
+def never_asks_whether_it_was_done(patch: Patch) -> None:
+    patch.setattr(requeue, "_was_done", lambda *_what: False)
+
+
 RETURNED = [  # n2 breaks under the job and is returned; then its other node breaks
     History(
         SEED, number, "returned", Setup(nodes=4, returns=True),
@@ -282,6 +287,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "no-fruitless-restarts": (any_number_of_restarts, "again"),
     "brought-back": (drains_only, "killed"),
     "only-what-is-ours": (requeues_whatever_it_finds, BUS_CANCELLED),
+    "done-stays-done": (never_asks_whether_it_was_done, "done"),
     "holds-stay": (requeues_whatever_it_finds, BUS_CANCELLED),
     "our-reason": (unsigned_drains, "killed"),
     "proof-before-return": (returns_without_proof, "killed"),
