@@ -118,8 +118,8 @@ def install(
 def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf: Path | None, root: Path) -> None:
     """Remove Sentinel's units and hooks from this host. Settings and history stay.
 
-    A hook that slurm.conf still names, or the only one in a folder that it names, is replaced by one that does nothing, so Slurm
-    goes on working: take those lines out, run "scontrol reconfigure", then uninstall again.
+    A hook that slurm.conf still names, or the only one in a folder that it names, is replaced by one that does nothing, so
+    Slurm goes on working: take those lines out, run "scontrol reconfigure", then uninstall again.
 
     \b
     Examples:
