@@ -218,8 +218,6 @@ async def release(task: Task, means: Means) -> Outcome:
         job = await means.reader.job(task.job)
         if job is None or job.held:
             raise Unavailable(f"job {task.job} does not show as deferred yet")
-    if job.held and task.step.tries:
-        return means.done(task, f"job {task.job} was held meanwhile, not by Sentinel ({job.reason}): it stays held")
     if job.held and (stopped.get("deferred") or stopped.get("user_hold")):
         return _held_meanwhile(task, means, job)
     if job.held and not job.admin_comment.startswith(f"{OURS}{task.incident.id}"):

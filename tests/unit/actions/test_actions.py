@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -207,6 +208,23 @@ async def test_job_that_its_user_holds_while_we_prepare_its_restart_stays_held(w
     found = await do(there, StepKind.RELEASE)
     assert found.result is Result.FAILED and "whoever held it releases it" in found.reason
     assert job.held and job.state == "PENDING"
+
+
+async def test_job_that_its_user_holds_before_it_starts_is_held_for_its_user(world: Worlds) -> None:
+    """Right after our release, which is looked at again then: nobody waits for its start, and people hear of the hold."""
+    there = world()
+    stop = Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0)
+    there.store.intend(plan(stop), stop, AT)
+    there.store.record(plan(stop), await do(there, StepKind.REQUEUE_HOLD))
+    await do(there, StepKind.EXCLUDE, nodes="n1")
+    await do(there, StepKind.RELEASE)
+    job = there.slurm.jobs[there.job]
+    job.state, job.on, job.held, job.held_by = "PENDING", [], True, "JobHeldUser"
+    again = dataclasses.replace(task(there, StepKind.RELEASE).step, tries=1)
+    again = dataclasses.replace(task(there, StepKind.RELEASE), plan=plan(stop, again), step=again)
+    found = await ACTIONS[StepKind.RELEASE](again, means(there))
+    assert (found.result, found.data.get("held")) == (Result.FAILED, True) and "whoever held it" in found.reason
+    assert job.held
 
 
 async def test_words_of_others_in_the_admin_comment_stay(world: Worlds) -> None:
