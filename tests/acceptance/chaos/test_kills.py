@@ -55,9 +55,9 @@ def recovered(job: Job, failure: Failure) -> bool:
     return job.held() if failure.held else job.restarts() == 1 and job.steps_again()
 
 
-def test_the_same_end(stage: Story, kill_round: tuple[int, int], kills: Any):
-    if kills.done >= kills.wanted:
-        pytest.skip(f"optional: {kills.done} kills are done")
+def test_the_same_end(stage: Story, kill_round: tuple[int, int], counted: Any):
+    if counted.kills >= counted.kills_wanted:
+        pytest.skip(f"optional: {counted.kills} kills are done")
     seed, number = kill_round
     random = Random(f"kills {seed}:{number}")
     pairs = [(stage.job(2 if failure.inject[0] == "hang" else 1), failure) for failure in failures(random)]
@@ -76,9 +76,8 @@ def test_the_same_end(stage: Story, kill_round: tuple[int, int], kills: Any):
         count(stage, pairs)
     finally:
         thaw(stage)
-        kills.done += done
-    kills.right += done
-    kills.rounds += 1
+        counted.kills += done
+    counted.kills_right += done
 
 
 def until_killed(story: Story, after_s: float) -> None:

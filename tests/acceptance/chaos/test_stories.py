@@ -7,6 +7,7 @@ python -m pytest tests/acceptance/chaos/test_stories.py --seed 7 --replay 31
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from chaos.acts import Performance, thaw
@@ -20,9 +21,10 @@ WITHIN_S = 300.0
 AGAIN_S = 4.0  # between two looks, in which a job that runs gains steps
 
 
-def test_every_promise_holds(stage: Story, chance: tuple[int, int]):
+def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any):
     drawn = draw(*chance)
     print(drawn)
+    counted.stories += 1
     performance = Performance(stage, drawn)
     try:
         facts = performance.perform()
@@ -39,5 +41,7 @@ def test_every_promise_holds(stage: Story, chance: tuple[int, int]):
             before, right = now, 0 if wrong else right + 1
             if time.monotonic() > deadline and wrong:
                 pytest.fail(f"within {WITHIN_S:.0f} s:\n" + "\n".join([*wrong, str(drawn), *facts.said]))
+        counted.stories_right += 1
     finally:
         thaw(stage)
+        counted.incidents += len(stage.corrections())
