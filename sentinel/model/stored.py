@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sentinel.model.records import Evidence, Incident, Notice, Outcome, Plan, Step, Verdict
+from sentinel.model.records import Evidence, Incident, Notice, Outcome, Plan, Step, StepKind, Verdict
 
 # Setting: when what had been acknowledged until then was judged, and incidents closed until then get no news any more.
 JUDGED_UNTIL = "judged_until"
+ENDED = timedelta(days=7)  # jobs that ended this long ago may run again
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class StoredStep:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    incidents: tuple[Incident, ...] = ()  # open, closed lately, or with a plan that is not finished
+    # Open, closed lately, with a plan that is not finished, or with exclusions that a job may still have.
+    incidents: tuple[Incident, ...] = ()
     verdicts: Mapping[str, Verdict] = field(
         default_factory=dict
     )  # the newest, by incident; also of incidents that are over, while their job runs
@@ -47,3 +49,14 @@ def not_judged_since(settings: Mapping[str, Any], lately: datetime) -> datetime:
     """``lately``, or when the previous daemon had judged all, if that is earlier: it may have ended long ago."""
     noted = settings.get(JUDGED_UNTIL)
     return min(lately, datetime.fromisoformat(noted)) if noted else lately
+
+
+def still_excluding(steps: Iterable[StoredStep], attempts: Iterable[Mapping[str, Any]], since: datetime) -> set[str]:
+    """Incidents that wrote the exclusions which a job may still have: it runs, or has run since then and may run again.
+
+    Args:
+        steps: the oldest first. attempts: rows of all attempts of the jobs of these steps.
+    """
+    newest = {row.step.job: row.incident for row in steps if row.step.kind is StepKind.EXCLUDE}
+    may_run = {row["job"] for row in attempts if row["ended_at"] is None or row["ended_at"] >= since}
+    return {incident for job, incident in newest.items() if job in may_run}

@@ -174,6 +174,21 @@ def test_attempts_that_run_are_loaded_however_old_and_ended_ones_for_a_week(stor
     assert {row["job"]: row["last_step"] for row in found} == {1: 900, 2: None}
 
 
+def test_a_closed_incident_is_loaded_while_a_job_has_the_exclusions_that_it_wrote(store: DirectStore) -> None:
+    """However long ago: these end when its nodes are proven good, also under the next daemon."""
+    ended = dataclasses.replace(job(101, state="failed", started_s=-90_000.0), ended_at=later(-80_000.0))
+    store.commit([changes.AttemptSeen(ended)])
+    for number, name in enumerate(("older", "newer", "of_another_job")):
+        exclude = step(StepKind.EXCLUDE, job=7 if name == "of_another_job" else 101, attempt=number)
+        made = plan(exclude, incident=name)
+        over = incident(id=name, job=exclude.job)
+        store.save_incident(dataclasses.replace(over, state=IncidentState.CLOSED, closed_at=later(-70_000.0)))
+        store.save_plan(made)
+        store.intend(made, exclude, later(-80_000.0 + number))
+        store.finish_plan(made)
+    assert [one.id for one in store.load(month=AT, lately=AT, evidence_ids=10).incidents] == ["newer"]
+
+
 def test_of_much_unclaimed_evidence_the_newest_is_taken(store: DirectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_MOST_EVIDENCE", 2)
     items = [evidence(node=f"n{number}", at_s=number) for number in range(4)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
-from sentinel.model.stored import Stored, StoredStep, not_judged_since
+from sentinel.model.stored import ENDED, Stored, StoredStep, not_judged_since, still_excluding
 
 T = TypeVar("T")
 
@@ -33,7 +33,6 @@ class Readable(Protocol):
 
 _MOST_INCIDENTS = 5000  # newest of a month
 _MOST_EVIDENCE = 5000  # newest that no incident refers to
-_ENDED = timedelta(days=7)  # attempts that ended this long before are loaded: their jobs may run again
 _MANY = 500  # ids of one statement
 
 
@@ -54,11 +53,12 @@ def load(
     plans = dict.fromkeys(connection.execute(_open_plans()).scalars())
     rows = {row.id: row for row in connection.execute(_incidents(month)) if row.state in frozenset(IncidentState)}
     wanted = {name for name, row in rows.items() if row.closed_at is None or row.closed_at >= lately} | set(plans)
-    rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, wanted - set(rows))}
-    made = newest_plans(connection, readable, wanted)
     steps = _steps(connection)
     restarted = {step.step.job for step in steps if step.step.kind is StepKind.RELEASE and step.step.job is not None}
-    attempts = [row._mapping for row in by_id(connection, t.attempt, t.attempt.c.job, restarted)]
+    attempts = [row._mapping for row in by_id(connection, t.attempt, t.attempt.c.job, restarted | _excluded(steps))]
+    wanted |= still_excluding(steps, attempts, lately - ENDED)
+    rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, wanted - set(rows))}
+    made = newest_plans(connection, readable, wanted)
     of_steps = {step.incident for step in steps} - set(rows)
     rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, of_steps)}
     running = set(connection.execute(sa.select(t.attempt.c.job).where(t.attempt.c.ended_at.is_(None))).scalars())
@@ -70,7 +70,7 @@ def load(
         open_plans=frozenset(plans.keys() & made.keys()),
         steps=steps,
         judged=tuple(dict(row._mapping) for row in rows.values() if row.cause in frozenset(Cause)),
-        attempts=tuple(dict(row) for row in attempts),
+        attempts=tuple(dict(row) for row in attempts if row["job"] in restarted),
         recent_attempts=tuple(dict(row._mapping) for row in connection.execute(_recent_attempts(lately))),
         settings=settings,
         told=_told(connection, wanted),
@@ -80,9 +80,14 @@ def load(
     )
 
 
+def _excluded(steps: Iterable[StoredStep]) -> set[int]:
+    """Jobs for which nodes were excluded."""
+    return {row.step.job for row in steps if row.step.kind is StepKind.EXCLUDE and row.step.job is not None}
+
+
 def _recent_attempts(lately: datetime) -> sa.Select[Any]:
     over = t.attempt.c.ended_at
-    return sa.select(t.attempt).where(sa.or_(over.is_(None), over >= lately - _ENDED)).order_by(t.attempt.c.started_at)
+    return sa.select(t.attempt).where(sa.or_(over.is_(None), over >= lately - ENDED)).order_by(t.attempt.c.started_at)
 
 
 def _open_plans() -> sa.Select[Any]:
