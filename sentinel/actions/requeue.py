@@ -11,8 +11,8 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.actions.means import WHOLE_SECONDS, Means, names
-from sentinel.errors import Unavailable
-from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Scalar, StepKind, Task
+from sentinel.errors import Refused, Unavailable
+from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, StepKind, Task
 
 _LOOK_S = 0.2  # between queries of a job that is ending
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
@@ -20,6 +20,8 @@ _BESIDE = " || "  # separates our part of the admin comment from what somebody e
 _COMMENT = 1024  # characters that Slurm keeps
 _MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
 CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: the user cancelled the job, no person need act
+# Slurm keeps the hold of our requeue on a job that is cancelled while it completes, also when somebody requeues it later.
+LEFT_HOLD: dict[str, Scalar] = {**CANCELLED, "left_hold": True}
 GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs without our doing
 DONE_BEFORE: dict[str, Scalar] = {"goes_on": True, "done_before": True}  # ... or was done, while its epilogs ran
 
@@ -32,15 +34,17 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     job = await _settled(task, means)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
+    before = means.ledger.outcome(task.incident.id, task.step)
+    if job.state == "cancelled":
+        return _cancelled(task, means, before)
+    if _left_hold(task, means):
+        return await _without_our_hold(task, means, job)
     if words := _restarted_meanwhile(task, job):
         return means.failed(task, words, GOES_ON)
-    if job.state == "cancelled":
-        return _cancelled(task, means)
     if _was_done(task, job):
         return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
     if _deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
-    before = means.ledger.outcome(task.incident.id, task.step)
     if not (before is not None and before.data.get("asked")) and (words := _goes_on(task, means, job)):
         return means.failed(task, words, GOES_ON)
     ours = job.admin_comment.startswith(
@@ -52,12 +56,19 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
     if not (_waits(job) and job.held):
         await means.writer.requeue_hold(task.job)
+    asked = means.ledger.outcome(task.incident.id, task.step)
     pending = await _until_pending(task, means)
     if pending is None:
-        return _cancelled(task, means)
+        return _cancelled(task, means, asked)
     if kept:
         return means.done(task, "its user had put a hold on it: it stays held", {"user_hold": True})
-    await means.writer.defer(task.job)
+    try:
+        await means.writer.defer(task.job)
+    except Refused:
+        job = await means.reader.job(task.job)
+        if job is None or job.state != "cancelled":
+            raise
+        return _cancelled(task, means, asked)
     return means.done(task, data=_stopped(pending))
 
 
@@ -110,8 +121,25 @@ def _is_far(job: JobView, now: datetime) -> bool:
     return job.eligible_at is not None and job.eligible_at - now > _FAR
 
 
-def _cancelled(task: Task, means: Means) -> Outcome:
-    return means.failed(task, f"job {task.job} was cancelled", CANCELLED)
+def _cancelled(task: Task, means: Means, before: Outcome | None = None) -> Outcome:
+    """``before``: the outcome so far of the step that stops the job: says whether the hold on it is ours."""
+    data = before.data if before is not None else {}
+    ours = data.get("asked") and not data.get("user_hold")
+    return means.failed(task, f"job {task.job} was cancelled", LEFT_HOLD if ours else CANCELLED)
+
+
+def _left_hold(task: Task, means: Means) -> bool:
+    """Whether the step was tried before, and its job was cancelled with our hold on it."""
+    before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
+    return before is not None and before.data.get("left_hold") is True
+
+
+async def _without_our_hold(task: Task, means: Means, job: JobView) -> Outcome:
+    """Let the job go, which somebody has requeued since it was cancelled: nobody else holds it."""
+    if _waits(job) and job.held:
+        await means.writer.release(task.job)
+    words = f"job {task.job} was cancelled while it was stopped, and requeued by somebody since: Sentinel's hold is off"
+    return means.failed(task, words, GOES_ON)
 
 
 async def _settled(task: Task, means: Means) -> JobView | None:
@@ -275,8 +303,11 @@ async def hold(task: Task, means: Means) -> Outcome:
     job = await _settled(task, means)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
+    before = means.ledger.outcome(task.incident.id, task.step)
     if job.state == "cancelled":
-        return means.done(task, "was cancelled by its user", CANCELLED)
+        return dataclasses.replace(_cancelled(task, means, before), result=Result.DONE)
+    if _left_hold(task, means):
+        return await _without_our_hold(task, means, job)
     if words := _restarted_meanwhile(task, job):
         return means.failed(task, words, GOES_ON)
     if _was_done(task, job):
@@ -284,9 +315,11 @@ async def hold(task: Task, means: Means) -> Outcome:
     if words := _goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
     if not (_waits(job) and job.held):
+        await means.ledger.progressed(task, {"asked": True, "user_hold": job.hold_kept})
         await means.writer.requeue_hold(task.job)
         if await _until_pending(task, means) is None:
-            return means.done(task, "was cancelled by its user", CANCELLED)
+            asked = means.ledger.outcome(task.incident.id, task.step)
+            return dataclasses.replace(_cancelled(task, means, asked), result=Result.DONE)
     # start_now: without it the job would start 121 s after its release.
     words = beside(f"{task.reason} held", job.admin_comment)
     await means.writer.update_job(task.job, admin_comment=words, start_now=True)

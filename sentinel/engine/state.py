@@ -188,7 +188,7 @@ class State:
         """
         if self.blind_since is not None:
             return
-        excluding = self._excluding()
+        excluding = self._excluding() | self._holding()
         for incident in list(self.incidents.values()):
             last = incident.closed_at if incident.closed_at is not None else incident.updated_at
             if self.absence is not None:
@@ -200,6 +200,18 @@ class State:
         running = {job for job, _ in self.cluster.attempts}
         self.past.forget(now, running)
         self.ledger.forget(now, self.incidents, running, after=timedelta(hours=1))
+
+    def _holding(self) -> set[str]:
+        """Incidents whose job was cancelled with our hold on it, as long as somebody may requeue it."""
+        jobs = self.cluster.fleet.jobs.values() if self.cluster.fleet is not None else ()
+        waiting = {job.id for job in jobs if job.state == "cancelled" or (job.state == "pending" and job.held)}
+        return {
+            name
+            for name, plan in self.plans.items()
+            if waiting and name in self.incidents and self.incidents[name].job in waiting
+            for outcome in self.ledger.outcomes(name, plan.to_do)
+            if outcome.data.get("left_hold")
+        }
 
     def _excluding(self) -> set[str]:
         """Incidents that wrote the exclusions which a job still has: these are ended with their reason, however late."""

@@ -383,6 +383,19 @@ async def test_a_deferred_job_waits_without_a_hold_and_its_users_hold_shows(worl
     assert (await world.job(job, running)).restarts == 1
 
 
+async def test_the_hold_of_a_requeue_outlives_a_cancellation(world: World) -> None:
+    """And the restart is counted as soon as the job is stopped, also when it never comes to it."""
+    job = world.submit("stubborn")
+    await world.job(job, running)
+    await world.writer.requeue_hold(job)
+    world.cancel(job)
+    await world.job(job, lambda job: job.state == "cancelled")
+    world.requeue(job)
+    assert (await world.job(job, waits_held)).restarts == 2
+    await world.writer.release(job)
+    assert not (await world.job(job, waiting)).held
+
+
 async def test_a_suspension_between_two_looks_is_seen(world: World) -> None:
     job = world.submit()
     assert (await world.job(job, running)).suspended_at is None

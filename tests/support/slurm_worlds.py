@@ -50,6 +50,8 @@ class World(Protocol):
 
     def cancel(self, job: int) -> None: ...
 
+    def requeue(self, job: int) -> None: ...
+
     def hold(self, job: int) -> None: ...
 
     def unhold(self, job: int) -> None: ...
@@ -116,6 +118,9 @@ class FakeWorld:
 
     def cancel(self, job: int) -> None:
         self.slurm.cancel(job)
+
+    def requeue(self, job: int) -> None:
+        self.slurm.person_requeues(job)
 
     def hold(self, job: int) -> None:
         this = self.slurm.jobs[job]
@@ -218,6 +223,9 @@ class RealWorld:
 
     def cancel(self, job: int) -> None:
         self.cluster.command("scancel", f"{job}")
+
+    def requeue(self, job: int) -> None:
+        self.cluster.command("scontrol", "requeue", f"{job}")
 
     def hold(self, job: int) -> None:
         self.cluster.command("scontrol", "uhold", f"{job}")

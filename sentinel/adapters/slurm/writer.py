@@ -18,6 +18,8 @@ from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import OURS, PROLOG_ERROR, JobView, NodeView
 
 TRIES = 4  # a job changes its state between our look and our request at most a few times
+# Slurm has no "only if it is still so": what was seen longer ago than a quick answer takes is looked at once more.
+OLD_S = 2.0
 MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
 MAX_ARGUMENT = 1024  # Slurm cuts comments there
 # slurmd notes, in whole seconds, when it ended a job; what slurmctld signs for that job in the same second it takes for
@@ -59,7 +61,7 @@ class Writer:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._verbs = verbs
-        self._now = now  # Unix time, for the wait before a release
+        self._now = now  # Unix time
         self._sleep = sleep
 
     @property
@@ -126,7 +128,11 @@ class Writer:
                 raise Refused(f"Slurm does not resume {node}: {no.message}") from no
 
     async def _node(self, node: str) -> NodeView:
+        """The node as it is now: an answer that took long is old, if this process stood still in between."""
+        asked = self._now()
         seen = await self._verbs.node(node)
+        if self._now() - asked > OLD_S:
+            seen = await self._verbs.node(node)
         if seen is None:
             raise Refused(f"Slurm has no node {node!r:.80}")
         return seen
@@ -253,6 +259,8 @@ class Writer:
         """
         record = await self._record(job)
         for part in (*await self._other_components(record), record):
+            if _view(part).state in ENDED:
+                raise Refused(f"job {array_spec(part)} has ended")
             if not _view(part).held:
                 continue
             spec = array_spec(part)
@@ -297,7 +305,11 @@ class Writer:
         return min(max(view.submitted_at.timestamp() + REVOKED_S - self._now(), 0.0), REVOKED_S)
 
     async def _record(self, job: int) -> Record:
+        """See ``_node``."""
+        asked = self._now()
         record = await self._verbs.job_record(job)
+        if self._now() - asked > OLD_S:
+            record = await self._verbs.job_record(job)
         if record is None:
             raise Refused(
                 f"slurmctld does not know job {job} (any more)",

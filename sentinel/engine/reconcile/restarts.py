@@ -3,7 +3,8 @@
 slurmctld saves its state some seconds late. Killed and started again it may have forgotten a requeue (the job runs again,
 with its old restart count and no processes), the start time of a released job, a hold or a drain that it had acknowledged.
 Nothing else turns a job's restart count back, and nobody but Sentinel defers a job by a month: those are done again. A node
-that is in service again may have been returned by a person: there the action asks when slurmctld was started.
+that is in service again may have been returned by a person: there the action asks when slurmctld was started. And a hold of
+ours that outlived its purpose is taken off.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanMade
 from sentinel.model.records import (
     NODE_STEPS,
+    OURS,
     SEEN_DRAINED,
     STOPS,
     Fleet,
@@ -57,7 +59,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         if not plan.to_do or state.paused or busy:
             continue
         lost = _lost_drains(state, plan, fleet, now) | _lost_of_job(state, plan, fleet, now)
-        lost |= _outdated_exclusions(state, incident, plan, fleet)
+        lost |= _outdated_exclusions(state, incident, plan, fleet) | _left_holds(state, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
             _do_again(state, out, incident, lost, now)
@@ -142,6 +144,19 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset()
     # Held, not deferred: the action asks whose hold it is.
     return _RELEASE if _is_deferred(job, now) != job.held and not release.reason else frozenset()
+
+
+def _left_holds(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
+    """The stop of a job that was cancelled in the middle of it and requeued by somebody since: our hold is still on it."""
+    found = set()
+    for step in plan.to_do:
+        outcome = state.ledger.outcome(plan.incident, step) if step.kind in STOPS else None
+        job = fleet.jobs.get(step.job) if step.job is not None else None
+        if outcome is None or not outcome.data.get("left_hold") or job is None or fleet.at <= outcome.at:
+            continue
+        if job.state == "pending" and job.held and not job.admin_comment.startswith(OURS):
+            found.add(step.kind)
+    return frozenset(found)
 
 
 def _done(state: State, plan: Plan, kinds: frozenset[StepKind]) -> Outcome | None:

@@ -8,6 +8,7 @@ from fake_slurm import REQUEUE_WAIT_S, FakeSlurm
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo, error_from
 from sentinel.adapters.slurm.writer import REVOKED_S, Writer, one_line
 from sentinel.errors import Denied, Refused, SentinelError, Timeout, Unavailable
+from sentinel.model.records import NodeView
 
 OURS = "sentinel: i42 Xid 79"
 
@@ -73,6 +74,24 @@ async def test_without_start_now_a_requeued_job_waits(fake_slurm: FakeSlurm) -> 
     assert fake_slurm.jobs[job].state == "PENDING"
     fake_slurm.clock.advance(REQUEUE_WAIT_S)
     assert (await fake_slurm.fleet()).jobs[job].state == "running"
+
+
+async def test_what_was_seen_before_the_process_stood_still_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm()
+    asked, looks = slurm.verbs.node, 0
+
+    async def node(name: str) -> NodeView | None:
+        nonlocal looks
+        seen, looks = await asked(name), looks + 1
+        if looks == 1:  # stopped with the answer unread
+            slurm.person_drains(name, "cable swap")
+            slurm.clock.advance(100)
+        return seen
+
+    monkeypatch.setattr(slurm.verbs, "node", node)
+    with pytest.raises(Refused, match="cable swap"):
+        await slurm.drain("n1", OURS)
+    assert slurm.nodes["n1"].reason == "cable swap" and looks == 2
 
 
 class Waits:

@@ -1,0 +1,79 @@
+"""The hold of our requeue outlives the cancellation of its job, and a requeue by a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from core_records import ended, incident, plan
+from core_world import ECC, Fate, World
+
+from sentinel.actions import ACTIONS
+from sentinel.model.records import Outcome, Result, Scalar, Step, StepKind, Task
+
+Worlds = Callable[..., World]
+STOPS = [StepKind.REQUEUE_HOLD, StepKind.HOLD]
+
+
+async def stop(there: World, kind: StepKind, tries: int = 0) -> Outcome:
+    step = Step(kind, job=there.job, attempt=0, tries=tries)
+    task = Task(incident(ended(there.job), job=there.job), ECC, plan(step), step)
+    outcome = await ACTIONS[kind](task, there.means(Fate()))
+    there.store.record(plan(step), outcome)
+    return outcome
+
+
+def cancelled_while_it_completes(there: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    verbs = there.slurm.verbs
+    real = verbs.requeue_hold
+
+    async def requeue_hold(job: str) -> None:
+        await real(job)
+        there.slurm.cancel(there.job)
+
+    monkeypatch.setattr(verbs, "requeue_hold", requeue_hold)
+
+
+@pytest.mark.parametrize("kind", STOPS)
+async def test_it_is_taken_off_once_a_person_has_requeued_the_job(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, kind: StepKind
+) -> None:
+    there = world()
+    cancelled_while_it_completes(there, monkeypatch)
+    found = await stop(there, kind)
+    assert "cancelled" in found.reason and found.data == {"cancelled": True, "left_hold": True}
+    there.slurm.person_requeues(there.job)
+    assert there.slurm.jobs[there.job].held
+    for _ in range(2):  # the answer of the first may have been lost
+        found = await stop(there, kind, tries=1)
+        assert "hold is off" in found.reason and found.data == {"goes_on": True}
+        assert not there.slurm.jobs[there.job].held
+
+
+@pytest.mark.parametrize("kind", STOPS)
+async def test_a_hold_that_its_user_had_put_on_the_job_before_is_no_hold_of_ours(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, kind: StepKind
+) -> None:
+    there = world()
+    there.slurm.person_holds(there.job)
+    cancelled_while_it_completes(there, monkeypatch)
+    assert "left_hold" not in (await stop(there, kind)).data
+
+
+async def test_a_job_cancelled_between_requeue_and_deferral_has_it_too(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = world()
+    verbs, looks = there.slurm.verbs, 0
+    real = verbs.job_record
+
+    async def job_record(job: int) -> dict[str, Scalar] | None:
+        nonlocal looks
+        if there.slurm.jobs[job].held:
+            looks += 1
+            there.slurm.cancel(job)
+        return await real(job)  # type: ignore[return-value]
+
+    monkeypatch.setattr(verbs, "job_record", job_record)
+    found = await stop(there, StepKind.REQUEUE_HOLD)
+    assert looks and found.result is Result.FAILED and found.data.get("left_hold") is True
