@@ -195,6 +195,10 @@ class Runner:
         if self._saving is not None:
             await asyncio.gather(self._saving, return_exceptions=True)
 
+    def is_idle(self, repeated: Collection[str] = ()) -> bool:
+        """Whether nothing waits to be saved, no effect is under way, and no timer runs but ``repeated`` ones."""
+        return not (self._waiting or self._is_saving() or self._effects or self._timers.keys() - set(repeated))
+
     def _blind_s(self) -> float:
         """Seconds since Slurm became unreadable; 0 while it can be read."""
         since = self.state.blind_since

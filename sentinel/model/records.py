@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 
 from sentinel.model.delivery import Delivery as Delivery
@@ -27,7 +28,6 @@ Scalar = str | int | float | bool | None
 OURS = "sentinel:"  # begins the reason of our drains and the admin comment of our jobs (promise 5: only what is ours)
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
 MAX_TEXT = 2048  # characters of raw text that one evidence carries; the source keeps the rest
-
 _EMPTY: Mapping[str, Scalar] = MappingProxyType({})
 
 
@@ -80,11 +80,11 @@ class Evidence:
 
 def stable_id(*parts: object) -> str:
     """Id from what identifies an observation (source, cursor, text): equal input, equal id."""
-    digest = hashlib.blake2b(digest_size=10)
-    for part in parts:
-        digest.update(str(part).encode("utf-8", "surrogatepass"))
-        digest.update(b"\x1f")
-    return digest.hexdigest()
+    text = "".join([f"{part}\x1f" for part in parts])
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
+
+
+_known_id = lru_cache(maxsize=16_384)(stable_id)  # of steps: asked for again and again
 
 
 class IncidentState(StrEnum):
@@ -296,7 +296,7 @@ class Step:
 
     def key(self, incident: str) -> str:
         """Identity in the ledger: the same step for the same incident is done once."""
-        return stable_id(incident, self.kind, self.node, self.job, self.attempt, *((self.tries,) if self.tries else ()))
+        return _known_id(incident, self.kind, self.node, self.job, self.attempt, *((self.tries,) if self.tries else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 What comes in: a seed. What goes out: histories of faults, of people's actions and of lost messages that ended in a broken
 promise. Nothing outside the process is touched.
 
-``slurm`` is the cluster, ``programs`` what runs on it, ``event_loop`` the virtual time, ``store`` what outlives the daemon,
-``daemon`` one life of it, ``crossings``, ``agents`` and ``heartbeats`` what lies between them; ``world`` brings them
-together. ``stories`` generates histories of ``faults`` and of what ``people`` do, ``promises`` (with ``outcomes`` and
-``observer``) checks them, ``explore`` runs many and shrinks what fails.
+``slurm`` is the cluster, ``programs`` what runs on it, ``timeline`` and ``event_loop`` the virtual time, ``store`` what
+outlives the daemon, ``daemon`` one life of it, ``crossings``, ``agents`` and ``heartbeats`` what lies between them;
+``world`` brings them together, and ``rest`` says when nothing more is to come. ``stories`` generates histories of ``faults``
+and of what ``people`` do, ``promises`` (with ``observer``) checks them, ``explore`` runs many and shrinks what fails.
 """

@@ -106,7 +106,7 @@ class Agents:
         name = stable_id("step", program.job, program.attempt, step)
         data: dict[str, Scalar] = {"step": step, "step_time_s": step_s, "loss": 2.5}
         item = Evidence(name, now, now, Source.JOB_LOG, Kind.STEP, where, f"step {step}", data=data, trust=Trust.USER)
-        self.say(program.nodes[0], [item])
+        self.say(program.nodes[0], [item], idle=True)
 
     def _dated(self, node: str) -> datetime:
         """The time by the node's own clock."""
@@ -114,25 +114,27 @@ class Agents:
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def say(self, sender: str, items: Sequence[Evidence], heard: Callable[[], None] | None = None) -> None:
-        """Send; again until it is acknowledged, whatever happens to the daemon."""
+    def say(
+        self, sender: str, items: Sequence[Evidence], heard: Callable[[], None] | None = None, *, idle: bool = False
+    ) -> None:
+        """Send; again until it is acknowledged, whatever happens to the daemon. ``idle``: see ``Timeline.at``."""
         if items:
             self.unsent[sender] += 1
             delay_s = self._world.rng.uniform(*_DELAY_S)
             if self._lossy:
                 delay_s += self._world.rng.uniform(0.0, _LOSSY_DELAY_S)
-            self._world.later(delay_s, lambda: self._send(sender, tuple(items), heard))
+            self._world.later(delay_s, lambda: self._send(sender, tuple(items), heard, idle), idle=idle)
 
     @property
     def _lossy(self) -> bool:
         return self._world.now_s < self.network.lossy_until_s
 
-    def _send(self, sender: str, items: tuple[Evidence, ...], told: Callable[[], None] | None) -> None:
+    def _send(self, sender: str, items: tuple[Evidence, ...], told: Callable[[], None] | None, idle: bool) -> None:
         world = self._world
         node = world.slurm.nodes.get(sender)
         if node is not None and not node.alive:
             self.unsent[sender] -= 1
-            world.when_back(sender, lambda: self.say(sender, items, told))  # its spool is on its disk
+            world.when_back(sender, lambda: self.say(sender, items, told, idle=idle))  # its spool is on its disk
             return
         lost = not self.network.passes(world, sender)
         acknowledged: list[bool] = []
@@ -146,11 +148,11 @@ class Agents:
 
         def again() -> None:
             if not acknowledged:
-                self._send(sender, items, told)
+                self._send(sender, items, told, idle)
 
         if not lost and world.daemon is not None:
             world.daemon.receive(items, heard)
-        world.later(RETRY_S, again)
+        world.later(RETRY_S, again, idle=idle)
 
     # -- what they answer ------------------------------------------------------------------------------------------
 

@@ -7,14 +7,15 @@ after it. While slurmctld is gone, slow or refuses, so are the crossings into it
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sentinel.adapters.slurm.parse import Record
-from sentinel.errors import Denied, Timeout, Unavailable
+from sentinel.errors import Denied, SentinelError, Timeout, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView
 from sentinel.simulate.slurm.cluster import SimulatedSlurm
 from sentinel.simulate.slurm.requests import Requests
@@ -41,14 +42,20 @@ class Crossings:
     """Of one history; lives longer than the daemon."""
 
     def __init__(
-        self, rng: random.Random, kill: Callable[[int, float], None], lost: Callable[[int, float], None]
+        self,
+        rng: random.Random,
+        later: Callable[[float, Callable[[], None]], None],
+        kill: Callable[[int, float], None],
+        lost: Callable[[int, float], None],
     ) -> None:
         """
         Args:
+            later: has something happen outside of the daemon, in so many seconds, also while the daemon is frozen.
             kill: ends the present life of the daemon; given the number of the crossing, and ``down_s``.
             lost: called when an answer is lost, with the number and after how many seconds the caller gives up.
         """
         self._rng = rng
+        self._later = later
         self._cuts: dict[int, Cut] = {}
         self._kill = kill
         self._lost = lost
@@ -76,8 +83,14 @@ class Crossings:
         self._lost(number, deadline_s)
         return deadline_s
 
-    async def ask(self, what: str, effect: Callable[[], Awaitable[T]], deadline_s: float) -> T:
+    async def ask(
+        self, what: str, effect: Callable[[], Awaitable[T]], deadline_s: float, *, under_way_s: float | None = None
+    ) -> T:
         """Send a request and wait for its answer.
+
+        Args:
+            under_way_s: it is a request to slurmctld, which it reaches after this long, whatever becomes of the daemon's
+                loop meanwhile.
 
         Raises:
             Timeout: it was lost before it had its effect, or afterwards.
@@ -90,13 +103,32 @@ class Crossings:
         if waited is not None:
             await asyncio.sleep(waited)
             raise Timeout(f"{what}: no answer within {deadline_s:g} s")
-        await asyncio.sleep(self.latency_s())
-        answer = await effect()
+        if under_way_s is not None:
+            answer = await self._arrived(effect, under_way_s + self.latency_s())
+        else:
+            await asyncio.sleep(self.latency_s())
+            answer = await effect()
         waited = self.cut(number, after=True, deadline_s=deadline_s)
         if waited is not None:
             await asyncio.sleep(waited)
             raise Timeout(f"{what}: no answer within {deadline_s:g} s")
         return answer
+
+    async def _arrived(self, effect: Callable[[], Awaitable[T]], after_s: float) -> T:
+        """The answer of slurmctld, which the request reaches in the world's time: a frozen daemon does not hold it up."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        context = contextvars.copy_context()
+
+        def arrives() -> None:
+            if answer.get_loop().is_closed() or answer.done():
+                return  # its daemon was killed
+            try:
+                answer.set_result(context.run(_at_once, effect))
+            except SentinelError as no:
+                answer.set_exception(no)
+
+        self._later(after_s, arrives)
+        return await answer
 
     async def ask_slurm(self, what: str, effect: Callable[[], Awaitable[T]]) -> T:
         """A request to slurmctld, in the state in which slurmctld is now."""
@@ -109,11 +141,22 @@ class Crossings:
         if self.slurm == "slow":
             takes_s = self._rng.uniform(1.0, 1.5 * SLURM_DEADLINE_S)
             if takes_s > SLURM_DEADLINE_S:  # slurmctld carries it out all the same, later
-                await asyncio.sleep(SLURM_DEADLINE_S)
-                await self.ask(what, effect, SLURM_DEADLINE_S)
+                await self.ask(what, effect, SLURM_DEADLINE_S, under_way_s=SLURM_DEADLINE_S)
                 raise Timeout(f"{what}: no answer within {SLURM_DEADLINE_S:g} s")
-            await asyncio.sleep(takes_s)
-        return await self.ask(what, effect, SLURM_DEADLINE_S)
+            return await self.ask(what, effect, SLURM_DEADLINE_S, under_way_s=takes_s)
+        return await self.ask(what, effect, SLURM_DEADLINE_S, under_way_s=0.0)
+
+
+def _at_once(effect: Callable[[], Awaitable[T]]) -> T:
+    """The result of a coroutine that waits for nothing, as everything in the simulated slurmctld."""
+    coroutine: Any = effect()
+    assert isinstance(coroutine, Coroutine)
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("slurmctld waits for something")
 
 
 class SlurmReading:

@@ -25,11 +25,11 @@ class Heartbeats:
 
     def begin(self) -> None:
         for node in self._world.slurm.nodes:
-            self._world.later(self._world.rng.uniform(0.0, BEAT_S), lambda name=node: self._beat(name))  # type: ignore[misc]
+            self._world.later(self._world.rng.uniform(0.0, BEAT_S), lambda name=node: self._beat(name), idle=True)  # type: ignore[misc]
 
     def _beat(self, node: str) -> None:
         world = self._world
-        world.later(BEAT_S, lambda: self._beat(node))
+        world.later(BEAT_S, lambda: self._beat(node), idle=True)
         if not world.slurm.nodes[node].alive or node in self.dead or not world.agents.network.passes(world, node):
             return
         sent_s = world.now_s

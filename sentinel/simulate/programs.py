@@ -129,7 +129,7 @@ class Programs:
                 self._world.agents.step(program, step, STEP_S)
             else:
                 self.print_nan(program, step)
-            self._world.later(STEP_S if self._world.watched else PRINT_S, lambda: self.print_steps(program))
+            self._world.later(STEP_S if self._world.watched else PRINT_S, lambda: self.print_steps(program), idle=True)
 
     def print_nan(self, program: Program, step: int) -> None:
         if program.runs:

@@ -19,6 +19,7 @@ from sentinel.model.stored import ENDED, Stored, StoredStep, not_judged_since, s
 from sentinel.wire import to_json
 
 _MOST_EVIDENCE = 5000  # that no incident refers to; as in the real one
+_REPEATED = (c.SettingChanged, c.AttemptSeen, c.EvidenceAdded)
 _ROW = ("cause", "scope", "seen_on", "culprit_nodes", "culprit_gpus", "culprit_ranks", "onset_step", "users_words")
 
 
@@ -39,11 +40,13 @@ class MemoryStore:
         self.notices: dict[tuple[str, str], tuple[Notice, bool]] = {}
         self.rows_of_attempts: dict[tuple[int, int, datetime], dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
+        self.written = 0  # changes, without those that are written over and over
         self.audited: set[tuple[str, str, str]] = set()  # incident, action, target of what the audit says was begun
 
     def commit(self, wanted: Sequence[c.Change]) -> None:
         for change in wanted:
             _WRITERS[type(change)](self, change)
+            self.written += not isinstance(change, _REPEATED)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

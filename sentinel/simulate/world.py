@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import heapq
 import json
 import random
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 from sentinel.config.return_settings import ReturnSettings
@@ -25,13 +24,15 @@ from sentinel.simulate.machines import Machines
 from sentinel.simulate.observer import Observer
 from sentinel.simulate.programs import Programs
 from sentinel.simulate.promises import Violation, check
+from sentinel.simulate.rest import Rest
 from sentinel.simulate.slurm.cluster import SimulatedSlurm
 from sentinel.simulate.slurm.records import SimulatedJob, SlurmTimes
 from sentinel.simulate.store import MemoryStore
+from sentinel.simulate.timeline import AT, Timeline
 
 T = TypeVar("T")
-AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)  # when every history begins
 TIMES = SlurmTimes(epilog_s=1.0, min_job_age_s=300.0)  # as the lab was measured; MinJobAge is Slurm's default
+_AT_S = AT.timestamp()
 SLURMD_TIMEOUT_S = 300.0  # Slurm's default: then it sets a node that does not answer down
 RETURNS = ReturnSettings(  # as a site that allows all of it, in minutes instead of hours
     reset_command=["/site/reset", "{node}"], reboot_command=["/site/reboot", "{node}"], command_s=10.0, boot_s=120.0,
@@ -50,14 +51,14 @@ class _Clock:
         return self._world.now()
 
 
-class World:
+class World(Timeline):
     """Runs one history. ``tell`` is called with each line when it is to be printed."""
 
     def __init__(self, history: History, *, tell: Callable[[float, str], None] | None = None) -> None:
+        super().__init__()
         self.history = history
-        self.now_s = 0.0
-        self._now = 0.0, AT
         self.ends_s = history.ends_s
+        self.last_s = max((_lasts_s(one) for one in history.happenings), default=0.0)  # what happens by itself is over
         self.rng = random.Random(f"{history.seed}/{history.number}")  # noqa: S311 - repeatable, not secret
         self.tell = tell
         self.clock = _Clock(self)
@@ -73,17 +74,17 @@ class World:
         self.away: list[tuple[float, float]] = []
         self.frozen_until_s = 0.0
         self.violations: list[Violation] = []
-        self.crossings = Crossings(self.rng, self._killed, self._lost)
+        self.crossings = Crossings(self.rng, self.later, self._killed, self._lost)
         self.saved_at_cut: frozenset[str] | None = None  # incidents in the store when something was cut the first time
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
         self._when_back: dict[str, list[Callable[[], None]]] = {}
         self._over = False
         self.agents = Agents(self)
         self.heartbeats = Heartbeats(self)
         self.programs = Programs(self)
         self.machines = Machines(self)
-        self.slurm = SimulatedSlurm(history.setup.nodes, clock=self.clock, times=TIMES)
+        self.slurm = SimulatedSlurm(
+            history.setup.nodes, clock=self.clock, times=TIMES, seconds=lambda: _AT_S + self.now_s
+        )
         self.specs: dict[int, JobSpec] = {}
         self.jobs: list[int] = []  # ids, in the order of the setup
         self._began_s: dict[tuple[int, int], float] = {}
@@ -96,33 +97,18 @@ class World:
 
     # -- time ------------------------------------------------------------------------------------------------------
 
-    def now(self, more_s: float = 0.0) -> datetime:
-        if more_s:
-            return AT + timedelta(seconds=self.now_s + more_s)
-        if self._now[0] != self.now_s:
-            self._now = self.now_s, AT + timedelta(seconds=self.now_s)
-        return self._now[1]
-
-    def at(self, at_s: float, what: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, (max(at_s, self.now_s), self._count, what))
-
-    def later(self, after_s: float, what: Callable[[], None]) -> None:
-        self.at(self.now_s + after_s, what)
-
     def thread_s(self) -> float:
         return self.rng.uniform(*_SAVED_S)
 
     def go_on(self, until_s: float | None) -> None:
         """See ``sentinel.simulate.event_loop.Time``."""
         while True:
-            moments = [self.ends_s if until_s is None else min(until_s, self.ends_s)]
-            if self._queue:
-                moments.append(self._queue[0][0])
-            due = self.slurm.next_due_s()
-            if due is not None:
-                moments.append(due - AT.timestamp())
-            self.now_s = max(self.now_s, min(moments))
+            moment_s = self.ends_s if until_s is None else min(until_s, self.ends_s)
+            if (following_s := self.next_s()) is not None:
+                moment_s = min(moment_s, following_s)
+            if (due_s := self.slurm.next_due_s()) is not None:
+                moment_s = min(moment_s, due_s - _AT_S)
+            self.now_s = max(self.now_s, moment_s)
             something = self._do_due()
             if self.now_s >= self.ends_s:
                 self._over = True
@@ -137,10 +123,8 @@ class World:
 
     def _do_due(self) -> bool:
         self.slurm.catch_up()
-        if not self._queue or self._queue[0][0] > self.now_s:
+        if not self.do_due():
             return False
-        while self._queue and self._queue[0][0] <= self.now_s:
-            heapq.heappop(self._queue)[2]()
         self.slurm.catch_up()
         return True
 
@@ -168,6 +152,7 @@ class World:
             self.at(happening.at_s, lambda one=happening: self._happen(one))  # type: ignore[misc]
         if self.watched:
             self.heartbeats.begin()
+        Rest(self).begin()
         self._start_daemon()
 
     def _happen(self, happening: Happening) -> None:
@@ -255,7 +240,7 @@ class World:
         """Only histories in which slurmctld crashes need what it had saved."""
         if any(happening.what == "slurmctld-crash" for happening in self.history.happenings):
             self.slurm.save_state()
-            self.later(self.slurm.times.save_s, self._save_slurm)
+            self.later(self.slurm.times.save_s, self._save_slurm, idle=True)
 
     def wrote(self, verb: str, target: str, fields: Mapping[str, str]) -> None:
         """The daemon's request reaches slurmctld."""
@@ -383,6 +368,10 @@ class World:
     def say_what(self, line: str) -> None:
         if self.tell is not None:
             self.tell(self.now_s, line)
+
+
+def _lasts_s(happening: Happening) -> float:
+    return happening.at_s + max(float(happening.data.get(key, 0.0)) for key in ("for_s", "down_s", "late_s"))
 
 
 def _settings(setup: Setup) -> Settings:

@@ -39,7 +39,10 @@ class SimulatedSlurm(Writer):
         gpus: int = 8,
         clock: Clock | None = None,
         times: SlurmTimes | None = None,
+        seconds: Callable[[], float] | None = None,
     ) -> None:
+        """``seconds``: Unix time, where somebody knows it without asking ``clock``."""
+        self._seconds = seconds or self._clock_s
         super().__init__(Requests(self), now=self.time_s, sleep=self._no_wait)
         names = [f"n{index}" for index in range(1, nodes + 1)] if isinstance(nodes, int) else list(nodes)
         self.clock: Any = clock or StandingClock()
@@ -124,7 +127,7 @@ class SimulatedSlurm(Writer):
         this = self.jobs[job]
         if this.over and not this.completing:
             return
-        this.requeues = False
+        this.requeues = this.counted = False
         self._stop(this, "CANCELLED")
         self.schedule()
 
@@ -295,6 +298,9 @@ class SimulatedSlurm(Writer):
         return self._views.node_record(name)
 
     def time_s(self) -> float:
+        return self._seconds()
+
+    def _clock_s(self) -> float:
         seconds: float = self.clock.now().timestamp()
         return seconds
 
@@ -312,6 +318,9 @@ class SimulatedSlurm(Writer):
             attempt = job.restarts
             if ran:
                 self.stopped(job, state)
+            if requeues:
+                job.restarts, job.counted = job.restarts + 1, True
+                attempt = job.restarts
             if self.times.epilog_s:
                 self.later(self.times.epilog_s, lambda: self._epilogs_over(job.id, attempt))
             else:
@@ -367,8 +376,8 @@ class SimulatedSlurm(Writer):
             self.back_to_queue(job, held=job.held)
 
     def back_to_queue(self, job: SimulatedJob, *, held: bool) -> None:
-        job.state, job.on, job.restarts = "PENDING", (), job.restarts + 1
-        job.completing = job.requeues = job.ghost = False
+        job.state, job.on, job.restarts = "PENDING", (), job.restarts + (not job.counted)
+        job.completing = job.requeues = job.ghost = job.counted = False
         job.exit_code = job.exit_signal = 0
         job.started = job.ended = 0.0
         job.held, job.held_by = held, (job.held_by or "JobHeldUser") if held else ""

@@ -72,6 +72,7 @@ class SimulatedJob:
     state: str = "PENDING"
     completing: bool = False  # its nodes run their epilogs
     requeues: bool = False  # goes back to the queue when they are done
+    counted: bool = False  # its restart is counted already: Slurm does so when it stops the job
     held: bool = False
     held_by: str = ""
     special: bool = False  # SPECIAL_EXIT: it failed, and RequeueExitHold requeued and held it

@@ -146,7 +146,6 @@ async def test_a_fault_under_the_epilogs_of_a_requeued_job_is_of_the_attempt_tha
     daemon = Daemon(there, settings=WIDE)
     await daemon.fleets.take()
     there.slurm.person_requeues(there.job)
-    there.slurm.jobs[there.job].restarts += 1  # as Slurm does; the stand-in counts when the job is back in the queue
     there.slurm.clock.advance(2.0)
     await daemon.fleets.take()
     await daemon.observe([bus("n1", at_s=2.0)])

@@ -127,3 +127,18 @@ def test_a_lost_node_that_was_rebooted_before_anybody_could_look_need_not_go() -
 def test_a_heterogeneous_job_that_slurm_requeued_itself_is_held_with_all_its_components() -> None:
     world = ran(Setup(jobs=(JobSpec(kind="het"),)), Happening("node-lost", 45.126, "n4"))
     assert [world.slurm.jobs[part].state for part in (101, 102)] == ["RUNNING", "RUNNING"]
+
+
+def test_a_job_cancelled_inside_our_requeue_runs_when_a_person_requeues_it() -> None:
+    """Slurm keeps the hold of our requeue: the job stayed held, and nobody said why."""
+    fault = Happening("gpu-lost-silently", 50.297, "job0/1")
+    world = ran(TWO, fault, Happening("cancel", 51.188, "job0"), Happening("requeue", 55.182, "job0"))
+    assert world.slurm.jobs[101].state == "RUNNING"
+
+
+def test_a_drain_that_was_looked_for_before_the_daemon_stood_still_is_looked_for_again() -> None:
+    """A person drains the node while the daemon is stopped between its look and its request: the reason stays theirs."""
+    for from_s in range(38_588, 38_612, 4):
+        frozen = Happening("freeze", from_s / 1000, data={"for_s": 100.0})
+        world = ran(TWO, Happening("gpu-lost-silently", 38.201, "job1/1"), frozen, Happening("drain", 47.878, "n4"))
+        assert world.slurm.nodes["n4"].drained

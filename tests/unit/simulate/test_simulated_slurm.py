@@ -37,7 +37,7 @@ async def test_an_ended_job_completes_keeps_its_nodes_meanwhile_and_is_forgotten
 async def test_a_requeued_job_is_pending_and_completing_and_waits_before_it_starts(slurm: SimulatedSlurm) -> None:
     job = slurm.submit(nodes=2)
     await Requests(slurm).requeue_hold(f"{job}")
-    assert slurm.job_json(slurm.jobs[job])["job_state"] == "PENDING,COMPLETING" and slurm.jobs[job].restarts == 0
+    assert slurm.job_json(slurm.jobs[job])["job_state"] == "PENDING,COMPLETING" and slurm.jobs[job].restarts == 1
     after(slurm, 2.0)
     assert (slurm.jobs[job].restarts, slurm.jobs[job].held, slurm.jobs[job].on) == (1, True, ())
     slurm.person_releases(job)

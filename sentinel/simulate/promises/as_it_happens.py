@@ -1,24 +1,17 @@
-"""The promises of Sentinel as code: each is a function that sees what happened and says what is wrong with it.
-
-A promise's first line is the promise. It is checked against everything that happens, before it has its effect; what can
-only be said at the end is checked there (``sentinel.simulate.outcomes``).
-"""
+"""Promises that are checked against everything that happens, before it has its effect."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from sentinel.engine.audit import target_of
 from sentinel.model.records import NODE_STEPS, OURS, STOPS, StepKind
-from sentinel.simulate import outcomes
 from sentinel.simulate.crossings import SLURM_DEADLINE_S
 from sentinel.simulate.happened import (
     AttemptBegan,
     Bug,
     Happened,
-    HistoryEnded,
     MovedAside,
     NoticeArrived,
     ResumeWritten,
@@ -26,22 +19,14 @@ from sentinel.simulate.happened import (
     StepBegan,
 )
 from sentinel.simulate.observer import Observer, number_of, puts_back, takes_out
-from sentinel.simulate.return_promises import on_probation, proof_before_return, record_of
+from sentinel.simulate.promises.node_returns import record_of
 
-Promise = Callable[[Observer, Happened], Iterator[str]]
 HOUR_S = 3600.0
 _VERBS = {StepKind.REQUEUE_HOLD: "restart", StepKind.HOLD: "hold"}  # as people are asked to approve it
 _SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
 _JUDGED_S = (
     3.0  # a failure is judged this long after it at the latest, when nothing is in the way; the window ends there
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    promise: str
-    why: str
-    at_s: float
 
 
 def no_bug(_seen: Observer, what: Happened) -> Iterator[str]:
@@ -338,57 +323,3 @@ def true_words(seen: Observer, what: Happened) -> Iterator[str]:
         did = any(drain.node == node for drain in seen.drains)  # slurmctld may have forgotten it since
         if there is not None and not there.out and not did:
             yield f"the notice of incident {what.notice.incident} says that {node} is drained, and it never was"
-
-
-def _at_the_end(check: Callable[[Observer], Iterator[str]]) -> Promise:
-    def promise(seen: Observer, what: Happened) -> Iterator[str]:
-        if isinstance(what, HistoryEnded):
-            yield from check(seen)
-
-    promise.__doc__ = check.__doc__
-    return promise
-
-
-PROMISES: Mapping[str, Promise] = {
-    "no-bug": no_bug,
-    "unknown-drains-nobody": unknown_drains_nobody,
-    "never-drained-on-user-words": never_drained_on_user_words,
-    "saved-before-done": saved_before_done,
-    "audited-before-done": audited_before_done,
-    "nothing-twice": nothing_twice,
-    "nothing-lost": _at_the_end(outcomes.nothing_lost),
-    "blast-radius": blast_radius,
-    "breaker": breaker,
-    "no-fruitless-restarts": no_fruitless_restarts,
-    "only-what-is-ours": only_what_is_ours,
-    "done-stays-done": done_stays_done,
-    "brought-back": _at_the_end(outcomes.brought_back),
-    "holds-stay": _at_the_end(outcomes.holds_stay),
-    "our-reason": our_reason,
-    "proof-before-return": proof_before_return,
-    "not-offered-back": not_offered_back,
-    "probation": on_probation,
-    "leaves-bad-nodes": _at_the_end(outcomes.leaves_bad_nodes),
-    "observe-changes-nothing": observe_changes_nothing,
-    "nothing-unapproved": nothing_unapproved,
-    "approved-is-done": _at_the_end(outcomes.approved_is_done),
-    "pause-begins-nothing": pause_begins_nothing,
-    "resumed-from-valid": resumed_from_valid,
-    "resume-point-first": resume_point_first,
-    "explained": explained,
-    "one-notice": one_notice,
-    "told": _at_the_end(outcomes.told),
-    "told-to-the-end": _at_the_end(outcomes.told_to_the_end),
-    "true-words": true_words,
-    "comes-to-rest": _at_the_end(outcomes.comes_to_rest),
-}
-
-
-def check(seen: Observer, what: Happened) -> Iterator[Violation]:
-    """What every promise has to say about what happens now. The same about the same is said once in a history."""
-    for name, promise in PROMISES.items():
-        for why in promise(seen, what):
-            if (name, why) not in seen.broken_once:
-                seen.broken_once.add((name, why))
-                yield Violation(name, why, seen.world.now_s)
-    seen.after(what)
