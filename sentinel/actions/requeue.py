@@ -52,7 +52,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     )  # held by this incident, which knows better by now
     if _waits(job) and job.held and not job.exit_held and not ours and not (before and before.data.get("asked")):
         return _held_meanwhile(task, means, job)  # stopped and held by somebody else
-    kept = job.hold_kept or bool(before is not None and before.data.get("user_hold"))
+    kept = _held_by_its_user(job, before)
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
     if not (_waits(job) and job.held):
         await means.writer.requeue_hold(task.job)
@@ -75,6 +75,13 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
 def _stopped(job: JobView) -> dict[str, Scalar]:
     """What the stop left: a deferred job, and when Slurm requeued it, from which it counts until it may start again."""
     return {"deferred": True} | ({REQUEUED_AT: job.submitted_at.isoformat()} if job.submitted_at is not None else {})
+
+
+def _held_by_its_user(job: JobView, before: Outcome | None) -> bool:
+    """Whether somebody has put a hold on the job while it ran. On one that ends after our request it may be ours."""
+    known = before.data if before is not None else {}
+    ours = known.get("asked") and job.state == "completing"
+    return bool(known.get("user_hold")) or (job.hold_kept and not ours)
 
 
 def _restarted_meanwhile(task: Task, job: JobView) -> str:
@@ -315,7 +322,7 @@ async def hold(task: Task, means: Means) -> Outcome:
     if words := _goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
     if not (_waits(job) and job.held):
-        await means.ledger.progressed(task, {"asked": True, "user_hold": job.hold_kept})
+        await means.ledger.progressed(task, {"asked": True, "user_hold": _held_by_its_user(job, before)})
         await means.writer.requeue_hold(task.job)
         if await _until_pending(task, means) is None:
             asked = means.ledger.outcome(task.incident.id, task.step)

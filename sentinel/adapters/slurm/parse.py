@@ -197,7 +197,7 @@ def job_view(record: Record) -> JobView:
         reason="" if reason == "None" else reason,
         held=exit_held or _held(state, reason, record.get("priority")),
         exit_held=exit_held,
-        hold_kept=(ended or state in {"running", "suspended"}) and whole(record.get("priority")) == 0,
+        hold_kept=(ended or state in {"running", "suspended", "completing"}) and whole(record.get("priority")) == 0,
         comment=text_of(record.get("comment")),
         admin_comment=text_of(record.get("admin_comment")),
         stdout=stdout_of(record),

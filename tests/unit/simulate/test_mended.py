@@ -142,3 +142,9 @@ def test_a_drain_that_was_looked_for_before_the_daemon_stood_still_is_looked_for
         frozen = Happening("freeze", from_s / 1000, data={"for_s": 100.0})
         world = ran(TWO, Happening("gpu-lost-silently", 38.201, "job1/1"), frozen, Happening("drain", 47.878, "n4"))
         assert world.slurm.nodes["n4"].drained
+
+
+def test_a_hold_of_a_running_job_outlasts_the_loss_of_its_node() -> None:
+    """Slurm requeues it as soon as the node is down, and counts the restart while its epilogs run: it was released."""
+    world = ran(Setup(nodes=8), Happening("hold", 58.247, "job0"), Happening("node-lost", 62.0, "job0/1"))
+    assert world.slurm.jobs[101].held and world.slurm.jobs[101].state == "PENDING"
