@@ -102,7 +102,7 @@ def unreachable(world: World, node: str) -> None:
     there = world.slurm.nodes[node]
     if there.alive or there.down or world.watched:  # who watches finds out by itself
         return
-    if world.daemon is None or not world.daemon.ready:
+    if world.daemon is None or not world.daemon.ready or there.maintenance:  # there its silence says nothing
         world.later(UNREACHABLE_S, lambda: unreachable(world, node))  # the next daemon will find out
         return
     text = f"{node}: no heartbeat, and slurmd at 127.0.0.1:{there.port}: refused, refused, refused"

@@ -37,6 +37,7 @@ class Observer:
     resumed: dict[str, float] = field(default_factory=dict)  # nodes that a person put back into service, when last
     returned: dict[str, float] = field(default_factory=dict)  # nodes that Sentinel put back into service, when last
     drained_by_people: dict[str, float] = field(default_factory=dict)  # node -> since when
+    maintained: dict[str, float] = field(default_factory=dict)  # nodes in a maintenance reservation, since when
     touched: set[int] = field(default_factory=set)  # jobs that a person requeued or released
     approved: dict[str, set[str]] = field(
         default_factory=lambda: defaultdict(set)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,33 @@ def _reboot(world: World, happening: Happening) -> None:
     world.lose_node(node)
     world.later(UNREACHABLE_S, lambda: unreachable(world, node))
     world.later(_REBOOT_S, lambda: world.rebooted(node))
+
+
+def _maintenance(world: World, happening: Happening) -> None:
+    """The node is in a maintenance reservation for a while: people work on it."""
+    _reserve(world, happening, [world.node_named(happening.who)], "")
+
+
+def _reservation(world: World, happening: Happening) -> None:
+    """Nodes are reserved for a user for a while."""
+    first = int(happening.data.get("first", 1))
+    names = [f"n{first + more}" for more in range(int(happening.data.get("nodes", 1)))]
+    _reserve(world, happening, [name if name in world.slurm.nodes else None for name in names], "olga")
+
+
+def _reserve(world: World, happening: Happening, names: Sequence[str | None], user: str) -> None:
+    nodes = world.slurm.nodes
+    taken = [name for name in names if name and not (nodes[name].maintenance or nodes[name].reserved_for)]
+    world.slurm.person_reserves(taken, user)
+    for name in taken if not user else ():
+        world.observer.maintained[name] = world.now_s
+
+    def over() -> None:
+        world.slurm.reservation_ends(taken)
+        for name in taken:
+            world.observer.maintained.pop(name, None)
+
+    world.later(float(happening.data.get("for_s", 60.0)), over)
 
 
 def _pause(world: World, _happening: Happening) -> None:
@@ -210,6 +237,8 @@ ACTS: Mapping[str, Act] = {
     "resume-node": _resume_node,
     "repair": _repair,
     "reboot": _reboot,
+    "maintenance": _maintenance,
+    "reservation": _reservation,
     "pause": _pause,
     "resume": _resume,
     "approve": _answer(approved=True),

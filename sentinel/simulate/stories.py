@@ -241,6 +241,30 @@ def _done(rng: random.Random) -> tuple[Setup, list[Happening]]:
     return Setup(jobs=jobs), happenings
 
 
+def _reserved(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """Nodes are in reservations, for maintenance or for a user, while they or others fail."""
+    at_s = rng.uniform(*FIRST_S)
+    setup = Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob")), returns=rng.random() < 0.2)
+    where = rng.choice(["job0/0", "job0/1", "job1/0", f"n{rng.randrange(8) + 1}"])
+    begins_s = at_s + rng.choice([rng.uniform(-30.0, 0.0), rng.uniform(-10.0, 0.0), rng.uniform(0.0, 15.0)])
+    happenings = [
+        Happening("maintenance", begins_s, where, {"for_s": rng.choice([20.0, 90.0, 300.0])}),
+        Happening(rng.choice(list(HARDWARE)), at_s, where)
+        if rng.random() < 0.7
+        else _fault(rng, at_s, nodes=8, jobs=2),
+    ]
+    if happenings[1].what == "diagnostic-failed":
+        happenings[1] = Happening("diagnostic-failed", at_s, "n8")
+    more = [
+        Happening("reservation", begins_s, data={"first": 4, "nodes": rng.randrange(1, 5), "for_s": 200.0}),
+        _fault(rng, _soon(rng, at_s), nodes=8, jobs=2),
+        _cut(rng, at_s, rng.choice(["kill", "lose"])),
+        _person(rng, _soon(rng, at_s), 2),
+        Happening("slurmctld-gone", _soon(rng, at_s), data={"for_s": rng.choice([5.0, 60.0])}),
+    ]
+    return setup, [*happenings, *rng.sample(more, rng.randrange(3))]
+
+
 def _anything(rng: random.Random) -> tuple[Setup, list[Happening]]:
     """A mixture of all."""
     parts = [_killed, _lost, _people, _slurmctld, _network, _store, _paused, _two_faults]
@@ -285,6 +309,7 @@ STORIES: Mapping[str, Story] = {
     "again": _again,
     "anything": _anything,
     "returned": _returned,
+    "reserved": _reserved,
     "watched": _watched,
     "done": _done,
 }

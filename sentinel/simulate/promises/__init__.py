@@ -46,6 +46,7 @@ PROMISES: Mapping[str, Promise] = {
     "no-fruitless-restarts": now.no_fruitless_restarts,
     "only-what-is-ours": now.only_what_is_ours,
     "done-stays-done": now.done_stays_done,
+    "left-to-people": now.left_to_people,
     "brought-back": _at_the_end(at_the_end.brought_back),
     "holds-stay": _at_the_end(at_the_end.holds_stay),
     "our-reason": now.our_reason,

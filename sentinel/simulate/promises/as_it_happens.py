@@ -24,6 +24,7 @@ from sentinel.simulate.promises.node_returns import record_of
 HOUR_S = 3600.0
 _VERBS = {StepKind.REQUEUE_HOLD: "restart", StepKind.HOLD: "hold"}  # as people are asked to approve it
 _SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
+_SNAPSHOT_S = 5.0  # oldest snapshot of Slurm that something is decided with
 _JUDGED_S = (
     3.0  # a failure is judged this long after it at the latest, when nothing is in the way; the window ends there
 )
@@ -187,6 +188,23 @@ def done_stays_done(seen: Observer, what: Happened) -> Iterator[str]:
     before = any(one.at_s <= at_s for one in seen.world.history.happenings)
     if (attempt, state) == (what.job.restarts, "COMPLETED") and not before:
         yield f"job {what.job.id} was done, and is requeued"
+
+
+def left_to_people(seen: Observer, what: Happened) -> Iterator[str]:
+    """A node in a maintenance reservation is not drained and not put back into service: people work on it.
+
+    What was planned before the reservation began is still done.
+    """
+    since_s = seen.maintained.get(what.target) if isinstance(what, SlurmWrite) and what.verb == "set_node" else None
+    if since_s is None or not isinstance(what, SlurmWrite):
+        return
+    planned_s = (
+        seen.world.now_s
+        if what.task is None
+        else (what.task.plan.at - seen.world.now(-seen.world.now_s)).total_seconds()
+    )
+    if planned_s - since_s > _SNAPSHOT_S + _flight_s(seen):
+        yield f"{what.target} is set to {what.fields['state']}, and is in a maintenance reservation since {since_s:.1f} s"
 
 
 def _flight_s(seen: Observer) -> float:

@@ -170,6 +170,16 @@ class SimulatedSlurm(Writer):
             self.notice(node)
         self.schedule()
 
+    def person_reserves(self, nodes: Sequence[str], user: str = "") -> None:
+        """scontrol create reservation; what runs there goes on (IGNORE_JOBS). Without a user: for maintenance (MAINT)."""
+        for name in nodes:
+            self.nodes[name].maintenance, self.nodes[name].reserved_for = not user, user
+
+    def reservation_ends(self, nodes: Sequence[str]) -> None:
+        for name in nodes:
+            self.nodes[name].maintenance, self.nodes[name].reserved_for = False, ""
+        self.schedule()
+
     def person_holds(self, job: int) -> None:
         """scontrol uhold; of a running job it is kept over a requeue. Slurm leaves a held job as it is."""
         this = self.jobs[job]

@@ -54,6 +54,7 @@ class SimulatedNode:
     silent: bool = False  # Slurm has noticed that it does not answer
     maintenance: bool = False  # in a reservation with the flag MAINT
     rebooting: bool = False  # as an operator asked of Slurm (scontrol reboot)
+    reserved_for: str = ""  # user of a reservation of another kind
     reason: str = ""
     partitions: tuple[str, ...] = ("train",)
 
@@ -152,6 +153,7 @@ class Views:
             "NOT_RESPONDING": node.silent and not node.down,
             "MAINTENANCE": node.maintenance,
             "REBOOT_ISSUED": node.rebooting,
+            "RESERVED": bool(node.reserved_for),
         }
         flags = [flag for flag, there in seen.items() if there]
         return {

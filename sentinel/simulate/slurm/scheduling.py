@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sentinel.simulate.slurm.records import SimulatedJob
+from sentinel.simulate.slurm.records import SimulatedJob, SimulatedNode
 
 if TYPE_CHECKING:
     from sentinel.simulate.slurm.cluster import SimulatedSlurm
@@ -63,12 +63,17 @@ def _nodes_for(slurm: SimulatedSlurm, job: SimulatedJob, taken: set[str]) -> lis
     free = [
         name
         for name, node in slurm.nodes.items()
-        if name in members and not (node.out or name in taken or name in job.excluded)
+        if name in members and not (node.out or name in taken or name in job.excluded or _is_kept(node, job))
     ]
     if len(free) < job.nodes or not set(job.required) <= set(free):
         return []
     chosen = list(job.required)
     return [*chosen, *[name for name in free if name not in chosen][: max(0, job.nodes - len(chosen))]]
+
+
+def _is_kept(node: SimulatedNode, job: SimulatedJob) -> bool:
+    """Whether a reservation keeps the job away from the node."""
+    return node.maintenance or node.reserved_for not in ("", job.record.get("user_name"))
 
 
 def members_of(slurm: SimulatedSlurm, job: SimulatedJob) -> set[str]:

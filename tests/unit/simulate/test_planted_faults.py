@@ -20,8 +20,6 @@ from sentinel.daemon.effects import checkpoints
 from sentinel.engine import decision, loading, notices, recovery
 from sentinel.engine.audit import AuditTrail
 from sentinel.engine.ledger import Ledger
-from sentinel.engine.node_return import turns
-from sentinel.engine.node_return.next_step import PutBack, RunTest
 from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.reconcile import situations, strays
 from sentinel.engine.watch import jobs, nodes
@@ -238,6 +236,10 @@ def never_lets_go(patch: Patch) -> None:
     instead_of(patch, StepKind.RELEASE, claimed)
 
 
+def no_reservation_is_seen(patch: Patch) -> None:
+    patch.setattr("sentinel.policy.drains.in_maintenance", lambda _node: False)
+
+
 def no_look_at_strays(patch: Patch) -> None:
     patch.setattr(strays, "snapshot_taken", lambda *_what: None)
 
@@ -257,6 +259,12 @@ def never_asks_whether_it_was_done(patch: Patch) -> None:
     patch.setattr(requeue, "_was_done", lambda *_what: False)
 
 
+MAINTAINED = [
+    History(
+        SEED, 0, "reserved", Setup(), (Happening("maintenance", at_s, "n2", {"for_s": 60.0}), BUS_FAULT), 600.0
+    )
+    for at_s in (40.0, 50.0)
+]  # fmt: skip
 RETURNED = [  # n2 breaks under the job and is returned; then its other node breaks
     History(
         SEED, number, "returned", Setup(nodes=4, returns=True),
@@ -285,6 +293,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "blast-radius": (no_partition_limit, "many-nodes"),
     "breaker": (no_breaker, "many-nodes"),
     "no-fruitless-restarts": (any_number_of_restarts, "again"),
+    "left-to-people": (no_reservation_is_seen, MAINTAINED),
     "brought-back": (drains_only, "killed"),
     "only-what-is-ours": (requeues_whatever_it_finds, BUS_CANCELLED),
     "done-stays-done": (never_asks_whether_it_was_done, "done"),
@@ -370,36 +379,6 @@ def is_found(promise: str, plant: Callable[[Patch], None], histories: list[Histo
                     break
     assert found, f"not found in {len(histories)} histories"
     assert any(promise not in broken(history) for history in found), "broken without the planted fault as well"
-
-
-def untested(patch: Patch) -> None:
-    real = turns.next_step
-
-    def next_step(*what: Any) -> Any:
-        needed, missing = real(*what)
-        return (PutBack() if isinstance(needed, RunTest) else needed), missing
-
-    patch.setattr(turns, "next_step", next_step)
-
-
-def test_explore_finds_a_return_without_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    histories = [history_of(SEED, number, "returned") for number in range(8)]
-    assert not any("proof-before-return" in broken(history) for history in histories)
-    untested(monkeypatch)
-    assert any("proof-before-return" in broken(history) for history in histories)
-
-
-def test_explore_finds_a_return_of_what_a_person_took_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = [
-        History(SEED, number, "returned", Setup(returns=True), (BUS_FAULT, Happening("drain", 75.0, "n2")), 500.0)
-        for number in range(6)
-    ]
-    assert not any("only-what-is-ours" in broken(history) for history in taken)
-    monkeypatch.setattr(
-        turns, "_with_reason", lambda _state, record, view: dataclasses.replace(record, reason=view.reason)
-    )
-    monkeypatch.setattr("sentinel.adapters.slurm.writer.OURS", "")  # and the writer's own look
-    assert any("only-what-is-ours" in broken(history) for history in taken)
 
 
 def broken(history: History) -> set[str]:
