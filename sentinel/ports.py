@@ -38,6 +38,10 @@ class SlurmReader(Protocol):
         """One job; None when slurmctld says that it does not know the id (purged, or never there)."""
         ...
 
+    async def steps(self, job: int) -> Mapping[int, str]:
+        """Names of the steps that a job runs now, by number, without its script's own. Names are a user's words."""
+        ...
+
     async def version(self) -> str:
         """Release of slurmctld, e.g. "22.05.8"."""
         ...
@@ -90,6 +94,14 @@ class SlurmWriter(Protocol):
         ...
 
     async def release(self, job: int) -> None: ...
+
+    async def end_step(self, job: int, step: int) -> None:
+        """End one step of a running job; the job goes on. A step that is over is no error."""
+        ...
+
+    async def keep_nodes(self, job: int, nodes: Sequence[str]) -> None:
+        """A running job keeps these of its nodes and gives the others back. Raises Refused when Slurm does not let it."""
+        ...
 
     async def notify(self, job: int, text: str) -> None:
         """One line into the job's output; a job that is not running is not an error."""

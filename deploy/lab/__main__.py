@@ -62,6 +62,9 @@ def add_submit(submit: argparse.ArgumentParser) -> None:
     submit.add_argument("--local-every", type=int, default=10, help="steps between checkpoints on the nodes' disks")
     submit.add_argument("--global-every", type=int, default=50, help="steps between checkpoints on the shared folder")
     submit.add_argument("--standin", action="store_true", help="the stand-in that needs no torch")
+    submit.add_argument(
+        "--spares", type=int, default=0, help="nodes held beside those, for a restart in the allocation"
+    )
     submit.add_argument("--no-restart", dest="restart", action="store_false", help="opt out in the --comment")
     submit.add_argument(
         "--gpu-faults-kill", action="store_true", help="a broken GPU raises an error instead of stalling"
@@ -86,6 +89,7 @@ def cmd_submit(options: argparse.Namespace, directory: Path) -> None:
         global_every=options.global_every,
         standin=options.standin,
         restart=options.restart,
+        spares=options.spares,
         gpu_faults_kill=options.gpu_faults_kill,
         sbatch=tuple(options.sbatch),
     )

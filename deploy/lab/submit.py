@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from lab import slurm
 from lab.account import account
-from lab.layout import HERE, Lab, LabError, write_atomic
+from lab.layout import HERE, ROOT, Lab, LabError, write_atomic
+
+# What `sentinel run` is made of: standard library, so that a job's user needs no package.
+LAUNCHER = [f"sentinel/{name}.py" for name in ("__init__", "errors", "launcher", "model/__init__", "model/launching")]
 
 
 @dataclass(frozen=True)
@@ -21,21 +24,21 @@ class Request:
     global_every: int = 50
     standin: bool = False
     restart: bool = True
+    spares: int = 0  # nodes that the job holds beside those on which it trains
     gpu_faults_kill: bool = False
     sbatch: tuple[str, ...] = ()  # further arguments for sbatch
 
 
 def comment(lab: Lab, request: Request) -> str:
     """What a researcher tells Sentinel; %N is a node's name."""
-    return json.dumps(
-        {
-            "sentinel": {
-                "restart": request.restart,
-                "global": [str(lab.shared / request.run)],
-                "local": [str(lab.node("%N") / "nvme" / request.run)],
-            }
-        }
-    )
+    asked: dict[str, object] = {
+        "restart": request.restart,
+        "global": [str(lab.shared / request.run)],
+        "local": [str(lab.node("%N") / "nvme" / request.run)],
+    }
+    if request.spares:
+        asked["in_allocation"] = request.nodes
+    return json.dumps({"sentinel": asked})
 
 
 def command(lab: Lab, request: Request) -> list[str]:
@@ -54,7 +57,8 @@ def command(lab: Lab, request: Request) -> list[str]:
     return [
         "sbatch",
         "--parsable",
-        f"--nodes={request.nodes}",
+        f"--nodes={request.nodes + request.spares}",
+        *(["--no-kill"] if request.spares else []),
         f"--ntasks-per-node={request.tasks_per_node}",
         *gres,
         *account(lab.spec.python).sbatch,
@@ -72,12 +76,14 @@ def install(lab: Lab) -> None:
     """Copy the programs of jobs into the lab: this checkout may lie where only root can look, as in /root."""
     for program in HERE.glob("*.py"):
         write_atomic(lab.lib / "lab" / program.name, program.read_text(encoding="utf-8"))
+    for name in LAUNCHER:
+        write_atomic(lab.lib / name, (ROOT / name).read_text(encoding="utf-8"))
 
 
 def submit(lab: Lab, request: Request) -> int:
     """The id of the new job."""
-    if not 1 <= request.nodes <= lab.spec.nodes:
-        raise LabError(f"--nodes {request.nodes}: this lab has {lab.spec.nodes}")
+    if not 1 <= request.nodes <= request.nodes + request.spares <= lab.spec.nodes:
+        raise LabError(f"--nodes {request.nodes}, --spares {request.spares}: this lab has {lab.spec.nodes}")
     runs_as = account(lab.spec.python)
     if not request.standin and not runs_as.finds("torch"):
         raise LabError(
@@ -89,6 +95,7 @@ def submit(lab: Lab, request: Request) -> int:
         "LAB_PYTHON": runs_as.python,
         "HOME": str(lab.shared),  # nobody has none
         "LAB_CONTROL": str(lab.control),
+        **({"LAB_TRAINS_ON": f"{request.nodes}"} if request.spares else {}),
         "LAB_GPUS": str(lab.node("%N") / "gpus.json"),
     }
     return int(slurm.client(lab, command(lab, request), environment=environment).split(";")[0])

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from sentinel.actions.checkpoint import choose_checkpoint, quarantine, write_resume
 from sentinel.actions.drain import down, drain
+from sentinel.actions.in_allocation import give_back, start_run, stop_run
 from sentinel.actions.means import Means
 from sentinel.actions.requeue import exclude, hold, release, requeue_hold
 from sentinel.model.records import Outcome, StepKind, Task
@@ -27,6 +28,9 @@ ACTIONS: Mapping[StepKind, Action] = {
     StepKind.EXCLUDE: exclude,
     StepKind.RELEASE: release,
     StepKind.HOLD: hold,
+    StepKind.STOP_RUN: stop_run,
+    StepKind.START_RUN: start_run,
+    StepKind.GIVE_BACK: give_back,
 }
 
 __all__ = ["ACTIONS", "Action", "Means", "Task"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sentinel.actions.means import Means
 from sentinel.actions.requeue import hold
 from sentinel.errors import Refused
-from sentinel.model.records import Outcome, Result, StepKind, Task
+from sentinel.model.records import Outcome, Result, Scalar, StepKind, Task
 
 
 async def choose_checkpoint(task: Task, means: Means) -> Outcome:
@@ -40,9 +42,15 @@ async def quarantine(task: Task, means: Means) -> Outcome:
 async def write_resume(task: Task, means: Means) -> Outcome:
     """Write the resume point, before the release: the job may start as soon as it is released, even without the daemon."""
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
+    await means.resume.write(task.job, resume_values(task, chosen, task.attempt + 1))
+    return means.done(task)
+
+
+def resume_values(task: Task, chosen: Mapping[str, Scalar], attempt: int) -> dict[str, str]:
+    """The resume point for this attempt, with the checkpoint that was chosen."""
     values = {
         "SENTINEL_JOB": str(task.job),
-        "SENTINEL_ATTEMPT": str(task.attempt + 1),
+        "SENTINEL_ATTEMPT": str(attempt),
         "SENTINEL_INCIDENT": task.incident.id,
     }
     if chosen.get("path"):
@@ -52,5 +60,4 @@ async def write_resume(task: Task, means: Means) -> Outcome:
         values["SENTINEL_RESUME_TIER"] = str(chosen["tier"])
     if task.step.data.get("message"):
         values["SENTINEL_MESSAGE"] = str(task.step.data["message"])  # TaskProlog prints it into the job's log
-    await means.resume.write(task.job, values)
-    return means.done(task)
+    return values

@@ -61,6 +61,7 @@ class Means:
     resume: ResumePoints
     progress: Progress
     pending_s: float
+    launch_s: float = 30.0  # for a job's launcher to start its next step
     booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # when slurmctld was started; None: not known
 
     def done(self, task: Task, reason: str = "", data: Mapping[str, Scalar] | None = None) -> Outcome:

@@ -45,7 +45,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
     if _deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
-    if not (before is not None and before.data.get("asked")) and (words := _goes_on(task, means, job)):
+    if not (before is not None and before.data.get("asked")) and (words := goes_on(task, means, job)):
         return means.failed(task, words, GOES_ON)
     ours = job.admin_comment.startswith(
         f"{OURS}{task.incident.id} "
@@ -91,7 +91,7 @@ def _restarted_meanwhile(task: Task, job: JobView) -> str:
     return ""
 
 
-def _goes_on(task: Task, means: Means, job: JobView) -> str:
+def goes_on(task: Task, means: Means, job: JobView) -> str:
     """Why a job that was to be stopped only for its silence is left running: it made steps meanwhile; else empty."""
     after = task.step.data.get("silent_after")
     if not isinstance(after, int) or job.state != "running" or job.restarts != task.attempt:
@@ -319,7 +319,7 @@ async def hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, words, GOES_ON)
     if _was_done(task, job):
         return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
-    if words := _goes_on(task, means, job):
+    if words := goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
     if not (_waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": _held_by_its_user(job, before)})

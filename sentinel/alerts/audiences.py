@@ -98,7 +98,7 @@ def _reached(story: Story) -> Stage:
     if any(o.step.kind is StepKind.CONFIRM and is_done(o) for o in outcomes):
         return Stage.RUNNING
     kinds = {step.kind for step in plan.steps}
-    return Stage.RESTARTING if kinds & {StepKind.RELEASE, StepKind.REQUEUE_HOLD} else Stage.HANDLED
+    return Stage.RESTARTING if kinds & {StepKind.RELEASE, StepKind.REQUEUE_HOLD, StepKind.START_RUN} else Stage.HANDLED
 
 
 def for_owner(story: Story) -> str:

@@ -43,6 +43,9 @@ _STEPS = {
     StepKind.RELEASE: "releasing job",
     StepKind.CONFIRM: "seeing progress of job",
     StepKind.HOLD: "holding job",
+    StepKind.STOP_RUN: "ending the step of job",
+    StepKind.START_RUN: "starting the next step of job",
+    StepKind.GIVE_BACK: "giving spare nodes back of job",
 }
 # Of a later notice of an incident, in its title.
 _NOW = {

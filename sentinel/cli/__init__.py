@@ -55,6 +55,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "hang": ("sentinel.cli.offline.hang:hang", "Flight-recorder dumps: which rank, which collective, why."),
     "checkpoints": ("sentinel.cli.checkpoints.commands:checkpoints", "Find, validate, choose, move checkpoints."),
     "plan": ("sentinel.cli.plan.commands:plan", "How often to save, how fast the storage, how many spares."),
+    "run": ("sentinel.cli.services:run", "In a batch script: srun that starts again in its allocation."),
     "replay": ("sentinel.cli.offline.replay:replay", "Judge the past again, by today's rules and policy."),
     "bundle": ("sentinel.cli.offline.bundle:bundle", "Export an incident, a node or a time as one file."),
     "import": (

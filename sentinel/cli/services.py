@@ -1,12 +1,15 @@
-"""The two services."""
+"""The two services, and the launcher in a job's batch script."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from sentinel.cli.operator.daemon_client import config_option
+from sentinel.launcher import WAIT_S, launch
 
 
 @click.command()
@@ -55,3 +58,29 @@ def daemon(config: Path) -> None:
     from sentinel.daemon.run import main
 
     main(load(config, Settings))
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--nodes", type=int, required=True, help="Nodes on which it trains; the job's others are spares.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=float,
+    default=WAIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="After a failure, for the order to start again; then it ends with srun's status.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def run(nodes: int, wait_s: float, command: Sequence[str]) -> None:
+    """Start the training with srun, and again in the same allocation when a node fails.
+
+    For the batch script of a job with spare nodes: submitted with --no-kill, more nodes than it trains on, and
+    "in_allocation" in its comment. When one of its nodes breaks, Sentinel ends the step, gives the node back, and orders the
+    next step on the good nodes, without the queue. --nodelist, --nodes and --job-name of srun are set here.
+
+    \b
+    Examples:
+      sentinel run --nodes 4 -- srun --kill-on-bad-exit=1 python train.py
+    """
+    sys.exit(launch(nodes, command, wait_s))

@@ -251,6 +251,13 @@ class Recovery:
     pending_s: float = setting(
         90.0, "Slurm's KillWait of 30 s, epilogs and reserve until the job is pending", unit="s", least=1
     )
+    launch_s: float = setting(
+        30.0,
+        "a job's launcher must have started its next step in the allocation within this time, else the job is requeued: it "
+        "looks twice a second for its order, which a shared file system may show some seconds late",
+        unit="s",
+        least=1,
+    )
     confirm_s: float = setting(600.0, "the restarted job must run and gain a step within this time", unit="s", least=1)
     local_survives: bool = setting(
         True, "node-local checkpoint folders outlive the job (no private tmpfs, no epilog that wipes them)"

@@ -94,4 +94,6 @@ def is_our_doing(plan: Plan | None, item: Evidence) -> bool:
         return False
     if any(step.kind is StepKind.HOLD for step in plan.steps) and item.at < plan.at:
         return False  # it may explain what the job is held for
+    if item.kind == Kind.JOB_ENDED and any(step.kind is StepKind.START_RUN for step in plan.steps):
+        return False  # a restart in its allocation ends no job
     return item.source in USER_SOURCES or item.source is Source.PROCESS or item.kind == Kind.JOB_ENDED

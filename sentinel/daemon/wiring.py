@@ -122,18 +122,15 @@ def engine_runner(
         writer=base.writer,
         ledger=runner,
         checkpoints=FleetCheckpoints(
-            orders=base.orders,
-            live=base.live,
-            fleets=base.fleets,
-            store=base.store,
-            recovery=settings.recovery,
+            orders=base.orders, live=base.live, fleets=base.fleets, store=base.store, recovery=settings.recovery,
             log=base.log,
         ),
         resume=ResumeFiles(Path(settings.daemon.resume) if settings.daemon.resume else None),
         progress=runner,
         pending_s=settings.recovery.pending_s,
+        launch_s=settings.recovery.launch_s,
         booted_at=base.reader.booted_at,
-    )
+    )  # fmt: skip
     runner.perform = Effects(
         means=means,
         fleets=base.fleets,

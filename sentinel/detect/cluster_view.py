@@ -40,9 +40,7 @@ class NodeSeen:
     spool: dict[str, object] = field(default_factory=dict)
     beat_s: float | None = None  # interval asked of its heartbeats while a job of it may be hung; None: the usual one
     clock_offset_s: float | None = None
-    released_at: datetime | None = (
-        None  # when an operator last returned it to service: its agent disregards older faults
-    )
+    released_at: datetime | None = None  # when an operator last returned it: its agent disregards older faults
     gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
 
@@ -120,6 +118,7 @@ class AttemptSeen:
     curve: ProgressCurve = field(default_factory=ProgressCurve)  # for people to look at
     rank_nodes: dict[int, str] = field(default_factory=dict)  # as the tasks reported
     top_rank: int | None = None  # highest rank named in the log
+    run_since: datetime | None = None  # when it was last restarted in its allocation
 
     def save_interval_s(self) -> float | None:
         """Median time between saves in seconds; None before the third save."""
@@ -258,6 +257,14 @@ class ClusterView:
         seen.view = job if job.nodes == seen.nodes else replace(job, nodes=seen.nodes)
         return seen
 
+    def begin_run(self, job: int, attempt: int, at: datetime) -> AttemptSeen | None:
+        """The attempt begins anew in its allocation, without the progress that it made; None if it is not known."""
+        seen = self.attempts.get((job, attempt))
+        if seen is not None:
+            seen.run_since, seen.first_step, seen.last_step = at, None, None
+            seen.rhythm, seen.silence, seen.observed, seen.stalled = Rhythm(), SilenceSeen(), Observed(), False
+        return seen
+
     def note(self, item: Evidence) -> None:
         """Keep ``item`` for an incident opened later, and update the attempt's progress from it."""
         where = item.where
@@ -294,6 +301,8 @@ class ClusterView:
             seen.ended = True
 
     def _step(self, seen: AttemptSeen, item: Evidence) -> None:
+        if seen.run_since is not None and item.at <= seen.run_since:
+            return  # of the run before
         seen.rhythm = observe(seen.rhythm, item)
         seen.curve.note(item)
         step = item.data.get("step")

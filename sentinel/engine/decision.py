@@ -11,6 +11,7 @@ from sentinel.classify import History, classify
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.incidents import is_advisory_incident, numbers_only, opens
+from sentinel.engine.reconcile.in_allocation import GAVE_UP
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import (
     NODE_STEPS,
@@ -27,6 +28,7 @@ from sentinel.model.records import (
 )
 from sentinel.policy import Situation
 
+_REPLACED = NODE_STEPS | {StepKind.HOLD, StepKind.GIVE_BACK}  # a plan with nothing else may become one with a restart
 _OF_NODES = tuple(f"{kind} " for kind in NODE_STEPS)  # how what waits begins that concerns a node
 
 
@@ -114,8 +116,10 @@ def extend(before: Plan | None, after: Plan) -> Plan:
     after = dataclasses.replace(after, waits=tuple(_going_on(before, wait) for wait in after.waits))
     if not before.to_do:
         return before if dataclasses.replace(after, at=before.at) == before else after
-    if _restarts(after) and {step.kind for step in before.steps} <= {*NODE_STEPS, StepKind.HOLD}:
-        before = dataclasses.replace(before, steps=tuple(s for s in before.steps if s.kind is not StepKind.HOLD))
+    if any(wait.kind == GAVE_UP for wait in before.waits):
+        return _requeued_instead(before, after)
+    if _restarts(after) and {step.kind for step in before.steps} <= _REPLACED:
+        before = dataclasses.replace(before, steps=tuple(s for s in before.steps if s.kind in NODE_STEPS))
     has_job = any(step.kind not in NODE_STEPS for step in before.steps)
     kept = {(step.kind, step.node, step.job, step.attempt) for step in before.steps}
     added = [step for step in after.to_do if (step.kind, step.node, step.job, step.attempt) not in kept]
@@ -127,8 +131,26 @@ def extend(before: Plan | None, after: Plan) -> Plan:
     return dataclasses.replace(before, steps=(*old_nodes, *nodes, *old_job, *job), waits=waits)
 
 
+def _requeued_instead(before: Plan, after: Plan) -> Plan:
+    """After a restart in the allocation that failed: the drains of the plan, and what is planned for the job now.
+
+    What was done for the job before is done again, under new ids in the ledger.
+    """
+    done = {(step.kind, step.job): step.tries for step in before.steps}
+    kept = [step for step in before.steps if step.kind in NODE_STEPS]
+    nodes = {(step.kind, step.node) for step in kept}
+    new = [
+        dataclasses.replace(step, tries=done[step.kind, step.job] + 1) if (step.kind, step.job) in done else step
+        for step in after.to_do
+        if (step.kind, step.node) not in nodes or step.kind not in NODE_STEPS
+    ]
+    steps = (*kept, *new) if kept or new else after.steps
+    refusal, observe = ("", False) if kept or new else (after.refusal, after.observe_only)
+    return dataclasses.replace(after, at=before.at, steps=steps, refusal=refusal, observe_only=observe)
+
+
 def _restarts(plan: Plan) -> bool:
-    return any(step.kind is StepKind.REQUEUE_HOLD for step in plan.to_do)
+    return any(step.kind in (StepKind.REQUEUE_HOLD, StepKind.STOP_RUN) for step in plan.to_do)
 
 
 def _going_on(before: Plan, wait: Wait) -> Wait:

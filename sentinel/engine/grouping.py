@@ -20,7 +20,7 @@ from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.joined_saves import LISTING
 from sentinel.engine import judging
 from sentinel.engine.events import EvidenceReceived
-from sentinel.engine.reconcile import node_proof
+from sentinel.engine.reconcile import in_allocation, node_proof
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.evidence.logs.timers import TIMERS
@@ -88,6 +88,7 @@ def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
         for i in state.index.of(item)
         if not is_unrelated(i, state.plans.get(i.id), item, state.cluster)
         and not node_proof.is_of_returned_node(state, state.plans.get(i.id), item)
+        and not in_allocation.is_of_next_run(state, i, item)
     ]
     nodes = {i.id: state.cluster.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
     found = incidents.find(around, item, nodes, state.window) or next(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sentinel.model.records import NODE_STEPS, STOPS, Outcome, Plan, Result, Step, StepKind
+from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, Outcome, Plan, Result, Step, StepKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Ledger:
             self._of_job.setdefault(row.step.job, {})[key] = None
         if row.step.kind in NODE_STEPS:
             self._of_nodes[key] = None
-        if row.step.kind in STOPS:
+        if row.step.kind in INTERRUPTIONS:
             self._stops[key] = None
 
     def intend(self, incident: str, step: Step, at: datetime) -> bool:

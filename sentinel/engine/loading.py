@@ -33,6 +33,7 @@ from sentinel.policy import PastRestart
 from sentinel.wire import time_from
 
 PAUSED = "paused"  # setting
+_RESTARTS = frozenset({StepKind.RELEASE, StepKind.START_RUN})
 
 
 def state_of(
@@ -82,6 +83,10 @@ def state_of(
     state.diagnostics.known = read(stored.settings.get(KEPT))
     state.returns.known = node_return.read(stored.settings.get(node_return.KEPT))
     restored_attempts.restore(cluster, stored.recent_attempts)
+    for row in stored.steps:
+        known = cluster.attempts.get((row.step.job or -1, row.step.attempt or 0))
+        if known is not None and row.step.kind is StepKind.START_RUN and row.outcome is not None:
+            known.run_since = max(known.run_since or row.outcome.at, row.outcome.at)
     if told := stored.settings.get(BLIND):
         state.blind_told = time_from(told)
     _past(state, stored)
@@ -135,11 +140,12 @@ def _past(state: State, stored: Stored) -> None:
     for row in stored.steps:
         done = row.outcome is not None and row.outcome.result is Result.DONE
         key = (row.incident, row.step.job, row.step.attempt)
-        if row.step.kind is not StepKind.RELEASE or not done or row.step.job is None or key in counted:
+        if row.step.kind not in _RESTARTS or not done or row.step.job is None or key in counted:
             continue
         counted.add(key)
         why: Mapping[str, Any] = causes.get(row.incident, {})
-        stored_step = (had.get((row.step.job, row.step.attempt or 0)) or {}).get("last_step")
+        again = row.step.kind is StepKind.START_RUN  # what is stored of the attempt is of the run after it
+        stored_step = None if again else (had.get((row.step.job, row.step.attempt or 0)) or {}).get("last_step")
         seen = [step for step in (stored_step, row.step.data.get("reached")) if isinstance(step, int)]
         got = [step for step in (max(seen, default=None), why.get("onset_step")) if step is not None]
         step = chosen.get(key)

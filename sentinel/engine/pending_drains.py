@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.engine.ledger import Ledger, LedgerRow
-from sentinel.model.records import NODE_STEPS, OURS, STOPS, Fleet, Plan, Result, Step
+from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, Fleet, Plan, Result, Step
 from sentinel.policy import SILENCE, Stop
 
 _BEHIND_S = 1.0  # a snapshot's contents may be this much older than its time
@@ -89,7 +89,7 @@ def stops_of(
             continue
         recent = now - plan.at <= timedelta(hours=1)
         for step in plan.steps:
-            if step.kind not in STOPS or step.job is None or (plan.incident, step.job) in settled:
+            if step.kind not in INTERRUPTIONS or step.job is None or (plan.incident, step.job) in settled:
                 continue
             if recent or step.key(plan.incident) in going_on:
                 at = plan.at if recent else now

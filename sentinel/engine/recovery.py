@@ -10,7 +10,7 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.engine import notices
-from sentinel.engine.reconcile import exclusions
+from sentinel.engine.reconcile import exclusions, in_allocation
 from sentinel.engine.state import Recovery, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
@@ -31,7 +31,8 @@ from sentinel.model.records import (
 from sentinel.policy import PastRestart
 
 # The notice is sent after these steps: by then it is known where the job resumes, or that it waits for a person.
-_DECISIVE = frozenset({StepKind.RELEASE, StepKind.HOLD})
+_DECISIVE = frozenset({StepKind.RELEASE, StepKind.START_RUN, StepKind.HOLD})
+_RESTARTS = frozenset({StepKind.RELEASE, StepKind.START_RUN})
 # From Slurm's requeue on, in its whole seconds: slurmd takes an earlier start for the attempt that was stopped (2.05 s,
 # slurm/writer.py), less what the steps in between take: a restart is no slower for it.
 _RESTART_GAP = timedelta(seconds=1.4)
@@ -130,7 +131,8 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         out.save(PlanMade(state.plans[incident_id]))
         advance(state, out, incident_id, now)
         return
-    if step.kind is StepKind.WRITE_RESUME:
+    step = in_allocation.bound(state, incident, step, exclusions.suspects(state, incident, step))
+    if step.kind in (StepKind.WRITE_RESUME, StepKind.START_RUN):
         step = notices.with_job_log_line(state, incident_id, step)
     recovery.under_way = step
     if state.ledger.intend(incident_id, step, now):
@@ -222,12 +224,26 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
         out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=pause_s)))
         return
     recovery.not_known = 0
-    if step.kind is StepKind.RELEASE and outcome.result is Result.DONE:
+    if in_allocation.fails(plan, outcome):
+        _requeue_instead(state, out, incident_id, outcome, now)
+        return
+    if step.kind in _RESTARTS and outcome.result is Result.DONE:
         _restarted(state, incident_id, step)
+        if step.kind is StepKind.START_RUN:
+            in_allocation.began(state, out, outcome)
         close(state, out, incident_id, IncidentState.WATCHING, "restarted", now)
     if step.kind in _DECISIVE:
         notices.notify(state, out, incident_id, now)
     advance(state, out, incident_id, now)
+
+
+def _requeue_instead(state: State, out: Transition, incident_id: str, outcome: Outcome, now: datetime) -> None:
+    """The restart in the allocation failed: policy is asked again, at once."""
+    plan = state.plans[incident_id] = in_allocation.given_up(state.plans[incident_id], outcome, now)
+    state.recoveries.pop(incident_id, None)
+    out.save(PlanMade(plan))
+    come_to_rest(state, out, incident_id, IncidentState.WAITING, plan.waits[-1].explanation, now)
+    out.do(StartTimer(wait_timer(incident_id), now))
 
 
 def retry(state: State, out: Transition, incident_id: str, now: datetime) -> None:
@@ -266,7 +282,7 @@ def _restarted(state: State, incident_id: str, step: Step) -> None:
     if step.job is None:
         return
     attempt, verdict = step.attempt or 0, state.verdicts[incident_id]
-    rows = [row for row in state.ledger.of_job(step.job, StepKind.RELEASE) if row.incident == incident_id]
+    rows = [row for row in state.ledger.of_job(step.job, step.kind) if row.incident == incident_id]
     if not rows or any(row.step.tries < step.tries for row in rows):
         return
     chosen = state.ledger.of_plan(state.plans[incident_id], StepKind.CHOOSE_CHECKPOINT)

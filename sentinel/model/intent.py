@@ -28,11 +28,15 @@ class Intent:
     bad_numbers: str | None = None  # what to do when losses stay no numbers while it runs; None: as the site does
     retry_errors: bool = False  # whether a program's own error is retried, as long as steps are gained
     nodes: tuple[int, int] | None = None  # least and most with which it can run; None: it is not elastic
+    in_allocation: int | None = None  # nodes on which ``sentinel run`` trains; the others of its allocation are spares
     manifests: bool = True  # whether its finished saves may be read once while it runs
     problem: str = ""  # why the comment could not be understood; the user is told
 
 
 NOTHING = Intent()
+_KEYS = frozenset(
+    {"restart", "global", "local", "retries", "bad_numbers", "errors", "manifests", "nodes", "in_allocation"}
+)
 MOST_NODES = 65_536  # of a job: MAX_SLURM_NODES
 BAD_NUMBERS = ("tell", "hold", "restart")
 
@@ -52,9 +56,7 @@ def intent_of(comment: str) -> Intent:
         return Intent(restart=asked)
     if not isinstance(asked, dict):
         return Intent(problem='"sentinel" in the comment must be true, false or an object')
-    unknown = sorted(
-        set(asked) - {"restart", "global", "local", "retries", "bad_numbers", "errors", "manifests", "nodes"}
-    )
+    unknown = sorted(set(asked) - _KEYS)
     if unknown:
         return Intent(problem=f'unknown key {unknown[0]!r} in the comment\'s "sentinel" object')
     return _checked(asked)
@@ -81,6 +83,9 @@ def _checked(asked: dict[str, object]) -> Intent:
     nodes = asked.get("nodes")
     if nodes is not None and not _is_range(nodes):
         return Intent(problem='"nodes" in the comment must be the least and the most nodes, e.g. [2, 4]')
+    count = asked.get("in_allocation")
+    if count is not None and not (type(count) is int and 1 <= count <= MOST_NODES):
+        return Intent(problem='"in_allocation" in the comment must be the number of nodes on which it trains')
     roots: dict[str, tuple[str, ...]] = {}
     for key in ("global", "local"):
         value = asked.get(key, [])
@@ -97,6 +102,7 @@ def _checked(asked: dict[str, object]) -> Intent:
         retry_errors=errors == "retry",
         manifests=manifests,
         nodes=(nodes[0], nodes[1]) if isinstance(nodes, list) else None,
+        in_allocation=count if isinstance(count, int) else None,
     )
 
 

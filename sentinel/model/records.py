@@ -21,6 +21,7 @@ from sentinel.model.vocabulary import Kind as Kind
 from sentinel.model.vocabulary import Recommendation as Recommendation
 from sentinel.model.vocabulary import Scope as Scope
 from sentinel.model.vocabulary import Source as Source
+from sentinel.model.vocabulary import StepKind as StepKind
 from sentinel.model.vocabulary import Trust as Trust
 from sentinel.model.vocabulary import UnknownKind as UnknownKind
 
@@ -263,25 +264,11 @@ class Fleet:
         return node in self.nodes or any(item.what == "node" and item.name in ("", node) for item in self.unread)
 
 
-class StepKind(StrEnum):
-    """What a plan may contain. One file in ``sentinel/actions/`` each, one switch in the modes setting each."""
-
-    DRAIN = "drain"  # node
-    DOWN = "down"  # node: a lost node, so that Slurm gives up waiting for it
-    REQUEUE_HOLD = "requeue_hold"  # job
-    CHOOSE_CHECKPOINT = "choose_checkpoint"  # job; data of the outcome: path, step, tier
-    QUARANTINE = "quarantine"  # job: checkpoints newer than the chosen one, or invalid
-    WRITE_RESUME = "write_resume"  # job: what TaskProlog reads
-    EXCLUDE = "exclude"  # job: nodes it must not get again
-    RELEASE = "release"  # job
-    CONFIRM = "confirm"  # job: it runs and gains steps
-    HOLD = "hold"  # job: stays held (or failed) with an explanation
-
-
 NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
 SEEN_DRAINED = "seen_drained"  # data of a drain that is done again: when a snapshot last showed it, ISO 8601
 REQUEUED_AT = "requeued_at"  # data of what a requeue_hold did: when Slurm requeued the job, ISO 8601
 STOPS = frozenset({StepKind.REQUEUE_HOLD, StepKind.HOLD})  # a job that still runs is stopped by these
+INTERRUPTIONS = STOPS | {StepKind.STOP_RUN}  # what ends work that may still go on
 OPTIONAL_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN, StepKind.QUARANTINE})  # without them a plan goes on
 
 

@@ -1,4 +1,7 @@
-"""The ids: causes, scopes, sources, trust, kinds of evidence. One word each, the same in rules, JSON, tables and metrics."""
+"""The ids: causes, scopes, sources, trust, kinds of evidence and of steps.
+
+One word each, the same in rules, JSON, tables and metrics.
+"""
 
 from __future__ import annotations
 
@@ -125,6 +128,24 @@ class Kind(StrEnum):
     CHECKPOINTS_HELD = "checkpoints_held"  # local checkpoints when the job ended; data: listing (packed)
     BUNDLE = "bundle"  # what explains a job's end is kept in where.path on where.node; data: files, bytes
     LEFT_BEHIND = "left_behind"  # a process of an ended job; data: pid, command, uid, ended
+
+
+class StepKind(StrEnum):
+    """What a plan may contain. One file in ``sentinel/actions/`` each, one switch in the modes setting each."""
+
+    DRAIN = "drain"  # node
+    DOWN = "down"  # node: a lost node, so that Slurm gives up waiting for it
+    REQUEUE_HOLD = "requeue_hold"  # job
+    CHOOSE_CHECKPOINT = "choose_checkpoint"  # job; data of the outcome: path, step, tier
+    QUARANTINE = "quarantine"  # job: checkpoints newer than the chosen one, or invalid
+    WRITE_RESUME = "write_resume"  # job: what TaskProlog reads
+    EXCLUDE = "exclude"  # job: nodes it must not get again
+    RELEASE = "release"  # job
+    CONFIRM = "confirm"  # job: it runs and gains steps
+    HOLD = "hold"  # job: stays held (or failed) with an explanation
+    STOP_RUN = "stop_run"  # job: its launcher's step ends, and the job keeps its allocation
+    START_RUN = "start_run"  # job: its launcher starts the next step there, on good nodes
+    GIVE_BACK = "give_back"  # job: it goes on without spare nodes that are bad
 
 
 # What says that the numbers of a training are bad.

@@ -11,6 +11,7 @@ and the resume point written, and only then is the job released. After an interr
 
 from sentinel.model.records import NODE_STEPS
 from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
+from sentinel.policy.in_allocation import NextRun, next_run
 from sentinel.policy.plan import decide
 from sentinel.policy.situation import (
     SILENCE,
@@ -27,6 +28,7 @@ __all__ = [
     "NODE_STEPS",
     "SILENCE",
     "Exclusions",
+    "NextRun",
     "NodeHurt",
     "PastRestart",
     "Situation",
@@ -36,5 +38,6 @@ __all__ = [
     "excluded",
     "from_silence",
     "in_maintenance",
+    "next_run",
     "nodes_wanted",
 ]

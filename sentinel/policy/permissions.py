@@ -24,10 +24,12 @@ def names(steps: Sequence[Step]) -> tuple[str, ...]:
     for step in steps:
         if step.kind in NODE_STEPS:
             named.append(f"{step.kind} {step.node}")
-        elif step.kind is StepKind.REQUEUE_HOLD:
+        elif step.kind in (StepKind.REQUEUE_HOLD, StepKind.STOP_RUN):
             named.append(f"restart {step.job}")
         elif step.kind is StepKind.HOLD:
             named.append(f"hold {step.job}")
+        elif step.kind is StepKind.GIVE_BACK:
+            named.append(f"give back nodes of {step.job}")
     return tuple(named)
 
 

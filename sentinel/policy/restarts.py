@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits
 from sentinel.model.records import (
+    INTERRUPTIONS,
     OURS,
-    STOPS,
     Incident,
     JobView,
     Kind,
@@ -24,6 +24,7 @@ from sentinel.model.records import (
 )
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
+from sentinel.policy.in_allocation import in_allocation
 from sentinel.policy.situation import SILENCE, PastRestart, Situation, components_with, from_silence
 
 _HOUR = timedelta(hours=1)
@@ -61,7 +62,7 @@ def job_steps(
     if words:
         return JobSteps(words=words)
     found = _restart(job, verdict, incident, situation, drained, limits, act_confidence, bad_numbers, now)
-    stop = next((step for step in found.steps if step.kind in STOPS), None)
+    stop = next((step for step in found.steps if step.kind in INTERRUPTIONS), None)
     if stop is not None and (wait := _too_many_stops(stop, situation, limits, now)) is not None:
         return JobSteps((), wait, found.words)
     return found
@@ -151,6 +152,11 @@ def _restart(
     if stop:
         hold = dataclasses.replace(hold, data={**hold.data, "why": stop})
         return JobSteps((hold,), None, f"{stop} {requeue}".strip())
+    suspects = _suspects(verdict, situation)
+    here, words = in_allocation(job, verdict, incident, situation, suspects, attempt, ground)
+    if here:
+        return JobSteps(here, None, words)
+    requeue = f"{words} {requeue}".strip()
     without = _exclusions(verdict, job, situation, drained)
     smaller, costs = _smaller(job, without, situation)
     if without.left < without.needed and not smaller and _in_service(verdict, situation, drained):
@@ -166,6 +172,18 @@ def _restart(
     if without.left < without.needed:
         queued = f"Job {job.id} needs {_nodes(without.needed)} and {without.left} are usable: it waits in the queue."
         spared = costs if smaller else f"{queued} {costs}".rstrip()
+    steps = _requeue(job, verdict, situation, without, attempt, ground)
+    return JobSteps(steps, None, " ".join(text for text in (requeue, spared) if text))
+
+
+def _requeue(
+    job: JobView,
+    verdict: Verdict,
+    situation: Situation,
+    without: Exclusions,
+    attempt: int,
+    ground: Mapping[str, Scalar],
+) -> tuple[Step, ...]:
     reached: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
     # The components of a heterogeneous job start together, each from a resume point of its own.
     resumes = [
@@ -184,7 +202,7 @@ def _restart(
     ]
     steps = [Step(kind, job=job.id, attempt=attempt, data=values) for kind, values in kinds]
     stop_first = Step(StepKind.REQUEUE_HOLD, job=job.id, attempt=attempt, data=ground)
-    return JobSteps((stop_first, *resumes, *steps), None, " ".join(text for text in (requeue, spared) if text))
+    return (stop_first, *resumes, *steps)
 
 
 def _smaller(job: JobView, without: Exclusions, situation: Situation) -> tuple[bool, str]:
@@ -223,21 +241,26 @@ def _may_retry(verdict: Verdict, situation: Situation, act_confidence: float) ->
 
 
 def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: Sequence[Step]) -> Exclusions:
-    good = situation.good_nodes
-    bad = [name for name in verdict.drain if name not in good]
-    others = sorted(situation.bad_nodes - set(bad))
-    suspects = (*others, *verdict.suspect, *situation.slow_nodes, *situation.excluded_by_us)
     return excluded(
         job,
         situation.fleet,
-        bad=bad,
-        suspect=[
-            *(name for name in situation.on_probation if name not in bad),
-            *(name for name in dict.fromkeys(suspects) if name not in good and name not in bad),
-        ],
+        bad=[name for name in verdict.drain if name not in situation.good_nodes],
+        suspect=_suspects(verdict, situation),
         leaving={step.node for step in drained if step.node is not None},
         added_by_us=situation.added_by_us,
     )
+
+
+def _suspects(verdict: Verdict, situation: Situation) -> list[str]:
+    """Nodes that the next attempt should not have, beside the convicted ones; the most likely first."""
+    good = situation.good_nodes
+    bad = {name for name in verdict.drain if name not in good}
+    others = sorted(situation.bad_nodes - bad)
+    named = (*others, *verdict.suspect, *situation.slow_nodes, *situation.excluded_by_us)
+    return [
+        *(name for name in situation.on_probation if name not in bad),
+        *(name for name in dict.fromkeys(named) if name not in good and name not in bad),
+    ]
 
 
 def _in_service(verdict: Verdict, situation: Situation, drained: Sequence[Step]) -> list[str]:
@@ -281,7 +304,7 @@ def _too_many_stops(stop: Step, situation: Situation, limits: Limits, now: datet
         return Wait("restart-budget", now, words, what, min(before, default=now) + _HOUR)
     begun = sum(job.state not in ("pending", "configuring") for job in jobs)
     most = max(limits.restarts_per_hour, int(limits.restarts_fraction * begun))
-    if stop.kind is StepKind.REQUEUE_HOLD and len(hour) >= most:
+    if stop.kind is not StepKind.HOLD and len(hour) >= most:
         words = f"{len(hour)} jobs were restarted in the last hour; {most} are allowed."
         return Wait("restart-budget", now, words, what, min((known.at for known in hour), default=now) + _HOUR)
     return None

@@ -76,6 +76,8 @@ class Situation:
     request_cause: Cause | None = None  # that this request was for
     wait_s: float = 4 * 3600.0  # until another node is there
     smaller_for_s: float = 4 * 3600.0  # how long a job that starts smaller stays so
+    run_nodes: tuple[str, ...] = ()  # on which a job with spare nodes trains; empty: on all of them
+    allocation_failed: bool = False  # this incident's restart in the allocation could not be done
     breaker_passed: bool = False  # an operator let this incident go on in spite of the breakers
 
 

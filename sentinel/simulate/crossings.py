@@ -174,6 +174,9 @@ class SlurmReading:
     async def job(self, job: int) -> JobView | None:
         return await self._crossings.ask_slurm("job", lambda: self._slurm.job(job))
 
+    async def steps(self, job: int) -> Mapping[int, str]:
+        return await self._crossings.ask_slurm("steps", lambda: self._slurm.steps(job))
+
     async def version(self) -> str:
         return self._slurm.release_name
 
@@ -216,6 +219,9 @@ class SlurmWriting:
 
     async def set_job(self, job: str, fields: Mapping[str, str]) -> None:
         await self._write("set_job", job, fields, lambda: self._requests.set_job(job, fields))
+
+    async def end_step(self, job: str, step: int) -> None:
+        await self._write("end_step", job, {"step": f"{step}"}, lambda: self._requests.end_step(job, step))
 
     async def notify(self, job: str, text: str) -> None:
         await self._write("notify", job, {"text": text}, lambda: self._requests.notify(job, text))

@@ -177,6 +177,7 @@ class SimulatedDaemon:
             resume=_ResumePoints(world),
             progress=self.runner,
             pending_s=settings.recovery.pending_s,
+            launch_s=settings.recovery.launch_s,
             booted_at=reader.booted_at,
         )
 

@@ -32,6 +32,7 @@ class AttemptBegan:
     resumed: int | None  # step of the checkpoint that it read; None: from the beginning
     by_order: bool  # the resume point said so, not the script's own search
     valid: bool  # whether that checkpoint could be read, and was from before the numbers went bad
+    run: int = 0  # of a job whose launcher starts anew in its allocation; 0: the first of the attempt
 
 
 @dataclass(frozen=True, slots=True)

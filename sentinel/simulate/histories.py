@@ -20,9 +20,21 @@ class JobSpec:
     required: tuple[str, ...] = ()
     requeue: bool = True
     least: int = 0  # nodes with which it can run; 0: it is not elastic
+    trains_on: int = 0  # nodes on which its launcher runs; the others are spares. 0: it has none
     most: int = 0  # nodes that its comment names as its most; 0: those that it was submitted with
     kind: str = "batch"  # "batch", "array" (two tasks), "het" (two components), "after" (afterok on the first job)
     runs_s: float = 100_000.0  # until it completes by itself; the default outlasts every history
+
+    def wishes(self, job: int) -> dict[str, object]:
+        """What its comment asks of Sentinel."""
+        asked: dict[str, object] = (
+            {"restart": True, "global": [f"/shared/{job}"]} if self.opted_in else {"restart": False}
+        )
+        if self.least:
+            asked["nodes"] = [self.least, self.most or self.nodes]
+        if self.trains_on:
+            asked["in_allocation"] = self.trains_on
+        return asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sentinel.model.records import OURS, Notice, StepKind
-from sentinel.simulate.happened import AttemptBegan, Happened, NoticeArrived, SlurmWrite
+from sentinel.model.records import OURS, Notice, StepKind, Task
+from sentinel.simulate.happened import AttemptBegan, Happened, NoticeArrived, SlurmWrite, StepBegan
 
 if TYPE_CHECKING:
     from sentinel.simulate.world import World
@@ -112,6 +112,8 @@ class Observer:
             self.refusals.add(str(what.notice.data.get("refusal", "")))
         elif isinstance(what, AttemptBegan):
             self.attempts.append(what)
+        elif isinstance(what, StepBegan) and what.task.step.kind is StepKind.START_RUN:
+            self._let_go(what.task)
 
     def _wrote(self, what: SlurmWrite) -> None:
         incident = what.task.incident.id if what.task is not None else ""
@@ -124,8 +126,12 @@ class Observer:
         if what.verb == "requeue_hold" and what.job.state != "PENDING":
             self.stops.append((self.world.now_s, incident, what.job.id, what.job.restarts))
         if what.task is not None and what.task.step.kind is StepKind.RELEASE:
-            self.releases[what.job.id] = incident
-            self.let_go_at[what.job.id] = self.world.store.steps[what.task.step.key(incident)].intended_at
+            self._let_go(what.task)
+
+    def _let_go(self, task: Task) -> None:
+        incident = task.incident.id
+        self.releases[task.job] = incident
+        self.let_go_at[task.job] = self.world.store.steps[task.step.key(incident)].intended_at
 
     # -- asked by promises -----------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sentinel.model.launching import NODES, RUN, STEP_NAME, run_of
 from sentinel.simulate.happened import AttemptBegan
 from sentinel.simulate.slurm.records import SimulatedJob
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from sentinel.simulate.world import World
 
 STEP_S = 2.0
+WAIT_S = 60.0  # a launcher waits so long for an order after its step failed
 LOAD_S = 6.0  # from the start of an attempt to its first step
 PRINT_S = 20.0  # between two step lines that are passed on; every step where the daemon watches for them
 _BAD_PRINTS = 5  # as the default of judgement.bad_prints
@@ -30,6 +32,7 @@ class Program:
     runs: bool = True
     hung: str = ""  # the node whose rank holds the others up
     hung_at: int | None = None  # step
+    run: int = 0  # of its launcher in this attempt
     onset: int | None = None  # the numbers are bad from this step on
     bad_heard: set[int] = field(default_factory=set)  # steps with bad numbers that the daemon was told of
 
@@ -69,17 +72,22 @@ class Programs:
 
     def began(self, job: SimulatedJob) -> None:
         """Slurm starts an attempt; on a node that is gone nothing begins."""
-        if job.ghost:
-            return
+        if not job.ghost:
+            trains_on = self._world.spec_of(job.id).trains_on
+            self._begin(job, job.on[:trains_on] if trains_on else job.on, 0)
+
+    def _begin(self, job: SimulatedJob, nodes: tuple[str, ...], run: int) -> None:
         values = self.resume.get(job.id, {})
         ordered = values.get("SENTINEL_ATTEMPT") == str(job.restarts) and "SENTINEL_RESUME_STEP" in values
         kept = self.checkpoints(job.id)
         found = int(values["SENTINEL_RESUME_STEP"]) if ordered else max(kept, default=None)
         valid = found is None or found in self.good(job.id)
-        program = Program(job.id, job.restarts, job.on, self._world.now_s, found or 0)
+        program = Program(job.id, job.restarts, nodes, self._world.now_s, found or 0, run=run)
+        if self._world.spec_of(job.id).trains_on:
+            self._world.slurm.begin_step(job, f"{STEP_NAME}{run}", nodes)
         self.newest[job.id] = program
         self._all.append(program)
-        self._world.happened(AttemptBegan(job.id, job.restarts, job.on, found, ordered, valid))
+        self._world.happened(AttemptBegan(job.id, job.restarts, nodes, found, ordered, valid, run))
         if not valid and found is not None and kept.get(found) is not True:
             self._world.later(LOAD_S, lambda: self._unreadable(program))
             return
@@ -97,6 +105,11 @@ class Programs:
     def stopped(self, job: SimulatedJob) -> None:
         program = self.newest.get(job.id)
         if program is not None and program.attempt == job.restarts and program.runs:
+            self._stopped(program)
+
+    def _stopped(self, program: Program) -> None:
+        job = self._world.slurm.jobs[program.job]
+        if program.runs:
             self.checkpoints(job.id)  # what it saved until now
             reached = program.step(self._world.now_s) or 0
             gained = reached > self.reached.get(job.id, -1) and reached > 0
@@ -108,7 +121,33 @@ class Programs:
         """The program ends by itself, if it still runs."""
         job = self._world.slurm.jobs.get(program.job)
         if program.runs and job is not None and job.state == "RUNNING" and job.restarts == program.attempt:
+            if self._world.spec_of(program.job).trains_on and (exit_code or exit_signal):
+                ended = [n for n, (name, _) in job.steps.items() if run_of(name) == program.run]
+                for number in ended:
+                    self._world.slurm.step_ends(job, number)
+                return
             self._world.slurm.end(program.job, exit_code=exit_code, exit_signal=exit_signal)
+
+    def step_over(self, job: SimulatedJob, name: str) -> None:
+        """The step of the job's launcher has ended: it waits for the order to start the next one, and then gives up."""
+        program = self.newest.get(job.id)
+        if program is None or not program.runs or program.attempt != job.restarts or run_of(name) != program.run:
+            return
+        self._world.say_what(f"job {job.id}: run {program.run} ends")
+        self._stopped(program)
+        self._await_order(program, self._world.now_s + WAIT_S)
+
+    def _await_order(self, program: Program, until_s: float) -> None:
+        job, values = self._world.slurm.jobs.get(program.job), self.resume.get(program.job, {})
+        if job is None or job.state != "RUNNING" or job.restarts != program.attempt:
+            return
+        ordered = values.get("SENTINEL_ATTEMPT") == str(job.restarts) and int(values.get(RUN, 0)) > program.run
+        if ordered and set(values[NODES].split(",")) <= set(job.on):
+            self._begin(job, tuple(values[NODES].split(",")), int(values[RUN]))
+        elif self._world.now_s >= until_s:
+            self._world.slurm.end(program.job, exit_code=1)
+        else:
+            self._world.later(0.5, lambda: self._await_order(program, until_s))
 
     def hang(self, program: Program, node: str) -> None:
         if program.runs and program.hung_at is None:

@@ -292,6 +292,29 @@ def _watched(rng: random.Random) -> tuple[Setup, list[Happening]]:
     return Setup(watched=True), [*what, *rng.sample(more, rng.randrange(3))]
 
 
+def _in_allocation(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """Jobs with spare nodes of their own, whose launchers start anew in the allocation."""
+    at_s = rng.uniform(*FIRST_S)
+    spec = rng.choice([JobSpec(nodes=4, trains_on=3), JobSpec(nodes=4, trains_on=2), JobSpec(nodes=3, trains_on=3)])
+    setup = Setup(nodes=8, jobs=(spec, *((JobSpec(user="bob"),) if rng.random() < 0.4 else ())))
+
+    def fault(when_s: float) -> Happening:
+        what = rng.choice([*HARDWARE, *HARDWARE, *PROGRAMS])
+        node = f"n{rng.randrange(8) + 1}" if what == "diagnostic-failed" else f"job0/{rng.randrange(spec.nodes)}"
+        return Happening(what, when_s, node)
+
+    more = [
+        fault(at_s + rng.choice([rng.uniform(0.0, 5.0), rng.uniform(5.0, 20.0), rng.uniform(20.0, 200.0)])),
+        _cut(rng, at_s, rng.choice(["kill", "lose"])),
+        _person(rng, _soon(rng, at_s), 1),
+        Happening(
+            rng.choice(["slurmctld-gone", "slurmctld-slow", "slurmctld-crash"]), _soon(rng, at_s - 5.0),
+            data={"for_s": rng.choice([2.0, 15.0, 90.0])},
+        ),
+    ]  # fmt: skip
+    return setup, [fault(at_s), *rng.sample(more, rng.randrange(3))]
+
+
 STORIES: Mapping[str, Story] = {
     "killed": _killed,
     "killed-often": _killed_often,
@@ -310,6 +333,7 @@ STORIES: Mapping[str, Story] = {
     "anything": _anything,
     "returned": _returned,
     "reserved": _reserved,
+    "in-allocation": _in_allocation,
     "watched": _watched,
     "done": _done,
 }

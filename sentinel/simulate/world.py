@@ -141,6 +141,7 @@ class World(Timeline):
 
     def _begin(self) -> None:
         self.slurm.started, self.slurm.stopped = self._job_began, self._job_stopped
+        self.slurm.step_over = self.programs.step_over
         names = list(self.slurm.nodes)
         partitions = self.history.setup.partitions
         for index, name in enumerate(names):
@@ -172,16 +173,11 @@ class World(Timeline):
         following = max(self.slurm.jobs, default=100) + 1
         for task in range(count):
             name = following + task
-            asked: dict[str, object] = (
-                {"restart": True, "global": [f"/shared/{name}"]} if spec.opted_in else {"restart": False}
-            )
-            if spec.least:
-                asked["nodes"] = [spec.least, spec.most or spec.nodes]
             self.specs[name] = spec
             ids.append(
                 self.slurm.submit(
                     nodes=spec.nodes,
-                    comment=json.dumps({"sentinel": asked}),
+                    comment=json.dumps({"sentinel": spec.wishes(name)}),
                     user=spec.user,
                     requeue=spec.requeue,
                     excluded=spec.excluded,
@@ -190,6 +186,7 @@ class World(Timeline):
                     array=(following + count - 1, task) if spec.kind == "array" else None,
                     het=following if spec.kind == "het" else None,
                     after_ok=first if spec.kind == "after" else None,
+                    no_kill=bool(spec.trains_on),
                 )
             )
         if spec.least:

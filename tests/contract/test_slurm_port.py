@@ -499,6 +499,33 @@ async def test_only_slurms_own_words_for_a_refused_node_are_replaced(world: Worl
         await world.writer.explain(world.names[2], "sentinel:ab12 it is in service")
 
 
+async def steps_of(world: World, job: int, wanted: dict[int, str]) -> None:
+    deadline_s = time.monotonic() + 60.0
+    while (found := await world.reader.steps(job)) != wanted:
+        assert time.monotonic() < deadline_s, found
+        await asyncio.sleep(0.2)
+
+
+async def test_a_step_is_ended_and_its_job_goes_on_with_fewer_nodes(world: World) -> None:
+    job = world.submit("steps", nodes=3)
+    seen = await world.job(job, running)
+    await steps_of(world, job, {0: "sentinel-run-0"})
+    await world.writer.end_step(job, 0)
+    await world.writer.end_step(job, 0)
+    await steps_of(world, job, {})
+    await world.writer.keep_nodes(job, [seen.nodes[0], seen.nodes[2]])
+    after = await world.job(job, lambda job: len(job.nodes) == 2)
+    assert (after.nodes, after.state, after.restarts) == ((seen.nodes[0], seen.nodes[2]), "running", 0)
+    with pytest.raises(Refused):
+        await world.writer.keep_nodes(job, [seen.nodes[2]])  # the script runs on the other
+    world.cancel(job)
+    await world.job(job, lambda job: job.state == "cancelled")
+    await world.writer.end_step(job, 0)
+    with pytest.raises(Refused):
+        await world.writer.keep_nodes(job, [seen.nodes[0]])
+    assert await world.reader.steps(NO_JOB) == {}
+
+
 async def test_notify_writes_into_the_output_or_nowhere(world: World) -> None:
     job = world.submit()
     seen = await world.job(job, running)

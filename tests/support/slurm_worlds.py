@@ -22,6 +22,7 @@ SCRIPTS = {
     "sleep": "echo started; sleep 600",
     "fail": "exit 3",
     "signal": "kill -9 $$",
+    "steps": "srun --job-name=sentinel-run-0 --nodes=2 --ntasks=2 sleep 600; sleep 600",
     "stubborn": "trap '' TERM; sleep 600 & wait; sleep 600",
 }
 
@@ -107,6 +108,8 @@ class FakeWorld:
         )
         if self.slurm.jobs[job].state == "RUNNING" and script in {"fail", "signal"}:
             self.slurm.end(job, exit_code=3 if script == "fail" else 0, exit_signal=9 if script == "signal" else 0)
+        if script == "steps":
+            self.slurm.begin_step(self.slurm.jobs[job], "sentinel-run-0", self.slurm.jobs[job].on[:2])
         return job
 
     def submit_array(self, tasks: int) -> list[int]:

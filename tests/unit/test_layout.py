@@ -24,12 +24,14 @@ PACKAGE = REPOSITORY / "sentinel"
 # What everybody may import: records, protocols and the arithmetic of files that are data. Nothing here acts, waits or reads.
 BASE = {"", "model", "errors", "ports", "wire", "protocol", "text", "inert_pickle"}
 STAGES = {"evidence", "detect", "correlate", "classify", "policy", "actions", "alerts", "checkpoints", "planning"}
-RUNNERS = {"daemon", "replay", "simulate", "agent", "cli", "hook", "__main__"}
+RUNNERS = {"daemon", "replay", "simulate", "agent", "cli", "hook", "launcher", "__main__"}
 SHARED = {"adapters", "config", "log", "telemetry"}
 EVERYTHING = BASE | STAGES | RUNNERS | SHARED | {"engine"}
 # Part of the package -> what it may import besides itself. No stage needs a later one, an adapter or a runner.
 MAY_IMPORT = {
-    **dict.fromkeys(BASE | {"alerts", "actions", "checkpoints", "planning", "log", "telemetry", "hook"}, BASE),
+    **dict.fromkeys(
+        BASE | {"alerts", "actions", "checkpoints", "planning", "log", "telemetry", "hook", "launcher"}, BASE
+    ),
     "config": BASE | {"log"},
     "evidence": BASE | {"config"},
     "detect": BASE | {"config", "evidence"},
@@ -39,9 +41,9 @@ MAY_IMPORT = {
     "engine": BASE | {"config", "evidence", "detect", "correlate", "classify", "policy", "alerts", "planning"},
     "adapters": BASE | {"config", "log"},
     "replay": BASE | {"config", "detect", "engine"},
-    "daemon": EVERYTHING - {"replay", "simulate", "agent", "cli", "hook", "__main__"},
-    "simulate": EVERYTHING - {"replay", "agent", "cli", "hook", "__main__"},
-    "agent": EVERYTHING - {"daemon", "replay", "simulate", "engine", "cli", "__main__"},
+    "daemon": EVERYTHING - {"replay", "simulate", "agent", "cli", "hook", "launcher", "__main__"},
+    "simulate": EVERYTHING - {"replay", "agent", "cli", "hook", "launcher", "__main__"},
+    "agent": EVERYTHING - {"daemon", "replay", "simulate", "engine", "cli", "launcher", "__main__"},
     "cli": EVERYTHING - {"__main__"},
     "__main__": {"cli"},
 }

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from sentinel.adapters.slurm.parse import Record, fleet_of, job_of, node_of, record_of, records
+from sentinel.adapters.slurm.parse import Record, array_spec, fleet_of, job_of, node_of, record_of, records
 from sentinel.adapters.slurm.process import Answer, Asked, Commands, SlurmSaidNo, error_from, untold
 from sentinel.adapters.slurm.writer import Writer
 from sentinel.errors import ProtocolError, Unavailable
@@ -66,6 +66,21 @@ class CommandReader:
     async def job_record(self, job: int) -> Record | None:
         """The job as Slurm's JSON has it; None when slurmctld does not know it."""
         return record_of(await self._jobs(job), job)
+
+    async def steps(self, job: int) -> dict[int, str]:
+        """Each line begins with the step's own id, which a name cannot change: lines that do not are part of a name."""
+        record = await self.job_record(job)
+        if record is None:
+            return {}
+        spec = array_spec(record)
+        try:
+            said = await self._commands.run("squeue", "--steps", "--noheader", f"--jobs={spec}", "--format=%i|%j")
+        except SlurmSaidNo as no:
+            if no.answer is Answer.NO_JOB:
+                return {}
+            raise _unexpected(no) from no
+        found = re.findall(rf"^{re.escape(spec)}\.(\d{{1,9}})\|(.*)$", text_of(said), re.MULTILINE)
+        return {int(number): name.strip() for number, name in found}
 
     async def version(self) -> str:
         said = text_of(await self._ask("scontrol", "show", "config"))
@@ -157,6 +172,9 @@ class CommandVerbs:
     async def set_job(self, job: str, fields: Mapping[str, str]) -> None:
         pairs = [f"{key}={value}" for key, value in fields.items()]
         await self._commands.run("scontrol", "update", f"JobId={job}", *pairs)
+
+    async def end_step(self, job: str, step: int) -> None:
+        await self._commands.run("scancel", f"{job}.{step}")
 
     async def notify(self, job: str, text: str) -> None:
         await self._commands.run("scontrol", "notify", job, text)

@@ -41,6 +41,9 @@ class FencedVerbs:
     async def set_job(self, job: str, fields: Mapping[str, str]) -> None:
         await self._write(self._verbs.set_job(job, fields))
 
+    async def end_step(self, job: str, step: int) -> None:
+        await self._write(self._verbs.end_step(job, step))
+
     async def notify(self, job: str, text: str) -> None:
         await self._write(self._verbs.notify(job, text))
 

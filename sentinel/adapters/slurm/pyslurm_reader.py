@@ -174,6 +174,9 @@ class PyslurmReader:
         # Not Job.load: it asks for the steps as well, and an array's id gives it any of the tasks.
         return record_of(await self._records("jobs"), job)
 
+    async def steps(self, job: int) -> Mapping[int, str]:
+        return await self._commands.steps(job)
+
     async def version(self) -> str:
         return await self._commands.version()
 

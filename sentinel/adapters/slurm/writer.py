@@ -47,6 +47,8 @@ class Verbs(Protocol):
 
     async def set_job(self, job: str, fields: Mapping[str, str]) -> None: ...
 
+    async def end_step(self, job: str, step: int) -> None: ...
+
     async def notify(self, job: str, text: str) -> None: ...
 
 
@@ -288,6 +290,24 @@ class Writer:
             if not _view(await self._record(job)).held:
                 return
             raise Refused(f"Slurm does not release job {job}")
+
+    async def end_step(self, job: int, step: int) -> None:
+        spec = array_spec(await self._record(job))
+        try:
+            await self._verbs.end_step(spec, step)
+        except SlurmSaidNo as no:
+            if no.answer not in {Answer.NO_JOB, Answer.FINISHED}:  # so it answers where the job or the step is over
+                raise _refusal(spec, no) from no
+
+    async def keep_nodes(self, job: int, nodes: Sequence[str]) -> None:
+        """Slurm refuses to take a job's first node, and nodes on which a step runs.
+
+        Raises:
+            Refused: also a job that does not run.
+        """
+        spec = array_spec(await self._record(job))
+        if not await self._said_yes(partial(self._set_fields, {"NodeList": ",".join(nodes)}), spec):
+            raise Refused(f"job {spec} does not run any more")
 
     async def notify(self, job: int, text: str) -> None:
         """One line into the output of a running job; otherwise nothing."""

@@ -168,6 +168,8 @@ class FleetCheckpoints:
 
     async def _homes(self, task: Task, job: JobView, bad: frozenset[str]) -> list[tuple[str, ...]]:
         """Allocations of recent attempts whose nodes are all free and healthy: there each rank finds its local shards."""
+        if (run := _next_run(task)) is not None:  # in its allocation: on these nodes, and on no others
+            return [run] if task.step.data.get("same") else []
         fleet = await self._fleets.take(2.0)
         found: list[tuple[str, ...]] = []
         for attempt in range(task.attempt, max(-1, task.attempt - _ATTEMPTS), -1):
@@ -180,6 +182,8 @@ class FleetCheckpoints:
 
     async def _survivors(self, task: Task, job: JobView, bad: frozenset[str]) -> tuple[str, ...]:
         """Free, healthy nodes of the failed attempt: the job may be made to wait for these."""
+        if (run := _next_run(task)) is not None:
+            return run
         fleet = await self._fleets.take(2.0)
         nodes = self._live.nodes_of(task.job, task.attempt)
         barred = bad | set(job.excluded)
@@ -267,7 +271,7 @@ class FleetCheckpoints:
         everybody = self._live.nodes_of(task.job, task.attempt)
         held, words = self._live.listings.silent(task.job, task.attempt, set(everybody) - answered)
         problems += [*words, *self._live.listings.wiped(task.job, task.attempt, parts, answered)]
-        world = world_size_of([*parts, *held], len(everybody))
+        world = world_size_of([*parts, *held], min(len(everybody), intent.in_allocation or len(everybody)))
         candidates = [
             candidate
             for group in by_root.values()
@@ -313,6 +317,11 @@ class FleetCheckpoints:
             paths, steps = tuple(part.path for part in some), tuple(part.step for part in some)
             order = MoveAside(job.id, root, paths, steps, f"incident {task.incident.id}")
             await self._orders.ask(host, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
+
+
+def _next_run(task: Task) -> tuple[str, ...] | None:
+    """The nodes of the run that follows in the job's allocation; None: the job is requeued."""
+    return tuple(names(task.step.data.get("nodes"))) if task.step.data.get("run") else None
 
 
 def _barred(task: Task) -> frozenset[str]:

@@ -14,7 +14,7 @@ from sentinel.engine import recovery
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged
-from sentinel.model.records import STOPS, Evidence, JobView, Kind, Outcome, Result, Scalar, Step, StepKind
+from sentinel.model.records import INTERRUPTIONS, Evidence, JobView, Kind, Outcome, Result, Scalar, Step, StepKind
 from sentinel.policy import components_with
 
 _LOOKS_S = (
@@ -76,7 +76,7 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
     step = _step(state, incident)
     if step is None or step.job is None:
         return True
-    following = (step.attempt or 0) + 1
+    following = _following(step)
     began = state.ledger.intended_at(incident, step) or now
     fleet = state.cluster.fleet
     newer = fleet is not None and fleet.at > began
@@ -110,6 +110,11 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
     return True
 
 
+def _following(step: Step) -> int:
+    """The attempt that is waited for; a restart in the allocation begins none."""
+    return (step.attempt or 0) + (0 if step.data.get("in_allocation") else 1)
+
+
 def _taken_over_by(state: State, incident: str, job: int, following: int, now: datetime) -> str | None:
     """The incident that restarts or holds the attempt that failed instead of gaining a step; empty if there is none, None
     while that is not known: its end is a moment old, or is being judged."""
@@ -123,7 +128,7 @@ def _taken_over_by(state: State, incident: str, job: int, following: int, now: d
     ]
     for other in others:
         plan = state.plans.get(other.id)
-        if plan is not None and any(step.kind in STOPS for step in plan.to_do):
+        if plan is not None and any(step.kind in INTERRUPTIONS for step in plan.to_do):
             return other.id
     if any(other.id in state.judging for other in others):
         return None

@@ -56,26 +56,39 @@ def _widest(state: State, job: JobView) -> int:
 
 def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Exclusions:
     """The nodes that this job must not get now."""
+    plan = state.plans[incident.id]
+    added, _ = exclusions_of_ours(state, job.id)
+    bad, suspect = _judged(state, incident, job.id)
+    return excluded(
+        job,
+        fleet,
+        bad=bad,
+        suspect=suspect,
+        leaving={step.node for step in plan.to_do if step.node is not None},
+        added_by_us=added,
+    )
+
+
+def suspects(state: State, incident: Incident, step: Step) -> tuple[str, ...]:
+    """Nodes that the job of this step should not have, beside the convicted ones; the most likely first."""
+    return tuple(_judged(state, incident, step.job)[1]) if step.job is not None else ()
+
+
+def _judged(state: State, incident: Incident, job: int) -> tuple[list[str], list[str]]:
+    """The nodes that are bad for this job now, and the suspects."""
     verdict, plan = state.verdicts[incident.id], state.plans[incident.id]
-    added, kept = exclusions_of_ours(state, job.id)
+    _, kept = exclusions_of_ours(state, job)
     slow = state.past.slow_nodes(incident.job, incident.attempt)
     named = (*verdict.drain, *verdict.suspect, *slow)
     good = node_proof.proven_good(state, incident, named) | node_proof.returned(state, plan, verdict.drain)
     bad = [name for name in verdict.drain if name not in good]
     others = sorted(node_proof.bad_nodes(state) - set(bad))
-    suspects = (
-        *state.returns.on_probation(job.id),
+    suspect = (
+        *state.returns.on_probation(job),
         *others,
         *(name for name in (*verdict.suspect, *slow, *kept) if name not in good),
     )
-    return excluded(
-        job,
-        fleet,
-        bad=bad,
-        suspect=[name for name in dict.fromkeys(suspects) if name not in bad],
-        leaving={step.node for step in plan.to_do if step.node is not None},
-        added_by_us=added,
-    )
+    return bad, [name for name in dict.fromkeys(suspect) if name not in bad]
 
 
 def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bool:

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 
 from sentinel.engine.mass_failures import failing_together, hung_together
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
-from sentinel.engine.reconcile import node_proof
+from sentinel.engine.reconcile import in_allocation, node_proof
 from sentinel.engine.state import State
 from sentinel.model.approvals import APPROVAL, LAPSED
 from sentinel.model.intent import intent_of
-from sentinel.model.records import STOPS, Fleet, Incident, Result, StepKind, Verdict, Wait
+from sentinel.model.records import INTERRUPTIONS, Fleet, Incident, Result, StepKind, Verdict, Wait
 from sentinel.policy import NodeHurt, Situation, components_with
 
 _GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
@@ -59,6 +59,8 @@ def situation_of(
         recovered_by=_recovered_by(state, incident, fleet),
         wait_s=state.settings.recovery.wait_s,
         smaller_for_s=state.settings.recovery.smaller_for_s,
+        run_nodes=in_allocation.run_nodes_of(state, job) if job is not None else (),
+        allocation_failed=in_allocation.has_failed(state, incident),
         breaker_passed=passed,
         answers=state.answers.get(incident.id, ()),
         request=_request(state, incident),
@@ -91,8 +93,10 @@ def _recovered_by(state: State, incident: Incident, fleet: Fleet) -> str:
         return ""
     together = {incident.job, *(other.id for other in components_with(fleet, incident.job))}
     for name in sorted(state.recoveries.keys() & state.plans.keys() - {incident.id}):
+        if in_allocation.began_at(state, name) is not None:
+            continue  # its run is the one that failed now
         for step in state.plans[name].to_do:
-            if step.kind in STOPS and step.job in together and step.attempt == incident.attempt:
+            if step.kind in INTERRUPTIONS and step.job in together and step.attempt == incident.attempt:
                 outcome = state.ledger.outcome(name, step)
                 if outcome is None or outcome.result is not Result.FAILED:
                     return name

@@ -34,6 +34,7 @@ from sentinel.detect.observed_silence import after_line
 from sentinel.detect.step_rhythm import allowed_s, usual_s
 from sentinel.engine import grouping
 from sentinel.engine.events import EffectCompleted, EvidenceReceived
+from sentinel.engine.reconcile.in_allocation import training_nodes
 from sentinel.engine.state import State
 from sentinel.engine.transition import AskHungJob, LookAtJob, ObserveFleet, StartTimer, Transition
 from sentinel.engine.watch import log_coverage
@@ -146,7 +147,7 @@ def _all_nodes_early(
         return silence.early
     if silence.peeked_at is None or (now - silence.peeked_at).total_seconds() >= PEEK_EVERY_S:
         silence.peeked_at = now
-        nodes = state.cluster.nodes_of(*key)[:1]  # in a blocked collective all GPUs wait, so that any node will do
+        nodes = training_nodes(state, *key)[:1]  # in a blocked collective all GPUs wait, so that any node will do
         _ask_nodes(
             out, key, silence, Question(f"peek:{name_of(*key)}:{now.isoformat()}", now, nodes, elapsed_s, early=True)
         )
@@ -157,7 +158,7 @@ def _observe_nodes(
     state: State, out: Transition, key: tuple[int, int], seen: AttemptSeen, now: datetime, elapsed_s: float
 ) -> None:
     """Observe all nodes when that is due."""
-    silence, nodes = seen.silence, state.cluster.nodes_of(*key)
+    silence, nodes = seen.silence, training_nodes(state, *key)
     if _is_asked(silence, now):
         return
     rest_s = next_look_s(silence.count, len(nodes))

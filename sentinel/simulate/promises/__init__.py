@@ -58,6 +58,7 @@ PROMISES: Mapping[str, Promise] = {
     "nothing-unapproved": now.nothing_unapproved,
     "approved-is-done": _at_the_end(at_the_end.approved_is_done),
     "pause-begins-nothing": now.pause_begins_nothing,
+    "stays-in-its-allocation": node_returns.stays_in_its_allocation,
     "resumed-from-valid": now.resumed_from_valid,
     "resume-point-first": now.resume_point_first,
     "explained": now.explained,

@@ -1,4 +1,4 @@
-"""Promises about nodes that come back: proof before their return, and none to the job that it hurt first."""
+"""Promises about which nodes jobs get: returned ones after proof, not first the job that they hurt; spare ones at once."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.engine.node_return.state import KEPT
-from sentinel.model.records import Cause
+from sentinel.model.records import Cause, StepKind
 from sentinel.simulate.agents import signatures
 from sentinel.simulate.happened import AttemptBegan, Happened, SlurmWrite
 from sentinel.simulate.observer import Observer, puts_back
+
+_LAUNCHER = (StepKind.STOP_RUN, StepKind.START_RUN)
 
 
 def proof_before_return(seen: Observer, what: Happened) -> Iterator[str]:
@@ -52,3 +54,22 @@ def on_probation(seen: Observer, what: Happened) -> Iterator[str]:
         free = [n.name for n in world.slurm.nodes.values() if not n.out and n.name not in tried]
         if not over and not others and len(free) >= len(what.nodes):
             yield f"job {what.job} begins attempt {what.attempt} on {node}, which hurt it and was just returned"
+
+
+def stays_in_its_allocation(seen: Observer, what: Happened) -> Iterator[str]:
+    """A job that holds good spare nodes is restarted there, and requeued only if that cannot be done."""
+    if isinstance(what, AttemptBegan) and what.run:
+        job = seen.world.slurm.jobs[what.job]
+        if not {*what.nodes} <= {*job.on} or len(what.nodes) != seen.world.spec_of(job.id).trains_on:
+            yield f"run {what.run} of job {what.job} begins on {','.join(what.nodes)}, and it holds {','.join(job.on)}"
+    if not isinstance(what, SlurmWrite) or what.verb != "requeue_hold" or what.job is None or what.task is None:
+        return
+    job, task, nodes = what.job, what.task, seen.world.slurm.nodes
+    count = seen.world.spec_of(job.id).trains_on
+    if not count or job.state != "RUNNING" or job.ghost or task.step.kind is not StepKind.REQUEUE_HOLD or job.held:
+        return
+    tried = [s for s in seen.world.store.steps.values() if s.incident == task.incident.id and s.step.kind in _LAUNCHER]
+    suspect = {*task.verdict.suspect, *task.verdict.drain, *seen.broken, *seen.accused}
+    good = [name for name in job.on if not nodes[name].out and name not in suspect]
+    if not tried and job.on[0] in good and len(good) >= count:
+        yield f"job {job.id} is requeued, and holds {len(good)} good nodes of the {count} that it trains on"

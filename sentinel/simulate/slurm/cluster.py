@@ -44,7 +44,7 @@ class SimulatedSlurm(Writer):
         """``seconds``: Unix time, where somebody knows it without asking ``clock``."""
         self._seconds = seconds or self._clock_s
         super().__init__(Requests(self), now=self.time_s, sleep=self._no_wait)
-        names = [f"n{index}" for index in range(1, nodes + 1)] if isinstance(nodes, int) else list(nodes)
+        names = [f"n{index + 1}" for index in range(nodes)] if isinstance(nodes, int) else list(nodes)
         self.clock: Any = clock or StandingClock()
         self.times = times or SlurmTimes()
         self.nodes = {name: SimulatedNode(name, port=17_001 + index, gpus=gpus) for index, name in enumerate(names)}
@@ -59,6 +59,7 @@ class SimulatedSlurm(Writer):
         self.booted: datetime | None = None  # when slurmctld was started the last time; None: not known
         self.started: Callable[[SimulatedJob], None] = lambda _job: None  # called when an attempt begins
         self.stopped: Callable[[SimulatedJob, str], None] = lambda _job, _state: None  # when it ends, with its state
+        self.step_over: Callable[[SimulatedJob, str], None] = lambda _job, _name: None  # when a step was ended
         self._views = Views(self)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -85,6 +86,7 @@ class SimulatedSlurm(Writer):
         array: tuple[int, int] | None = None,
         het: int | None = None,
         after_ok: int | None = None,
+        no_kill: bool = False,
     ) -> int:
         """sbatch. ``array``: (array job id, task). ``het``: id of the leader. ``after_ok``: job that must complete first."""
         job = SimulatedJob(max(self.jobs, default=100) + 1, nodes, self.time_s(), requeue=requeue, batch=batch)
@@ -101,10 +103,9 @@ class SimulatedSlurm(Writer):
             job.record |= {"array_job_id": array[0], "array_task_id": array[1]}
         if het is not None:
             job.record["het_job_id"] = het or job.id
-        job.after_ok = after_ok
+        job.after_ok, job.no_kill, job.eligible = after_ok, no_kill, self.time_s()
         job.excluded, job.required = tuple(excluded), tuple(required)
         job.held, job.held_by = held, "JobHeldUser" if held else ""
-        job.eligible = self.time_s()
         self.jobs[job.id] = job
         if het is None:
             self.schedule()  # the components of a heterogeneous job are submitted together
@@ -207,7 +208,7 @@ class SimulatedSlurm(Writer):
         self._saved = copy.deepcopy((self.nodes, self.jobs))
 
     def crash(self) -> None:
-        """slurmctld is killed and started again: it has forgotten what it had not saved yet.
+        """slurmctld is started again and has forgotten what it had not saved yet.
 
         A job that was stopped since then is listed as running, without a process (``ghost``), until Slurm finds out.
         """
@@ -222,6 +223,10 @@ class SimulatedSlurm(Writer):
                 job.ghost = True
                 self.later(self.times.ghost_s, partial(self._find_ghost, job.id))
         running = {job.id: job for job in self.jobs.values() if job.state == "RUNNING"}
+        for number, job in running.items():
+            known = jobs.get(number)
+            if known is not None and known.state == "RUNNING" and known.restarts == job.restarts:
+                known.on, known.steps, known.next_step = job.on, job.steps, job.next_step  # its nodes report them
         for number, job in running.items():
             known = jobs.get(number)
             if known is not None and known.state == "PENDING" and known.restarts == job.restarts:
@@ -284,6 +289,12 @@ class SimulatedSlurm(Writer):
         self.catch_up()
         return self._views.job(self.jobs[job]) if job in self.jobs else None
 
+    async def steps(self, job: int) -> dict[int, str]:
+        self.check()
+        self.catch_up()
+        found = self.jobs.get(job)
+        return {number: name for number, (name, _) in found.steps.items()} if found is not None else {}
+
     async def version(self) -> str:
         self.check()
         return self.release_name
@@ -291,8 +302,6 @@ class SimulatedSlurm(Writer):
     async def booted_at(self) -> datetime | None:
         self.check()
         return self.booted
-
-    # -- inside ----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         if not self.answers:
@@ -325,16 +334,14 @@ class SimulatedSlurm(Writer):
             self._completed(job)
         elif not job.completing:
             job.completing = True
-            attempt = job.restarts
             if ran:
                 self.stopped(job, state)
             if requeues:
                 job.restarts, job.counted = job.restarts + 1, True
-                attempt = job.restarts
             if self.times.epilog_s:
-                self.later(self.times.epilog_s, lambda: self._epilogs_over(job.id, attempt))
+                self.later(self.times.epilog_s, partial(self._epilogs_over, job.id, job.restarts))
             else:
-                self._epilogs_over(job.id, attempt)
+                self._epilogs_over(job.id, job.restarts)
 
     def _waits_for_a_lost_node(self, job: SimulatedJob) -> bool:
         return any(not self.nodes[name].alive and not self.nodes[name].down for name in job.on)
@@ -353,8 +360,7 @@ class SimulatedSlurm(Writer):
         if job.requeues:
             self.back_to_queue(job, held=job.held)
         elif self.times.min_job_age_s is not None:
-            attempt = job.restarts
-            self.later(self.times.min_job_age_s, lambda: self._purge_old(job.id, attempt))
+            self.later(self.times.min_job_age_s, partial(self._purge_old, job.id, job.restarts))
 
     def _purge_old(self, name: int, attempt: int) -> None:
         job = self.jobs.get(name)
@@ -368,13 +374,25 @@ class SimulatedSlurm(Writer):
 
     def _node_fail(self, node: str) -> None:
         for job in list(self.jobs.values()):
-            if job.state == "RUNNING" and node in job.on:
+            if job.state == "RUNNING" and job.no_kill and node in job.on[1:]:
+                job.on = tuple(name for name in job.on if name != node)
+                for number in [number for number, (_, nodes) in job.steps.items() if node in nodes]:
+                    self.step_ends(job, number)
+            elif job.state == "RUNNING" and node in job.on:
                 for part in self.parts(job):  # with one component, Slurm requeues the whole heterogeneous job
                     if part.state == "RUNNING":
                         self._stop(part, "NODE_FAIL", requeues=job.requeue and job.batch)
             elif job.completing and node in job.on and not self._waits_for_a_lost_node(job):
                 self._completed(job)
         self.schedule()
+
+    def begin_step(self, job: SimulatedJob, name: str, nodes: Sequence[str]) -> None:
+        """srun in the job's script."""
+        job.steps[job.next_step] = (name, tuple(nodes))
+        job.next_step += 1
+
+    def step_ends(self, job: SimulatedJob, number: int) -> None:
+        self.step_over(job, job.steps.pop(number)[0])
 
     def to_queue(self, job: SimulatedJob, *, held: bool) -> None:
         """Requeue a job from whatever state; its nodes are cleaned first."""
@@ -388,6 +406,7 @@ class SimulatedSlurm(Writer):
     def back_to_queue(self, job: SimulatedJob, *, held: bool) -> None:
         job.state, job.on, job.restarts = "PENDING", (), job.restarts + (not job.counted)
         job.completing = job.requeues = job.ghost = job.counted = False
+        job.steps, job.next_step = {}, 0
         job.exit_code = job.exit_signal = 0
         job.started = job.ended = 0.0
         job.held, job.held_by = held, (job.held_by or "JobHeldUser") if held else ""

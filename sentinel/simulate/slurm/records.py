@@ -93,6 +93,9 @@ class SimulatedJob:
     eligible: float = 0.0
     started: float = 0.0
     ended: float = 0.0
+    no_kill: bool = False  # goes on without a node that fails, but for its first
+    steps: dict[int, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # running: name and nodes
+    next_step: int = 0
     printed: list[str] = field(default_factory=list)
 
     @property

@@ -92,6 +92,8 @@ class Requests:
             if key in fields:
                 setattr(this, "excluded" if key == "ExcNodeList" else "required", names)
                 this.bad = False  # looked at anew
+        if "NodeList" in fields:
+            self._shrink(this, fields["NodeList"].split(","))
         if "NumNodes" in fields:
             this.nodes, this.bad = int(fields["NumNodes"].partition("-")[0]), False
         this.admin_comment = fields.get("AdminComment", this.admin_comment)
@@ -101,6 +103,23 @@ class Requests:
             this.eligible = self._slurm.time_s()
         elif fields.get("StartTime") == DEFERRED:
             this.eligible = self._slurm.time_s() + _FAR_S
+        self._slurm.schedule()
+
+    def _shrink(self, job: SimulatedJob, kept: list[str]) -> None:
+        """A running job gives nodes back; not its first one, nor one on which a step runs."""
+        gone = {*job.on} - {*kept}
+        if job.state != "RUNNING":
+            raise SlurmSaidNo(Answer.FINISHED, "Job has already finished")
+        if not {*kept} <= {*job.on} or job.on[0] in gone or any(gone & {*nodes} for _, nodes in job.steps.values()):
+            raise SlurmSaidNo(Answer.OTHER, "Job update not available right now")
+        job.on = tuple(name for name in job.on if name in kept)
+
+    async def end_step(self, job: str, step: int) -> None:
+        this = self._job("end_step", job, f"{step}")
+        if this.state != "RUNNING":
+            raise SlurmSaidNo(Answer.NO_JOB, "Invalid job id specified")
+        if step in this.steps:
+            self._slurm.step_ends(this, step)
         self._slurm.schedule()
 
     async def notify(self, job: str, text: str) -> None:

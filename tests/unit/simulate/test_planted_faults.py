@@ -244,6 +244,10 @@ def no_look_at_strays(patch: Patch) -> None:
     patch.setattr(strays, "snapshot_taken", lambda *_what: None)
 
 
+def never_in_its_allocation(patch: Patch) -> None:
+    patch.setattr("sentinel.policy.restarts.in_allocation", lambda *_what: ((), ""))
+
+
 def people(*happenings: Happening) -> list[History]:
     """What a person does at the moment at which it matters; generated histories meet it rarely."""
     return [History(SEED, 0, "people", Setup(), (BUS_FAULT, *happenings), 700.0)]
@@ -307,6 +311,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "nothing-unapproved": (one_yes_for_all, "suggest"),
     "approved-is-done": (deaf_to_people, "suggest"),
     "pause-begins-nothing": (deaf_to_the_pause, "paused"),
+    "stays-in-its-allocation": (never_in_its_allocation, "in-allocation"),
     "resumed-from-valid": (every_checkpoint_is_good, "again"),
     "resume-point-first": (resume_point_last, "killed"),
     "explained": (without_grounds, "killed"),

@@ -1,0 +1,111 @@
+"""Restarts a job in its allocation: ends its launcher's step, gives bad nodes back, and orders the next step.
+
+The order is the job's resume point, which the launcher (``sentinel run`` in the batch script) reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from sentinel.actions.checkpoint import resume_values
+from sentinel.actions.means import Means, names
+from sentinel.actions.requeue import CANCELLED, GOES_ON, goes_on
+from sentinel.errors import Refused
+from sentinel.model.launching import NODES, RUN, run_of
+from sentinel.model.records import JobView, Outcome, StepKind, Task
+
+_ENDS_S = 5.0  # for Slurm to show that a step is over
+_LOOK_S = 0.2  # between two looks at the job's steps
+
+
+async def stop_run(task: Task, means: Means) -> Outcome:
+    """End the launcher's steps before the next run.
+
+    Slurm shows an ended step for 0.1 s, but may list one for ever that ended while it lost a node (22.05). What really runs
+    the launcher knows: it starts nothing before its srun has ended.
+    """
+    job = await means.reader.job(task.job)
+    over = _over(task, means, job)
+    if job is None or over is not None:
+        return over or means.failed(task, "")
+    before = means.ledger.outcome(task.incident.id, task.step)
+    if not (before is not None and before.data.get("asked")) and (words := goes_on(task, means, job)):
+        return means.failed(task, words, GOES_ON)
+    steps = await means.reader.steps(task.job)
+    if steps and all(run_of(name) is None for name in steps.values()):
+        return means.failed(task, f"job {task.job} runs no step of sentinel run: its script starts it by itself")
+    await means.ledger.progressed(task, {"asked": True})
+    waited, said = 0.0, ""
+    while ours := [number for number, name in steps.items() if _is_older(name, task)]:
+        for number in ours if waited == 0.0 else ():
+            await means.writer.end_step(task.job, number)
+        if waited >= _ENDS_S:
+            said = f"Slurm still lists step {task.job}.{ours[0]}"
+            break
+        await asyncio.sleep(_LOOK_S)
+        waited += _LOOK_S
+        steps = await means.reader.steps(task.job)
+    return means.done(task, "; ".join(filter(None, [said, await _given_back(task, means)])))
+
+
+def _is_older(step_name: str, task: Task) -> bool:
+    number = run_of(step_name)
+    return number is not None and number < _run(task)
+
+
+def _run(task: Task) -> int:
+    number = task.step.data.get("run")
+    return number if isinstance(number, int) else 0
+
+
+async def _given_back(task: Task, means: Means) -> str:
+    """Give the bad nodes back, so that they can be tested and repaired while the job goes on; what hinders that is said."""
+    job = await means.reader.job(task.job)
+    given_up = {*names(task.step.data.get("given_up"))}
+    if job is None or not given_up & {*job.nodes}:
+        return ""
+    try:
+        await means.writer.keep_nodes(task.job, [name for name in job.nodes if name not in given_up])
+    except Refused as error:
+        return f"{', '.join(sorted(given_up & {*job.nodes}))} stays with the job: {error.message}"
+    return ""
+
+
+async def give_back(task: Task, means: Means) -> Outcome:
+    """Give back spare nodes on which nothing of the job runs."""
+    over = _over(task, means, await means.reader.job(task.job))
+    if over is not None:
+        return means.done(task, over.reason)
+    return means.done(task, await _given_back(task, means))
+
+
+def _over(task: Task, means: Means, job: JobView | None) -> Outcome | None:
+    """The outcome for a job that has no allocation any more; None while it has."""
+    if job is None:
+        return means.failed(task, f"Slurm no longer knows job {task.job}")
+    if job.state == "cancelled":
+        return means.failed(task, f"job {task.job} was cancelled", CANCELLED)
+    if job.state != "running" or job.restarts != task.attempt:
+        return means.failed(task, f"job {task.job} is {job.state} by now: it has no allocation to be restarted in")
+    return None
+
+
+async def start_run(task: Task, means: Means) -> Outcome:
+    """Order the next run; done when Slurm shows the launcher's new step."""
+    nodes, number = names(task.step.data.get("nodes")), _run(task)
+    if not nodes:
+        return means.failed(task, str(task.step.data.get("why") or "no good node is left in the allocation"))
+    chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
+    values = {**resume_values(task, chosen, task.attempt), RUN: f"{number}", NODES: ",".join(nodes)}
+    waited = 0.0
+    while True:
+        if (over := _over(task, means, await means.reader.job(task.job))) is not None:
+            return over
+        if any(run_of(name) == number for name in (await means.reader.steps(task.job)).values()):
+            return means.done(task, data={"run": number, "nodes": ",".join(nodes)})
+        if waited == 0.0:
+            await means.resume.write(task.job, values)
+        if waited >= means.launch_s:
+            return means.failed(task, f"the launcher of job {task.job} started no step within {means.launch_s:g} s")
+        await asyncio.sleep(_LOOK_S)
+        waited += _LOOK_S

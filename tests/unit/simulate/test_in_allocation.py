@@ -1,0 +1,90 @@
+"""A job with spare nodes of its own goes on in its allocation; what cannot be done there a requeue does."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.engine.reconcile import in_allocation
+from sentinel.model.launching import NODES, RUN
+from sentinel.model.records import StepKind
+from sentinel.policy import NextRun
+from sentinel.simulate.explore import run
+from sentinel.simulate.histories import Happening, History, JobSpec, Setup
+from sentinel.simulate.world import World
+
+SPEC = JobSpec(nodes=4, trains_on=3)
+FAULT = Happening("gpu-off-bus", 60.0, "job0/1")
+
+
+def ran(*happenings: Happening, spec: JobSpec = SPEC) -> World:
+    world = World(History(7, 1, "in-allocation", Setup(nodes=8, jobs=(spec,)), happenings, 900.0))
+    assert world.run() == []
+    return world
+
+
+def runs(world: World) -> list[tuple[int, int, str]]:
+    return [(one.attempt, one.run, ",".join(one.nodes)) for one in world.observer.attempts]
+
+
+def verbs(world: World) -> list[str]:
+    return [call[0] for call in world.slurm.calls]
+
+
+def test_it_trains_on_without_the_bad_node_and_without_the_queue() -> None:
+    world = ran(FAULT)
+    assert runs(world) == [(0, 0, "n1,n2,n3"), (0, 1, "n1,n3,n4")]
+    assert "requeue_hold" not in verbs(world)
+    (job,) = world.slurm.jobs.values()
+    assert job.on == ("n1", "n3", "n4")  # the bad one can be repaired meanwhile
+    again = world.observer.attempts[1]
+    assert again.by_order and again.valid and again.resumed == 25
+
+
+def test_a_node_that_is_gone_is_left_behind() -> None:
+    assert runs(ran(Happening("node-lost", 60.0, "job0/2"))) == [(0, 0, "n1,n2,n3"), (0, 1, "n1,n2,n4")]
+
+
+def test_a_hang_starts_anew_without_the_node_that_is_suspected() -> None:
+    world = ran(Happening("hang", 60.0, "job0/1"))
+    assert runs(world) == [(0, 0, "n1,n2,n3"), (0, 1, "n1,n3,n4")]
+    held = ran(Happening("hang", 60.0, "job0/1"), spec=JobSpec(nodes=3, trains_on=3))
+    assert runs(held) == [(0, 0, "n1,n2,n3"), (0, 1, "n1,n2,n3")]  # it has no other
+
+
+def test_the_next_failure_is_one_of_its_own() -> None:
+    world = ran(FAULT, Happening("gpu-off-bus", 80.0, "job0/2"), spec=JobSpec(nodes=5, trains_on=3))
+    assert runs(world) == [(0, 0, "n1,n2,n3"), (0, 1, "n1,n3,n4"), (0, 2, "n1,n3,n5")]
+    assert world.programs.resume[101][RUN] == "2" and world.programs.resume[101][NODES] == "n1,n3,n5"
+    assert len(world.store.plans) == 2
+
+
+def test_when_the_spare_nodes_are_used_up_it_is_requeued() -> None:
+    world = ran(FAULT, Happening("gpu-off-bus", 200.0, "job0/2"))
+    assert runs(world) == [(0, 0, "n1,n2,n3"), (0, 1, "n1,n3,n4"), (1, 0, "n1,n3,n5")]
+
+
+def test_a_spare_node_that_breaks_stops_nothing() -> None:
+    world = ran(Happening("gpu-off-bus", 60.0, "job0/3"))
+    assert runs(world) == [(0, 0, "n1,n2,n3")]
+    assert world.slurm.jobs[101].on == ("n1", "n2", "n3")
+
+
+def test_a_launcher_that_does_not_start_leads_to_a_requeue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.simulate.programs.WAIT_S", 0.0)
+    monkeypatch.setattr("sentinel.simulate.programs.run_of", lambda _name: None)  # nobody hears that the step ended
+    world = ran(FAULT)
+    assert [one.attempt for one in world.observer.attempts] == [0, 1]
+    (plan,) = world.store.plans.values()
+    assert StepKind.RELEASE in [step.kind for step in plan.to_do]
+    assert "its launcher did not start there" in plan.explanation
+
+
+def test_a_script_that_ends_meanwhile_leads_to_a_requeue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.simulate.programs.WAIT_S", 0.0)
+    assert [one.attempt for one in ran(FAULT).observer.attempts] == [0, 1]
+
+
+def test_explore_finds_a_run_on_the_bad_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(7, 1, "in-allocation", Setup(nodes=8, jobs=(SPEC,)), (FAULT,), 600.0)
+    monkeypatch.setattr(in_allocation, "next_run", lambda job, fleet, count, **_how: NextRun(("n1", "n2", "n3"), (), 1))
+    assert "not-offered-back" in {one.promise for one in run(history)[0]}
