@@ -125,8 +125,8 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
             recovery.waits = True
             out.do(StartTimer(retry_timer(incident_id), due))
             return
-        step = exclusions.bound(state, incident, step)
-    if step.kind is StepKind.RELEASE and exclusions.more_are_bad(state, incident):
+        step = exclusions.bound(state, incident, step, now)
+    if step.kind is StepKind.RELEASE and exclusions.more_are_bad(state, incident, now):
         state.plans[incident_id] = exclusions.again(plan, frozenset({StepKind.EXCLUDE}))
         out.save(PlanMade(state.plans[incident_id]))
         advance(state, out, incident_id, now)

@@ -20,16 +20,21 @@ class RestartSize:
     waiting_s: float  # node-seconds lost by waiting
 
 
-def restart_size(left: int, least: int, most: int, wait_s: float, smaller_for_s: float) -> RestartSize:
+def remaining_wait_s(wait_s: float, waited_s: float) -> float | None:
+    """What is left of the time within which a node is expected; None: it has passed, and nothing is known of another."""
+    return wait_s - waited_s if waited_s < wait_s else None
+
+
+def restart_size(left: int, least: int, most: int, wait_s: float | None, smaller_for_s: float) -> RestartSize:
     """
     Args:
         left: nodes that the job may get now.
         least: with which it can run; ``most``: with which it runs at its best.
-        wait_s: until another node is there.
+        wait_s: until another node is there; None: that is not known any more, and it starts as soon as it can.
         smaller_for_s: how long a smaller start stays so.
     """
     there = min(whole(left, "nodes left", least=0), whole(most, "most nodes"))
     smaller_s = float(most - there) * not_negative(smaller_for_s, "time until the next restart")
-    waiting_s = float(most) * not_negative(wait_s, "wait")
+    waiting_s = float("inf") if wait_s is None else float(most) * not_negative(wait_s, "wait")
     start_now = there >= whole(least, "least nodes") and smaller_s <= waiting_s
     return RestartSize(there if start_now else most, smaller_s, waiting_s)

@@ -14,6 +14,7 @@ from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
 from sentinel.policy.in_allocation import NextRun, next_run
 from sentinel.policy.plan import decide
 from sentinel.policy.situation import (
+    NO_NODE,
     SILENCE,
     NodeHurt,
     PastRestart,
@@ -26,6 +27,7 @@ from sentinel.policy.situation import (
 
 __all__ = [
     "NODE_STEPS",
+    "NO_NODE",
     "SILENCE",
     "Exclusions",
     "NextRun",

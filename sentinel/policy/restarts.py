@@ -25,7 +25,7 @@ from sentinel.model.records import (
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation
-from sentinel.policy.situation import SILENCE, PastRestart, Situation, components_with, from_silence
+from sentinel.policy.situation import NO_NODE, SILENCE, PastRestart, Situation, components_with, from_silence
 
 _HOUR = timedelta(hours=1)
 _ANY_CAUSE = 2  # different causes are more likely bad luck than one that comes again: twice as many tries
@@ -164,7 +164,7 @@ def _restart(
             f"Job {job.id} needs {_nodes(without.needed)}, and {without.left} usable ones would be left without "
             f"{', '.join(_in_service(verdict, situation, drained))}. {costs}".rstrip()
         )
-        return JobSteps((), Wait("no-node", now, words, (f"restart {job.id}",)), requeue)
+        return JobSteps((), Wait(NO_NODE, now, words, (f"restart {job.id}",)), requeue)
     spared = ""
     if without.spared:
         words = f"Not excluded, since job {job.id} needs {_nodes(without.needed)} and "
@@ -211,10 +211,12 @@ def _smaller(job: JobView, without: Exclusions, situation: Situation) -> tuple[b
     if least == most or without.left >= most:
         return False, ""
     found = restart_size(without.left, least, most, situation.wait_s, situation.smaller_for_s)
-    smaller_h, waiting_h = found.smaller_s / 3600, found.waiting_s / 3600
+    waiting = "waiting for another node has no known end: it was expected by now"
+    if situation.wait_s is not None:
+        waiting = f"waiting for another node {found.waiting_s / 3600:.1f} ({situation.wait_s / 3600:.3g} h)"
     costs = (
-        f"On {without.left} of {most} nodes it loses {smaller_h:.1f} node-hours until its next restart "
-        f"({situation.smaller_for_s / 3600:g} h), waiting for another node {waiting_h:.1f} ({situation.wait_s / 3600:g} h)."
+        f"On {without.left} of {most} nodes it loses {found.smaller_s / 3600:.1f} node-hours until its next restart "
+        f"({situation.smaller_for_s / 3600:g} h), {waiting}."
     )
     if found.nodes < most:
         return True, f"Job {job.id} starts smaller. {costs}"

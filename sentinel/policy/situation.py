@@ -9,6 +9,7 @@ from sentinel.model.approvals import Answer
 from sentinel.model.intent import NOTHING, Intent
 from sentinel.model.records import Cause, Fleet, Incident, JobView, Kind, NodeView, Source, Verdict, Wait
 
+NO_NODE = "no-node"  # kind of the wait of a job for which too few good nodes are left
 SILENCE = "silence"  # ground of a stop, in its step's data: a running job printed nothing
 _MACHINES = frozenset(
     {Source.KERNEL, Source.DCGM, Source.NVML, Source.AMD_SMI, Source.DIAGNOSTIC, Source.SLURM, Source.PROBE}
@@ -74,7 +75,7 @@ class Situation:
     answers: tuple[Answer, ...] = ()  # of people who were asked to approve parts of this incident's plan, oldest first
     request: Wait | None = None  # what people are asked now, or were and did not answer
     request_cause: Cause | None = None  # that this request was for
-    wait_s: float = 4 * 3600.0  # until another node is there
+    wait_s: float | None = 4 * 3600.0  # until another node is there; None: it should have been there by now
     smaller_for_s: float = 4 * 3600.0  # how long a job that starts smaller stays so
     run_nodes: tuple[str, ...] = ()  # on which a job with spare nodes trains; empty: on all of them
     allocation_failed: bool = False  # this incident's restart in the allocation could not be done

@@ -7,16 +7,17 @@ added. What a person changed in the list is left as it is.
 from __future__ import annotations
 
 import dataclasses
+from datetime import datetime
 
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.reconcile.situations import exclusions_of_ours
 from sentinel.engine.state import State
 from sentinel.model.records import Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
-from sentinel.planning.restart_size import restart_size
+from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
 
 
-def bound(state: State, incident: Incident, step: Step) -> Step:
+def bound(state: State, incident: Incident, step: Step, now: datetime) -> Step:
     """The step that excludes nodes, with the nodes as they are known now: others may have gone bad since the plan."""
     fleet = state.cluster.fleet
     job = state.cluster.job(fleet, step.job, step.attempt) if fleet is not None else None
@@ -25,12 +26,12 @@ def bound(state: State, incident: Incident, step: Step) -> Step:
     added, _ = exclusions_of_ours(state, job.id)
     found = wanted(state, incident, job, fleet)
     data: dict[str, Scalar] = {"nodes": ",".join(found.nodes), "ours": ",".join(sorted(added))}
-    if (size := _size(state, job, found)) is not None:
+    if (size := _size(state, job, found, _waited_s(state, incident, job, now))) is not None:
         data["size"] = ",".join(map(str, size))
     return dataclasses.replace(step, data=data)
 
 
-def _size(state: State, job: JobView, found: Exclusions) -> tuple[int, int, int] | None:
+def _size(state: State, job: JobView, found: Exclusions, waited_s: float) -> tuple[int, int, int] | None:
     """Least and most nodes, and tasks, with which an elastic job is to start; None: Slurm fits it in by itself.
 
     Slurm keeps a range of nodes over a requeue, but not where tasks per node are given: it has counted the tasks then.
@@ -39,8 +40,29 @@ def _size(state: State, job: JobView, found: Exclusions) -> tuple[int, int, int]
     most = min(most, _widest(state, job))
     if least >= most or job.tasks_per_node is None:
         return None
-    nodes = restart_size(found.left, least, most, recovery.wait_s, recovery.smaller_for_s).nodes
+    wait_s = remaining_wait_s(recovery.wait_s, waited_s)
+    nodes = restart_size(found.left, least, most, wait_s, recovery.smaller_for_s).nodes
     return nodes, most, nodes * job.tasks_per_node
+
+
+def _waited_s(state: State, incident: Incident, job: JobView, now: datetime) -> float:
+    """How long the job has waited in the queue since this incident let it go; 0 before that."""
+    rows = [row for row in state.ledger.of_job(job.id, StepKind.RELEASE) if row.incident == incident.id]
+    return (now - rows[0].intended_at).total_seconds() if rows else 0.0
+
+
+def resized(state: State, incident: Incident, job: JobView, fleet: Fleet, now: datetime) -> str:
+    """Why a job that waits with a size of ours is to start with another one by now; empty if it keeps its size."""
+    rows = [row for row in state.ledger.of_job(job.id, StepKind.EXCLUDE) if row.incident == incident.id]
+    written = str(rows[-1].step.data.get("size") or "") if rows else ""
+    waited_s = _waited_s(state, incident, job, now)
+    size = _size(state, job, wanted(state, incident, job, fleet), waited_s) if written else None
+    if size is None or written == ",".join(map(str, size)):
+        return ""
+    before, most = written.split(",")[0], size[1]
+    late = f"Another node was expected within {state.settings.recovery.wait_s / 3600:.3g} h and did not come: job"
+    words = late if waited_s >= state.settings.recovery.wait_s else "Other nodes are there by now: job"
+    return f"{words} {job.id} starts on {size[0]} of {most} nodes, not on {before}."
 
 
 def _widest(state: State, job: JobView) -> int:
@@ -105,15 +127,15 @@ def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bo
     return written != (written - added) | set(wanted(state, incident, job, fleet).nodes)
 
 
-def more_are_bad(state: State, incident: Incident) -> bool:
+def more_are_bad(state: State, incident: Incident, now: datetime) -> bool:
     """Whether nodes have gone bad since the exclusions were written."""
     plan = state.plans[incident.id]
     step = next((step for step in plan.to_do if step.kind is StepKind.EXCLUDE), None)
     outcome = state.ledger.outcome(incident.id, step) if step is not None else None
     if step is None or outcome is None or "excluded" not in outcome.data:
         return False
-    now = str(bound(state, incident, step).data.get("nodes") or "")
-    return not set(filter(None, now.split(","))) <= set(str(outcome.data["excluded"] or "").split(","))
+    nodes = str(bound(state, incident, step, now).data.get("nodes") or "")
+    return not set(filter(None, nodes.split(","))) <= set(str(outcome.data["excluded"] or "").split(","))
 
 
 def again(plan: Plan, kinds: frozenset[StepKind]) -> Plan:

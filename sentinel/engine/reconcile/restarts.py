@@ -59,7 +59,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         if not plan.to_do or state.paused or busy:
             continue
         lost = _lost_drains(state, plan, fleet, now) | _lost_of_job(state, plan, fleet, now)
-        lost |= _outdated_exclusions(state, incident, plan, fleet) | _left_holds(state, plan, fleet)
+        lost |= _outdated_exclusions(state, out, incident, plan, fleet, now) | _left_holds(state, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
             _do_again(state, out, incident, lost, now)
@@ -114,8 +114,10 @@ def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
     return frozenset(lost)
 
 
-def _outdated_exclusions(state: State, incident: Incident, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
-    """The exclusion of nodes, if the released job waits with a list of ours that is another one by now.
+def _outdated_exclusions(
+    state: State, out: Transition, incident: Incident, plan: Plan, fleet: Fleet, now: datetime
+) -> frozenset[StepKind]:
+    """The exclusion of nodes, if the released job waits with a list or a size of ours that is another one by now.
 
     However long ago that was: Slurm keeps the list when it requeues the job itself.
     """
@@ -123,8 +125,14 @@ def _outdated_exclusions(state: State, incident: Incident, plan: Plan, fleet: Fl
     job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
     if release is None or job is None or job.state != "pending" or fleet.at <= release.at:
         return frozenset()
-    follows = job.restarts > (release.step.attempt or 0)
-    return frozenset({StepKind.EXCLUDE} if follows and exclusions.outdated(state, incident, job, fleet) else ())
+    if job.restarts <= (release.step.attempt or 0):
+        return frozenset()
+    if words := exclusions.resized(state, incident, job, fleet, now):
+        explanation = f"{plan.explanation} {words}".strip()
+        state.plans[incident.id] = dataclasses.replace(plan, explanation=explanation)
+        out.say("size-reconsidered", incident=incident.id, job=job.id, reading=words)
+        return frozenset({StepKind.EXCLUDE})
+    return frozenset({StepKind.EXCLUDE} if exclusions.outdated(state, incident, job, fleet) else ())
 
 
 def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:

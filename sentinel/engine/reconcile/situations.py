@@ -12,7 +12,8 @@ from sentinel.engine.state import State
 from sentinel.model.approvals import APPROVAL, LAPSED
 from sentinel.model.intent import intent_of
 from sentinel.model.records import INTERRUPTIONS, Fleet, Incident, Result, StepKind, Verdict, Wait
-from sentinel.policy import NodeHurt, Situation, components_with
+from sentinel.planning.restart_size import remaining_wait_s
+from sentinel.policy import NO_NODE, NodeHurt, Situation, components_with
 
 _GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
 
@@ -57,7 +58,7 @@ def situation_of(
         added_by_us=added,
         goes_on=_goes_on(state, incident),
         recovered_by=_recovered_by(state, incident, fleet),
-        wait_s=state.settings.recovery.wait_s,
+        wait_s=_wait_s(state, incident, now),
         smaller_for_s=state.settings.recovery.smaller_for_s,
         run_nodes=in_allocation.run_nodes_of(state, job) if job is not None else (),
         allocation_failed=in_allocation.has_failed(state, incident),
@@ -66,6 +67,13 @@ def situation_of(
         request=_request(state, incident),
         request_cause=state.verdicts[incident.id].cause if incident.id in state.verdicts else None,
     )
+
+
+def _wait_s(state: State, incident: Incident, now: datetime) -> float | None:
+    """How long the job still has to wait for another node; None: one was expected by now."""
+    plan = state.plans.get(incident.id)
+    since = next((wait.since for wait in plan.waits if wait.kind == NO_NODE), now) if plan is not None else now
+    return remaining_wait_s(state.settings.recovery.wait_s, (now - since).total_seconds())
 
 
 def _request(state: State, incident: Incident) -> Wait | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from sentinel.simulate.histories import Happening, History, JobSpec, Setup
 from sentinel.simulate.world import World
 
@@ -12,6 +14,34 @@ def ran(spec: JobSpec, *more: Happening, nodes: int = 4) -> World:
     world = World(History(7, 1, "elastic", Setup(nodes=nodes, jobs=(spec,)), (FAULT, *more), 900.0))
     assert world.run() == []
     return world
+
+
+def waits_for(wait_s: float, *more: Happening, ends_s: float = 2400.0) -> World:
+    """A job of four nodes that can run on two, for which waiting is cheaper at first."""
+    spec = Setup(nodes=4, jobs=(JobSpec(nodes=4, least=2),))
+    world = World(History(7, 1, "elastic", spec, (FAULT, *more), ends_s))
+    world.settings = dataclasses.replace(
+        world.settings, recovery=dataclasses.replace(world.settings.recovery, wait_s=wait_s)
+    )
+    assert world.run() == []
+    return world
+
+
+def explanation(world: World) -> str:
+    return next(plan.explanation for plan in world.store.plans.values() if plan.steps)
+
+
+def test_when_the_node_that_was_expected_does_not_come_it_starts_smaller() -> None:
+    world = waits_for(900.0)
+    assert sizes(world) == [4, 3]
+    assert world.began_s(101, 1) >= 60.0 + 900.0
+    assert "Waiting it is. Another node was expected within 0.25 h and did not come" in explanation(world)
+
+
+def test_when_the_node_comes_in_time_it_starts_with_all_of_them() -> None:
+    world = waits_for(900.0, Happening("repair", 500.0))
+    assert sizes(world) == [4, 4]
+    assert "did not come" not in explanation(world)
 
 
 def sizes(world: World) -> list[int]:
