@@ -51,8 +51,8 @@ def test_jobs_of_a_checkout_that_only_root_can_enter(
     make_lab: Callable[..., Lab], tmp_path: Path, open_folder: Path
 ) -> None:
     checkout = tmp_path / "checkout"
-    for part in ("deploy", "prolog", "epilog"):
-        shutil.copytree(ROOT / part, checkout / part)
+    for part in ("deploy", "prolog", "epilog", "sentinel"):
+        shutil.copytree(ROOT / part, checkout / part, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (checkout, *checkout.rglob("*")):
         path.chmod(0o700)  # as git leaves them below umask 077
     assert not account.runs(["test", "-r", str(checkout / "deploy" / "lab" / "standin.py")])
