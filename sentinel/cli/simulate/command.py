@@ -31,7 +31,7 @@ BAR_FROM_DAYS = 20
     "--failures", default="llama3", show_default=True, metavar="llama3|rsc1|rsc2|FILE",
     help="How often which cause: a published fleet, or the site's own history (the JSON of sentinel plan --history).",
 )  # fmt: skip
-@click.option("--policy", type=click.Path(path_type=Path), help="Settings file with limits; every step is allowed.")
+@click.option("--policy", type=click.Path(path_type=Path), help="Settings file: limits, and modes if it names any.")
 @click.option(
     "--as", "behaviours", default="sentinel", show_default=True, metavar="NAME,...",
     help="Who reacts: sentinel, byterobust, on-call, nccl-timeout, stock, or all; several side by side.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from sentinel.config.settings import Settings, load
 from sentinel.errors import UserError
 from sentinel.planning import quantities
 from sentinel.simulate.long_run.rates import PRESETS, Rates, rates_of
-from sentinel.simulate.long_run.scenario import BEHAVIOURS, Scenario, acting
+from sentinel.simulate.long_run.scenario import BEHAVIOURS, Scenario, acting, untested
 
 MOST_VALUES = 50
 
@@ -113,7 +114,10 @@ def _rates(text: str) -> Rates:
 def _policy(path: Path | None) -> tuple[Settings, str]:
     if path is None:
         return acting(Settings()), "built-in limits, every step allowed"
-    return acting(load(path, Settings)), f"{path.name}, every step allowed"
+    settings = load(path, Settings)
+    if "modes" not in tomllib.loads(path.read_text()):
+        return acting(settings), f"{path.name}, which names no modes: every step allowed"
+    return untested(settings), f"{path.name} in its modes; what is asked for is approved as soon as a person comes"
 
 
 def _swept(text: str, fields: Mapping[str, Any]) -> tuple[Sweep, list[Scenario]]:

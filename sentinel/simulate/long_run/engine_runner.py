@@ -11,6 +11,7 @@ from sentinel.engine import Engine
 from sentinel.engine.diagnostics.turns import DIAGNOSTICS
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import (
+    ApprovalGiven,
     DiagnosticEnded,
     EffectCompleted,
     Event,
@@ -33,6 +34,7 @@ from sentinel.engine.transition import (
 )
 from sentinel.engine.watch.events import NodeHeard
 from sentinel.engine.watch.reconciliation import RECONCILE
+from sentinel.model.approvals import LAPSED, REFUSED, asked, open_names, request_of
 from sentinel.model.changes import PlanMade
 from sentinel.model.records import Evidence
 from sentinel.simulate.agents import signatures
@@ -44,6 +46,7 @@ from sentinel.simulate.long_run.run import Run
 from sentinel.simulate.long_run.signs import Signs
 from sentinel.simulate.long_run.steps import Steps
 
+_ENDLESS = frozenset({"breaker", "hang-breaker", "observe", LAPSED, REFUSED})  # waits that only a person ends
 HANG_NAMED = 0.981  # docs/hang.md: culprits of 420 generated hangs
 _TEARDOWN = "NVRM: Xid (PCI:0000:5d:00): 45, pid=4711, name=python, Ch 00000008"
 _HOUSEKEEPING_S = 150.0  # after the last event; the live daemon does it every 10 s, which changes nothing more
@@ -66,6 +69,7 @@ class EngineRunner:
         self._steps = Steps(run, self)
         self._timers: dict[str, float] = {}
         self._soon: set[str] = set()
+        self._called: set[str] = set()  # incidents for whose approval a person is on the way
 
     @property
     def state(self) -> State:
@@ -82,6 +86,8 @@ class EngineRunner:
             if isinstance(change, PlanMade):
                 for wait in change.plan.waits:
                     counts.waits[wait.kind] += 1
+                if asked(change.plan):
+                    self._call_for_approval(change.plan.incident)
         for remark in out.remarks:
             if remark.name == "verdict" and remark.fields.get("decision_s") is not None:
                 counts.decision_s.append(float(remark.fields["decision_s"]))
@@ -106,6 +112,24 @@ class EngineRunner:
         self.soon(
             HOUSEKEEPING, _HOUSEKEEPING_S, lambda: TimerDue(moment(run.now_s), HOUSEKEEPING), keep=bool(out.effects)
         )
+
+    def _call_for_approval(self, incident: str) -> None:
+        """Mode suggest: a person comes as to any call, and approves what is asked by then."""
+        if incident not in self._called:
+            self._called.add(incident)
+            comes_s = (self.person_comes or assumptions.PERSON_COMES).draw(self._run.rng)
+            self._run.later(comes_s, partial(self._approve, incident))
+
+    def _approve(self, incident: str) -> None:
+        self._called.discard(incident)
+        state, now = self.state, moment(self._run.now_s)
+        plan, verdict = state.plans.get(incident), state.verdicts.get(incident)
+        waiting = asked(plan) if plan is not None and incident in state.open_plans else ()
+        if plan is None or verdict is None or not waiting:
+            return
+        self._run.seen_to(state.incidents[incident].job)
+        request = request_of(plan, verdict.cause)
+        self.feed(ApprovalGiven(now, incident, request, open_names(waiting), True, "on-call"))
 
     def soon(self, name: str, after_s: float, make: object, *, keep: bool = True) -> None:
         """Give the engine this event once after ``after_s``; asked for again meanwhile, it comes once."""
@@ -278,8 +302,9 @@ class EngineRunner:
         own = [name for name, incident in state.incidents.items() if incident.job == job.id]
         if any(name in state.recoveries or name in state.judging for name in own):
             return True
-        if any(wait.kind not in ("breaker", "hang-breaker") for name in own if name in state.open_plans
-               for wait in state.plans[name].waits):  # fmt: skip
+        if any(
+            wait.kind not in _ENDLESS for name in own if name in state.open_plans for wait in state.plans[name].waits
+        ):
             return True
         return self._run.goes_on(job)
 

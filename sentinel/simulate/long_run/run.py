@@ -318,6 +318,12 @@ class Run:
             return
         self.page(job)
 
+    def seen_to(self, number: int | None) -> None:
+        """A person had a part in ending what this job (its id) suffers from."""
+        for job in self.cluster.jobs:
+            if job.id == number:
+                self._with_person.update(one.number for one in self.struck_by.get(job.index, []))
+
     def page(self, job: Job) -> None:
         """Call a person about a job that is down."""
         failures = self.struck_by.get(job.index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -138,12 +139,13 @@ NCCL_TIMEOUT_S = 600.0
 
 
 def acting(settings: Settings) -> Settings:
-    """The settings with every step allowed: observing changes nothing, so there would be nothing to simulate."""
-    import dataclasses
+    """The settings with every step allowed."""
+    return untested(dataclasses.replace(settings, modes=Modes(default=Mode(drain="act", restart="act"))))
 
-    # What proves a node good is one draw there (``assumptions``), and a person returns it: drained nodes are not tested too.
-    returns = dataclasses.replace(settings.returns, test_level=0)
-    return dataclasses.replace(settings, modes=Modes(default=Mode(drain="act", restart="act")), returns=returns)
+
+def untested(settings: Settings) -> Settings:
+    """The settings without tests of drained nodes: what proves a node good is one draw here (``assumptions``)."""
+    return dataclasses.replace(settings, returns=dataclasses.replace(settings.returns, test_level=0))
 
 
 def given(scenario: Scenario) -> Mapping[str, object]:

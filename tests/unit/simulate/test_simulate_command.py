@@ -74,7 +74,17 @@ def test_a_setting_can_be_swept_and_a_policy_given(tmp_path: Path) -> None:
     policy = tmp_path / "sentinel.toml"
     policy.write_text("[limits]\ndrain_count = 3\n")
     found = answers(*SMALL, "--policy", str(policy), "--sweep", "limits.drain_per_hour=1,6")
-    assert [one["policy"] for one in found] == ["sentinel.toml, every step allowed"] * 2
+    assert [one["policy"] for one in found] == ["sentinel.toml, which names no modes: every step allowed"] * 2
+
+
+@pytest.mark.parametrize(("mode", "people_decide"), [("act", False), ("suggest", True), ("observe", True)])
+def test_modes_of_a_policy_are_simulated(tmp_path: Path, mode: str, people_decide: bool) -> None:
+    policy = tmp_path / "sentinel.toml"
+    policy.write_text(f'[modes.default]\ndrain = "{mode}"\nrestart = "{mode}"\n')
+    (one,) = answers("--nodes", "64", "--days", "60", "--policy", str(policy))
+    assert "in its modes" in one["policy"] and one["incidents"] > 3
+    assert (one["by_person"] > one["automated"]) is people_decide
+    assert (one["drains"] > 0) is (mode != "observe")
 
 
 def test_the_history_of_a_site_is_taken(tmp_path: Path) -> None:
