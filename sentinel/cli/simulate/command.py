@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sentinel.cli.offline.progress_bar import count_bar
 from sentinel.cli.operator.output import say
 from sentinel.errors import UserError
 
 if TYPE_CHECKING:
+    from sentinel.simulate.long_run.scenario import Scenario
     from sentinel.simulate.long_run.seeds import Ran
 
 MOST_SEED = 2**63 - 1
 MOST_SEEDS = 10_000
 BAR_FROM_DAYS = 20
+_NOT_OF_TASKS = frozenset({"seed", "seeds", "slurm", "sbatch", "part", "plot", "no_chart", "as_json"})
 
 
 @click.command()
@@ -51,14 +55,20 @@ BAR_FROM_DAYS = 20
     "--sweep", default=None, metavar="KEY=V1,V2,...",
     help="One run for each value of one option (spares, interval, ...) or setting (limits.drain_count, ...).",
 )  # fmt: skip
+@click.option("--slurm", type=int, default=0, metavar="N", help="Share the seeds out over a job array of N tasks.")
+@click.option(
+    "--sbatch", default="", metavar="OPTIONS", help='Of that job array, e.g. "--partition=cpu --time=2:00:00".'
+)
+@click.option("--part", type=click.Path(path_type=Path), hidden=True, help="Of a task: where its runs are written.")
 @click.option("--plot", default=None, metavar="FILE", help="Write the curve as PNG or SVG.")
 @click.option("--no-chart", is_flag=True, help="No curve in the terminal.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object a line: per behaviour, and per value of a sweep."
 )
 def simulate(
-    seed: int, seeds: int, behaviours: str, plot: str | None, as_json: bool, no_chart: bool, **given: Any
-) -> None:
+    seed: int, seeds: int, behaviours: str, plot: str | None, as_json: bool, no_chart: bool, slurm: int, sbatch: str,
+    part: Path | None, **given: Any,
+) -> None:  # fmt: skip
     """Simulate weeks of training, and what failures cost, before a node is drained anywhere.
 
     Failures strike jobs on a cluster in memory; machines and programs say what they would say; the engine, rules and
@@ -71,30 +81,32 @@ def simulate(
       sentinel simulate --nodes 256 --as all --seeds 5
       sentinel simulate --nodes 512 --failures history.json --policy sentinel.toml
       sentinel simulate --nodes 1024 --sweep interval=1min,5min,15min,1h --plot interval.png
+      sentinel simulate --nodes 2048 --seeds 200 --slurm 20 --sbatch "--partition=cpu"
     """
     from sentinel.cli.offline.chart import check_file
+    from sentinel.cli.simulate.job_array import MOST_TASKS, write_part
     from sentinel.cli.simulate.output import show
     from sentinel.cli.simulate.scenarios import names_of, scenarios_of
-    from sentinel.simulate.long_run.seeds import run_all, summary
+    from sentinel.simulate.long_run.seeds import summary
 
     if not 0 <= seed <= MOST_SEED:
         raise UserError(f"--seed {seed}: from 0 to {MOST_SEED}", fix="sentinel simulate --seed 1")
     if not 1 <= seeds <= MOST_SEEDS:
         raise UserError(f"--seeds {seeds}: from 1 to {MOST_SEEDS}", fix="sentinel simulate --seeds 5")
+    if not 0 <= slurm <= MOST_TASKS or (sbatch and not slurm):
+        raise UserError(f"--slurm {slurm}: from 1 to {MOST_TASKS} tasks", fix='--seeds 40 --slurm 8 --sbatch "..."')
     file, names = check_file(plot), names_of(behaviours)
     values, scenarios = scenarios_of(given)
     days = sum(scenario.days for scenario in scenarios) * seeds * len(names)
     found: dict[tuple[int, str], list[Ran]] = {}
     with count_bar("days", round(days), least=BAR_FROM_DAYS) as advance:
         numbers = range(seed, seed + seeds)
-        for number, ran in run_all(
-            scenarios,
-            numbers,
-            names,
-            len(os.sched_getaffinity(0)),
-            advance,
-        ):
-            found.setdefault((number, ran.behaviour), []).append(ran)
+        runs = list(_runs(scenarios, numbers, names, slurm, sbatch, round(days / seeds), advance))
+    if part is not None:
+        write_part(part, runs)
+        return
+    for number, ran in runs:
+        found.setdefault((number, ran.behaviour), []).append(ran)
     answers = [
         summary(scenarios[number], found[number, name])
         | ({"sweep": {values.key: values.texts[number]}} if values else {})
@@ -108,3 +120,30 @@ def simulate(
     for words in () if as_json else sorted(warnings):  # the JSON has its own
         say(f"warning: {words}", hanging=2, err=True)
     show(answers, values, file, quiet=as_json, curve=not no_chart)
+
+
+def _runs(
+    scenarios: Sequence[Scenario], seeds: range, names: Sequence[str], slurm: int, sbatch: str, days: int,
+    advance: Callable[[int], None],
+) -> Iterator[tuple[int, Ran]]:  # fmt: skip
+    """Here, or in a job array. ``days``: of one seed."""
+    from sentinel.cli.simulate.job_array import run_in_slurm
+    from sentinel.simulate.long_run.seeds import run_all
+
+    if not slurm:
+        return run_all(scenarios, seeds, names, len(os.sched_getaffinity(0)), advance)
+    return run_in_slurm(_given_again(), seeds, slurm, sbatch, lambda count: advance(count * days))
+
+
+def _given_again() -> list[str]:
+    """The options of this call that a task of the job array needs too."""
+    context = click.get_current_context()
+    words: list[str] = []
+    for option in context.command.params:
+        value, name = context.params.get(option.name or ""), option.name or ""
+        if name in _NOT_OF_TASKS or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        if name in ("policy", "failures") and Path(str(value)).exists():
+            value = Path(str(value)).absolute()
+        words += [option.opts[0], f"{value}"]
+    return words
