@@ -5,6 +5,13 @@ Every request is a POST with a JSON body and the header ``X-Sentinel-Munge``: a 
 ``[daemon] trusted_uids``; others may read and, if they are operators, change state. The answer carries the same header
 over ``digest_of(credential of the request, body)``; a caller that will act on it checks that its uid is root or trusted.
 A refusal of a request with a good credential is signed like this, too: an agent gives up only what such a refusal names.
+
+An agent asks for a session first (``SESSION``). From then on the header of its requests is ``session_mark`` in place of a
+credential, and that of answers ``answer_mark``: MUNGE is asked once in an hour, not four times for each request. A mark is
+good once, within a minute, from one address, and only for what nodes send often. A session that the daemon does not know (it
+was started again, the hour is over) is answered with ``NO_SESSION``, unsigned: the agent asks for another one. A side that
+has no sessions is talked to by credentials.
+
 A daemon that stands by answers ``ELSEWHERE`` to everything but ``/healthz`` and ``/metrics``, unsigned: who asks goes on to
 the next of the addresses that it was given, and to no other.
 
@@ -28,6 +35,8 @@ ORDERS                 ``{node}``: answered when there is an order or after ``LO
                        → ``{orders: [{id, kind, arguments, deadline_s}]}``. An order is given again until its result came.
 ORDER_RESULT           ``{node, id, ok: true|false, result, error}`` → ``{}``
 EVENT                  from hooks on the controller: ``{event: "job_ended"|"node_down"|..., environment: {SLURM_...: ...}}``
+SESSION                ``{}`` → ``{session}``, its name. The answer's credential is encrypted for the caller's uid; its
+                       payload is the digest, a space, and the session's key as hexadecimal digits.
 VIEW                   for the command line: ``{view: "status"|"nodes"|..., arguments}`` → what that view shows
 CHANGE                 for operators: ``{change: "drain"|"release"|"pause"|"resume"|..., arguments}``
 =====================  ====================================================================================================
@@ -42,6 +51,7 @@ from enum import StrEnum
 HEADER = "X-Sentinel-Munge"
 LONG_POLL_S = 25.0
 ELSEWHERE = 421  # HTTP status of a daemon that is not the active one: nothing was done, another address may answer
+NO_SESSION = 401  # HTTP status: ask for a new session
 ACTIVE, STANDBY = "ok", "standby"  # what /healthz says
 ENCRYPTED = "application/x-sentinel-munge"
 PART_BYTES = 256 << 10  # munged takes up to 1 MiB with all that is around it
@@ -53,6 +63,7 @@ EVIDENCE = "/v1/evidence"
 ORDERS = "/v1/orders"
 ORDER_RESULT = "/v1/order-result"
 EVENT = "/v1/event"
+SESSION = "/v1/session"
 VIEW = "/v1/view"
 CHANGE = "/v1/change"
 
@@ -77,6 +88,36 @@ def digest_of(path_or_credential: str, body: bytes) -> bytes:
     digest.update(b"\n")
     digest.update(body)
     return digest.hexdigest().encode()
+
+
+_SESSION_MARK = "session"  # first word of a mark; no credential of MUNGE begins so
+
+
+def session_mark(key: bytes, session: str, stamp_us: int, digest: str) -> str:
+    """What a request of a session carries: ``digest``, signed with the session's key.
+
+    ``stamp_us``: microseconds since the session began, by the sender's monotonic clock; each is larger than the one before.
+    """
+    signature = _keyed(key, "request", session, str(stamp_us), digest)
+    return f"{_SESSION_MARK} {session} {stamp_us} {digest} {signature}"
+
+
+def is_session_mark(mark: str) -> bool:
+    return mark.startswith(f"{_SESSION_MARK} ")
+
+
+def answer_mark(key: bytes, request_mark: str, status: int, body: bytes) -> str:
+    """What the answer to a request of a session carries."""
+    return _keyed(key, "answer", str(status), digest_of(request_mark, body).decode())
+
+
+def with_key(digest: bytes, key: bytes) -> bytes:
+    """What the credential holds that answers ``SESSION``."""
+    return digest + b" " + key.hex().encode()
+
+
+def _keyed(key: bytes, *said: str) -> str:
+    return hashlib.blake2b("\n".join(said).encode(), key=key, digest_size=32).hexdigest()
 
 
 def parts_of(body: bytes) -> list[bytes]:

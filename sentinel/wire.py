@@ -53,9 +53,12 @@ def to_json(value: object) -> Any:
     return value
 
 
+_ENCODER = json.JSONEncoder(default=to_json)
+
+
 def to_text(value: object) -> str:
     """The JSON text of what ``to_json`` gives, with the C encoder doing what it can."""
-    return json.dumps(value, default=to_json)
+    return _ENCODER.encode(value)
 
 
 def _fields(kind: type) -> tuple[str, ...] | None:

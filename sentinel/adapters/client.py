@@ -20,14 +20,16 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from sentinel.adapters.encrypted_bodies import decrypted, encrypted
+from sentinel.adapters.session import ClientSession
 from sentinel.adapters.tls import client_context
 from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, StandingBy, Timeout, Unavailable, UserError
-from sentinel.ports import Credentials
-from sentinel.protocol import ACTIVE, ELSEWHERE, ENCRYPTED, HEADER, digest_of
+from sentinel.ports import Credentials, Signed
+from sentinel.protocol import ACTIVE, ELSEWHERE, ENCRYPTED, HEADER, NO_SESSION, SESSION, digest_of, is_session_mark
 from sentinel.text import json_of, json_with_bytes
 
 MAX_ANSWER_BYTES = 24 << 20  # 16 MiB that are encrypted
 _SPARED_S = 10.0  # an address that did not answer is not asked for so long, where there are others
+_NO_SESSIONS_S = 300.0  # a daemon that has no sessions is asked for one again after so long
 _MOST_HEALTH = 64  # bytes of what /healthz says
 _WHOLE = 2.0  # times the silence that is borne: then an answer must be whole, however steadily it trickles
 # How a kept connection ends that the daemon closed.
@@ -126,6 +128,7 @@ class DaemonClient:
         deadline_s: for connecting, and for the daemon's silence while it answers; the answer is whole in twice the time.
         wire: ``clear``, ``tls`` or ``munge`` (bodies are encrypted for ``daemon_uid``); empty: as the address says.
         ca_file: who signed the daemon's certificate; empty: the system's authorities.
+        sessions: whether to ask for a session, whose key signs requests in place of MUNGE: for one who asks often.
     """
 
     def __init__(
@@ -139,11 +142,14 @@ class DaemonClient:
         wire: str = "",
         ca_file: str = "",
         daemon_uid: int = 0,
+        sessions: bool = False,
     ) -> None:
         self._addresses = url if isinstance(url, Addresses) else Addresses(url)
         self._leads = leads
         self._ca_file = ca_file
         self._encrypts, self._daemon_uid = wire == "munge", daemon_uid
+        self._session: ClientSession | None = None
+        self._session_from_s = 0.0 if sessions else float("inf")  # from when on one is asked for
         self._connection: http.client.HTTPConnection | None = None
         for address in (*self._addresses.all, self._addresses.current):
             self._turn_to(address, wire)
@@ -164,6 +170,7 @@ class DaemonClient:
             fix = 'an address with https goes with wire = "tls", one with http with the others'
             raise UserError(f"{address!r} does not fit wire = {wire!r}", fix=fix)
         self.close()
+        self._session = None
         self.address = address
         self.host, self.port = parts.hostname, parts.port or 9478
         self.prefix = parts.path.rstrip("/")
@@ -220,10 +227,10 @@ class DaemonClient:
         content = json.dumps(body, separators=(",", ":")).encode()
         if self._encrypts:
             content = encrypted(self.credentials, content, self._daemon_uid)
-        credential = self.credentials.encode(digest_of(path, content))
         deadline = self.deadline_s if deadline_s is None else deadline_s
         kept = self._connection is not None
         try:
+            credential = self._signed(path, content)
             status, signature, answer = self._exchange(path, content, credential, deadline)
         except _CLOSED as error:
             self.close()
@@ -231,9 +238,14 @@ class DaemonClient:
                 raise Unavailable(f"the daemon at {self.host}:{self.port} closed the connection") from error
             # Once more on a fresh connection: with a new credential, since the first may have been seen.
             return self._post(path, body, deadline_s)
+        if status == NO_SESSION and self._session is not None:
+            if not self._session.used:  # the second in a row
+                self._session_from_s = time.monotonic() + _NO_SESSIONS_S
+            self._session = None
+            return self._post(path, body, deadline_s)
         if status != 200:
             raise self._error(status, answer, credential, signature)
-        answer = self._verified(credential, signature, answer)
+        answer = self._verified(status, credential, signature, answer)
         try:
             made = json_with_bytes(answer)  # orders name files
         except ValueError as error:
@@ -241,6 +253,41 @@ class DaemonClient:
         if not isinstance(made, dict):
             raise ProtocolError(f"the daemon's answer is not an object: {answer[:80]!r}")
         return made
+
+    def _signed(self, path: str, content: bytes) -> str:
+        """What signs a request: the session's key, or MUNGE where there is no session."""
+        if self._session is None and time.monotonic() >= self._session_from_s:
+            self._session = self._opened_session()
+        return (
+            self.credentials.encode(digest_of(path, content))
+            if self._session is None
+            else self._session.mark(path, content)
+        )
+
+    def _opened_session(self) -> ClientSession | None:
+        """None: the daemon has no sessions.
+
+        Raises:
+            StandingBy, Unavailable, Denied: there is no daemon that answers, or it refuses us.
+        """
+        content = b"{}" if not self._encrypts else encrypted(self.credentials, b"{}", self._daemon_uid)
+        credential = self.credentials.encode(digest_of(SESSION, content))
+        status, signature, answer = self._exchange(SESSION, content, credential, self.deadline_s)
+        if status == 404:  # one that is older, or is set so
+            self._session_from_s = time.monotonic() + _NO_SESSIONS_S
+            return None
+        if status != 200:
+            raise self._error(status, answer, credential, signature)
+        signed = self._of_daemon(signature)
+        digest, _, key = signed.payload.partition(b" ")
+        if digest != digest_of(credential, answer):
+            raise Denied("the answer's credential was made for something else")
+        try:
+            return ClientSession(
+                str(json_of(self._clear(answer, signed.uid))["session"]), bytes.fromhex(key.decode()), signed.uid
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolError(f"the daemon's answer is no session: {answer[:80]!r}") from error
 
     def close(self) -> None:
         if self._connection is not None:
@@ -269,12 +316,14 @@ class DaemonClient:
                 connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected = True
             connection.sock.settimeout(deadline_s)
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # header and body come in one piece
             connection.request(
                 "POST",
                 self.prefix + path,
                 body=content,
                 headers={HEADER: credential, "Content-Type": ENCRYPTED if self._encrypts else "application/json"},
             )
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
             response = connection.getresponse()
             answer = response.read(MAX_ANSWER_BYTES + 1)
         except TimeoutError as error:
@@ -314,7 +363,7 @@ class DaemonClient:
         fix, checked = "", False
         if signature:
             with contextlib.suppress(SentinelError):
-                answer, checked = self._verified(credential, signature, answer), True
+                answer, checked = self._verified(status, credential, signature, answer), True
         try:
             told = json_of(answer)
             message, fix = str(told.get("error", ""))[:500], str(told.get("fix", ""))[:500]
@@ -335,14 +384,31 @@ class DaemonClient:
         error.signed = checked
         return error
 
-    def _verified(self, credential: str, signature: str, answer: bytes) -> bytes:
+    def _verified(self, status: int, credential: str, signature: str, answer: bytes) -> bytes:
         """The answer, decrypted where we encrypt."""
-        signed = self.credentials.decode(signature)
+        if is_session_mark(credential):
+            session = self._session
+            if session is None or not session.signs(credential, status, answer, signature):
+                raise Denied("the answer is not signed by our session with the daemon")
+            session.used = True
+            return self._clear(answer, session.uid)
+        signed = self._of_daemon(signature)
         if signed.payload != digest_of(credential, answer):
             raise Denied("the answer's credential was made for something else")
+        return self._clear(answer, signed.uid)
+
+    def _of_daemon(self, signature: str) -> Signed:
+        """
+        Raises:
+            Denied: no credential, or of somebody who may not answer for the daemon.
+        """
+        signed = self.credentials.decode(signature)
         if signed.uid not in self.trusted:
             raise Denied(
                 f"the answer comes from uid {signed.uid}",
                 fix="add the daemon's uid to trusted_uids, or stop that server",
             )
-        return decrypted(self.credentials, answer, signed.uid, MAX_ANSWER_BYTES) if self._encrypts else answer
+        return signed
+
+    def _clear(self, answer: bytes, uid: int) -> bytes:
+        return decrypted(self.credentials, answer, uid, MAX_ANSWER_BYTES) if self._encrypts else answer

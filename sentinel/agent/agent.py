@@ -295,6 +295,7 @@ class Agent:
             wire=self.settings.wire,
             ca_file=self.settings.ca_file,
             daemon_uid=self.settings.daemon_uid,
+            sessions=True,
         )
 
     def program(self, name: str, module: str, arguments: Mapping[str, object], **rest: Any) -> Program:

@@ -18,6 +18,10 @@ class Document:
         self.name = name
         self.trying = trying  # whether patterns are compiled and held to their examples
         self.lines = text.splitlines()
+        self._starts: dict[str, list[int]] = {}  # headers of tables -> their lines, counted from 1
+        for number, line in enumerate(self.lines, 1):
+            if line.lstrip().startswith("[["):
+                self._starts.setdefault(line.strip(), []).append(number)
         try:
             self.data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -39,13 +43,13 @@ class Document:
         return value
 
     def error(self, kind: str, index: int, key: str, message: str, fix: str = "") -> FileError:
-        starts = [i for i, line in enumerate(self.lines) if line.strip() == f"[[{kind}]]"]
-        start = starts[index] if index < len(starts) else 0
+        start = (self.header(kind, index) or 1) - 1
         return FileError(self.name, message, line=self._find(start, key), key=key, fix=fix or "see rules/README.md")
 
     def header(self, kind: str, index: int) -> int | None:
-        starts = [i for i, line in enumerate(self.lines) if line.strip() == f"[[{kind}]]"]
-        return starts[index] + 1 if index < len(starts) else None
+        """The line of the table with this number, counted from 1."""
+        starts = self._starts.get(f"[[{kind}]]", ())
+        return starts[index] if index < len(starts) else None
 
     def _find(self, start: int, key: str) -> int:
         for i in range(start, len(self.lines)):

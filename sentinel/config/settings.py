@@ -94,6 +94,14 @@ class Daemon:
     operators: list[int | str] = setting(
         [], 'who besides root and our own account may change state: uids, accounts ("ada"), groups ("%hpc-ops")'
     )
+    session_s: float = setting(
+        3600.0,
+        "for so long an agent that proved by MUNGE who it is signs its requests with a key of its own, even if MUNGE's "
+        "is changed meanwhile; 0: MUNGE signs each, which costs three times as much",
+        unit="s",
+        least=0,
+        most=86400,
+    )
     node_addresses: str = setting(
         "refuse",
         "refuse or log a node's request that comes neither from its NodeAddr in Slurm nor from where its name resolves to; "
@@ -107,8 +115,8 @@ class Daemon:
     )
     request_bytes: int = setting(4 << 20, "largest request that is read", unit="bytes", least=4096)
     connections: int = setting(
-        16384,
-        "open at once, and never more than the process may have files less 512; an agent has four",
+        40960,
+        "open at once, and never more than the process may have files less 512; an agent has two, and four while it is busy",
         least=16,
     )
     waiting_connections: int = setting(

@@ -213,7 +213,7 @@ def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:
         log=base.log,
         addresses=NodeAddresses(lambda: base.live.fleet, time.monotonic),
         refuse_others=base.settings.daemon.node_addresses == "refuse",
-        hard=ConvictingEvidence(rules(base.settings)),
+        hard=ConvictingEvidence(runner.state.rules),
     )
     return Server(
         settings=base.settings.daemon,

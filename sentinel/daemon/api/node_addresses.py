@@ -7,7 +7,6 @@ of the connection, or of the host that made the credential, has to be one of the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import socket
 from collections.abc import Callable, Collection
@@ -59,8 +58,8 @@ class NodeAddresses:
         return False if own else None
 
     async def _of(self, name: str) -> frozenset[str]:
-        with contextlib.suppress(ValueError):
-            return frozenset({str(ipaddress.ip_address(name))})
+        if (literal := _literal(name)) is not None:
+            return literal
         until_s, known = self._known.get(name, (float("-inf"), frozenset()))
         if self._seconds() < until_s:
             return known
@@ -73,6 +72,16 @@ class NodeAddresses:
         return found or known
 
 
+@lru_cache(maxsize=32768)  # asked at each request of each node
+def _literal(name: str) -> frozenset[str] | None:
+    """The address that a name is; None where it has to be resolved."""
+    try:
+        return frozenset({str(ipaddress.ip_address(name))})
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=65536)
 def _same(sender: str, own: str) -> bool:
     """Whether a sender's address is this one, or is of this host as this one is."""
     try:

@@ -1,6 +1,7 @@
-"""The daemon's HTTP server for nodes, hooks and people, who authenticate each request with a MUNGE credential.
+"""The daemon's HTTP server for nodes, hooks and people, who authenticate each request: by a MUNGE credential, or (agents) by
+the key of a session that they opened with one.
 
-Without a valid credential only ``/metrics`` and ``/healthz`` answer. The credential is checked before the body is read.
+Without either only ``/metrics`` and ``/healthz`` answer. It is checked before the body is read.
 Sizes are bounded by kind of request, connections by ``sentinel.daemon.api.connections``; each stage has a deadline.
 """
 
@@ -11,8 +12,11 @@ import hmac
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from aiohttp import web
 from prometheus_client import exposition
@@ -21,11 +25,11 @@ from sentinel import protocol
 from sentinel.adapters.encrypted_bodies import decrypted, encrypted
 from sentinel.config.settings import Daemon
 from sentinel.daemon.api.accounts import uids_of
-from sentinel.daemon.api.blocking_calls import BlockingCalls
 from sentinel.daemon.api.callers import MOST_CREDENTIAL, DenialLog, Turns, UsedCredentials
 from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.api.memory_budget import MemoryBudget
 from sentinel.daemon.api.node_requests import Caller, NodeRequests
+from sentinel.daemon.api.sessions import NoSession, Session, Sessions
 from sentinel.daemon.api.transport import Listener, Page
 from sentinel.daemon.api.views import Views
 from sentinel.errors import Denied, ProtocolError, SentinelError, StandingBy, Unavailable, UserError
@@ -35,12 +39,19 @@ from sentinel.telemetry import Telemetry
 from sentinel.wire import to_text
 
 # Threads that talk to munged, which takes a tenth of a millisecond or more per credential and serves few clients at once.
-# The event loop must not wait for it: with thousands of nodes it would do nothing else.
 _SIGNERS = 4
-_DELAY_S = 0.1  # shorter waits of a request are no news: heartbeats come every 2 s
-_STATUS = {Denied: 403, StandingBy: protocol.ELSEWHERE, Unavailable: 503, ProtocolError: 400, UserError: 422}
+_SESSIONS = 2  # for each connection that there may be: agents that were started again leave theirs behind
+_STATUS = {
+    NoSession: protocol.NO_SESSION,
+    Denied: 403,
+    StandingBy: protocol.ELSEWHERE,
+    Unavailable: 503,
+    ProtocolError: 400,
+    UserError: 422,
+}
 # Largest body of each kind of request, in bytes; [daemon] request_bytes bounds all of them.
 _SIZES = {
+    protocol.SESSION: 1 << 10,
     protocol.HEARTBEAT: 256 << 10,  # a few hundred bytes for each job on the node
     protocol.EVIDENCE: 4 << 20,  # an agent sends 512 KiB at once
     protocol.ORDERS: 4 << 10,
@@ -54,6 +65,7 @@ _MEMORY_BYTES = 32 << 20  # of bodies that are handled at once, and again of ans
 _VIEWS = 2  # views made at once: one may read thousands of incidents
 _METRICS_S = 1.0  # the metrics' text is kept for so long, however often it is asked for
 
+T = TypeVar("T")
 Handler = Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -63,6 +75,26 @@ class _Problem(SentinelError):
     def __init__(self, status: int, message: str, fix: str = "") -> None:
         super().__init__(message, fix=fix)
         self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of request. ``allowed``: uids that may send it; None: everybody of the cluster."""
+
+    path: str
+    handler: Handler
+    allowed: Collection[int] | None
+    most_bytes: int
+    in_session: bool = False  # whether a session may sign it
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """Who sends a request, and what signs its answer."""
+
+    mark: str  # the request's
+    signed: Signed
+    session: Session | None = None  # None: MUNGE
 
 
 class Server:
@@ -88,11 +120,13 @@ class Server:
         self._log = log
         self._trusted = {0, os.getuid(), *settings.trusted_uids}
         self._operators = {0, os.getuid(), *uids_of(settings.operators)[0]}
+        self._known = self._trusted | self._operators
         self._pages: dict[tuple[str, str], Page] = {
             ("GET", "/metrics"): self._metrics,
             ("GET", "/healthz"): self._healthz,
         }
-        self._signers = BlockingCalls(_SIGNERS, "munge", log)
+        self._signers = ThreadPoolExecutor(_SIGNERS, "munge")
+        self._sessions = Sessions(settings.session_s, _SESSIONS * settings.connections, time.monotonic)
         self._used = UsedCredentials(time.time)
         self._began_s = time.time()
         self._turns = Turns()
@@ -107,17 +141,26 @@ class Server:
         self.connections = self._listener.connections
 
     async def start(self) -> None:
-        nodes, people = self._nodes, (self._view, self._change)
+        nodes, trusted, size = self._nodes, self._trusted, self._settings.request_bytes
+        kinds = [
+            _Kind(path, handler, trusted, min(_SIZES[path], size), in_session=True)
+            for path, handler in (
+                (protocol.HEARTBEAT, nodes.heartbeat),
+                (protocol.EVIDENCE, nodes.evidence),
+                (protocol.ORDERS, nodes.poll_orders),
+                (protocol.ORDER_RESULT, nodes.order_result),
+            )
+        ]
         for path, handler, allowed in (
-            (protocol.HEARTBEAT, nodes.heartbeat, self._trusted),
-            (protocol.EVIDENCE, nodes.evidence, self._trusted),
-            (protocol.ORDERS, nodes.poll_orders, self._trusted),
-            (protocol.ORDER_RESULT, nodes.order_result, self._trusted),
-            (protocol.EVENT, nodes.event, self._trusted),
-            (protocol.VIEW, people[0], None),
-            (protocol.CHANGE, people[1], self._operators),
+            (protocol.EVENT, nodes.event, trusted),
+            (protocol.VIEW, self._view, None),
+            (protocol.CHANGE, self._change, self._operators),
         ):
-            self._pages["POST", path] = self._signed(path, handler, allowed)
+            kinds.append(_Kind(path, handler, allowed, min(_SIZES[path], size)))
+        if self._sessions.offered:
+            kinds.append(_Kind(protocol.SESSION, self._no_content, trusted, _SIZES[protocol.SESSION]))
+        for kind in kinds:
+            self._pages["POST", kind.path] = partial(self._signed, kind)
 
         await self._listener.start()
 
@@ -128,7 +171,7 @@ class Server:
 
     async def stop(self) -> None:
         await self._listener.stop()
-        self._signers.stop()
+        self._signers.shutdown(wait=False, cancel_futures=True)
         self._denials.flush()
 
     # --- who asks -----------------------------------------------------------------------------------------------------
@@ -163,8 +206,11 @@ class Server:
 
     async def _deliver(self, request: web.BaseRequest, response: web.Response) -> None:
         """Hand over the answer. A client that does not read it in time is cut off: it would keep the answer in memory."""
+        body, transport = response.body, request.transport
+        small = isinstance(body, bytes) and len(body) <= _SMALL_BYTES
+        unread = transport is None or transport.get_write_buffer_size() > 0
         try:
-            async with asyncio.timeout(self._settings.body_s):
+            async with asyncio.timeout(None if small and not unread else self._settings.body_s):
                 await response.prepare(request)
                 await response.write_eof()
         except TimeoutError:
@@ -174,68 +220,78 @@ class Server:
         except ConnectionError:
             return  # it is gone
 
-    def _signed(self, path: str, handler: Handler, allowed: set[int] | None) -> Page:
-        first = path == protocol.EVIDENCE  # it may convict a node; a burst has a few hundred credentials
-        most_bytes = min(_SIZES[path], self._settings.request_bytes)
+    async def _signed(self, kind: _Kind, request: web.BaseRequest) -> web.Response:
+        mark = request.headers.get(protocol.HEADER, "")
+        if kind.in_session and protocol.is_session_mark(mark) and len(mark) <= MOST_CREDENTIAL:
+            session, signed = self._sessions.check(mark, request.remote or "")
+            proof = _Proof(mark, signed, session)
+        else:
+            proof = _Proof(mark, await self._sender(kind, mark))
+        sealed = request.content_type == protocol.ENCRYPTED
+        try:
+            if self._settings.wire == "munge" and not sealed:
+                raise Denied("a request in clear is not read here", fix='set wire = "munge", and the daemon\'s uid')
+            return await self._carried_out(kind, request, proof, sealed=sealed)
+        except SentinelError as error:  # signed as well: the sender may give up what the daemon does not take
+            response = self._refusal(request, error)
+            assert isinstance(response.body, bytes)
+            if sealed:
+                response.body = await self._munge(encrypted, self._credentials, response.body, proof.signed.uid)
+            response.headers[protocol.HEADER] = await self._mark(proof, response.status, response.body)
+            return response
 
-        async def answer(request: web.BaseRequest) -> web.Response:
-            credential = request.headers.get(protocol.HEADER, "")
-            signed = await self._sender(path, credential, allowed, first=first)
-            sealed = request.content_type == protocol.ENCRYPTED
-            try:
-                if self._settings.wire == "munge" and not sealed:
-                    raise Denied("a request in clear is not read here", fix='set wire = "munge", and the daemon\'s uid')
-                return await carried_out(request, credential, signed, sealed=sealed)
-            except SentinelError as error:  # signed as well: the sender may give up what the daemon does not take
-                response = self._refusal(request, error)
-                assert isinstance(response.body, bytes)
+    async def _carried_out(self, kind: _Kind, request: web.BaseRequest, proof: _Proof, *, sealed: bool) -> web.Response:
+        signed, key = proof.signed, b""
+        most = protocol.encrypted_bytes(kind.most_bytes) if sealed else kind.most_bytes
+        with self._turns.turn(None if signed.uid in self._known else signed.uid):
+            length = most if request.content_length is None else request.content_length
+            async with self._bodies.taking(length if _SMALL_BYTES < length <= most else 0):
+                raw = await self._body(request, most)
+                if not hmac.compare_digest(signed.payload, protocol.digest_of(kind.path, raw)):
+                    raise Denied("the credential is for another request")
                 if sealed:
-                    response.body = await self._signers.call(encrypted, self._credentials, response.body, signed.uid)
-                digest = protocol.digest_of(credential, response.body)
-                response.headers[protocol.HEADER] = await self._signers.call(self._credentials.encode, digest)
-                return response
+                    raw = await self._munge(decrypted, self._credentials, raw, signed.uid, kind.most_bytes)
+                if kind.allowed is not None or signed.uid in self._operators:
+                    self.connections.trust(request.protocol)
+                caller = Caller(signed.uid, _addresses(request.remote, signed.address))
+                result = await kind.handler(caller, _object(raw))
+                if kind.allowed is self._trusted and not self._acts():
+                    # What the node said was taken in: it may be us again.
+                    raise StandingBy("standby: the lease was not renewed", fix="another daemon may be active")
+            if kind.path == protocol.SESSION:
+                result["session"], key = self._sessions.open(signed, request.remote or "")
+            return await self._signed_answer(request, proof, result, key, sealed=sealed)
 
-        async def carried_out(
-            request: web.BaseRequest, credential: str, signed: Signed, *, sealed: bool
-        ) -> web.Response:
-            most = protocol.encrypted_bytes(most_bytes) if sealed else most_bytes
-            with self._turns.turn(None if signed.uid in self._trusted | self._operators else signed.uid):
-                length = most if request.content_length is None else request.content_length
-                async with self._bodies.taking(length if _SMALL_BYTES < length <= most else 0):
-                    raw = await self._body(request, most)
-                    if not hmac.compare_digest(signed.payload, protocol.digest_of(path, raw)):
-                        raise Denied("the credential is for another request")
-                    if sealed:
-                        raw = await self._signers.call(
-                            decrypted, self._credentials, raw, signed.uid, most_bytes, first=first
-                        )
-                    if allowed is not None or signed.uid in self._operators:
-                        self.connections.trust(request.protocol)
-                    caller = Caller(signed.uid, _addresses(request.remote, signed.address))
-                    result = await handler(caller, _object(raw))
-                    if (
-                        allowed is self._trusted and not self._acts()
-                    ):  # what the node said was taken in: it may be us again
-                        raise StandingBy("standby: the lease was not renewed", fix="another daemon may be active")
-                uid = signed.uid if sealed else None
-                return await self._signed_answer(request, credential, result, uid, first=first)
-
-        return answer
-
-    async def _sender(self, path: str, credential: str, allowed: set[int] | None, *, first: bool) -> Signed:
+    async def _sender(self, kind: _Kind, credential: str) -> Signed:
         """Check a credential, before anything else of its request is read."""
         if not credential or len(credential) > MOST_CREDENTIAL:
             raise Denied(f"no {protocol.HEADER} header", fix="requests carry a MUNGE credential")
         asked_s = time.monotonic()
-        signed = await self._signers.call(self._credentials.decode, credential, first=first)
+        signed = await self._munge(self._credentials.decode, credential)
         self._nodes.delayed(time.monotonic() - asked_s)
-        if allowed is not None and signed.uid not in allowed:
+        if kind.allowed is not None and signed.uid not in kind.allowed:
             raise Denied(f"uid {signed.uid} may not do this", fix="see [daemon] trusted_uids and operators")
-        if path == protocol.CHANGE and signed.made_s is not None and signed.made_s + 1.0 < self._began_s:
+        if kind.path == protocol.CHANGE and signed.made_s is not None and signed.made_s + 1.0 < self._began_s:
             # Whether it was carried out already is not known any more. MUNGE's times are whole seconds.
             raise Denied("the credential is older than this daemon", fix="send the command again")
         self._used.use(credential, signed)
         return signed
+
+    async def _munge(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call what waits for munged in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._signers, partial(function, *arguments))
+
+    async def _mark(self, proof: _Proof, status: int, body: bytes, key: bytes = b"") -> str:
+        """What an answer is signed with. ``key``: of the session that it opens."""
+        if proof.session is not None:
+            return protocol.answer_mark(proof.session.key, proof.mark, status, body)
+        digest = protocol.digest_of(proof.mark, body)
+        if key:
+            return await self._munge(self._credentials.encrypt, protocol.with_key(digest, key), proof.signed.uid)
+        return await self._munge(self._credentials.encode, digest)
+
+    async def _no_content(self, _caller: Caller, _body: dict[str, Any]) -> dict[str, Any]:
+        return {}
 
     async def _body(self, request: web.BaseRequest, most_bytes: int) -> bytes:
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
@@ -244,7 +300,8 @@ class Server:
             raise _Problem(413, f"a body of more than {most_bytes} bytes is not read", "send less at once")
         body = bytearray()
         try:
-            async with asyncio.timeout(self._settings.body_s):
+            # Most bodies come with their header, and are not waited for.
+            async with asyncio.timeout(None if request.content.is_eof() else self._settings.body_s):
                 async for part in request.content.iter_any():
                     body += part
                     if len(body) > most_bytes:
@@ -256,17 +313,13 @@ class Server:
         return bytes(body)
 
     async def _signed_answer(
-        self, request: web.BaseRequest, credential: str, result: dict[str, Any], uid: int | None, *, first: bool
+        self, request: web.BaseRequest, proof: _Proof, result: dict[str, Any], key: bytes, *, sealed: bool
     ) -> web.Response:
-        """``uid``: for whom it is encrypted; None: it is not."""
         raw, kind = to_text(result).encode(), "application/json"
-        if uid is not None:
-            raw, kind = (
-                await self._signers.call(encrypted, self._credentials, raw, uid, first=first),
-                protocol.ENCRYPTED,
-            )
-        digest = protocol.digest_of(credential, raw)
-        mark = await self._signers.call(self._credentials.encode, digest, first=first)
+        if sealed:
+            raw = await self._munge(encrypted, self._credentials, raw, proof.signed.uid)
+            kind = protocol.ENCRYPTED
+        mark = await self._mark(proof, 200, raw, key)
         response = web.Response(body=raw, content_type=kind, headers={protocol.HEADER: mark})
         if len(raw) > _SMALL_BYTES:
             async with self._answers.taking(len(raw)):

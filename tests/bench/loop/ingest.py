@@ -4,27 +4,25 @@ The daemon is the real one, pinned to core 0, in observe mode, with SQLite on th
 asyncio process on core 1 that keeps two connections for each node, as an agent does: heartbeats and evidence on one, the
 long poll for orders on the other), and Slurm (its answers for this many nodes and jobs, made from what a real slurmctld said
 at the start of the run, printed by scripts in place of the commands, so that parsing costs what it costs).
-``--credentials munge`` (the default) takes a real munged, which shares core 1; the nodes' checks of the daemon's answers are
-left out, since they happen elsewhere. ``--credentials hmac`` takes a keyed digest on both sides: what the daemon does
-without the cost of MUNGE.
+``--credentials session`` (the default) is what agents do: MUNGE, with a real munged that shares core 1, opens a session for
+each connection. ``--credentials munge`` signs each request by MUNGE, as agents of the release before do. The nodes' checks
+of the daemon's answers are left out, since they happen elsewhere.
 
 Phases: beating only; then progress of the jobs, harmless evidence, and a fatal Xid every --fault-every seconds; then a burst
 (--burst nodes send 20 items each within a second) while faults go on. A decision counts from before the evidence is sent to
 the verdict in the store. Baseline: the same with --baseline nodes, in the same run.
 
-Run: PYTHONPATH=.:deploy python tests/bench/loop/ingest.py [--nodes 2048] [--phase-s 40] [--credentials hmac]
+Run: PYTHONPATH=.:deploy python tests/bench/loop/ingest.py [--nodes 2048] [--phase-s 40] [--credentials munge]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
-import hashlib
-import hmac
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -43,48 +41,24 @@ from lab.submit import Request, submit
 from measure import lab_up, line, load, quantile, seconds, until
 
 from sentinel.adapters.munge import Munge
-from sentinel.errors import Denied
+from sentinel.adapters.session import ClientSession
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
-from sentinel.ports import Credentials, Signed
-from sentinel.protocol import EVIDENCE, HEADER, HEARTBEAT, ORDER_RESULT, ORDERS, OrderKind, digest_of
+from sentinel.ports import Credentials
+from sentinel.protocol import EVIDENCE, HEADER, HEARTBEAT, ORDER_RESULT, ORDERS, SESSION, OrderKind, digest_of
 from sentinel.wire import to_json
 
-BEAT_S = 2.0
 PHASES = ("beating", "working", "burst")
 FATAL = (79, 95, 119)  # each convicts its node at once
-
-
-class Keyed:
-    """``ports.Credentials`` by a keyed digest: stands in for MUNGE, for what the daemon costs without it."""
-
-    def __init__(self, _socket: str = "") -> None:
-        self._key = b"bench"
-
-    def encode(self, payload: bytes) -> str:
-        body = b"%d:%s" % (os.getuid(), base64.b64encode(payload))
-        return f"{body.decode()}:{hmac.new(self._key, body, hashlib.blake2b).hexdigest()}"
-
-    def encrypt(self, payload: bytes, uid: int) -> str:
-        raise NotImplementedError("nothing is encrypted here")
-
-    def decode(self, credential: str) -> Signed:
-        body, _, digest = credential.rpartition(":")
-        if not hmac.compare_digest(hmac.new(self._key, body.encode(), hashlib.blake2b).hexdigest(), digest):
-            raise Denied("not a credential of this bench")
-        uid, _, payload = body.partition(":")
-        return Signed(base64.b64decode(payload), int(uid), int(uid))
 
 
 # --- the daemon's process ---------------------------------------------------------------------------------------------
 
 
-def serve(folder: Path, credentials: str, profile: Path | None) -> None:
+def serve(folder: Path, profile: Path | None) -> None:
     os.sched_setaffinity(0, {0})
     from sentinel.config.settings import Settings, load
-    from sentinel.daemon import run, wiring
+    from sentinel.daemon import run
 
-    if credentials == "hmac":
-        setattr(wiring, "Munge", Keyed)  # noqa: B010
     settings = load(folder / "sentinel.toml", Settings)
     if profile is None:
         run.main(settings)
@@ -157,6 +131,8 @@ bin = "{folder}/bin:/usr/bin:/bin"
 listen = "127.0.0.1:{port}"
 state = "{folder}/state"
 munge_socket = "{munge_socket}"
+waiting_connections = 40960  # all agents come from one address here
+waiting_per_address = 40960
 [limits]
 breaker_nodes = 100000
 drain_per_hour = 100000
@@ -178,57 +154,100 @@ class Counts:
     said: str = ""
 
 
-class Line:
+class Line(asyncio.Protocol):
     """One kept connection: plain HTTP/1.1, as cheap as Python allows, so that the daemon is what is measured."""
 
-    def __init__(self, port: int, credentials: Credentials) -> None:
+    def __init__(self, port: int, credentials: Credentials, in_session: bool) -> None:
         self._port = port
         self._credentials = credentials
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._in_session = in_session
+        self._session: ClientSession | None = None
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[tuple[bytes, bytes]] | None = None
+        self._read = b""
         self._lock = asyncio.Lock()
+        self.heard = False  # whether the daemon answered
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        head, end, content = self._read.partition(b"\r\n\r\n")
+        if not end:
+            return
+        length = int(head[head.index(b"Content-Length:") + 15 :].split(b"\r\n", 1)[0])
+        if len(content) >= length and self._answer is not None:
+            self.heard = True
+            answer, self._answer, self._read = self._answer, None, b""
+            if not answer.done():
+                answer.set_result((head, content))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport, self._read = None, b""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionError("the daemon closed the connection"))
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         raw = json.dumps(body, separators=(",", ":")).encode()
         async with self._lock:
-            if self._streams is None:
-                self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-            reader, writer = self._streams
-            credential = self._credentials.encode(digest_of(path, raw))
-            head = (
-                f"POST {path} HTTP/1.1\r\nHost: daemon\r\n{HEADER}: {credential}\r\nContent-Length: {len(raw)}\r\n\r\n"
+            if self._in_session and self._session is None:
+                await self._open_session()
+            mark = (
+                self._credentials.encode(digest_of(path, raw))
+                if self._session is None
+                else self._session.mark(path, raw)
             )
-            try:
-                writer.write(head.encode() + raw)
-                answer = (await reader.readuntil(b"\r\n\r\n")).decode()
-                length = next(
-                    int(x.split(":")[1]) for x in answer.split("\r\n") if x.lower().startswith("content-length")
-                )
-                content = await reader.readexactly(length)
-            except (OSError, asyncio.IncompleteReadError):
-                self._streams = None
-                raise
-        if not answer.startswith("HTTP/1.1 200"):
-            raise ConnectionError(f"{answer[:40]!r} {content[:200]!r}")
+            head, content = await self._exchange(path, raw, mark)
+        if not head.startswith(b"HTTP/1.1 200"):
+            self._session = None
+            raise ConnectionError(f"{head[:40]!r} {content[:200]!r}")
         found: dict[str, Any] = json.loads(content)
         return found
+
+    async def _open_session(self) -> None:
+        head, content = await self._exchange(SESSION, b"{}", self._credentials.encode(digest_of(SESSION, b"{}")))
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise ConnectionError(f"{head[:40]!r} {content[:200]!r}")
+        mark = next(x for x in head.decode().split("\r\n") if x.startswith(HEADER)).partition(": ")[2]
+        signed = self._credentials.decode(mark)
+        self._session = ClientSession(
+            json.loads(content)["session"], bytes.fromhex(signed.payload.split()[1].decode()), signed.uid
+        )
+
+    async def _exchange(self, path: str, raw: bytes, mark: str) -> tuple[bytes, bytes]:
+        loop = asyncio.get_running_loop()
+        if self._transport is None:
+            self._transport, _ = await loop.create_connection(lambda: self, "127.0.0.1", self._port)
+        self._answer = loop.create_future()
+        head = f"POST {path} HTTP/1.1\r\nHost: daemon\r\n{HEADER}: {mark}\r\nContent-Length: {len(raw)}\r\n\r\n"
+        self._transport.write(head.encode() + raw)
+        return await self._answer
 
 
 class Nodes:
     """All simulated agents."""
 
-    def __init__(self, port: int, credentials: Credentials, jobs: list[tuple[int, list[str]]], nodes: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        credentials: Credentials,
+        jobs: list[tuple[int, list[str]]],
+        nodes: int,
+        beat_s: float,
+        *,
+        in_session: bool,
+    ) -> None:
+        self.beat_s = beat_s
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.jobs = jobs
         self.counts = Counts()
         self.faults: dict[str, float] = {}  # node -> when its fatal Xid was sent
-        self._lines = {name: Line(port, credentials) for name in self.names}
-        self._polls = {name: Line(port, credentials) for name in self.names}
+        self._lines = {name: Line(port, credentials, in_session) for name in self.names}
+        self._polls = {name: Line(port, credentials, in_session) for name in self.names}
         self._job_of = {name: job for job, on in jobs for name in on}
         self._number = dict.fromkeys(self.names, 1)
         self._rng = random.Random(7)
 
     async def beat(self, name: str) -> None:
-        await asyncio.sleep(self._rng.random() * BEAT_S)
+        await asyncio.sleep(self._rng.random() * self.beat_s)
         due = time.monotonic()
         while True:
             began = time.monotonic()
@@ -240,14 +259,18 @@ class Nodes:
             }  # fmt: skip
             try:
                 await self._lines[name].post(HEARTBEAT, body)
-            except (OSError, asyncio.IncompleteReadError) as error:
+            except OSError as error:
                 self.counts.failed += 1
                 self.counts.said = str(error)
             took = time.monotonic() - began
             self.counts.beats.append(took)
-            self.counts.late += took > BEAT_S
-            due += BEAT_S
+            self.counts.late += took > self.beat_s
+            due += self.beat_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    def all_heard(self) -> bool:
+        """Whether each agent was answered on both of its connections, or has a session there."""
+        return all(line.heard for lines in (self._lines, self._polls) for line in lines.values())
 
     def _runs(self, name: str) -> list[dict[str, int]]:
         return [{"job": self._job_of[name], "attempt": 0}] if name in self._job_of else []
@@ -259,7 +282,7 @@ class Nodes:
                 answer = await self._polls[name].post(ORDERS, {"node": name})
                 for order in answer["orders"]:
                     await self._polls[name].post(ORDER_RESULT, {"node": name, **self._carried_out(order)})
-            except (OSError, asyncio.IncompleteReadError) as error:
+            except OSError as error:
                 self.counts.failed += 1
                 self.counts.said = str(error)
                 await asyncio.sleep(1.0)
@@ -410,10 +433,16 @@ async def phase(what: str, nodes: Nodes, pid: int, for_s: float, options: argpar
 async def drive(
     port: int, pid: int, jobs: list[tuple[int, list[str]]], count: int, options: argparse.Namespace
 ) -> None:
-    credentials: Credentials = Keyed() if options.credentials == "hmac" else Munge(str(options.munge_socket))
-    nodes = Nodes(port, credentials, jobs, count)
+    nodes = Nodes(
+        port, Munge(str(options.munge_socket)), jobs, count, options.beat_s, in_session=options.credentials == "session"
+    )
     tasks = [asyncio.create_task(nodes.beat(name)) for name in nodes.names]
     tasks += [asyncio.create_task(nodes.poll(name)) for name in nodes.names]
+    while not nodes.all_heard():
+        await asyncio.sleep(0.5)
+        for task in tasks:
+            if task.done():
+                task.result()
     await asyncio.sleep(8)
     for what in options.phases:
         if what == "working":
@@ -437,7 +466,7 @@ def one(count: int, lab: Lab, options: argparse.Namespace) -> None:
     (folder / "sentinel.toml").write_text(settings_text(folder, port, lab.munge_socket))
     log = folder / "daemon.log"
     with log.open("w") as out:
-        command = [sys.executable, __file__, "--serve", str(folder), "--credentials", options.credentials]
+        command = [sys.executable, __file__, "--serve", str(folder)]
         command += ["--profile", str(options.profile)] if options.profile else []
         daemon = subprocess.Popen(command, stderr=out, stdout=out)
     try:
@@ -460,17 +489,20 @@ def main() -> None:
     parser.add_argument("--baseline", type=int, default=64, help="nodes of a second run; 0: none")
     parser.add_argument("--phase-s", type=float, default=40.0)
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
+    parser.add_argument("--beat-s", type=float, default=2.0)
     parser.add_argument("--fault-every", type=float, default=0.5)
     parser.add_argument("--burst", type=int, default=512)
-    parser.add_argument("--credentials", choices=("munge", "hmac"), default="munge")
+    parser.add_argument("--credentials", choices=("session", "munge"), default="session")
     parser.add_argument(
         "--profile", type=Path, help="where the daemon's main thread leaves a profile by its own CPU time"
     )
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.credentials, options.profile)
+        serve(options.serve, options.profile)
         return
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     with lab_up(2, sentinel=False) as lab:
         os.sched_setaffinity(0, {1})
         for pid in (os.getpid(), int((lab.dir / "pids" / "munged").read_text().split()[0])):
