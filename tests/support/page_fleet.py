@@ -11,7 +11,8 @@ from core_records import evidence, plan, step
 from month import Month
 from page_world import ServedPage
 
-from sentinel.model.records import Cause, Fleet, JobView, Kind, NodeView, Outcome, Result, Source, StepKind, Where
+from sentinel.model.approvals import APPROVAL
+from sentinel.model.records import Cause, Fleet, JobView, Kind, NodeView, Outcome, Result, Source, StepKind, Wait, Where
 
 HOSTILE = "<script>alert(1)</script> http://evil.example"
 
@@ -102,4 +103,11 @@ async def furnish(page: ServedPage, nodes: int) -> str:
     for name in list(page.daemon.live.fleet.nodes)[::7]:
         page.daemon.live.node(name).state = "heard"
     page.daemon.live.node("n0040").state = "silent"
+    store = page.world.store
+    waiting = next(row["id"] for row in store.incident_rows(limit=1000) if row["state"] == "open")
+    wait = Wait(APPROVAL, page.world.slurm.clock.now() - timedelta(minutes=4), "drain n0185, restart 9001 elsewhere")
+    store.save_plan(dataclasses.replace(plan(incident=waiting), waits=(wait,)))
+    page.views._daemons = lambda: [
+        {"address": "head1:9478", "state": "active"}, {"address": "head2:9478", "state": "standby"},
+    ]  # fmt: skip
     return incident

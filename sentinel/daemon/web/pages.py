@@ -169,6 +169,8 @@ async def _fleet(asked: Asked) -> tuple[str, dict[str, Any]]:
         "shown": len(rows),
         "chosen": chosen,
         "partitions": sorted({name for row in seen for name in row["partitions"]}),
+        "active": [row["address"] for row in status["daemons"] if row["state"] == "active"],
+        "others": [row["address"] for row in status["daemons"] if row["state"] != "active"],
         "waiting": [row for row in status["open_incidents"] if row["state"] in ("held", "waiting")],
     }
 

@@ -34,8 +34,8 @@ def environment() -> Environment:
         finalize=visible,
     )
     made.filters |= {
-        "ago": ago, "amount": amount, "folded": folded, "hours": hours, "interval": interval, "path": path,
-        "percent": percent, "span": span, "when": when,
+        "ago": ago, "amount": amount, "breakable": breakable, "folded": folded, "hours": hours, "interval": interval,
+        "path": path, "percent": percent, "span": span, "when": when,
     }  # fmt: skip
     return made
 
@@ -56,6 +56,11 @@ def visible(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
         return "".join(ch if ch.isprintable() or ch in "\n\t" else "·" for ch in value)
     return value
+
+
+def breakable(word: object) -> Markup:
+    """A word of ours that may be broken behind each underscore, as a cause in a narrow table."""
+    return Markup("_<wbr>").join(str(word).split("_"))
 
 
 def path(name: object) -> str:

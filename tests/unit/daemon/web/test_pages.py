@@ -21,7 +21,8 @@ from core_world import World
 from page_world import ServedPage, serving_page
 
 from sentinel.errors import UserError
-from sentinel.model.records import Ground, IncidentState, Kind, Outcome, Result, Source, StepKind, Trust
+from sentinel.model.approvals import APPROVAL
+from sentinel.model.records import Ground, IncidentState, Kind, Outcome, Result, Source, StepKind, Trust, Wait
 
 Worlds = Callable[..., World]
 EVIL = (
@@ -330,3 +331,20 @@ async def test_browser_that_goes_away_is_no_bug(served: ServedPage) -> None:
     end.set()
     served.pages.html = real  # type: ignore[method-assign]
     assert (await served.get("/"))[0] == 200 and "bug" not in served.daemon.said
+
+
+async def test_what_people_are_asked_stands_above_the_map_with_the_command_that_answers(served: ServedPage) -> None:
+    wait = Wait(APPROVAL, AT, f"drain n1 <b>{EVIL}</b>", ("drain n1",))
+    served.world.store.save_plan(dataclasses.replace(plan(incident="aaa1"), waits=(wait,)))
+    _, text, _ = await served.get("/")
+    above = text.partition('<h2 id="map">')[0]
+    assert "A person is asked: 1" in above and "sentinel approve INCIDENT" in above and "<b>" not in above
+    assert "A person is asked" not in (await served.get("/", user="bob"))[1], "of others' jobs"
+
+
+async def test_daemons_that_stand_by_are_named_and_one_alone_is_not(served: ServedPage) -> None:
+    assert "standing by" not in (await served.get("/"))[1]
+    rows = [{"address": "head1:9478", "state": "active"}, {"address": "head2:9478", "state": "standby"}]
+    served.views._daemons = lambda: rows
+    _, text, _ = await served.get("/")
+    assert "Of 2 daemons head1:9478 is active; standing by: head2:9478." in text
