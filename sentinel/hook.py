@@ -27,6 +27,7 @@ DIAGNOSTIC = (
 )
 STOP_S = 5.0  # for stopping a diagnostic that is late; more than DCGM's 4 s for one that ends when it is told to
 EVENT_S = 3.0
+ANSWER_BYTES = 65_536  # of the daemon to an event: some hundred, half of them its signature
 OUTPUT_BYTES = 16 << 20  # of a diagnostic; one that says more is out of its mind
 
 
@@ -71,7 +72,8 @@ def event(name: str, environment: Mapping[str, str]) -> int:
 def post_to_active(environment: Mapping[str, str], path: str, body: bytes, deadline_s: float) -> int:
     """200 when a daemon of SENTINEL_URL (one, or several separated by commas) took it, else what an active one answered.
 
-    Goes on to the next after any other answer: where a daemon is away, anybody may listen at its port.
+    Goes on to the next after any other answer: where a daemon is away, anybody may listen at its port. With
+    SENTINEL_DAEMON_USER an answer counts only when MUNGE says that it is that account's, root's or our own.
 
     Raises:
         OSError, SubprocessError: munged or the daemons do not answer, or none is active.
@@ -84,7 +86,10 @@ def post_to_active(environment: Mapping[str, str], path: str, body: bytes, deadl
         host, port = address_of(url)
         try:
             message = signed(environment, path, body, until_s)
-            status = post(url, environment.get("SENTINEL_CA_FILE", ""), path, message, until_s)
+            answer = post(url, environment.get("SENTINEL_CA_FILE", ""), path, message, until_s)
+            status = answer[0]
+            if status == 200 and (daemon := environment.get("SENTINEL_DAEMON_USER")):
+                require_signed(answer, message[0][HEADER], daemon, environment, until_s)
         except OSError as error:
             problem = OSError(f"{host}:{port}: {error}")
             continue
@@ -111,6 +116,36 @@ def signed(environment: Mapping[str, str], path: str, body: bytes, deadline_s: f
     return {HEADER: credential, "Content-Type": kind}, body
 
 
+Answer = tuple[int, str, bytes]  # status, credential, body
+
+
+def require_signed(
+    answer: Answer, asked_with: str, daemon: str, environment: Mapping[str, str], deadline_s: float
+) -> None:
+    """
+    Raises:
+        OSError, SubprocessError: it is not the daemon's answer to what we asked.
+    """
+    trusted = {0, os.getuid(), int(daemon) if daemon.isdecimal() else uid_of(daemon)}
+    munge_socket = environment.get("SENTINEL_MUNGE_SOCKET", "")
+    found = munge(["--keys=UID"], munge_socket, deadline_s, answer[1].encode(), program="unmunge")
+    said, _, payload = found.partition("\n\n")
+    uid = said.rpartition("(")[2].rstrip(") ")  # "UID:     ada (1000)"
+    if not uid.isdecimal() or payload != digest_of(asked_with, answer[2]).decode():
+        raise OSError("its answer is not signed")
+    if int(uid) not in trusted:
+        raise OSError(f"its answer comes from uid {uid}")
+
+
+def uid_of(account: str) -> int:
+    import pwd
+
+    try:
+        return pwd.getpwnam(account).pw_uid
+    except KeyError:
+        raise OSError(f"SENTINEL_DAEMON_USER: no account {account!r:.40} here") from None
+
+
 def address_of(url: str) -> tuple[str, int]:
     rest = url.partition("://")[2] or url
     host, _, port = rest.partition("/")[0].rpartition(":")
@@ -119,18 +154,20 @@ def address_of(url: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def munge(options: list[str], munge_socket: str, deadline_s: float, payload: bytes = b"") -> str:
-    """A credential from the ``munge`` command; see ``signed``."""
+def munge(
+    options: list[str], munge_socket: str, deadline_s: float, payload: bytes = b"", *, program: str = "munge"
+) -> str:
+    """A credential from the ``munge`` command, or what ``unmunge`` says of one; see ``signed``."""
     place = ["--socket", munge_socket] if munge_socket else []
     done = subprocess.run(
-        ["munge", *place, *options],
+        [program, *place, *options],
         input=payload,
         capture_output=True,
         timeout=max(0.05, deadline_s - time.monotonic()),
         check=False,
     )
     if done.returncode != 0:
-        raise OSError(f"munge: {done.stderr.decode('utf-8', 'replace').strip()[:300]}")
+        raise OSError(f"{program}: {done.stderr.decode('utf-8', 'replace').strip()[:300]}")
     return done.stdout.decode().strip()
 
 
@@ -149,8 +186,8 @@ def connected(url: str, ca_file: str, deadline_s: float) -> socket.socket:
         raise
 
 
-def post(url: str, ca_file: str, path: str, message: tuple[dict[str, str], bytes], deadline_s: float) -> int:
-    """Status of one POST, within the deadline."""
+def post(url: str, ca_file: str, path: str, message: tuple[dict[str, str], bytes], deadline_s: float) -> Answer:
+    """One POST, within the deadline."""
     headers, body = message
     host, port = address_of(url)
     with connected(url, ca_file, deadline_s) as connection:
@@ -161,16 +198,20 @@ def post(url: str, ca_file: str, path: str, message: tuple[dict[str, str], bytes
         )
         connection.sendall(head.encode() + body)
         answer = b""
-        while b"\r\n" not in answer and len(answer) < 4096:
+        while len(answer) < ANSWER_BYTES:  # the daemon closes behind it
             connection.settimeout(max(0.05, deadline_s - time.monotonic()))
             more = connection.recv(4096)
             if not more:
                 break
             answer += more
-    words = answer.split(None, 2)
+    head_lines, _, content = answer.partition(b"\r\n\r\n")
+    first, *others = head_lines.decode("latin-1").split("\r\n")
+    words = first.split(None, 2)
     if len(words) < 2 or not words[1].isdigit():
         raise OSError(f"not an HTTP answer: {answer[:60]!r}")
-    return int(words[1])
+    given = (line.partition(":") for line in others)
+    credential = next((value.strip() for name, _, value in given if name.strip().lower() == HEADER.lower()), "")
+    return int(words[1]), credential, content
 
 
 # --------------------------------------------------------------------------------------------------------- prolog

@@ -56,6 +56,16 @@ def load_convictions(site: Path | None = None) -> Convictions:
     return Convictions(rows)
 
 
+def without_rules(folder: str) -> str:
+    """Why nothing of the folder that a site named for its rules is read; empty where something is, or none is named."""
+    path = Path(folder)
+    return (
+        f"{folder} holds no rules: nothing there ends in .toml"
+        if folder and path.is_dir() and not _files([path])
+        else ""
+    )
+
+
 def _site_files(site: Path | None) -> list[Path]:
     if site is not None:
         return _files([site])

@@ -20,6 +20,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from sentinel.adapters.store.lease import DaemonRow, LeaseView
@@ -243,10 +245,24 @@ class Lease:
         self._problem = reason
 
 
+@cache
+def this_place() -> str:
+    """This host, its present boot and the space of process ids that we see: containers may all have one host name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+        space = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return socket.gethostname()
+    return f"{socket.gethostname()}/{boot}-{space}"
+
+
 def died_here(holder: str) -> bool:
-    """Whether the holder was a process of this host that is gone, or had our own process id, so that it was before us."""
-    host, _, pid = holder.rpartition(":")
-    if host != socket.gethostname() or not pid.isdigit():
+    """Whether the holder was a process of this host that is gone, or had our own process id, so that it was before us.
+
+    One in another container, or before this boot, may still be alive elsewhere under the same names: it has its time.
+    """
+    place, _, pid = holder.rpartition(":")
+    if place != this_place() or not pid.isdigit():
         return False
     try:
         os.kill(int(pid), 0)

@@ -25,6 +25,7 @@ from sentinel.adapters.slurm.connect import connect
 from sentinel.adapters.store.lease import DaemonRow
 from sentinel.adapters.store.store import Store, sqlite_url
 from sentinel.adapters.syslog import Syslog
+from sentinel.config.rules_files import without_rules
 from sentinel.config.settings import Daemon, Settings
 from sentinel.config.signals_files import load_signals
 from sentinel.config.signals_toml import Signals as KnownSignals
@@ -39,7 +40,7 @@ from sentinel.daemon.fleet_metrics import FleetMetrics
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import connect_signals
 from sentinel.daemon.ingest.trends import read_trends
-from sentinel.daemon.lease import Lease
+from sentinel.daemon.lease import Lease, this_place
 from sentinel.daemon.runner import Runner
 from sentinel.daemon.standby import StandbyServer, stand_by
 from sentinel.daemon.wiring import (
@@ -110,6 +111,8 @@ async def _act(
     )
     telemetry.active.set_function(lambda: lease.left_s() > 0)
     telemetry.standbys.set_function(lambda: sum(row["state"] == "standby" for row in lease.shown()))
+    if empty := without_rules(settings.judgement.rules):
+        log.warning("site-rules-empty", reason=empty)
     log.info("starting", slurm=description, store=store.engine.dialect.name, listen=settings.daemon.listen)
     fleets = FleetSnapshots(reader, live, telemetry, log)
     base = DaemonParts(settings, store, live, OrderBook(), reader, writer, fleets, lease, SystemClock(), telemetry, log)
@@ -268,7 +271,7 @@ def _store(settings: Settings, log: Log) -> Store:
 
 def holder() -> str:
     """This process among all daemons."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{this_place()}:{os.getpid()}"
 
 
 def own_address(settings: Daemon) -> str:

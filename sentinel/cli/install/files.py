@@ -145,7 +145,10 @@ resume = "{choice.resume}"   # the same folder as the daemon's
 def _hook_settings(choice: Choice, *, controller: bool) -> str:
     events = f"SENTINEL_EVENTS={EVENTS}\n" if controller else ""
     wire = "SENTINEL_WIRE=tls\n" if _wire(choice) else ""
+    # The controller makes the account; a node may know its uid only. Without it hooks believe whoever answers there.
+    daemon = choice.account if controller else choice.daemon_uid
+    user = f"SENTINEL_DAEMON_USER={daemon}\n" if daemon is not None else ""
     return (
         "# Settings of the hooks: NAME=value lines, read and never run.\n"
-        f"SENTINEL_PYTHON={choice.python}\nSENTINEL_URL={choice.daemon_url}\n{wire}{events}"
+        f"SENTINEL_PYTHON={choice.python}\nSENTINEL_URL={choice.daemon_url}\n{user}{wire}{events}"
     )

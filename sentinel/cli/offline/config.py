@@ -38,10 +38,12 @@ def check(config: Path, agent: bool) -> None:
     """
     from sentinel.cli.offline.policy_words import sentences
     from sentinel.cli.offline.start_checks import agent_checks, daemon_checks, run_checks
+    from sentinel.config.rules_files import without_rules
     from sentinel.config.settings import load
 
     settings = load(config, _kind(agent))
-    more: list[str] = []
+    empty = without_rules(settings.rules if agent else settings.judgement.rules)
+    more = [f"; {empty}"] if empty else []
 
     def signals() -> None:
         more.append(_signals(settings))

@@ -18,6 +18,7 @@ from sentinel.cli.operator.daemon_client import DEADLINE_S, config_option, view
 from sentinel.cli.operator.doctor_daemon import BAD, GOOD, NOT_KNOWN, ORDER, Finding, certificate, findings_of
 from sentinel.cli.operator.doctor_host import hook, repairs, resume_folder, settings_file
 from sentinel.cli.operator.output import json_option, print_json, say, shown
+from sentinel.config.rules_files import without_rules
 from sentinel.config.settings import Settings, load
 from sentinel.errors import SentinelError, UserError
 
@@ -94,6 +95,7 @@ def examine(config: Path) -> list[Finding]:
         *(() if "account" in seen else _folders(settings)),  # the daemon says it of itself
         *(() if "partitions" in seen else _modes(settings)),
         *_certificate(settings),
+        *_rules(settings),
         *told,
     ]
 
@@ -112,6 +114,11 @@ def _certificate(settings: Settings) -> list[Finding]:
         else:
             found.append(certificate(ends, datetime.now(UTC)))
     return found
+
+
+def _rules(settings: Settings) -> list[Finding]:
+    empty = without_rules(settings.judgement.rules)
+    return [Finding("rules", BAD, empty, "put the site's rules there, or take judgement.rules out")] if empty else []
 
 
 def _munge(settings: Settings) -> Finding:

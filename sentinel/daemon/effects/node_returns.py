@@ -76,6 +76,11 @@ class NodeReturnEffects:
         """By both ways that are set; one that fails is told, and both are tried again with the same id."""
         body, settings, result, reason = json.dumps(dict(effect.data)).encode(), self._settings, "done", ""
         try:
+            if self._fence is not None:
+                await self._fence.confirm()
+        except SentinelError as error:
+            return self._answer(effect, "unavailable", error.message)
+        try:
             if settings.ticket_command:
                 await site_command.run(settings.ticket_command, deadline_s=settings.command_s, data=body)
             if settings.ticket_url:

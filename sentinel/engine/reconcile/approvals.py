@@ -21,6 +21,7 @@ from sentinel.model.records import Cause
 from sentinel.wire import time_from, to_json
 
 ANSWERS = "approvals"  # stored setting: by incident, what people answered, oldest first
+_SHOWN = 5  # parts of an answer that is not taken
 _MOST = 20  # answers kept of one incident
 
 
@@ -31,7 +32,7 @@ def problem(state: State, incident: str, request: str, what: Sequence[str]) -> s
     if plan is None or verdict is None or not waiting:
         return f"nothing of incident {incident} waits for an approval"
     if strange := sorted(set(what) - set(open_names(waiting))):
-        return f"{', '.join(strange)} is not asked; asked are: {', '.join(open_names(waiting))}"
+        return f"{', '.join(strange[:_SHOWN])} is not asked; asked are: {', '.join(open_names(waiting))}"
     if request != request_of(plan, verdict.cause):
         return "the plan is another one by now than the one that was shown"
     return ""
@@ -41,7 +42,10 @@ def answered(state: State, out: Transition, event: ApprovalGiven) -> None:
     """Keep the answer, and have policy asked again. One to a request that is not open any more changes nothing."""
     action = "approve" if event.approved else "refuse"
     why = problem(state, event.incident, event.request, event.what)
-    before = {"asked": list(event.what), "request": event.request}
+    # What was not asked is anybody's words: a few say enough. What was asked is known, and kept whole.
+    parts = list(event.what[:_SHOWN] if why else event.what)
+    further = {"further": len(event.what) - len(parts)} if len(parts) < len(event.what) else {}
+    before = {"asked": parts, "request": event.request, **further}
     target, stage = f"incident {event.incident}", Stage.REFUSED if why else Stage.DONE
     entry = AuditEntry(
         event.at, event.by, event.origin, action, stage, target, event.incident, why or event.note, before,

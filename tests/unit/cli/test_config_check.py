@@ -126,3 +126,14 @@ def test_a_policy_that_changes_nothing_says_so(tmp_path: Path) -> None:
 def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, key: str, words: str) -> None:
     error = checked(tmp_path, text)
     assert error.key == key and error.line is not None and words in error.message
+
+
+@pytest.mark.parametrize("words", [(), ("--agent",)])
+def test_a_folder_for_rules_that_holds_none_is_said(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """What lies there under another name (rules.yaml, rules.toml.new) would be read by nobody."""
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "own.yaml").write_text("")
+    path, key = tmp_path / "here.toml", f'rules = "{tmp_path}/rules"\n'
+    path.write_text(key if words else f"[judgement]\n{key}")
+    found = CliRunner().invoke(cli, ["config", "check", "--config", str(path), *words])
+    assert found.exit_code == 0 and "rules holds no rules" in found.output.replace("\n", " "), found.output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sentinel.adapters.store.lease import DaemonRow, LeaseView
-from sentinel.daemon.lease import Lease, died_here
+from sentinel.daemon.lease import Lease, died_here, this_place
 from sentinel.errors import Refused, Superseded, Unavailable
 from sentinel.log import Log
 
@@ -213,12 +212,19 @@ def test_the_event_loop_that_stands_still_gives_the_lease_up(pair: tuple[Host, H
 
 
 def test_a_holder_that_died_on_this_host_is_replaced_at_once(database: Database) -> None:
-    host = socket.gethostname()
-    database.holder, database.token = f"{host}:4194305", 7  # above the kernel's largest process id
+    database.holder, database.token = f"{this_place()}:4194305", 7  # above the kernel's largest process id
     fresh = Host(database, "b")
     fresh.turn()
     assert fresh.acts and database.token == 8
     assert not died_here("elsewhere:4194305") and not died_here("")
+
+
+def test_a_holder_in_another_container_of_this_host_name_has_its_time(database: Database) -> None:
+    """Its process ids are others: what is gone here may be alive there."""
+    host, _, boot_and_space = this_place().partition("/")
+    boot, _, space = boot_and_space.partition("-")
+    for place in (host, f"{host}/{boot}-{int(space) + 1}", f"{host}/00000000-{space}"):
+        assert not died_here(f"{place}:4194305"), place
 
 
 async def test_effects_wait_until_the_lease_is_renewed(pair: tuple[Host, Host]) -> None:

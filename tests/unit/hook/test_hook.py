@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +117,13 @@ def test_an_event_goes_to_the_daemon_that_is_active(
     asked: list[str] = []
     answers: dict[str, object] = {"http://a:1": OSError("no route"), "http://b:2": 421, "http://c:3": 200}
 
-    def post(url: str, _ca: str, _path: str, _message: object, _deadline_s: float) -> int:
+    def post(url: str, _ca: str, _path: str, _message: object, _deadline_s: float) -> hook.Answer:
         asked.append(url)
         answer = answers[url]
         if isinstance(answer, OSError):
             raise answer
         assert isinstance(answer, int)
-        return answer
+        return answer, "", b""
 
     monkeypatch.setattr(hook, "signed", lambda *_: ({}, b""))
     monkeypatch.setattr(hook, "post", post)
@@ -137,9 +142,57 @@ def test_who_else_answers_at_an_address_keeps_no_event(
     """A daemon takes an event that comes twice once, so that the next may be asked whatever the answer was."""
     answers = {"http://a:1": status, "http://b:2": 200}
     monkeypatch.setattr(hook, "signed", lambda *_: ({}, b""))
-    monkeypatch.setattr(hook, "post", lambda url, *_: answers[url])
+    monkeypatch.setattr(hook, "post", lambda url, *_: (answers[url], "", b""))
     urls = {"SENTINEL_URL": "http://a:1,http://b:2"}
     assert hook.main(["event", "job_ended"], urls) == 0 and capsys.readouterr().err == ""
     answers["http://b:2"] = 421
     assert hook.main(["event", "job_ended"], urls) == 0
     assert f"answered {status} to job_ended" in capsys.readouterr().err
+
+
+UNMUNGE = """#!/bin/sh
+read credential
+uid=${credential%%:*}
+printf 'UID:              somebody (x) (%s)\\n\\n%s' "$uid" "${credential#*:}"
+"""
+
+
+@pytest.fixture
+def munge_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that say ``UID:PAYLOAD``."""
+    for name, text in {"munge": "#!/bin/sh\necho mine\n", "unmunge": UNMUNGE}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("signer", "said", "wrong"),
+    [
+        ("4711", "{}", ""),
+        (str(os.getuid()), "{}", ""),
+        ("4712", "{}", "its answer comes from uid 4712"),
+        ("4711", '{"other": 1}', "its answer is not signed"),
+        ("", "{}", "its answer is not signed"),
+    ],
+)
+@pytest.mark.usefixtures("munge_commands")
+def test_an_answer_counts_when_the_daemon_signed_it(signer: str, said: str, wrong: str) -> None:
+    """Where a daemon is away, any user of its host may listen at its port and answer 200: the event would be lost."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(30)
+            connection.recv(65536)
+            credential = f"{signer}:{hook.digest_of('mine', b'{}').decode()}" if signer else ""
+            head = f"HTTP/1.1 200 OK\r\n{hook.HEADER}: {credential}\r\nContent-Length: {len(said)}\r\n\r\n{said}"
+            connection.sendall(head.encode())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    asked = {"SENTINEL_URL": f"http://127.0.0.1:{listener.getsockname()[1]}", "SENTINEL_DAEMON_USER": "4711"}
+    with listener, pytest.raises(OSError, match=wrong) if wrong else contextlib.nullcontext():
+        assert hook.post_to_active(asked, "/v1/event", b"{}", time.monotonic() + 20) == 200
+    thread.join(30)

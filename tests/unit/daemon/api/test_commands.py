@@ -160,6 +160,15 @@ async def test_a_correction_that_says_nothing_is_refused(world: Worlds, argument
     assert caught.value.fix and not there.store.incident_rows(ids=["abc1"])[0]["corrections"]
 
 
+async def test_of_an_answer_that_is_not_taken_the_audit_keeps_a_few_parts(world: Worlds) -> None:
+    there = world()
+    with pytest.raises(Refused) as caught:
+        await change(there, "approve", incident="abc1", request="r", what=[f"{'x' * 190}{n}" for n in range(1000)])
+    (entry,) = [item.entry for item in there.store.audit()]
+    assert len(entry.before["asked"]) == 5 and entry.before["further"] == 995
+    assert len(str(entry)) < 2500 and len(caught.value.message) < 2500
+
+
 async def test_names_that_nobody_asked_about_drive_no_terminal(world: Worlds) -> None:
     """They come back in the answer, and stay in the audit and its copy in syslog."""
     there, hostile = world(), "x\x1b[2J\n<0>fake\x00"

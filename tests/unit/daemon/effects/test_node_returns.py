@@ -118,6 +118,14 @@ async def test_no_command_without_the_lease(tmp_path: Path) -> None:
     assert not (tmp_path / "done").exists()
 
 
+async def test_no_ticket_without_the_lease(tmp_path: Path) -> None:
+    slurm: Any = Slurm(None)
+    settings = ReturnSettings(ticket_command=["/usr/bin/touch", f"{tmp_path / 'ticket'}"])
+    fenced = NodeReturnEffects(settings=settings, reader=slurm, writer=slurm, clock=StandingClock(), fence=Lost())
+    answer = await fenced.ticket(OpenTicket("ticket:n1", "n1", {"node": "n1", "id": "t1"}))
+    assert answer.result == "unavailable" and not (tmp_path / "ticket").exists()
+
+
 async def test_ticket(tmp_path: Path) -> None:
     kept, ticket = tmp_path / "ticket", OpenTicket("ticket:n1", "n1", {"node": "n1", "id": "t1"})
     there = effects(Slurm(None), ticket_command=["/bin/sh", "-c", f"cat > {kept}"])
