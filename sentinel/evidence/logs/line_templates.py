@@ -74,7 +74,8 @@ class LineTemplates:
         """
         lines = block.translate(FOLD).split(b"\n")
         distinct = set(lines)
-        found = self._learn(distinct.difference(self._unknown, self._known))
+        # Not difference(): of a dictionary it goes through all that is known, for each line of a live log.
+        found = self._learn({line for line in distinct - self._unknown if line not in self._known})
         found.update((template, self._known[template]) for template in self._known.keys() & distinct)
         if not found:
             return [], []

@@ -5,9 +5,14 @@ Reads the part of regular expressions that rules may use (rules/README.md); what
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 SHORTEST = 3  # a shorter word stands in almost every line
+COMMON = frozenset(" .,:;-_=()'\"0123456789")  # characters of almost every line
 MOST = 64  # words of one group
-# Words of lines that tell of no failure: a pattern is better looked for by what else it needs.
+# Words of lines that tell of no failure: a pattern is better looked for by what else it needs. One text, since a word that
+# is part of an ordinary one ("inf" of "info") stands in the same lines.
 ORDINARY = (
     "info warning debug time step iteration loss learning rate grad norm batch size samples data dataset loader worker "
     "shard file opened reading loaded loading saved saving checkpoint model layer tensor gradient optimizer memory "
@@ -16,30 +21,77 @@ ORDINARY = (
     "number total started finished completed using version config default path value list job rank node host group "
     "parameters initialized setting scheduler accuracy metric latency counter request response server client"
 )
+MOST_WAYS = 16  # of one pattern that are told apart
 _GROUP_MARKS = ("?:", "?i:")
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way in which a pattern can match. All words are in lower case."""
+
+    pattern: str
+    groups: tuple[tuple[bytes, ...], ...]  # groups of words, of each of which a match holds one, the best first
+    mark: bytes  # a shorter piece of text that a match holds; empty where there is none
+    first: bool  # a match begins where the line begins
+
+
+def ways_of(pattern: str) -> tuple[Way, ...]:
+    """The ways in which the pattern can match."""
+    flag = "(?i)" if pattern.startswith("(?i)") else ""
+    return tuple(
+        Way(
+            flag + way,
+            tuple(tuple(map(_lower, dict.fromkeys(words))) for words in _groups(branch)),
+            _lower(max((run for (run,) in _runs(branch)), key=_mark_rarity, default="")),
+            way.startswith("^"),
+        )
+        for branch, way in _ways(pattern.removeprefix("(?i)"), MOST_WAYS)
+    )
+
+
 def needs(pattern: str) -> tuple[tuple[tuple[bytes, ...], ...], ...]:
-    """For each way in which the pattern can match: groups of words, of each of which a match holds one, the best first.
-
-    In lower case. Nothing where some way need not hold any word.
-    """
-    ways = []
-    for branch in _ways(pattern.removeprefix("(?i)")):
-        groups = sorted(filter(_findable, _candidates(branch)), key=_rarity, reverse=True)
-        if not groups:
-            return ()
-        ways.append(tuple(tuple(dict.fromkeys(word.lower().encode("ascii") for word in words)) for words in groups))
-    return tuple(ways)
+    """The groups of words of each way in which the pattern can match; nothing where some way need not hold any word."""
+    ways = ways_of(pattern)
+    return tuple(way.groups for way in ways) if all(way.groups for way in ways) else ()
 
 
-def _ways(expression: str) -> list[str]:
-    """The branches of an expression, also where they stand within one group that is all of it."""
-    found = []
+def _ways(expression: str, most: int) -> Iterator[tuple[str, str]]:
+    """The branches of an expression, also those of a group with which a branch begins, where it is all of it, or where the
+    rest need not hold a telling word: ``(?:a|b)c`` is ``ac`` or ``bc``. Each as it is read for words, and as a pattern."""
     for branch in _branches(expression):
-        whole = branch.startswith("(") and item_at(branch, 0) == branch and not branch.startswith("(?P<")
-        found.extend(_ways(_inside(branch)) if whole else [branch])
-    return found
+        group = item_at(branch, 0) if branch.startswith("(") else ""
+        rest = branch[len(group) :]
+        inner = _branches(_inside(group)) if group and not _quantifier(rest, 0) else []
+        loose = group.startswith("(?i:")
+        if inner and not rest:
+            for words, way in _ways(_inside(group), most):
+                yield words, f"(?i:{way})" if loose else way
+        elif 1 < len(inner) <= most and not _telling(branch):
+            for one in inner:
+                if loose:
+                    yield one + rest, f"(?i:{one}){rest}"
+                else:
+                    yield from _ways(one + rest, most // len(inner))
+        else:
+            yield branch, branch
+
+
+def _telling(branch: str) -> bool:
+    """Whether it holds a word that is no ordinary one."""
+    groups = _groups(branch)
+    return bool(groups) and _rarity(groups[0])[0]
+
+
+def _groups(branch: str) -> list[tuple[str, ...]]:
+    return sorted(filter(_findable, _candidates(branch)), key=_rarity, reverse=True)
+
+
+def _runs(branch: str) -> list[tuple[str, ...]]:
+    return [words for words in _candidates(branch, least=1) if len(words) == 1]
+
+
+def _lower(text: str) -> bytes:
+    return text.lower().encode("ascii")
 
 
 def _of_alternatives(expression: str) -> tuple[str, ...]:
@@ -62,6 +114,10 @@ def _quality(words: tuple[str, ...]) -> tuple[int, int]:
     return min(*map(len, words), 8), -len(words)
 
 
+def _mark_rarity(text: str) -> tuple[int, int]:
+    return sum(char not in COMMON for char in text), len(text)
+
+
 def _rarity(words: tuple[str, ...]) -> tuple[bool, tuple[int, int]]:
     return not any(word.strip().lower() in ORDINARY for word in words), _quality(words)
 
@@ -71,8 +127,8 @@ def _findable(words: tuple[str, ...]) -> bool:
     return len(words) <= MOST and all(max(map(len, word.split()), default=0) >= SHORTEST for word in words)
 
 
-def _candidates(branch: str) -> list[tuple[str, ...]]:
-    """Everything that must stand in it: runs of plain characters, and the words of groups."""
+def _candidates(branch: str, least: int = SHORTEST) -> list[tuple[str, ...]]:
+    """Everything that must stand in it, of so many characters: runs of plain characters, and the words of groups."""
     candidates: list[tuple[str, ...]] = []
     run = ""
     at = 0
@@ -90,7 +146,7 @@ def _candidates(branch: str) -> list[tuple[str, ...]]:
             candidates.append((run,))
             run = ""
     candidates.append((run,))
-    return [words for words in candidates if words and min(map(len, words)) >= SHORTEST]
+    return [words for words in candidates if words and min(map(len, words)) >= least]
 
 
 def item_at(text: str, at: int) -> str:

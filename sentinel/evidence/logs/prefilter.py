@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate
 from typing import Protocol
 
-from sentinel.evidence.logs.literals import needs
+from sentinel.evidence.logs.literals import ORDINARY, SHORTEST, Way, ways_of
 
 LONGEST_TOKEN = 96  # bytes of a token that is remembered; longer ones hardly come again
 MOST_TOKENS = 65_536  # that are remembered; then they are forgotten all at once
@@ -46,57 +46,55 @@ class PlainScreen:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [pattern.encode("ascii") for pattern in patterns]
         self._compiled: dict[int, re.Pattern[bytes]] = {}
-        self._always: list[int] = []  # a match need not hold any word
+        self._wordless: list[tuple[int, _WordlessWay]] = []  # ways to match without a word
         needing: dict[bytes, list[tuple[int, Needs]]] = {}
         for index, pattern in enumerate(patterns):
-            ways = needs(pattern)
-            for first, *others in ways:
+            for way in ways_of(pattern):
+                if not way.groups:
+                    self._wordless.append((index, _WordlessWay(way)))
+                    continue
+                first, *others = way.groups
                 for word in first:
                     needing.setdefault(word, []).append((index, tuple(others)))
-            if not ways:
-                self._always.append(index)
-        # A word with blanks stands in several tokens: its longest part tells that it may be there.
+        # A word with blanks stands in several tokens: its most telling part tells that it may be there.
         self._words: dict[bytes, list[tuple[bytes, list[tuple[int, Needs]]]]] = {}
         for word, wanting in needing.items():
-            part = max(word.split(), key=len, default=b"")
-            self._words.setdefault(part, []).append((word, wanting))
+            self._words.setdefault(max(word.split(), key=_telling, default=b""), []).append((word, wanting))
         self._part = re.compile(_one_of(sorted(self._words)))
         self._plain: set[bytes] = set()  # tokens that hold no part of a word
         self._telling: dict[bytes, tuple[bytes, ...]] = {}  # those that do, with their parts
         self._bytes = 0
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
-        hits: list[tuple[int, int]] = []
+        hits: set[tuple[int, int]] = set()  # two ways of one pattern may find the same
         lower = block.lower()
         telling = self._telling_tokens(set(lower.split()))
         if telling:
-            start = 0
+            some, start = frozenset(telling), 0
             for line in lower.split(b"\n"):
                 tokens = line.split()
-                if not telling.keys().isdisjoint(tokens):
-                    hits.extend(self._on_line(block, start, line, telling.keys() & tokens, telling))
+                if not some.isdisjoint(tokens):
+                    hits.update(self._on_line(block, start, line, some.intersection(tokens), telling))
                 start += len(line) + 1
-        for index in self._always:
-            hits.extend(_on_every_line(block, self._pattern(index), index))
-        hits.sort(key=lambda hit: (hit[1], hit[0]))
-        return hits
+        for index, way in self._wordless:
+            hits.update((index, end) for end in way.ends(block, lower))
+        return sorted(hits, key=lambda hit: (hit[1], hit[0]))
 
     def _telling_tokens(self, tokens: set[bytes]) -> dict[bytes, tuple[bytes, ...]]:
         """Those of the tokens that hold parts of words, with the parts."""
-        fresh = tokens - self._plain - self._telling.keys()
-        found: dict[bytes, tuple[bytes, ...]] = {}
+        found = {token: self._telling[token] for token in self._telling.keys() & tokens}
+        fresh = tokens - self._plain
+        fresh.difference_update(found)
         if fresh:
-            order = list(fresh)
-            self._search(order, found)
-            self._remember(order, found)
-        for token in tokens & self._telling.keys():
-            found[token] = self._telling[token]
+            new = self._search(list(fresh))
+            self._remember(fresh, new)
+            found.update(new)
         return found
 
-    def _search(self, order: Sequence[bytes], found: dict[bytes, tuple[bytes, ...]]) -> None:
-        """Every part that stands in each of the tokens, also where parts overlap."""
+    def _search(self, order: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+        """Those of the tokens in which parts stand, with every part, also where parts overlap."""
         joined = b"\n".join(order)
-        ends = list(accumulate(len(token) + 1 for token in order))
+        ends = list(accumulate(map((1).__add__, map(len, order))))
         parts: dict[int, set[bytes]] = {}
         search, at = self._part.search, 0
         while (match := search(joined, at)) is not None:
@@ -104,19 +102,20 @@ class PlainScreen:
             held = parts.setdefault(bisect_left(ends, at), set())
             # Of the parts that begin at one place only the longest is found; the shorter ones stand there too.
             held.update(longest[:n] for n in range(1, len(longest) + 1) if longest[:n] in self._words)
-        found.update((order[number], tuple(held)) for number, held in parts.items())
+        return {order[number]: tuple(held) for number, held in parts.items()}
 
-    def _remember(self, fresh: Sequence[bytes], found: Mapping[bytes, tuple[bytes, ...]]) -> None:
-        short = [token for token in fresh if len(token) <= LONGEST_TOKEN]
-        size = sum(map(len, short))
+    def _remember(self, fresh: set[bytes], found: Mapping[bytes, tuple[bytes, ...]]) -> None:
+        if max(map(len, fresh)) > LONGEST_TOKEN:
+            fresh = {token for token in fresh if len(token) <= LONGEST_TOKEN}
+        size = sum(map(len, fresh))
         self._bytes += size
-        if self._bytes > MOST_BYTES or len(self._plain) + len(self._telling) + len(short) > MOST_TOKENS:
+        if self._bytes > MOST_BYTES or len(self._plain) + len(self._telling) + len(fresh) > MOST_TOKENS:
             self._plain, self._telling, self._bytes = set(), {}, size
-        self._plain.update(token for token in short if token not in found)
-        self._telling.update((token, found[token]) for token in short if token in found)
+        self._plain |= fresh.difference(found)
+        self._telling.update((token, parts) for token, parts in found.items() if token in fresh)
 
     def _on_line(
-        self, block: bytes, start: int, lower: bytes, tokens: set[bytes], telling: Mapping[bytes, tuple[bytes, ...]]
+        self, block: bytes, start: int, lower: bytes, tokens: Set[bytes], telling: Mapping[bytes, tuple[bytes, ...]]
     ) -> Iterable[tuple[int, int]]:
         tried: set[int] = set()
         for part in {part for token in tokens for part in telling[token]}:
@@ -137,6 +136,46 @@ class PlainScreen:
         return self._compiled[index]
 
 
+class _WordlessWay:
+    """One way of a pattern to match a line that need not hold a word: found by where a line begins, or by a mark."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self._on_line = re.compile(way.pattern.encode("ascii"))
+        self._head: re.Pattern[bytes] | None = None
+        if way.first:
+            flag = "(?i)" if way.pattern.startswith("(?i)") else ""
+            self._head = re.compile((flag + "\n" + way.pattern[len(flag) + 1 :]).encode("ascii"))
+
+    def ends(self, block: bytes, lower: bytes) -> Iterator[int]:
+        """Where its first match of each line ends."""
+        at = 0
+        while (start := self._next_line(block, lower, at)) is not None:
+            end = block.find(b"\n", start)
+            end = len(block) if end < 0 else end
+            if (match := self._on_line.search(block[start:end])) is not None:
+                yield start + match.end()
+            at = end + 1
+
+    def _next_line(self, block: bytes, lower: bytes, at: int) -> int | None:
+        """Where the next line that may match begins, from the line that begins at ``at`` on."""
+        if at > len(block):
+            return None
+        if self._head is not None:
+            # With the line end before it, so that only beginnings of lines are looked at.
+            if at == 0 and self._on_line.match(block) is not None:
+                return 0
+            found = self._head.search(block, max(at - 1, 0))
+            return found.start() + 1 if found is not None else None
+        mark = lower.find(self._way.mark, at)
+        return lower.rfind(b"\n", 0, mark) + 1 if mark >= 0 else None
+
+
+def _telling(word: bytes) -> tuple[bool, bool, int]:
+    """How seldom a part of a word may be expected to stand in a line."""
+    return len(word) >= SHORTEST, word.decode("ascii") not in ORDINARY, len(word)
+
+
 def _holds(line: bytes, groups: Needs) -> bool:
     """Whether the line holds a word of each of the groups."""
     for words in groups:
@@ -146,17 +185,6 @@ def _holds(line: bytes, groups: Needs) -> bool:
         else:
             return False
     return True
-
-
-def _on_every_line(block: bytes, pattern: re.Pattern[bytes], index: int) -> list[tuple[int, int]]:
-    search = pattern.search
-    lines = block.split(b"\n")
-    ends = accumulate(len(line) + 1 for line in lines)
-    return [
-        (index, end - 1 - len(line) + match.end())
-        for line, end in zip(lines, ends, strict=True)
-        if (match := search(line)) is not None
-    ]
 
 
 def _one_of(words: Sequence[bytes]) -> bytes:

@@ -24,6 +24,7 @@ NOW = datetime(2026, 3, 4, tzinfo=UTC)
 RULES = load_rules()
 SIGNATURES = Signatures(RULES, best_screen)
 HERE = Where(node="n7")
+BY_ID = RULES.by_id()
 KERNEL_RULES = draining(RULES, Source.KERNEL)
 
 
@@ -53,10 +54,9 @@ READERS = {
 
 def convicting(evidence: Iterable[Evidence]) -> set[tuple[str, object]]:
     """What the machine itself is held to say against a node: rules, and what an Xid's line adds to its number."""
-    by_id = RULES.by_id()
     said = set()
     for item in evidence:
-        if item.trust is Trust.SYSTEM and by_id[item.rule or ""].convicts:
+        if item.trust is Trust.SYSTEM and BY_ID[item.rule or ""].convicts:
             data = (
                 (item.data.get("xid"), item.data.get("fatal"), item.data.get("action")) if item.kind == Kind.XID else ()
             )
@@ -79,10 +79,10 @@ def test_words_of_a_draining_rule_convict_in_no_name(rule) -> None:
     names = sorted(set(words_of(rule)))
     assert names
     for shape in SHAPES:
-        lines = sorted({shape.line(name) for name in names})
+        # All lines at once: the screen has to find what a look at each of them would.
+        lines = suspicious(sorted({shape.line(name) for name in names}))
         for reader in ("dmesg", "kmsg"):
-            # All lines at once: the screen has to find what a look at each of them would.
-            for line in suspicious(lines):
+            for line in lines:
                 found = READERS[reader](line)
                 assert convicting(found) <= usual(reader, shape), (reader, line)
 

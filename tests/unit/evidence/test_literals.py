@@ -6,7 +6,7 @@ import pytest
 
 from sentinel.config.rules import Rule
 from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.literals import needs
+from sentinel.evidence.logs.literals import needs, ways_of
 
 RULES = load_rules().rules
 
@@ -27,6 +27,7 @@ RULES = load_rules().rules
         (r"(?i:STORM|hail) warning|calm", (((b"storm", b"hail"), (b" warning",)), ((b"calm",),))),
         (r"(?i:storm \d|(?:hail|snow) of \d{1,4} tons)", (((b"storm ",),), ((b" tons",), (b"hail", b"snow")))),
         (r"loader of coal", (((b"loader of coal",),),)),
+        (r"(?:loss|time) of \d{1,2}", (((b"loss of ",),), ((b"time of ",),))),  # more than ordinary words
         (r"(?:loader|worker) \d{1,2} fell", (((b" fell",), (b"loader", b"worker")),)),  # an ordinary word comes last
     ],
 )
@@ -42,6 +43,19 @@ def test_a_match_holds_a_word_of_each_group_of_one_way(rule: Rule) -> None:
         assert found is not None
         match = found[0].lower()
         assert not ways or any(all(any(word in match for word in words) for words in way) for way in ways)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ways"),
+    [
+        (r"(?:^|\]:? )[a-z]{1,9}: \S", [(r"^[a-z]{1,9}: \S", b": ", True), (r"\]:? [a-z]{1,9}: \S", b"]", False)]),
+        (r"(?i)(?:^X|\d)/\d", [(r"(?i)^X/\d", b"x/", True), (r"(?i)\d/\d", b"/", False)]),
+        (r"(?i:^X|\d)/\d", [(r"(?i:^X)/\d", b"x/", False), (r"(?i:\d)/\d", b"/", False)]),
+        (r"(?:\d|[a-c]){2}z?", [(r"(?:\d|[a-c]){2}z?", b"", False)]),
+    ],
+)
+def test_ways_without_a_word_are_told_apart(pattern: str, ways: list[tuple[str, bytes, bool]]) -> None:
+    assert [(way.pattern, way.mark, way.first) for way in ways_of(pattern)] == ways
 
 
 def test_hardly_a_rule_must_be_tried_on_every_line() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.adapters.hyperscan import HyperscanScreen
 from sentinel.config.rules_files import load_rules
@@ -187,6 +190,32 @@ def test_hyperscan_and_plain_screen_give_the_same_evidence() -> None:
 
 def test_the_plain_screen_answers_the_end_of_the_line() -> None:
     assert PlainScreen(["alpha beta"]).scan(b"x\nalpha beta\n") == [(0, 12)]
+
+
+WORDLESS = [
+    r"(?:^|\]:? )[a-z]{1,9}\.[A-Z]\w{1,9}: \S",
+    r"\b\d{1,9}/\d{1,9} \[",
+    r"(?i)(?:^Q|\d)/\d",
+    r"[yz]{2,3}(?:\d|$)",
+]
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a", "b.C", ": ", "]", " [", "3", "/", "q", "Q", "yz", " ", "D", "\r"]), max_size=8),
+        max_size=6,
+    )
+)
+def test_the_plain_screen_finds_what_needs_no_word_as_line_by_line(lines: list[list[str]]) -> None:
+    block = "\n".join("".join(parts) for parts in lines).encode()
+    expected, start = set(), 0
+    for line in block.split(b"\n"):
+        for index, pattern in enumerate(WORDLESS):
+            if re.search(pattern.encode(), line):
+                expected.add((index, start))
+        start += len(line) + 1
+    found = PlainScreen(WORDLESS).scan(block)
+    assert {(index, block.rfind(b"\n", 0, end) + 1) for index, end in found} == expected
 
 
 def test_the_plain_screen_forgets_tokens_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
