@@ -149,7 +149,9 @@ async def test_a_fault_under_the_epilogs_of_a_requeued_job_is_of_the_attempt_tha
     there.slurm.clock.advance(2.0)
     await daemon.fleets.take()
     await daemon.observe([bus("n1", at_s=2.0)])
-    await asyncio.sleep(1.0)
+    async with asyncio.timeout(60.0):
+        while not any(incident.attempt is not None for incident in daemon.state.incidents.values()):
+            await asyncio.sleep(0)
     assert {key for key in daemon.live.attempts if key[0] == there.job} == {(there.job, 0)}
     assert {i.attempt for i in daemon.state.incidents.values()} == {0}, daemon.said
 

@@ -182,12 +182,12 @@ def test_a_list_in_itself_is_refused():
 
 @pytest.mark.parametrize("op", [b"]", b"}", b"\x8f", b"(", b"]\x94", b")"])
 def test_objects_beyond_the_budget_are_refused_within_it(op):
-    limits = Limits(memory_bytes=4 << 20)
+    limits, times = Limits(memory_bytes=1 << 20), 750_000
     tracemalloc.start()
     try:
         with pytest.raises(PickleTooLarge):
-            loads(b"\x80\x04" + op * 3_000_000 + b".", limits=limits)
-        assert tracemalloc.get_traced_memory()[1] < (3_000_000 * 2 + 1024) + 2 * limits.memory_bytes
+            loads(b"\x80\x04" + op * times + b".", limits=limits)
+        assert tracemalloc.get_traced_memory()[1] < (times * 2 + 1024) + 2 * limits.memory_bytes
     finally:
         tracemalloc.stop()
 

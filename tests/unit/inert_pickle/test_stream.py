@@ -117,8 +117,8 @@ def test_rows_and_folds_are_taken_over_in_order():
 
 def test_what_is_taken_over_does_not_count():
     """What would be refused as objects is read in a fraction of the memory when its rows are taken over."""
-    data = many(20_000)
-    small = Limits(memory_bytes=16 << 20)
+    data = many(5_000)
+    small = Limits(memory_bytes=4 << 20)
     with pytest.raises(PickleTooLarge):
         load(data, limits=small)
     folds = {"Row": lambda entry: (None, 0), "Box": lambda entry: (None, 0)}
