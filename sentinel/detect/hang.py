@@ -31,6 +31,7 @@ from sentinel.detect.step_rhythm import (
     Rhythm,
     allowed_s,
     announced,
+    announces,
     at_round_step,
     pause_due,
     pauses_alike,
@@ -173,7 +174,7 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S) if young else allowed)
     alive = watched.motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS)
     shown = len(rhythm.gaps) >= ESTABLISHED_GAPS and (watched.proven or _age_s(rhythm) >= KNOWN_S)
-    if shown and not alive and not pause and not at_round_step(rhythm):
+    if shown and not alive and not pause and (announces(rhythm) or not at_round_step(rhythm)):
         # No pause is made at such a step, and so many steps tell how far they spread: nothing else explains the silence.
         unexplained = max(limits.stall_confirm * WAITS_STEPS * rhythm.gap_s, spread_s(rhythm, limits) or allowed)
     if alive:
@@ -181,7 +182,8 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     if watched.motion not in (Motion.WAITS, Motion.LOOPS):
         return unexplained
     soon = _if_it_waits(rhythm, watched, limits, allowed, unexplained, pause=pause)
-    if watched.motion is Motion.WAITS and not watched.proven and young and _age_s(rhythm) < KNOWN_S:
+    unknown = young and not announces(rhythm) and _age_s(rhythm) < KNOWN_S
+    if watched.motion is Motion.WAITS and not watched.proven and unknown:
         return max(soon, min(limits.stall_first_pause_s, unexplained))
     return soon
 

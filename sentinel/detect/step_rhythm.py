@@ -8,6 +8,7 @@ step line, ``allowed_s`` gives the silence that is still usual after it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -26,6 +27,10 @@ FIRST_PAUSE_S = 300.0  # an unannounced pause at a round step that the job has n
 ANNOUNCED_S = 300.0  # an announced pause whose length is not known yet
 TOLD_S = 120.0  # an announced pause of a job whose pauses are known: the same text may announce another kind of pause
 TOLD = 3  # announced pauses from which the job's pauses are known
+SHORT_TOLD = 4  # so many announced short gaps tell as much as one pause: the same words may yet announce a long one
+TOLD_EARLY_S = (
+    5.0  # a line that comes later than this, and than a usual gap, announced nothing: it was held in a buffer
+)
 ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25, 20, 10)  # steps at which people evaluate and save
 LEAST_PAUSE_S = 11.0  # a shorter gap cannot look like a hang, so it need not be learned
 HICCUP_S = 11.0  # a single delay of a network or a disk, which is no hang
@@ -58,6 +63,7 @@ class Pause:
     step: int  # last step before it
     at: datetime
     length_s: float
+    told: bool = False  # announced before anybody could take it for a hang
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +78,13 @@ class Rhythm:
     stride: int = 1  # steps between two lines
     gaps: tuple[float, ...] = ()  # seconds between step lines, pauses left out
     pauses: tuple[Pause, ...] = ()
-    passed: tuple[tuple[int, int], ...] = ()  # round number -> multiples passed without a pause
+    passed: tuple[tuple[int, int], ...] = ()  # round number -> multiples passed without a pause that was not announced
     visited: tuple[tuple[int, int], ...] = ()  # round number -> multiples seen, with a pause or without
     announced_at: datetime | None = None
     announced: str = ""  # kind of the announced pause: "save", "evaluation" or ``UNNAMED``
-    told: int = 0  # number of announced pauses
-    told_of: tuple[tuple[str, int], ...] = ()  # the same by kind
+    told_early: bool = False  # whether that line came soon after the last step
+    told: int = 0  # number of announced pauses, also of those that took no longer than a step may
+    told_of: tuple[tuple[str, int], ...] = ()  # the same by kind, a pause as ``SHORT_TOLD``
     longest_told_s: float = 0.0
     times: tuple[float, ...] = ()  # seconds per step
     numbered: bool = False  # whether its step lines contain the step number
@@ -94,7 +101,9 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
     if evidence.kind == Kind.CHECKPOINT_SAVED:
         return _saved(rhythm, evidence.at)
     if evidence.kind == PAUSE or (evidence.kind == Kind.STEP and _NO_STEP.search(evidence.text[:400])):
-        return replace(rhythm, announced_at=evidence.at, announced=_what(evidence.text))
+        return replace(
+            rhythm, announced_at=evidence.at, announced=_what(evidence.text), told_early=_early(rhythm, evidence.at)
+        )
     if evidence.kind != Kind.STEP:
         return rhythm
     raw = evidence.data.get("step")
@@ -117,16 +126,17 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
     steps = 1 if epoch else step - rhythm.last_step
     usual = rhythm.gap_s
     is_pause = usual is not None and gap_s > max(2.5 * usual, LEAST_PAUSE_S)
-    announced = rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at
+    told = announced(rhythm) and rhythm.told_early
     pauses, gaps, passed = rhythm.pauses, rhythm.gaps, rhythm.passed
     visited = _pass(rhythm.visited, rhythm.last_step) if usual is not None else rhythm.visited
     if is_pause:
-        pauses = (*pauses, Pause(rhythm.last_step, rhythm.last_at, gap_s))[-PAUSES:]
-    elif not announced and (rhythm.lines > 1 or gap_s < 60.0):
+        pauses = (*pauses, Pause(rhythm.last_step, rhythm.last_at, gap_s, told))[-PAUSES:]
+    elif not announced(rhythm) and (rhythm.lines > 1 or gap_s < 60.0):
         gaps = (*gaps, gap_s)[-GAPS:]
+    if told or (not is_pause and gaps is not rhythm.gaps):
         passed = _pass(passed, rhythm.last_step)
     return replace(
-        rhythm,
+        _learned(rhythm, gap_s, is_pause=is_pause) if told and usual is not None else rhythm,
         where=evidence.where,
         lines=rhythm.lines + 1,
         last_at=evidence.at,
@@ -137,9 +147,6 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
         passed=passed,
         visited=visited,
         announced_at=None,
-        told=rhythm.told + (is_pause and announced),
-        told_of=_one_more(rhythm.told_of, rhythm.announced) if is_pause and announced else rhythm.told_of,
-        longest_told_s=max(rhythm.longest_told_s, gap_s) if is_pause and announced else rhythm.longest_told_s,
         times=rhythm.times if is_pause else (*rhythm.times, _seconds(evidence, gap_s, steps))[-TIMES:],
         numbered=numbered,
         last_line=last_line,
@@ -151,17 +158,31 @@ def _saved(rhythm: Rhythm, at: datetime) -> Rhythm:
     if rhythm.last_at is None or rhythm.gap_s is None or at <= rhythm.last_at:
         return replace(rhythm, announced_at=None)
     took_s = (at - rhythm.last_at).total_seconds()
-    if took_s <= max(2.5 * rhythm.gap_s, LEAST_PAUSE_S):
-        return replace(rhythm, announced_at=None)  # asynchronous or quick
-    told = rhythm.announced_at is not None and rhythm.announced_at >= rhythm.last_at
+    told = announced(rhythm) and rhythm.told_early
+    is_pause = took_s > max(2.5 * rhythm.gap_s, LEAST_PAUSE_S)
+    rhythm = replace(_learned(rhythm, took_s, is_pause=is_pause) if told else rhythm, announced_at=None)
+    if not is_pause or rhythm.last_at is None:
+        return rhythm  # asynchronous or quick
+    pauses = (*rhythm.pauses, Pause(rhythm.last_step, rhythm.last_at, took_s, told))[-PAUSES:]
+    return replace(rhythm, last_at=at, pauses=pauses)
+
+
+def _early(rhythm: Rhythm, at: datetime) -> bool:
+    """Whether a line that announces a pause comes before anybody could take the pause for a hang."""
+    if rhythm.last_at is None or (announced(rhythm) and rhythm.told_early):
+        return rhythm.last_at is not None
+    return (at - rhythm.last_at).total_seconds() <= max(TOLD_EARLY_S, rhythm.gap_s or 0.0)
+
+
+def _learned(rhythm: Rhythm, length_s: float, *, is_pause: bool) -> Rhythm:
+    """The rhythm after an announced pause, or an announced gap that was none."""
+    counts = dict(rhythm.told_of)
+    counts[rhythm.announced] = counts.get(rhythm.announced, 0) + (SHORT_TOLD if is_pause else 1)
     return replace(
         rhythm,
-        last_at=at,
-        pauses=(*rhythm.pauses, Pause(rhythm.last_step, rhythm.last_at, took_s))[-PAUSES:],
-        announced_at=None,
-        told=rhythm.told + told,
-        told_of=_one_more(rhythm.told_of, rhythm.announced) if told else rhythm.told_of,
-        longest_told_s=max(rhythm.longest_told_s, took_s) if told else rhythm.longest_told_s,
+        told=rhythm.told + 1,
+        told_of=tuple(sorted(counts.items())),
+        longest_told_s=max(rhythm.longest_told_s, length_s),
     )
 
 
@@ -169,12 +190,6 @@ def _what(text: str) -> str:
     """Kind of pause that a line announces; evaluations and saves are learned separately."""
     found = _ANNOUNCED.search(text[:400])
     return UNNAMED if found is None else "save" if found[1] else "evaluation"
-
-
-def _one_more(counts: tuple[tuple[str, int], ...], what: str) -> tuple[tuple[str, int], ...]:
-    known = dict(counts)
-    known[what] = known.get(what, 0) + 1
-    return tuple(sorted(known.items()))
 
 
 def _seconds(evidence: Evidence, gap_s: float, steps: int) -> float:
@@ -248,7 +263,7 @@ def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
     if due is not None:
         return max(allowed, 1.6 * due + 10.0 + (FIRST_PAUSE_S if new else 0.0))
     if _irregular(rhythm):
-        allowed = max(allowed, 1.5 * max(pause.length_s for pause in rhythm.pauses[-3:]))
+        allowed = max(allowed, 1.5 * max(pause.length_s for pause in _unsaid(rhythm)[-3:]))
     if _may_be_first(rhythm):
         allowed = max(allowed, FIRST_PAUSE_S)
     return allowed
@@ -281,6 +296,18 @@ def announced(rhythm: Rhythm) -> bool:
     return rhythm.announced_at is not None and rhythm.last_at is not None and rhythm.announced_at >= rhythm.last_at
 
 
+def announces(rhythm: Rhythm) -> bool:
+    """Whether the job says so before each of its pauses, so that a silence of which it said nothing is none."""
+    return rhythm.told >= TOLD and all(pause.told for pause in rhythm.pauses)
+
+
+def _unsaid(rhythm: Rhythm) -> Sequence[Pause]:
+    """The pauses of which one may be due now: those that were announced are not, where nothing was said."""
+    if announced(rhythm) or rhythm.told < TOLD:
+        return rhythm.pauses
+    return [pause for pause in rhythm.pauses if not pause.told]
+
+
 def pauses_alike(rhythm: Rhythm) -> int:
     """Number of known pauses of the kind that is due or announced after the last step; 0 if it may be the first.
 
@@ -290,7 +317,7 @@ def pauses_alike(rhythm: Rhythm) -> int:
         return 0
     fitting = len({pause.at for pause in pauses_fitting(rhythm)})
     if announced(rhythm):
-        told = dict(rhythm.told_of).get(rhythm.announced, 0)
+        told = dict(rhythm.told_of).get(rhythm.announced, 0) // SHORT_TOLD
         return min(told, fitting) if rhythm.announced == UNNAMED else told
     return fitting
 
@@ -309,7 +336,7 @@ def pauses_fitting(rhythm: Rhythm) -> list[Pause]:
     fits: list[Pause] = []
     for period in _periods(rhythm):
         slack = rhythm.stride - 1 if period > 8 * rhythm.stride else 0
-        fits.extend(pause for pause in rhythm.pauses if _apart(step - pause.step, period) <= slack)
+        fits.extend(pause for pause in _unsaid(rhythm) if _apart(step - pause.step, period) <= slack)
     return fits
 
 
@@ -340,7 +367,7 @@ def _due_in_time(rhythm: Rhythm) -> float | None:
     now, usual = rhythm.last_at, rhythm.gap_s or 0.0
     if now is None:
         return None
-    pauses = rhythm.pauses[-8:]
+    pauses = _unsaid(rhythm)[-8:]
     spans = [(b.at - a.at).total_seconds() for a, b in pairwise(pauses)]
     since = (now - pauses[-1].at).total_seconds() if pauses else 0.0
     slack = 3.0 * usual + 5.0
@@ -352,8 +379,10 @@ def _due_in_time(rhythm: Rhythm) -> float | None:
 
 
 def _irregular(rhythm: Rhythm) -> bool:
-    """Whether long gaps are usual for this job (sampling, variable work): the last three pauses are close together."""
-    if len(rhythm.pauses) < 3 or rhythm.last_at is None:
+    """Whether long gaps are usual for this job (sampling, variable work): the last three pauses of which nothing was said
+    are close together."""
+    pauses = _unsaid(rhythm)
+    if len(pauses) < 3 or rhythm.last_at is None:
         return False
-    span = (rhythm.last_at - rhythm.pauses[-3].at).total_seconds()
+    span = (rhythm.last_at - pauses[-3].at).total_seconds()
     return span < 60.0 * (rhythm.gap_s or 0.0)

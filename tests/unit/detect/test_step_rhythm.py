@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sentinel.config.settings import Judgement
 from sentinel.detect.change_point import slowed
-from sentinel.detect.step_rhythm import PAUSE, Rhythm, allowed_s, observe
+from sentinel.detect.step_rhythm import PAUSE, Rhythm, allowed_s, announces, observe, pause_due, pauses_alike
 from sentinel.model.records import Evidence, Kind, Source, Where
 
 START = datetime(2026, 3, 4, tzinfo=UTC)
@@ -88,6 +89,47 @@ def test_an_announced_pause_is_no_hang() -> None:
     assert hung(rhythm, now + 400)
     rhythm = observe(rhythm, line(now + 30, 34))
     assert hung(rhythm, now + 30 + 13)  # only that one pause was excused
+
+
+def announcing(steps: int, step_s: float, *, every: int, pause_s: float, late_s: float = 0.1) -> tuple[Rhythm, float]:
+    """A job that says so before each pause, or whose line of it comes late."""
+    rhythm, now = Rhythm(), 100.0
+    for step in range(1, steps + 1):
+        now += step_s
+        rhythm = observe(rhythm, line(now, step))
+        if step % every == 0:
+            evidence = replace(line(now + late_s, step, PAUSE), text="saving checkpoint")
+            rhythm, now = observe(rhythm, evidence), now + pause_s
+    return rhythm, now - pause_s
+
+
+def test_pauses_that_are_announced_are_not_expected_where_nothing_was_said() -> None:
+    told, now = announcing(1205, 1.0, every=100, pause_s=60.0)
+    assert announces(told) and hung(observe(told, line(now + 66, 1206)), now + 66 + 13)
+    rhythm, now = announcing(1200, 1.0, every=100, pause_s=60.0)
+    assert not hung(rhythm, now + 61) and pauses_alike(rhythm) == 11
+    unsaid = replace(rhythm, announced_at=None)
+    assert not pause_due(unsaid) and hung(unsaid, now + 16)
+
+
+def test_a_line_that_came_with_the_end_of_its_pause_announced_nothing() -> None:
+    """Output that is held in a buffer: where nothing was said yet, a pause may be under way."""
+    rhythm, now = announcing(1200, 1.0, every=100, pause_s=60.0, late_s=59.9)
+    unsaid = replace(rhythm, announced_at=None)
+    assert not announces(rhythm) and pause_due(unsaid) and not hung(unsaid, now + 60)
+
+
+def test_announced_pauses_are_learned_also_where_they_take_no_longer_than_a_step() -> None:
+    few, now = announcing(400, 1.0, every=100, pause_s=2.0)
+    assert not hung(few, now + 100) and pauses_alike(few) == 0, "the same words may announce a long one"
+    many, now = announcing(1400, 1.0, every=100, pause_s=2.0)
+    assert pauses_alike(many) == 3 and not hung(many, now + 100) and hung(many, now + 130)
+
+
+def test_regular_pauses_that_are_announced_make_no_job_irregular() -> None:
+    rhythm, now = announcing(1010, 1.0, every=10, pause_s=30.0)
+    rhythm = observe(rhythm, line(now + 31, 1011))
+    assert hung(rhythm, now + 31 + 13)
 
 
 def test_a_first_pause_at_a_round_step_is_excused() -> None:
