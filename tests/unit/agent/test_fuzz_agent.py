@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from shipped import shipped_signatures
 
 from sentinel.adapters.host.kmsg import Record
 from sentinel.adapters.host.logfile import Block
 from sentinel.adapters.spool import Spool, Value
 from sentinel.agent.collectors.kernel_log import rules_reader
 from sentinel.agent.probes.joblog import Follower
-from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Source, Where
 
@@ -65,7 +65,7 @@ TEXT = st.lists(PIECES | st.binary(max_size=30), max_size=30).map(b"".join)
 
 @pytest.fixture(scope="module")
 def signatures() -> Signatures:
-    return Signatures(load_rules())
+    return shipped_signatures()
 
 
 @ANY

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shipped import shipped_signatures
 
 from sentinel.adapters.host.logfile import LogFile
 from sentinel.agent.probes import joblog
 from sentinel.agent.probes.joblog import Follower
-from sentinel.config.rules_files import load_rules
 from sentinel.errors import Denied, Unavailable
 from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Evidence, Kind, Where, utc
@@ -129,7 +129,7 @@ def test_a_folder_is_no_log(tmp_path: Path, follow: Any) -> None:
 
 @pytest.fixture(scope="module")
 def signatures() -> Signatures:
-    return Signatures(load_rules())
+    return shipped_signatures()
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_ids_are_the_same_when_lines_are_read_again(tmp_path: Path, follow: Any,
 
 
 def _follower() -> Follower:
-    return Follower(Signatures(load_rules()), Where(node="n1", job=7, attempt=0), lines_per_s=50.0, burst=500)
+    return Follower(shipped_signatures(), Where(node="n1", job=7, attempt=0), lines_per_s=50.0, burst=500)
 
 
 def _steps(found: list[Evidence]) -> list[tuple[object, object]]:

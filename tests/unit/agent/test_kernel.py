@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shipped import shipped_signatures
 
 from sentinel.adapters.host.kmsg import KernelLog, Record, last_words
 from sentinel.agent.collectors.kernel_log import Flood, KernelWatch, rules_reader
 from sentinel.agent.settings import AgentSettings, Kernel
-from sentinel.config.rules_files import load_rules
 from sentinel.errors import Unavailable
-from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Evidence, Kind, Source, stable_id, utc
 
 
@@ -164,7 +163,7 @@ def test_what_rules_know_becomes_evidence(tmp_path: Path, kmsg: Path, opened: An
 
 @pytest.fixture(scope="module")
 def by_rules() -> Any:
-    return rules_reader("n1", "boot", Signatures(load_rules()))
+    return rules_reader("n1", "boot", shipped_signatures())
 
 
 def record(number: int, text: str, facility: int = 0) -> Record:

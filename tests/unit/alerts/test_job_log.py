@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 from core_records import AT, incident, job, plan, step, verdict
+from shipped import shipped_signatures
 
 from sentinel.alerts import Story, appended, for_log
-from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Cause, Outcome, Result, Scope, StepKind, Where
 
 CHOOSE = step(StepKind.CHOOSE_CHECKPOINT, job=8801, attempt=0)
 CHOSEN = Outcome(CHOOSE, Result.DONE, AT, "", {"path": "/shared/run/iter_0000025", "step": 25, "tier": "global"})
-SIGNATURES = Signatures(load_rules())
+SIGNATURES = shipped_signatures()
 
 
 def story(cause: Cause = Cause.GPU_FALLEN_OFF_BUS, *outcomes: Outcome, **how: object) -> Story:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from shipped import shipped_signatures
 
-from sentinel.config.rules_files import load_rules
 from sentinel.detect.stragglers import from_start, lag
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.evidence.logs.timers import FOREIGN, TIMERS, VALUES, Report, data_of, part_of, report_of, timer_of
 from sentinel.model.records import Evidence, Scalar, Source
 
-SIGNATURES = Signatures(load_rules())
+SIGNATURES = shipped_signatures()
 START = datetime(2026, 1, 5, tzinfo=UTC)
 
 ENDS = """ [2026-01-05 10:00:00] iteration      40/    900 | elapsed time per iteration (ms): 950.1 | lm loss: 2.5E+00 |

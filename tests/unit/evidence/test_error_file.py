@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from shipped import shipped_signatures
 
-from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs.error_file import MOST, read_error_file
 from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, utc
@@ -20,7 +20,7 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 @pytest.fixture(scope="module")
 def rules() -> Signatures:
-    return Signatures(load_rules())
+    return shipped_signatures()
 
 
 def read(rules: Signatures, value: Any, path: str = PATH) -> list[Evidence]:

@@ -10,18 +10,18 @@ import pytest
 from hostile_lines import COMM, INNOCENT, SHAPES, Shape, draining, escaped, words_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shipped import shipped_rules
 
 from sentinel.adapters.hyperscan import best_screen
 from sentinel.classify import classify
 from sentinel.config.rules import Form
-from sentinel.config.rules_files import load_rules
 from sentinel.evidence.kernel import read_message
 from sentinel.evidence.logs.machine_logs import kernel_line
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Evidence, Incident, Kind, Source, Trust, Where
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
-RULES = load_rules()
+RULES = shipped_rules()
 SIGNATURES = Signatures(RULES, best_screen)
 HERE = Where(node="n7")
 BY_ID = RULES.by_id()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sentinel.config.rules_files import load_rules
+from shipped import shipped_signatures
+
 from sentinel.evidence.kernel import read_message
 from sentinel.evidence.logs.machine_logs import kernel_line
-from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Kind, Trust, Where
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
-SIGNATURES = Signatures(load_rules())
+SIGNATURES = shipped_signatures()
 XID = "NVRM: Xid (PCI:0000:3B:00): 79, pid=4711, GPU has fallen off the bus."
 
 

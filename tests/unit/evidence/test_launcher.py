@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shipped import shipped_signatures
 
 from sentinel.cli.offline.classify import judge_path
-from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Evidence
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
-SIGNATURES = Signatures(load_rules())
+SIGNATURES = shipped_signatures()
 
 
 def block(rank: int, host: str, status: str) -> str:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from itertools import islice
 
 import pytest
+from shipped import shipped_rules
 
-from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs import line_templates
 from sentinel.evidence.logs.digit_folding import FOLD, fold_digits
 from sentinel.evidence.logs.line_templates import LineTemplates
@@ -17,7 +17,7 @@ from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Kind
 
-RULES = load_rules()
+RULES = shipped_rules()
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 PATTERNS = [r"pump \d{1,3} hot", r"valve 7\b", r"\bturn \d{1,6}\b", r"leak [1-9]", r"[^5]bar$", r"gauge [02-4]x"]
 TURN = frozenset({2})

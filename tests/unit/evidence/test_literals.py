@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from shipped import shipped_rules
 
 from sentinel.config.rules import Rule
-from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs.literals import needs, ways_of
 
-RULES = load_rules().rules
+RULES = shipped_rules().rules
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shipped import shipped_rules, shipped_signatures
 
 from sentinel.adapters.hyperscan import HyperscanScreen
-from sentinel.config.rules_files import load_rules
 from sentinel.errors import Unavailable
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, prefix_of, time_of, visible
@@ -19,8 +19,8 @@ from sentinel.evidence.logs.reader import LIMIT, LINE_LIMIT, UNIT_LIMIT, XID_LIM
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where
 
 NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
-RULES = load_rules()
-PLAIN = Signatures(RULES)
+RULES = shipped_rules()
+PLAIN = shipped_signatures()
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. GPU 2 has a total capacity of 79.15 GiB"
 
 

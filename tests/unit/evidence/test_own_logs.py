@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from shipped import shipped_signatures
 
-from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs.machine_logs import kernel_line, said
-from sentinel.evidence.logs.reader import LIMIT, LogReader, Signatures
+from sentinel.evidence.logs.reader import LIMIT, LogReader
 from sentinel.evidence.logs.user_names import without_names
 from sentinel.model.records import Evidence, Source, Trust, Where
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
-SIGNATURES = Signatures(load_rules())
+SIGNATURES = shipped_signatures()
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus."
 
 

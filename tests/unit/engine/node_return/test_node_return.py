@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from shipped import shipped_rules
 
 from sentinel.config.modes import CauseMode
 from sentinel.config.return_settings import ReturnSettings
-from sentinel.config.rules_files import load_rules
 from sentinel.config.settings import Diagnostics, Mode, Modes, Settings
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine, Transition
@@ -50,7 +50,7 @@ from sentinel.model.records import (
 from sentinel.model.stored import Stored
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-RULES = load_rules()
+RULES = shipped_rules()
 ACT = Modes(default=Mode(drain="act", restart="act"))
 REASON = "sentinel:0f3a gpu_memory_ecc n1:3"
 JOB, OTHER_JOB = 8801, 8802

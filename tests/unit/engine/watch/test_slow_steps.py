@@ -9,13 +9,13 @@ import pytest
 from core_daemon import Daemon, FakeSink
 from core_records import evidence, fleet, job, later
 from core_world import World
+from shipped import shipped_signatures
 
 from sentinel.classify.slowdown import slowdown
-from sentinel.config.rules_files import load_rules
 from sentinel.correlate.incidents import opens
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.detect.slow_steps import RANK_SLOWER, SlowdownWatch
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.evidence.logs.timers import TIMERS, Report, data_of, timer_of
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust, Where
 from sentinel.wire import evidence_from, to_json
@@ -151,7 +151,7 @@ def test_ranks_of_a_full_report_lie_on_nodes_as_launchers_fill_them(runs: Runs) 
 
 def test_from_the_lines_of_a_log_to_the_rank_and_its_node(runs: Runs) -> None:
     where = Where(node="n1", job=101, attempt=0, path="/log")
-    reader = LogReader(Signatures(load_rules()), source=Source.JOB_LOG, where=where)
+    reader = LogReader(shipped_signatures(), source=Source.JOB_LOG, where=where)
     for report in range(12):
         runs.steps(8, 1.0 if report < 4 else 1.4)
         lines = ["times across ranks (ms):", "  backward-compute:", "[rank3]: a line of another rank"]
