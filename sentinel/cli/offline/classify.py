@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,7 @@ def classify(paths: tuple[Path, ...], as_json: bool, source: str, node: str | No
     A folder is one failure. Exit status: 0 judged (also when the cause is unknown), 2 a path could not be read.
     """
     from sentinel.adapters.hyperscan import best_screen
-    from sentinel.cli.offline.parallel_logs import on_all_cores, together
+    from sentinel.cli.offline.parallel_logs import together
     from sentinel.cli.offline.unread_lines import with_unread
     from sentinel.config.rules_files import load_rules
     from sentinel.evidence.logs.reader import Signatures
@@ -54,7 +55,7 @@ def classify(paths: tuple[Path, ...], as_json: bool, source: str, node: str | No
     now = datetime.now(UTC)
     failed = False
     judge = partial(judge_path, signatures=signatures, now=now, source=source, node=node)
-    for answer in on_all_cores(judge, paths) if together(paths) else map(judge, paths):
+    for answer in judged_together(judge, paths) if together(paths) else map(judge, paths):
         failed = failed or "error" in answer
         if as_json:
             click.echo(json.dumps(answer, ensure_ascii=False))
@@ -62,6 +63,20 @@ def classify(paths: tuple[Path, ...], as_json: bool, source: str, node: str | No
             _print(answer)
     if failed:
         raise SystemExit(2)
+
+
+def judged_together(judge: Callable[[Path], dict[str, Any]], paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """The answers of long files, on all cores; all of them at once, since their lines would be drawn into the bar."""
+    from sentinel.cli.offline.parallel_logs import on_all_cores
+    from sentinel.cli.offline.progress_bar import byte_bar
+
+    sizes = [path.stat().st_size for path in paths]
+    answers = []
+    with byte_bar(f"{len(paths)} logs", sum(sizes)) as advance:
+        for size, answer in zip(sizes, on_all_cores(judge, paths), strict=True):
+            answers.append(answer)
+            advance(size)
+    return answers
 
 
 def judge_path(

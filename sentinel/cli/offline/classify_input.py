@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.cli.offline.parallel_logs import Log, may_be_parted, read_log, read_parts
+from sentinel.cli.offline.parallel_logs import Log, may_be_parted, on_all_cores, read_log, read_parts, together
+from sentinel.cli.offline.progress_bar import byte_bar
 from sentinel.errors import UserError
 from sentinel.evidence.logs.error_file import read_error_file
 from sentinel.evidence.logs.reader import Signatures
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from sentinel.classify.hang.analyse import HangFinding
     from sentinel.model.collectives import RankTrace, Unreadable
 
+_Read = tuple[list[Evidence], str]  # evidence of a file, or why it could not be read
 FILES_IN_FOLDER = 4096  # of one failure; more is not one failure's folder
 
 # Names that a machine gives its own logs. Content never makes a file trusted: a program can print anything.
@@ -39,23 +42,59 @@ def read_path(
     problems: list[str] = []
     traces: list[RankTrace] = []
     torn: list[Unreadable] = []
+    logs: list[Path] = []
     for file in _files(path, problems):
         try:
-            if path.is_dir() and _dump(file, traces, torn):
-                continue
-            if source == "auto" and (written := _error_file(file, signatures, node, now)):
-                evidence.extend(written)
-                continue
-            evidence.extend(_read(file, signatures, now, source, node))
+            if not (path.is_dir() and _dump(file, traces, torn)):
+                logs.append(file)
         except OSError as error:
-            problems.append(f"{file}: {error.strerror or error}")
-        except UserError as error:
-            problems.append(error.message)
+            problems.append(_unreadable(file, error))
+    read = partial(_read_file, signatures=signatures, now=now, source=source, node=node)
+    for found, problem in _read_all(logs, read):
+        evidence.extend(found)
+        problems.extend([problem] if problem else [])
     if traces:
         from sentinel.classify.hang.analyse import analyse
 
         evidence.append(_hang(analyse(traces, torn), path, now))
     return evidence, problems
+
+
+def _read_all(logs: list[Path], read: Callable[[Path], _Read]) -> Iterator[_Read]:
+    """What each log says, in order: large ones in parts on all cores, the others beside each other if they are worth it."""
+    whole = [file for file in logs if not may_be_parted(file)]
+    if not together(whole):
+        yield from map(read, logs)
+        return
+    with byte_bar(f"{len(whole)} logs", sum(map(_size, whole))) as advance:
+        early: dict[Path, _Read] = {}
+        for file, answer in zip(whole, on_all_cores(read, whole), strict=True):
+            early[file] = answer
+            advance(_size(file))
+    for file in logs:
+        yield early[file] if file in early else read(file)
+
+
+def _read_file(file: Path, signatures: Signatures, now: datetime, source: str, node: str | None) -> _Read:
+    """Evidence of one file, or why it could not be read."""
+    try:
+        written = _error_file(file, signatures, node, now) if source == "auto" else []
+        return written or _read(file, signatures, now, source, node), ""
+    except OSError as error:
+        return [], _unreadable(file, error)
+    except UserError as error:
+        return [], error.message
+
+
+def _unreadable(file: Path, error: OSError) -> str:
+    return f"{file}: {error.strerror or error}"
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0  # gone meanwhile
 
 
 def _dump(file: Path, traces: list[RankTrace], torn: list[Unreadable]) -> bool:

@@ -63,7 +63,7 @@ def read_parts(log: Log, signatures: Signatures, now: datetime) -> list[Evidence
     limits = Limits()
     lines = 0
     size = log.file.stat().st_size
-    with byte_bar(log.file.name, size) as advance:
+    with byte_bar(log.file.name, size, drawn=_function is None) as advance:  # not by several processes over each other
         results = on_all_cores(lambda part: _read(part, signatures, now), parts)
         for part, (evidence, count) in zip(parts, results, strict=True):
             moved = [_moved(item, lines) for item in evidence] if lines else evidence

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def byte_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+def byte_bar(what: str, total_bytes: int, *, drawn: bool = True) -> Iterator[Callable[[int], None]]:
     """Yields what is told the bytes that were read. Drawn when told, without a thread: readers fork."""
-    if not sys.stderr.isatty():
+    if not drawn or not sys.stderr.isatty():
         yield lambda count: None
         return
     from rich.console import Console

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.offline import parallel_logs
+from sentinel.cli.offline import classify_input, parallel_logs
+from sentinel.cli.offline.classify_input import read_path
 from sentinel.cli.offline.parallel_logs import Log, on_all_cores, read_log, read_parts, together
 from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs.reader import Signatures
@@ -71,3 +72,26 @@ def test_only_long_files_are_worth_processes(tmp_path: Path, monkeypatch: pytest
     assert together([one, two])
     assert not together([one])
     assert not together([one, two, Path("-")])
+
+
+def test_the_files_of_a_folder_are_read_beside_each_other_and_in_order(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "failure"
+    folder.mkdir()
+    for name in ("c.log", "a.log", "b.log"):
+        (folder / name).write_bytes(log.file.read_bytes())
+    (folder / "d.log").write_bytes(bytes(range(32)) * 4000)
+    one_by_one = read_path(folder, SIGNATURES, NOW)
+    monkeypatch.setattr(parallel_logs, "LEAST_TOGETHER", 1)
+    readers, here = [], os.getpid()
+    alone = parallel_logs.read_log
+    monkeypatch.setattr(classify_input, "read_log", lambda *given: readers.append(os.getpid()) or alone(*given))
+    beside = read_path(folder, SIGNATURES, NOW)
+    assert beside == one_by_one and len(beside[1]) == 1 and "d.log" in beside[1][0]
+    assert [path.rpartition("/")[2] for path in dict.fromkeys(item.where.path for item in beside[0])] == [
+        "a.log",
+        "b.log",
+        "c.log",
+    ]
+    assert here not in readers, "no file was read by this process"
