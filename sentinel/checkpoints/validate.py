@@ -124,6 +124,7 @@ def validate_part(
 
 def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
     judged = _Judged(step=step_of(path.name))
+    tree = Tree(path)
     try:
         tree = scan(path)
         judged.bytes, judged.newest_s, judged.oldest_s = tree.bytes, tree.newest_s, tree.oldest_s
@@ -149,7 +150,9 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
             more = f" (and {len(ask.remarks) - 1} more files)" if len(ask.remarks) > 1 else ""
             judged.reason += f"; {ask.remarks[0]}{more}"
     except Broken as error:
-        judged.valid, judged.level, judged.reason = False, error.level, error.reason
+        changed = _changed(tree)
+        judged.valid, judged.level = None if changed else False, error.level
+        judged.reason = f"{error.reason}; {changed} changed while it was looked at" if changed else error.reason
     except NotKnown as error:
         judged.valid, judged.reason = None, error.reason
     except OSError as error:
@@ -218,6 +221,16 @@ def _unchanged(tree: Tree) -> None:
             raise NotKnown(f"{visible(name)} vanished while the checkpoint was read (being deleted)") from None
         if (status.st_size, status.st_mtime_ns, status.st_ino) != (entry.size, entry.mtime_ns, entry.inode):
             raise NotKnown(f"{visible(name)} changed while the checkpoint was read (being written)")
+
+
+def _changed(tree: Tree) -> str:
+    """A file that is not as it was listed, by its visible name; empty where all are. Half a listing condemns nothing."""
+    try:
+        now = scan(tree.root).files
+    except NotKnown:
+        return "the checkpoint"
+    differ = [name for name in {**tree.files, **now} if tree.files.get(name) != now.get(name)]
+    return visible(min(differ)) if differ else ""
 
 
 def _praise(level: Level) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.records import Level
 from sentinel.checkpoints.steps import number_of, step_of
@@ -88,14 +89,29 @@ def unfinished(tree: Tree, ask: Ask, reason: str) -> Exception:
 
 
 def newer_than(tree: Tree, names: Iterable[str], marker: str) -> None:
-    """Refuse shards that were written after the marker that says the save had finished (torn overwrite in place)."""
+    """Refuse shards that were written after the marker that says the save had finished (torn overwrite in place).
+
+    A program that was exported beside them is no shard, whatever its name.
+    """
     limit = tree.files[marker].mtime_s + SKEW_S
     for name in names:
         late = tree.files[name].mtime_s - limit
-        if late > 0:
+        if late > 0 and not _is_program(tree, name):
             raise Broken(
                 f"{visible(name)} was written {late + SKEW_S:.0f} s after {visible(marker)}: overwritten in place"
             )
+
+
+def _is_program(tree: Tree, name: str) -> bool:
+    try:
+        with opened(tree.path(name), name) as handle:
+            if zips.looks_like_zip(handle.read(0, min(4, handle.size))):
+                zips.refuse_program(handle.read, handle.size, visible(name))
+    except Foreign:
+        return True
+    except (Broken, NotKnown):
+        pass  # neither a program nor a whole archive: a shard, for all that is known
+    return False
 
 
 def refuse_links(tree: Tree) -> None:

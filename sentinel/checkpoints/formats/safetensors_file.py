@@ -78,8 +78,10 @@ def read_table(handle: Handle, start: int, end: int) -> Table:
         raise Broken(f"{shown}: {end - start} bytes, too short")
     length = int.from_bytes(handle.read(start, 8), "little")
     base = start + 8 + length
-    if length > _FORMAT_LIMIT_BYTES or base > end:
+    if base > end:
         raise Broken(f"{shown}: a header of {length} bytes cannot be in a file of {end - start}")
+    if length > _FORMAT_LIMIT_BYTES:
+        raise Broken(f"{shown}: a header of {length} bytes, more than the {_FORMAT_LIMIT_BYTES} that the library reads")
     if length > _READ_LIMIT_BYTES:
         raise NotKnown(f"{shown}: a header of {length} bytes, more than this reader takes")
     table = _header(handle.read(start + 8, length), shown)

@@ -231,7 +231,7 @@ def advice(candidates: Sequence[Candidate], level: Level, lower: Decision | None
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="PATH...")
 @click.option("--level", type=_LEVELS, default="structural", show_default=True, help="How closely to check.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")

@@ -209,7 +209,7 @@ def mixed_same_times(case):
 
 
 def torn_overwrite(case):
-    file = None if case.path.is_file() or not case.has_marker else case.pick(_state)
+    file = None if case.path.is_file() else case.pick(_state)
     if file is None:
         return None
     case.put(file, file.read_bytes(), late=1800)
@@ -220,7 +220,7 @@ def half_of_another(case):
     """A save that was overwritten in place as far as it came."""
     file = case.pick(case.needed)
     other = case.other if case.path.is_file() else case.other / file.relative_to(case.path)
-    if (case.path.is_dir() and not case.has_marker) or case.file_per_item or not other.is_file():
+    if case.file_per_item or not other.is_file():
         return None
     mine, theirs = file.read_bytes(), other.read_bytes()
     at = case.rng.randrange(len(mine))
@@ -275,7 +275,6 @@ def with_leftovers(case):
 
 
 ONE_PROCESS = ("trainer", "accelerate")
-NO_MARKER = ("dcp_experimental",)
 FILE_PER_ITEM = ("dcp_file_per_item",)
 
 
@@ -313,7 +312,7 @@ def main():
             name, seed = rng.choice(names), rng.choice(seeds)
             damage = DAMAGES[number % len(DAMAGES)]
             case = Case(made[name, seed], root / "case", rng)
-            case.one_process, case.has_marker = name.startswith(ONE_PROCESS), name not in NO_MARKER
+            case.one_process = name.startswith(ONE_PROCESS)
             case.file_per_item = name in FILE_PER_ITEM
             seen_at = damage(case)
             if seen_at:

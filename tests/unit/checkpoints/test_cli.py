@@ -96,6 +96,24 @@ def test_validate_one_line_per_path(make):
     assert run("validate", good).exception is None
 
 
+def test_a_path_that_may_not_be_read_has_an_answer_and_the_rest_goes_on(make, monkeypatch):
+    good, other = make.dcp("run/step-10"), make.legacy("iter_5.pt")
+    real, opening = os.access, os.open
+
+    def denied(path, *given, **named):
+        if str(path) == str(other):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opening(path, *given, **named)
+
+    monkeypatch.setattr(
+        os, "access", lambda path, *given, **named: str(path) != str(other) and real(path, *given, **named)
+    )
+    monkeypatch.setattr(os, "open", denied)
+    lines = run("validate", other, good, "--no-cache").output.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["not", "valid"], lines
+    assert "Permission denied" in lines[0]
+
+
 def test_what_was_read_is_remembered_until_it_changes(make):
     path = make.dcp("step-1", step=1)
     assert "read before" not in rows(run("validate", path, "--level", "checksum", "--json"))[0]["reason"]

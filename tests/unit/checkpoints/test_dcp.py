@@ -214,6 +214,40 @@ def test_replicas_of_one_shard_are_no_damage(make):
     assert ask(make, path, "checksum").valid is True
 
 
+ADAM = [
+    name
+    for layer in ("w", "v")
+    for name in (f"model.{layer}", f"optim.state.{layer}.exp_avg", f"optim.state.{layer}.exp_avg_sq")
+]
+
+
+def with_pieces_of_another_save(make, names):
+    """The pieces of those names of rank 3 are those of the save before, and the times are as they were."""
+    path, other = (make.dcp(f"run/step-{step}", step=step, names=ADAM) for step in (20, 10))
+    mine, theirs = path / "__3_0.distcp", (other / "__3_0.distcp").read_bytes()
+    status, data = mine.stat(), bytearray(mine.read_bytes())
+    length = len(data) // len(ADAM)
+    for at in (ADAM.index(name) * length for name in names):
+        data[at : at + length] = theirs[at : at + length]
+    mine.write_bytes(data)
+    os.utime(mine, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return path
+
+
+@pytest.mark.parametrize("names", [ADAM[4:], ADAM[1:2], ADAM[4:5]])
+def test_a_shard_of_which_a_part_is_of_another_save(make, names):
+    path = with_pieces_of_another_save(make, names)
+    assert ask(make, path).valid is True
+    answer = ask(make, path, "checksum")
+    assert answer.valid is None and "exp_avg" in answer.reason and "two saves mixed" in answer.reason
+
+
+@pytest.mark.parametrize("names", [ADAM[:3], ADAM[:1]])
+def test_parameters_that_were_skipped_or_frozen_are_no_mix(make, names):
+    """No gradient came, or the learning rate is 0: then the weights stay, and the moments with them or not."""
+    assert ask(make, with_pieces_of_another_save(make, names), "checksum").valid is True
+
+
 def test_without_checksums_the_step_beside_it_says_nothing(make, monkeypatch):
     plain = make.torch_file
     monkeypatch.setattr(make, "torch_file", lambda *given, **named: plain(*given, **named | {"crc": False}))

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,27 @@ def test_a_file_that_shrinks_while_it_is_read(make, monkeypatch):
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: 0)
     answer = validate(path, "checksum", now_s=make.now_s)
     assert answer.valid is None and "shorter" in answer.reason
+
+
+def test_a_file_that_is_renamed_while_it_is_listed_condemns_nothing(make, monkeypatch):
+    """Away and back again: the listing lacks it, and nothing is wrong."""
+    path = make.hf("checkpoint-6")
+    real = os.scandir
+
+    def without(folder):
+        away = path / "scheduler.pt"
+        away.rename(path.parent / "away")
+        listed = list(real(folder))
+        (path.parent / "away").rename(away)
+        monkeypatch.setattr(os, "scandir", real)
+        return nullcontext(listed)
+
+    monkeypatch.setattr(os, "scandir", without)
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is None and "scheduler.pt changed while it was looked at" in answer.reason
+    assert validate(path, "structural", now_s=make.now_s).valid is True
+    (path / "scheduler.pt").unlink()
+    assert validate(path, "structural", now_s=make.now_s).valid is False
 
 
 def test_a_purge_while_it_is_read(make, monkeypatch):

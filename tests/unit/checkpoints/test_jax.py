@@ -47,6 +47,14 @@ def test_what_was_left_behind_later_is_no_overwrite(run, layout):
     assert ask(run / layout).valid is True
 
 
+@pytest.mark.parametrize("layout", [*LAYOUTS, "manager/10"])
+def test_what_somebody_put_beside_it_later_is_no_overwrite(run, layout):
+    for name in ("model.pth", "notes.txt", "eval.json"):
+        (run / layout / name).write_bytes(b"{}")
+        os.utime(run / layout / name, (NOW_S - 1, NOW_S - 1))
+    assert ask(run / layout).valid is True
+
+
 def test_steps_are_found_in_their_order(run):
     for folder in ("manager", "zarr"):
         parts = listing(run / folder, "global", None, now_s=NOW_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 
 import pytest
@@ -69,6 +70,39 @@ def test_what_was_changed_after_it_is_invalid(make, saved, folder):
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     answer = ask(make, saved, "content", folder)
     assert answer.valid is True and "same bytes" in answer.reason
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_a_part_of_another_save_that_no_checksum_shows(make, folder, share):
+    """Pieces of the step before in the place of its own, each whole, the times restored, and that step gone."""
+    path, other = (
+        make.dcp(f"run/step-{step}", step=step, names=("model.w", "model.v", "model.u")) for step in (20, 10)
+    )
+    made(make, path, folder)
+    file = path / "__3_0.distcp"
+    mine, theirs, status = file.read_bytes(), (other / file.name).read_bytes(), file.stat()
+    length = len(mine) // 3 * round(3 * share)
+    file.write_bytes(theirs[:length] + mine[length:])
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    shutil.rmtree(other)
+    assert validate(path, "checksum", now_s=make.now_s).valid is True
+    answer = ask(make, path, "checksum", folder)
+    assert answer.valid is False and "changed after its manifest" in answer.reason
+
+
+def test_a_rank_that_was_written_over_minutes_later_where_there_is_no_marker(make, folder):
+    path = make.root / "step-10"
+
+    def rank(number):
+        value, payloads = make.state(10)
+        make.write(path / f"checkpoint_{number}.pt", make.torch_file({"optimizer": value, "step": 10}, payloads))
+
+    rank(0)
+    rank(1)
+    made(make, path, folder)
+    rank(1)
+    assert validate(path, "content", now_s=make.now_s).valid is True
+    assert ask(make, path, "content", folder).valid is False
 
 
 def test_the_reason_names_the_manifest(make, folder):

@@ -97,6 +97,18 @@ def test_folders_of_two_steps(make):
     assert answer.valid is False and "two saves" in answer.reason
 
 
+@pytest.mark.parametrize("folder", [lambda make: make.hf("checkpoint-6"), lambda make: make.accelerate("step_100")])
+def test_a_program_that_was_exported_later_condemns_nothing(make, folder):
+    path = folder(make)
+    records = [("data.pkl", b"x"), ("code/__torch__.py", b"y"), ("constants.pkl", b"z"), ("version", b"3")]
+    for name in ("pytorch_model.bin", "exported.pt", "model.ts.pth"):
+        make.write(path / name, make.torch_zip(records), 0)
+        make.age(path / name, 1000)
+    assert ask(make, path).valid is not False
+    (path / "pytorch_model.bin").unlink()
+    assert ask(make, path).valid is True
+
+
 def test_programs_beside_a_checkpoint_are_none_of_ours(make):
     records = [("data/0", make.floats(4)), ("data.pkl", b"x"), ("code/__torch__.py", b"y"), ("constants.pkl", b"z")]
     program = make.torch_zip(records, prefix="model")

@@ -9,7 +9,7 @@ CRC-32s in the archives' directories tell, without reading the payload.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
@@ -22,6 +22,8 @@ _NEIGHBOURS = 4
 _SAMPLE = 3  # pieces of a file that are compared first
 _SMALL = 4  # elements; what is smaller may well stay the same
 _COPIED = re.compile(r"expert|moe", re.IGNORECASE)  # layers that training may begin with as copies of one another
+_FIRST_MOMENT, _SECOND_MOMENT = ".exp_avg", ".exp_avg_sq"  # of Adam and its kin
+_ENDS = 8  # parameters at either end of a shard that are compared: a save is written from one end to the other
 _START_BYTES = 4096  # of a piece: whether it is one number again and again
 
 Apart = Callable[[str, str, str], bool]
@@ -37,6 +39,12 @@ def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) 
         other = 0
         for name, items in files.items():
             alike = _alike(tree, name, items, folder)
+            half = _half_of(tree, name, items, folder) if alike is False else None
+            if half:
+                raise NotKnown(
+                    f"{visible(name)}: {visible(half[0])} is that of {visible(folder.name)}, {visible(half[1])} is not:"
+                    " two saves mixed"
+                )
             if alike:
                 same.append(name)
             other += alike is False
@@ -112,6 +120,39 @@ def _alike(tree: Tree, name: str, items: Sequence[Item], folder: Path) -> bool |
                 return all(_sums(mine, item) == _sums(other, item) for item in telling)
     except (NotKnown, Broken):
         return False  # not there, not readable or not whole: then it is not the same
+
+
+def _half_of(tree: Tree, name: str, items: Sequence[Item], folder: Path) -> tuple[str, str] | None:
+    """What of a shard is as in the other step, and what is not though it must be; None where that is nothing.
+
+    A step that leaves a parameter's first moment as it was has skipped the parameter: then nothing of it may differ.
+    """
+    pieces = {item.name: item for item in _telling(items)}
+    tails = {other.partition(".")[2]: other for other in pieces if role_of(other.split(".")) is Role.MODEL}
+    try:
+        with opened(folder / name, name) as other, opened(tree.path(name), name) as mine:
+            if other.size != mine.size:
+                return None
+            moments = sorted((i.offset, i.name) for i in pieces.values() if i.name.endswith(_FIRST_MOMENT))
+            for _, moment in moments[:_ENDS] + moments[_ENDS:][-_ENDS:]:
+                state = moment.removesuffix(_FIRST_MOMENT)
+                weight = next((tails[tail] for tail in _tails(state) if tail in tails), None)
+                rest = [pieces[one] for one in (state + _SECOND_MOMENT, weight) if one in pieces]
+                if not rest or _sums(mine, pieces[moment]) != _sums(other, pieces[moment]):
+                    continue
+                changed = next((one for one in rest if _sums(mine, one) != _sums(other, one)), None)
+                if changed is not None and not _constant(mine, pieces[moment]):
+                    return moment, changed.name
+    except (NotKnown, Broken):
+        pass  # not there, not readable or cut otherwise: nothing to compare with
+    return None
+
+
+def _tails(name: str) -> Iterator[str]:
+    """The names that it ends with, the longest first: ``state.net.0.weight``, ``net.0.weight``, ..."""
+    while name:
+        name = name.partition(".")[2]
+        yield name
 
 
 def _archive(handle: Handle, item: Item) -> zips.Archive:

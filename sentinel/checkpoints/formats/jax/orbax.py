@@ -22,6 +22,7 @@ ITEM = "_METADATA"
 COMMITTED = "commit_success.txt"
 _TEMPORARY = ".orbax-checkpoint-tmp"
 STORE = "manifest.ocdbt"
+_BESIDE_ITEMS = (ITEM, STORE, "_sharding", "checkpoint", "metadata")
 _PROCESS = re.compile(r"(.*/)?ocdbt\.process_(\d+)/manifest\.ocdbt")
 _ARRAY_METADATA = re.compile(r"(.*/)?array_metadatas/process_\d+")
 _MARKERS = (ROOT, ITEM, COMMITTED, STORE)
@@ -57,7 +58,9 @@ def check(tree: Tree, ask: Ask) -> Finding:
         inner = tree.below(item) if item else Tree(tree.root, dict(tree.files), folders=set(tree.folders))
         _check_item(inner, ask, item or tree.root.name)
     written = [name for name in tree.files if not name.rpartition("/")[2].startswith(".sentinel")]
-    data = [name for name in written if name.rpartition("/")[2] not in (ROOT, COMMITTED)]
+    # What lies beside the items and is none of Orbax's was put there by somebody, at any time.
+    data = [name for name in written if name in _BESIDE_ITEMS or "/" in name]
+    data = [name for name in data if name.rpartition("/")[2] not in (ROOT, COMMITTED)]
     for marker in (COMMITTED, ROOT):
         if marker in tree.files:
             newer_than(tree, data, marker)
