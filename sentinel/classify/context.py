@@ -21,6 +21,7 @@ _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|
 STARTUP_S = 120.0
 HOT = 3.0  # natural-log odds from which a line says that a GPU was too hot
 LOST = 3.4  # the same for a GPU that is gone
+MET = 2.0  # odds from which a line says that ranks did not find each other
 
 
 def context(
@@ -40,6 +41,7 @@ def context(
         _overheated,
         _torn_down,
         _empty,
+        _met_before,
         _crashed_library,
         differing,
         recurring,
@@ -246,6 +248,21 @@ def _torn_down(
         return []
     weights = {C.APP_OOM_HOST: -2.6}
     return [of_context(readings[killed].evidence, "torn-down", weights, "killed when the step was ended")]
+
+
+def _met_before(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """Ranks that waited in a collective call had found each other: a rendezvous that fails behind it is the clean-up."""
+    waited = next((i for i, r in enumerate(readings) if r.evidence.kind == "watchdog"), None)
+    if waited is None:
+        return []
+    late = [r for r in readings[waited + 1 :] if r.weights.get(C.NETWORK_BOOTSTRAP, 0.0) >= MET]
+    same = [r for r in late if r.evidence.line != readings[waited].evidence.line]
+    if not same:
+        return []
+    weights = {C.NETWORK_BOOTSTRAP: -max(r.weights[C.NETWORK_BOOTSTRAP] for r in same), C.NCCL_HANG_UNKNOWN: 2.4}
+    return [of_context(same[0].evidence, "met-before", weights, "behind a collective call that timed out")]
 
 
 def _empty(

@@ -41,10 +41,23 @@ _ORDER = re.compile(
 )
 SOURCE = 3.0  # natural-log odds that what the data come from is at fault
 OWN_FAULT = 3.2  # natural-log odds that the library, or its version, is at fault
+UNSEEN = 0.4  # what more it takes to outweigh the user's code where no frame says whose class it is
 REFUSED = 1.0  # the same where the library may only have refused what it was given
 NO_SUCH_NAME = 3.6  # natural-log odds that a setting names what a table of a program's names has not
 CHECKED = 3.0  # natural-log odds that what was asked of a library does not fit, where a check of its own said so
+STATE = 1.6  # the same where it only says in what state it found itself
+INVARIANT = (
+    2.8  # natural-log odds that a library is at fault whose assertion says nothing, or that looks up what it has not
+)
 
+# An assertion without a sentence, a key that the library itself did not put there.
+_INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
+_TAKES_DATA = re.compile(r"(?i)collat|dataset|tokeniz|processor|preprocess|/data/")
+# What a class of a library has not in this release; the built-in types have what they always had.
+_NOT_ITS_OWN = re.compile(r"\bAttributeError: (?:type object )?'[A-Z]\w{2,60}' (?:object )?has no attribute")
+_BUILT_IN = re.compile(
+    r"'(?:NoneType|Namespace|Tensor|DataFrame|Series|Sequential|\w{0,24}DataParallel|\w{0,24}Module)'"
+)
 # What a library's FILE:FUNCTION is for, and what an exception there speaks for. The first that fits counts.
 _PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
     # Compilers of kernels and graphs: what they cannot build, or read back from their cache.
@@ -95,6 +108,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return _moved(weights, said)
     if evidence.data.get("table") is True and "KeyError" in evidence.text:
         return _moved(weights, {C.USER_CONFIG: NO_SUCH_NAME})
+    if not frame and _NOT_ITS_OWN.search(evidence.text) and not _BUILT_IN.search(evidence.text):
+        return {**weights, C.SOFTWARE_ENV: max(weights.get(C.SOFTWARE_ENV, 0.0), OWN_FAULT + UNSEEN)}
     if not _LIBRARY.search(frame):
         return weights
     moved = dict(weights)
@@ -109,10 +124,13 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     own = own and not refused
     if refused and _ORDER.search(evidence.text):
         return moved
-    if refused:
-        moved[C.USER_CONFIG] = max(moved.get(C.USER_CONFIG, 0.0), CHECKED)
-    moved[C.SOFTWARE_ENV] = max(moved.get(C.SOFTWARE_ENV, 0.0), OWN_FAULT if own else REFUSED)
-    if (own or refused) and C.USER_CODE in moved:
+    inside = _INSIDE.search(evidence.text) is not None and not _TAKES_DATA.search(frame)
+    state = refused and "RuntimeError" in evidence.text
+    if refused and not inside:
+        moved[C.USER_CONFIG] = max(moved.get(C.USER_CONFIG, 0.0), STATE if state else CHECKED)
+    fault = OWN_FAULT if own else INVARIANT if inside else STATE if state else REFUSED
+    moved[C.SOFTWARE_ENV] = max(moved.get(C.SOFTWARE_ENV, 0.0), fault)
+    if (own or refused or inside) and C.USER_CODE in moved:
         moved[C.USER_CODE] = 0.5 * moved[C.USER_CODE]
     return moved
 

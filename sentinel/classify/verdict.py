@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from sentinel.classify.calibration import calibrated
 from sentinel.classify.context import context
 from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.independent_faults import with_others
@@ -25,7 +26,6 @@ from sentinel.model.records import (
     Recommendation,
     Restart,
     Scope,
-    Source,
     Trust,
     Verdict,
 )
@@ -49,21 +49,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     readings = _survived(readings, incident)
     verdict = _judge(incident, readings, history, rules, now)
     verdict = with_others(verdict, readings, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN)
-    return _calibrated(verdict, rules)
-
-
-def _calibrated(verdict: Verdict, rules: Rules) -> Verdict:
-    """Confidence as it proved right on logs kept apart: odds are surer of themselves, and one line can be read wrongly."""
-    if verdict.cause is C.UNKNOWN:
-        return verdict
-    confidence = verdict.confidence * rules.judgement.calibration
-    lines = {ground.evidence.id for ground in verdict.grounds}
-    if len(lines) == 1 and all(ground.evidence.source is Source.JOB_LOG for ground in verdict.grounds):
-        confidence = min(confidence, rules.judgement.single_line)
-    others = tuple(
-        replace(other, confidence=round(min(other.confidence, confidence), 3)) for other in verdict.alternatives
-    )
-    return replace(verdict, confidence=round(confidence, 3), alternatives=others)
+    return calibrated(verdict, rules)
 
 
 def _judge(incident: Incident, readings: list[Reading], history: History, rules: Rules, now: datetime) -> Verdict:

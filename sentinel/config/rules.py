@@ -132,7 +132,9 @@ class Judgement:
     drain_above: float = (
         0.7  # share of all causes that are a machine's, below which nothing is drained, nor recommended
     )
-    calibration: float = 1.0  # share of right verdicts among those that the odds call sure, on logs kept apart
+    calibration: float = 1.0  # share of right verdicts among those that the odds call sure, where a machine spoke
+    # Where only a program spoke: share of the odds, and how often such verdicts proved right on logs kept apart.
+    program_curve: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 1.0))
     single_line: float = 1.0  # most confidence that one line of a program's log can give
 
 

@@ -20,6 +20,7 @@ from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.line_templates import HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, clean_own, prefix_of, time_of, uptime_of, visible
+from sentinel.evidence.logs.python_lines import MACHINES, QUOTED, RAISED
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.signatures import FORMS, OWN_LINE, Hit, Matcher, Signatures, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of
@@ -43,12 +44,6 @@ FIRST_FAILURE = "first-failure"  # a launcher's headline; the worker it means st
 REPORT_S = 10.0  # one report of timers in this time is enough to see who is slow for minutes
 STEPS_PER_BLOCK = 96  # a block with more step lines yields the first and last of them, evenly thinned
 
-# A line of source that a traceback quotes names an error that may never have happened.
-_QUOTED = re.compile(
-    rb"[^\n]{0,60}?(?: {4,}|\t)(?:raise|if|elif|return|except|assert|with|for|while|yield|warnings\.warn)[ (]"
-    rb"[^\n]{0,200}(?:[(:,\[{]|\))\s*$",
-    re.MULTILINE,
-)
 # Words before the number of a step that say where a job takes up, not what it has gained.
 _READ_BACK = re.compile(
     rb"(?i)\b(?:resum(?:e|ed|ing)|(?:re)?load(?:ed|ing)?|restor(?:ed|ing)|continu(?:e|ing))\b[^|\n]{0,120}"
@@ -239,12 +234,14 @@ class LogReader:
         """Rules that know a line which a program printed."""
         hits: list[Hit] = []
         told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
-        quoted = _QUOTED.match(block, start, min(end, start + 400)) is not None
+        quoted = QUOTED.match(block, start, min(end, start + 400)) is not None
         for index, at in batch:
             compiled = self._signatures.compiled[index]
             if quoted and compiled.rule.role in _OUTRIGHT and compiled.rule.form is Form.PROGRAM:
                 continue
             if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
+                continue
+            if compiled.rule.form in MACHINES and RAISED.search(block, start, min(end, start + 400)):
                 continue
             if not self._counted(compiled.rule):
                 continue

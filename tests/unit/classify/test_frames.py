@@ -53,7 +53,7 @@ def test_what_a_library_refuses_to_do_with_its_input_is_still_the_callers() -> N
 def test_a_frame_far_above_is_not_this_exceptions() -> None:
     reader = LogReader(RULES)
     far = f'  File "{LIBRARY}", line 12, in step\n' + "epoch\n" * 9
-    found = reader.feed((far + "AttributeError: 'Plan' object has no attribute 'mesh'\n").encode(), AT)
+    found = reader.feed((far + "TypeError: go() got two\n").encode(), AT)
     assert classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT).cause is Cause.USER_CODE
 
 
@@ -150,3 +150,30 @@ def test_no_visible_gpu_is_no_lost_gpu(line: str) -> None:
     found = reader.feed(f"{line}\n".encode(), AT) + reader.finish(AT)
     verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
     assert verdict.cause is Cause.USER_CONFIG and not verdict.drain_recommended and not verdict.suspect
+
+
+@pytest.mark.parametrize("known", ["NoneType", "DistributedDataParallel"])
+def test_without_a_frame_a_class_without_its_attribute_is_of_another_release(known: str) -> None:
+    assert cause(raised="AttributeError: 'GRPOTrainer' object has no attribute 'rounds'") is Cause.SOFTWARE_ENV
+    assert cause(raised=f"AttributeError: '{known}' object has no attribute 'rounds'") is Cause.USER_CODE
+
+
+def test_a_librarys_bare_assertion_is_its_own() -> None:
+    assert cause(OWN, LIBRARY, raised="AssertionError", source="assert a == b") is Cause.SOFTWARE_ENV
+    assert cause(OWN, raised="AssertionError", source="assert a == b") is Cause.USER_CODE
+
+
+def test_what_python_says_is_not_read_as_the_machines_word() -> None:
+    words = "row remapping failure, cable error, node down"
+    assert cause(OWN, raised=f"AssertionError: {words}") in {Cause.USER_CODE, Cause.USER_CONFIG}
+
+
+def test_a_rendezvous_behind_a_collective_call_that_timed_out_is_its_clean_up() -> None:
+    reader = LogReader(RULES)
+    text = (
+        "RuntimeError: [gloo/transport/tcp/buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n"
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.\n"
+    )
+    found = reader.feed(text.encode(), AT) + reader.finish(AT)
+    verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
+    assert verdict.cause is Cause.NCCL_HANG_UNKNOWN

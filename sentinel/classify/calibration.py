@@ -1,0 +1,41 @@
+"""The confidence that a verdict states: how often such odds proved right on logs kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sentinel.config.rules import Rules
+from sentinel.model.records import Cause, Source, Verdict
+
+_PROGRAM = frozenset({Source.JOB_LOG, Source.ERROR_FILE})
+
+
+def calibrated(verdict: Verdict, rules: Rules) -> Verdict:
+    """``verdict`` with odds turned into confidence: along the curve where only a program spoke, by one factor otherwise.
+
+    One line can be read wrongly, so it never makes quite sure.
+    """
+    if verdict.cause is Cause.UNKNOWN:
+        return verdict
+    judgement = rules.judgement
+    confidence = verdict.confidence * judgement.calibration
+    if verdict.grounds and all(ground.evidence.source in _PROGRAM for ground in verdict.grounds):
+        confidence = along(judgement.program_curve, verdict.confidence)
+        if len({ground.evidence.id for ground in verdict.grounds}) == 1:
+            confidence = min(confidence, judgement.single_line)
+    others = tuple(
+        replace(other, confidence=round(min(other.confidence, confidence), 3)) for other in verdict.alternatives
+    )
+    return replace(verdict, confidence=round(confidence, 3), alternatives=others)
+
+
+def along(curve: Sequence[tuple[float, float]], share: float) -> float:
+    """The value of ``curve``, points of growing share, at ``share``; straight between points, level beyond them."""
+    left = curve[0]
+    for right in curve:
+        if share <= right[0]:
+            width = right[0] - left[0]
+            return left[1] + (right[1] - left[1]) * ((share - left[0]) / width if width else 1.0)
+        left = right
+    return left[1]
