@@ -28,6 +28,8 @@ from sentinel.policy.in_allocation import in_allocation
 from sentinel.policy.situation import NO_NODE, SILENCE, PastRestart, Situation, components_with, from_silence
 
 _HOUR = timedelta(hours=1)
+# To stop a running job, or not to try an error again: more than even odds, as most such verdicts rest on a program's words.
+_SURE = 0.7
 _ANY_CAUSE = 2  # different causes are more likely bad luck than one that comes again: twice as many tries
 
 
@@ -95,7 +97,7 @@ def _why_not(
     if _goes_on(job, verdict, incident, situation):
         return f"Job {job.id} makes steps again: it is left alone."
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
-    unsure = verdict.scope is Scope.APPLICATION or verdict.confidence < act_confidence
+    unsure = verdict.scope is Scope.APPLICATION or verdict.confidence < max(act_confidence, _SURE)
     numbers = _numbers(verdict, incident)
     if numbers and (situation.intent.bad_numbers or bad_numbers) == "tell":
         return f'Job {job.id} goes on and is not stopped for it: bad_numbers is "tell".'
@@ -239,7 +241,7 @@ def _may_retry(verdict: Verdict, situation: Situation, act_confidence: float) ->
         return False
     resumed = situation.restarts[-1].resumed_step if situation.restarts else None
     gained = situation.last_step > (resumed or 0)
-    return gained and (situation.intent.retry_errors or verdict.confidence < act_confidence)
+    return gained and (situation.intent.retry_errors or verdict.confidence < max(act_confidence, _SURE))
 
 
 def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: Sequence[Step]) -> Exclusions:
