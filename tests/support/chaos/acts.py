@@ -57,7 +57,7 @@ class Performance:
         for act in self.drawn.acts:
             self._wait_for(act)
             with contextlib.suppress(LabError, subprocess.TimeoutExpired):  # its victim is gone by now
-                _ACTS[act.what](self, act)
+                ACTS[act.what](self, act)
         for thread in self._busy:
             thread.join()
         return self.facts
@@ -348,7 +348,7 @@ def thaw(story: Story) -> None:
         daemon.send(signal.SIGCONT)
 
 
-_ACTS: dict[str, Callable[[Performance, Act], None]] = {
+ACTS: dict[str, Callable[[Performance, Act], None]] = {
     "xid": _node_goes_bad(_xid),
     "ecc": _node_goes_bad(_ecc),
     "node-crash": _node_goes_bad(_crash_node),
