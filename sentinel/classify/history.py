@@ -99,7 +99,7 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
     differ, and one failure on a new node says little. Failures of the application do not count against a node,
     nor do those that only a program's words speak for: whoever prints an Xid in every job would make lemons.
     """
-    against = _each_once([
+    against = each_once([
         past
         for past in history.recent(now)
         if past.node is not None and past.blamed and not past.users_words and past.cause not in APPLICATION
@@ -137,7 +137,7 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
     return scores
 
 
-def _each_once(failures: Sequence[PastFailure]) -> list[PastFailure]:
+def each_once(failures: Sequence[PastFailure]) -> list[PastFailure]:
     """Without those of jobs that another incident's node took along: each is the same failure once more."""
     on: dict[str | None, set[str]] = {}
     for past in failures:

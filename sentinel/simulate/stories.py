@@ -338,13 +338,14 @@ STORIES: Mapping[str, Story] = {
     "done": _done,
 }
 _REST_S = {"watched": 420.0}  # Slurm itself sets a silent node down after 300 s
-_RARE = frozenset({"watched", "done"})  # one takes ten times as long as others, the other has little to tell
-_TURNS = [*(name for name in STORIES if name not in _RARE)] * 8 + sorted(_RARE)
+_RARE = ("watched", "done")  # in turn: one takes ten times as long as others, the other has little to tell
+_TURNS = [*(name for name in STORIES if name not in _RARE)] * 8
 
 
 def history_of(seed: int, number: int, story: str | None = None) -> History:
     """The history of this number; the same for the same seed, story and release."""
-    name = story or _TURNS[number % len(_TURNS)]
+    round_, turn = divmod(number, len(_TURNS) + 1)
+    name = story or (_TURNS[turn] if turn < len(_TURNS) else _RARE[round_ % len(_RARE)])
     rng = random.Random(f"{seed}/{name}/{number}")  # noqa: S311 - repeatable, not secret
     setup, happenings = STORIES[name](rng)
     happenings.sort(key=lambda one: one.at_s)

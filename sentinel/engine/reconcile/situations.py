@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from sentinel.classify import each_once
 from sentinel.engine.mass_failures import failing_together, hung_together
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
 from sentinel.engine.reconcile import in_allocation, node_proof
@@ -12,6 +13,7 @@ from sentinel.engine.state import State
 from sentinel.model.approvals import APPROVAL, LAPSED
 from sentinel.model.intent import intent_of
 from sentinel.model.records import INTERRUPTIONS, Fleet, Incident, Result, StepKind, Verdict, Wait
+from sentinel.model.taken_along import taken_along_id
 from sentinel.planning.restart_size import remaining_wait_s
 from sentinel.policy import NO_NODE, NodeHurt, Situation, components_with
 
@@ -44,7 +46,7 @@ def situation_of(
         drains=tuple(hour),
         failing_nodes=failing | frozen_nodes(state, real),
         restarts=state.past.restarts(incident.job),
-        hurt=_hurt(state, incident),
+        hurt=hurt(state, incident),
         stops=stops_of(state.plans.values(), state.ledger.stops(now - timedelta(hours=1)), now, going_on),
         hung_jobs=hung_together(state.incidents.values(), limits, now) | frozen_jobs(state),
         paused=state.paused,
@@ -83,13 +85,15 @@ def _request(state: State, incident: Incident) -> Wait | None:
     return next((wait for wait in waits if wait.kind in (APPROVAL, LAPSED)), None)
 
 
-def _hurt(state: State, incident: Incident) -> tuple[NodeHurt, ...]:
-    """Nodes that earlier incidents of this job convicted, for other attempts of it."""
-    if incident.job is None:
+def hurt(state: State, incident: Incident) -> tuple[NodeHurt, ...]:
+    """Nodes that earlier incidents of this job convicted, for other attempts of it; not those from which the job was only
+    taken along, as one that shares nodes with a job that breaks them. None if it is taken along now."""
+    key = (incident.job or -1, incident.attempt or 0)
+    if incident.job is None or any(taken_along_id(name, *key) == incident.id for name in state.incidents):
         return ()
     found = [
         NodeHurt(past.at, past.cause, past.node, past.attempt)
-        for past in state.past.failures(without=incident.id).failures
+        for past in each_once(state.past.failures(without=incident.id).failures)
         if past.job == incident.job and past.node is not None and past.blamed and past.attempt != incident.attempt
     ]
     return tuple(sorted(found, key=lambda one: one.at))
