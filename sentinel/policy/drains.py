@@ -37,7 +37,8 @@ def drains(
     """
     fleet = situation.fleet
     convicted = [name for name in verdict.drain if name not in situation.good_nodes]
-    unsettled = [name for name in convicted if name in fleet.nodes and not fleet.nodes[name].drained]
+    left = [name for name in convicted if name not in situation.put_back]
+    unsettled = [name for name in left if name in fleet.nodes and not fleet.nodes[name].drained]
     words = " ".join(text for text in (_missing(convicted, fleet), _in_order(verdict, situation)) if text)
     gone = _already_out_and_gone(verdict, fleet, act_confidence)
     kept = [name for name in unsettled if respect_maintenance and in_maintenance(fleet.nodes[name])]

@@ -55,6 +55,9 @@ def situation_of(
         slow_nodes=state.past.slow_nodes(incident.job, incident.attempt),
         bad_nodes=node_proof.bad_nodes(state),
         good_nodes=node_proof.proven_good(state, incident, named),
+        put_back=node_proof.returned(state, state.plans[incident.id], named)
+        if incident.id in state.plans
+        else frozenset(),
         excluded_by_us=kept,
         on_probation=state.returns.on_probation(incident.job),
         added_by_us=added,

@@ -44,6 +44,16 @@ def test_a_node_that_waits_with_one_that_is_out_is_drained_when_there_is_room() 
     )
 
 
+def test_a_node_that_a_person_put_back_takes_no_budget_from_the_other_one_of_its_incident() -> None:
+    world = ran(
+        many(0.1, 2),
+        Happening("gpu-memory", 47.51, "job0/1"),
+        Happening("gpu-memory", 48.01, "job0/0"),
+        Happening("repair", 448.51),
+    )
+    assert [world.slurm.nodes[name].drained for name in ("n1", "n2")] == [True, False]
+
+
 def test_a_drained_node_that_is_set_down_costs_the_budget_of_an_hour_once() -> None:
     """Two nodes of one job, lost and broken; a third node waits for the budget, until one of them is repaired."""
     ran(
