@@ -139,13 +139,15 @@ def story(attempts: list[dict[str, Any]], incidents: Iterable[dict[str, Any]] = 
         f"{shown(newest['state'])}")  # fmt: skip
     gained, lost = net_steps(attempts), lost_words(attempts)
     words = [counted(len(attempts), "attempt"), f"{shown(gained)} steps gained"]
-    words += [f"{lost} GPU-hours lost"] if lost is not None else []
+    known = lost != "not known"
+    words += [f"{lost} GPU-hours lost" if known else "GPU-hours lost: not known"] if lost is not None else []
     say("; ".join(words), "  ")
     if newest.get("save_interval_s") or newest.get("interval_reason"):
         should = newest.get("recommended_interval_s")
         often = f"every {span(newest['save_interval_s'])}" if newest.get("save_interval_s") else "not known how often"
         better = f"; every {span(should)} would be best" if should else ""
-        say(f"Saves {often}{better}. {shown(newest.get('interval_reason'))}", "  ")
+        why = shown(newest.get("interval_reason"))
+        say(f"Saves {often}{better}. {why[:1].upper()}{why[1:]}", "  ")
     if newest.get("read_back_bytes"):
         say(f"Its saves were read once: {_read_once(newest)}", "  ")
     columns = (

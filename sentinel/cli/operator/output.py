@@ -96,7 +96,7 @@ def table(
     room = line_width()
     kept = list(range(len(columns)))
     for name in reversed(wide):
-        if _sum(kept, least) > room:
+        if name in columns and _sum(kept, least) > room:
             kept.remove(columns.index(name))
     if title:
         echo()

@@ -236,7 +236,7 @@ def test_a_drained_node_says_how_far_it_is_on_its_way_back(asked: Asked) -> None
     }  # fmt: skip
     asked.views["nodes"] = {"nodes": [node_row(**{"return": back})], "incidents": []}
     output = asked.run("nodes", "n1").output
-    for words in ("waits for: tried again at 12:30", "1 failure", "GPU 3: memory", "returns.reset_command"):
+    for words in ("waits: tried again at 12:30", "1 failure", "GPU 3: memory", "returns.reset_command"):
         assert words in output
     asked.views["nodes"] = {
         "nodes": [node_row(**{"return": back | {"stage": "repair", "ticket": "sent"}})],

@@ -79,3 +79,11 @@ def test_hostile_keys(asked: Asked) -> None:
     asked.views["history"] = HISTORY | {"by": {"user": [group(HOSTILE, 1, causes={HOSTILE: 1})]}}
     assert harmless(asked.run("history").output)
     assert harmless(asked.run("history", "--node", HOSTILE).output)
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 120])
+def test_history_is_shown_at_every_width(asked: Asked, width: int) -> None:
+    """At 40 columns it ended with a traceback: it left a column out that only nodes have."""
+    asked.views["history"] = HISTORY
+    found = asked.run("history", columns=width)
+    assert found.exit_code == 0 and "By cause" in found.output and "gpu_memory_ecc" in found.output
