@@ -164,11 +164,24 @@ class Limits:
 
     drain_count: int = setting(8, "nodes of ours drained at once", unit="nodes", least=0)
     drain_fraction: float = setting(0.1, "share of a partition drained by us at once", least=0.0, most=1.0)
+    drain_per_switch: int = setting(
+        4,
+        "nodes of one switch (topology.conf) drained by us at once. Of 32 nodes under a leaf that fail as RSC-1's do and "
+        "take three days to repair, a fifth is out in 1 of 2,000 moments: it is more likely the switch",
+        unit="nodes",
+        least=0,
+    )
     drain_per_hour: int = setting(6, "drains in an hour", unit="nodes", least=0)
     keep_healthy: int = setting(1, "usable nodes that must remain in each partition", unit="nodes", least=0)
     breaker_nodes: int = setting(
         5,
         "this many nodes failing within breaker_window_s is the cluster's fault, not theirs: freeze and call",
+        least=2,
+    )
+    breaker_switch_nodes: int = setting(
+        3,
+        "this many nodes of one switch failing within breaker_window_s are its fault, or that of what else they share "
+        "(power, cooling): none of them is drained, and people are asked",
         least=2,
     )
     breaker_window_s: float = setting(60.0, "window of the breaker", unit="s", least=1)

@@ -20,7 +20,7 @@ from sentinel.model.taken_along import taken_along_id
 
 _SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
 # What a drain waits for while jobs are restarted around its node.
-_BUDGETS = frozenset({"drain-budget", "last-healthy", "maintenance", *ASKING})
+_BUDGETS = frozenset({"drain-budget", "last-healthy", "switch", "maintenance", *ASKING})
 _ON_IT = frozenset({"running", "completing", "suspended"})
 
 

@@ -178,7 +178,7 @@ class NodeView:
     address: str = ""
     port: int | None = None
     gpus: int | None = None  # promised by gres
-    topology: str = ""
+    topology: str = ""  # where Slurm has it: ``topology:switch``, or the switches from the top one down
 
     @property
     def drained(self) -> bool:

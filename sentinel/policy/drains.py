@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits
 from sentinel.model.records import OURS, Cause, Fleet, Incident, Kind, Scalar, Step, StepKind, Verdict, Wait
+from sentinel.model.topology import leaf_of
 from sentinel.policy.situation import Situation, in_maintenance
 
+SWITCH = "switch"  # code of the wait of nodes that failed together with others under their switch
 _HOUR = timedelta(hours=1)
 _GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 
@@ -50,6 +52,9 @@ def drains(
     if verdict.confidence < act_confidence:
         unsure = f"Not drained: {verdict.confidence:.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
         return Drains((), (), unsure)
+    suspected = _under_suspect_switches(unsettled, situation, limits, now)
+    unsettled = [name for name in unsettled if not any(f"drain {name}" in wait.what for wait in suspected)]
+    waits = (*waits, *suspected)
     allowed, wait = _within_budget(unsettled, situation, limits, now)
     data: dict[str, Scalar] = {"cause": str(verdict.cause)}
     lost = _lost(verdict, incident)
@@ -61,6 +66,42 @@ def drains(
 def _maintenance(names: Sequence[str], now: datetime) -> Wait:
     words = f"In a maintenance reservation: {', '.join(names)}. Not drained before it ends."
     return Wait("maintenance", now, words, tuple(f"drain {name}" for name in names))
+
+
+def switches(names: Iterable[str], fleet: Fleet) -> dict[str, list[str]]:
+    """These nodes by the switch that they share with others. One that all nodes share tells nothing of a few of them."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        node = fleet.nodes.get(name)
+        if node is not None and node.topology:
+            found.setdefault(node.topology, []).append(name)
+    return {
+        leaf_of(place): under
+        for place, under in found.items()
+        if any(node.topology != place for node in fleet.nodes.values())
+    }
+
+
+def _under_suspect_switches(
+    unsettled: Sequence[str], situation: Situation, limits: Limits, now: datetime
+) -> tuple[Wait, ...]:
+    """Waits of nodes that failed together with others under their switch: people look at it before nodes are drained."""
+    if situation.breaker_passed:
+        return ()
+    failing = situation.failing_nodes | situation.under_suspect_switch | set(unsettled)
+    waits = []
+    for switch, together in switches(sorted(failing), situation.fleet).items():
+        here = [name for name in together if name in unsettled]
+        if len(together) < limits.breaker_switch_nodes or not here:
+            continue
+        words = (
+            f"{len(together)} nodes under switch {switch} failed within {limits.breaker_window_s:g} s: more likely the "
+            "switch, or what else they share (power, cooling), than so many broken nodes. Not drained before fewer are "
+            f"bad, or a person has looked (sentinel resume): {', '.join(here)}."
+        )
+        until = now + timedelta(seconds=limits.breaker_window_s)
+        waits.append(Wait(SWITCH, now, words, tuple(f"drain {name}" for name in here), until))
+    return tuple(waits)
 
 
 def _within_budget(
@@ -98,10 +139,25 @@ def _over_budget(
         also = f", {unread} more cannot be read" if unread else ""
         why = f"{len(ours)} nodes are drained by Sentinel{also}; {limits.drain_count} are allowed."
         return "drain-budget", why, None
+    for switch, asked in switches(unsettled, fleet).items():
+        if (over := _switch_limit(switch, asked, fleet, limits)) is not None:
+            return "drain-budget", over, None
     for partition in sorted({p for name in unsettled for p in fleet.nodes[name].partitions}):
         if (refused := _partition_limit(partition, unsettled, fleet, limits)) is not None:
             return *refused, None
     return None
+
+
+def _switch_limit(switch: str, asked: Sequence[str], fleet: Fleet, limits: Limits) -> str | None:
+    place = fleet.nodes[asked[0]].topology
+    members = [node for node in fleet.nodes.values() if node.topology == place]
+    ours = [node for node in members if node.drained and node.reason.startswith(OURS)]
+    if len(ours) + len(asked) <= limits.drain_per_switch:
+        return None
+    return (
+        f"switch {switch}: {len(ours)} of its {len(members)} nodes are drained by Sentinel; {limits.drain_per_switch} are "
+        "allowed. Look at the switch."
+    )
 
 
 def _lost(verdict: Verdict, incident: Incident) -> frozenset[str]:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits, Modes
 from sentinel.model.records import Incident, Plan, Step, Verdict, Wait, stable_id
-from sentinel.policy.drains import drains
+from sentinel.policy.drains import drains, switches
 from sentinel.policy.permissions import UNSAID, Permissions, names
 from sentinel.policy.restarts import JobSteps, job_steps
 from sentinel.policy.situation import Situation
@@ -77,8 +77,10 @@ def _breaker(verdict: Verdict, situation: Situation, limits: Limits, now: dateti
     failing = situation.failing_nodes | convicted
     if not convicted or len(failing) < limits.breaker_nodes or situation.breaker_passed:
         return None
+    shared = [name for name, under in switches(failing, situation.fleet).items() if len(under) == len(failing)]
     words = (
-        f"{len(failing)} nodes failed within {limits.breaker_window_s:g} s: more likely one shared cause than so many "
+        f"{len(failing)} nodes failed within {limits.breaker_window_s:g} s"
+        f"{f', all under switch {shared[0]}' if shared else ''}: more likely one shared cause than so many "
         "broken nodes. Nothing is drained or restarted until fewer of them are bad, or a person has looked: "
         "sentinel resume."
     )

@@ -57,6 +57,7 @@ class Situation:
     observed: bool = True  # whether the attempt was watched from its beginning: it reached no later step
     drains: tuple[datetime, ...] = ()  # of ours in the last hour
     failing_nodes: frozenset[str] = frozenset()  # convicted within the breaker's window, any incident
+    under_suspect_switch: frozenset[str] = frozenset()  # bad nodes that are not drained since their switch is suspected
     restarts: tuple[PastRestart, ...] = ()  # of this job, oldest first
     hurt: tuple[NodeHurt, ...] = ()  # nodes that broke under earlier attempts of this job, oldest first
     stops: tuple[Stop, ...] = ()  # of any job in the last hour, with those under way

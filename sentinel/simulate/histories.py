@@ -50,6 +50,11 @@ class Setup:
     watched: bool = False  # agents send heartbeats, and the daemon watches for those and for steps that stay away
     restart_mode: str = ""  # of restarts, where it is another one
     approval_s: float = 7200.0
+    switch_nodes: int = 0  # nodes under each switch; 0: Slurm does not say
+
+    def place_of(self, index: int) -> str:
+        """Where Slurm has the node with this number, counted from 0."""
+        return f"top.leaf{index // self.switch_nodes}" if self.switch_nodes else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,10 @@ def _many(rng: random.Random) -> tuple[Setup, list[Happening]]:
     jobs = tuple(JobSpec(nodes=2, user=user) for user in ("ada", "bob", "eve"))
     limits: dict[str, Value] = {"drain_fraction": rng.choice([0.1, 0.25, 0.5]), "drain_per_hour": rng.choice([2, 4, 6])}
     setup = Setup(
-        nodes=nodes, jobs=jobs, limits={k: float(v) if k == "drain_fraction" else int(v) for k, v in limits.items()}
+        nodes=nodes,
+        switch_nodes=rng.choice([0, 4, 8]),
+        jobs=jobs,
+        limits={k: float(v) if k == "drain_fraction" else int(v) for k, v in limits.items()},
     )
     if rng.random() < 0.25:
         return setup, [Happening("storm", at_s, data={"nodes": rng.randrange(3, 12)})]

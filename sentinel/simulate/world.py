@@ -142,10 +142,9 @@ class World(Timeline):
     def _begin(self) -> None:
         self.slurm.started, self.slurm.stopped = self._job_began, self._job_stopped
         self.slurm.step_over = self.programs.step_over
-        names = list(self.slurm.nodes)
-        partitions = self.history.setup.partitions
-        for index, name in enumerate(names):
-            self.slurm.nodes[name].partitions = (partitions[index % len(partitions)],)
+        setup = self.history.setup
+        for index, node in enumerate(self.slurm.nodes.values()):
+            node.partitions, node.topology = (setup.partitions[index % len(setup.partitions)],), setup.place_of(index)
         for spec in self.history.setup.jobs:
             self._submit(spec)
         self._save_slurm()

@@ -125,10 +125,11 @@ def node(
     reason: str = "",
     partitions: Sequence[str] = ("train",),
     port: int | None = 17001,
+    topology: str = "",
 ) -> NodeView:
     return NodeView(
         name=name, state=state, flags=frozenset(flags), reason=reason, partitions=tuple(partitions),
-        address="127.0.0.1", port=port, gpus=8,
+        address="127.0.0.1", port=port, gpus=8, topology=topology,
     )  # fmt: skip
 
 

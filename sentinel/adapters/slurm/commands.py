@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from sentinel.adapters.slurm.parse import Record, array_spec, fleet_of, job_of, node_of, record_of, records
 from sentinel.adapters.slurm.process import Answer, Asked, Commands, SlurmSaidNo, error_from, untold
+from sentinel.adapters.slurm.topology import Topology
 from sentinel.adapters.slurm.writer import Writer
 from sentinel.errors import ProtocolError, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView
@@ -49,11 +50,13 @@ class CommandReader:
         self._commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
         self._now = now
         self._client: tuple[int, int] | None = None
+        self.topology = Topology(lambda: self._ask("scontrol", "show", "topology"))
 
     async def fleet(self) -> Fleet:
-        """Two commands, whatever the size."""
+        """Two commands, whatever the size, and every ten minutes a third."""
         at = self._now()
-        return fleet_of(at, await self._nodes(), await self._jobs())
+        nodes = await self.topology.added(await self._nodes())
+        return fleet_of(at, nodes, await self._jobs())
 
     async def node(self, name: str) -> NodeView | None:
         if not _NODE_NAME.match(name):

@@ -162,7 +162,8 @@ class PyslurmReader:
 
     async def fleet(self) -> Fleet:
         at = self._now()
-        return fleet_of(at, await self._records("nodes"), await self._records("jobs"))
+        nodes = await self._commands.topology.added(await self._records("nodes"))
+        return fleet_of(at, nodes, await self._records("jobs"))
 
     async def node(self, name: str) -> NodeView | None:
         return node_of(await self._records("nodes"), name)

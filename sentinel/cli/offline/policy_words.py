@@ -33,6 +33,10 @@ def sentences(settings: Settings) -> Iterator[str]:
         f"drained by Sentinel at once, {limits.drain_per_hour} in an hour; {stay}."
     )
     yield (
+        f"Under one switch at most {limits.drain_per_switch}; {limits.breaker_switch_nodes} of its nodes failing within "
+        f"{_span(limits.breaker_window_s)} wait until fewer are bad or a person has looked."
+    )
+    yield (
         f"{limits.breaker_nodes} nodes failing within {_span(limits.breaker_window_s)} stop all drains and restarts until "
         "fewer are bad or a person has looked."
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.adapters.slurm.hostlist import fold
+from sentinel.model.topology import leaf_of
 
 ROW = 32  # nodes of a group where neither a switch nor a rack is known
 NO_SWITCH = "no switch named"
@@ -82,8 +83,7 @@ def place_of(row: Row, racks: re.Pattern[str] | None) -> str:
     if racks is not None:
         match = racks.search(row["node"])
         return (match[1] or NO_SWITCH) if match else NO_SWITCH
-    # Slurm writes topology:switch, or the switches from the top one down.
-    return re.split(r"[:.]", str(row["topology"]))[-1] or NO_SWITCH
+    return leaf_of(str(row["topology"])) or NO_SWITCH
 
 
 def _run(rows: Sequence[Row]) -> Group:

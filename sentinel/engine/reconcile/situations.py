@@ -16,6 +16,7 @@ from sentinel.model.records import INTERRUPTIONS, Fleet, Incident, Result, StepK
 from sentinel.model.taken_along import taken_along_id
 from sentinel.planning.restart_size import remaining_wait_s
 from sentinel.policy import NO_NODE, NodeHurt, Situation, components_with
+from sentinel.policy.drains import SWITCH
 
 _GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
 
@@ -44,7 +45,8 @@ def situation_of(
         last_step=reached,
         observed=was_observed(state, incident),
         drains=tuple(hour),
-        failing_nodes=failing | frozen_nodes(state, real),
+        failing_nodes=failing | frozen_nodes(state, real, "breaker"),
+        under_suspect_switch=frozen_nodes(state, real, SWITCH),
         restarts=state.past.restarts(incident.job),
         hurt=hurt(state, incident),
         stops=stops_of(state.plans.values(), state.ledger.stops(now - timedelta(hours=1)), now, going_on),
@@ -140,11 +142,11 @@ def was_observed(state: State, incident: Incident) -> bool:
     return seen.view.started_at >= state.watching_since
 
 
-def frozen_nodes(state: State, fleet: Fleet) -> frozenset[str]:
-    """Nodes in service, not proven good, whose incidents the breaker holds back: its cause is not over."""
+def frozen_nodes(state: State, fleet: Fleet, kind: str) -> frozenset[str]:
+    """Nodes in service, not proven good, whose incidents this breaker or suspicion holds back: its cause is not over."""
     return frozenset(
         name
-        for incident in _held_back(state, "breaker")
+        for incident in _held_back(state, kind)
         for name in state.verdicts[incident].drain
         if name in fleet.nodes
         and not fleet.nodes[name].drained

@@ -16,6 +16,7 @@ from sentinel.engine.recovery import wait_ends, wait_timer
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import SettingChanged
+from sentinel.policy.drains import SWITCH
 
 LOOK = "waits"  # id of the effect that takes a snapshot for what waits
 BREAKER_PASSED = "breaker_passed"  # stored setting: incidents that an operator let go on in spite of the breakers
@@ -48,7 +49,7 @@ def resumed(state: State, out: Transition) -> None:
     frozen = {
         name
         for name in _waiting(state)
-        if any(wait.kind in ("breaker", "hang-breaker") for wait in state.plans[name].waits)
+        if any(wait.kind in ("breaker", "hang-breaker", SWITCH) for wait in state.plans[name].waits)
     }
     if frozen - state.breaker_passed:
         state.breaker_passed |= frozen

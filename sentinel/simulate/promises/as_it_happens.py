@@ -107,6 +107,9 @@ def blast_radius(seen: Observer, what: Happened) -> Iterator[str]:
     hour = {drain.node for drain in seen.drains if now_s - drain.at_s <= HOUR_S} | {what.target}
     if len(hour) > limits.drain_per_hour:
         yield f"{what.target} is the {len(hour)}th node drained in an hour, {limits.drain_per_hour} are allowed"
+    under = [name for name in ours if what.node.topology and nodes[name].topology == what.node.topology]
+    if len(under) + 1 > limits.drain_per_switch:
+        yield f"{what.target} is the {len(under) + 1}th node out under its switch, {limits.drain_per_switch} are allowed"
     for partition in what.node.partitions:
         members = [node for node in nodes.values() if partition in node.partitions]
         most = max(1, int(limits.drain_fraction * len(members)))
@@ -129,6 +132,11 @@ def breaker(seen: Observer, what: Happened) -> Iterator[str]:
     near = [name for name in out if failed.get(name, -1.0) >= since_s]
     if len(near) >= limits.breaker_nodes:
         yield f"{what.target} is the {len(near)}th node drained of those that failed within {limits.breaker_window_s:g} s"
+    nodes = seen.world.slurm.nodes
+    place = nodes[what.target].topology if what.target in nodes else ""
+    under = [name for name in near if place and nodes[name].topology == place]
+    if len(under) >= limits.breaker_switch_nodes:
+        yield f"{what.target} is the {len(under)}th node drained of those under its switch that failed together"
 
 
 def no_fruitless_restarts(seen: Observer, what: Happened) -> Iterator[str]:

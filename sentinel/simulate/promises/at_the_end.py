@@ -55,6 +55,9 @@ def has_room(seen: Observer, node: str) -> bool:
     ]  # also of one node that was put back between
     if len(ours) >= limits.drain_count or len(hour) >= limits.drain_per_hour:
         return False
+    place = nodes[node].topology
+    if place and sum(nodes[name].topology == place for name in ours) >= limits.drain_per_switch:
+        return False
     for partition in nodes[node].partitions:
         members = [other for other in nodes.values() if partition in other.partitions]
         out = [name for name in ours if partition in nodes[name].partitions]

@@ -57,6 +57,7 @@ class SimulatedNode:
     reserved_for: str = ""  # user of a reservation of another kind
     reason: str = ""
     partitions: tuple[str, ...] = ("train",)
+    topology: str = ""
 
     @property
     def out(self) -> bool:
@@ -165,6 +166,7 @@ class Views:
             "state_flags": flags,
             "reason": node.reason,
             "partitions": list(node.partitions),
+            "topology": node.topology,
             "address": "127.0.0.1",
             "port": node.port,
             "gres": f"gpu:{node.gpus}",

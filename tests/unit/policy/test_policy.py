@@ -16,6 +16,7 @@ from sentinel.model.records import Cause, Fleet, Incident, Kind, Plan, Restart, 
 from sentinel.policy import PastRestart, Situation
 
 ACT = Modes(default=Mode(drain="act", restart="act"))
+OUT = {"flags": frozenset({"drain"}), "reason": "sentinel: inc gpu_fallen_off_bus"}
 WIDE = Limits(drain_fraction=1.0)
 RESUMED_AT_250 = PastRestart(AT - timedelta(hours=1), Cause.USER_CODE, 100, 250)
 RESTART = [
@@ -142,6 +143,72 @@ def test_breaker_counts_the_nodes_of_other_incidents(others: int, refused: str) 
 def test_breaker_does_not_count_a_node_twice() -> None:
     failing = frozenset({"n1", "n2", "n3", "n4"})
     assert decide(verdict(drain=("n1",)), failing_nodes=failing, limits=WIDE).refusal == ""
+
+
+# --- switches ---------------------------------------------------------------------------------------------------------
+
+
+def under(*, ours: int = 0, here: int = 12, there: int = 28) -> Fleet:
+    """Nodes under leaf1 (n1 on, of which the last ``ours`` are drained by us) and others under leaf2."""
+    found = [
+        node(f"n{at}", topology="top.leaf1" if at <= here else "top.leaf2", **(OUT if here - ours < at <= here else {}))
+        for at in range(1, here + there + 1)
+    ]
+    return fleet(found)
+
+
+@pytest.mark.parametrize(
+    ("others", "waits"), [((), False), (("n2",), False), (("n2", "n3"), True), (("n2", "n30"), False)]
+)
+def test_nodes_that_fail_together_under_a_switch_wait_for_people(others: tuple[str, ...], waits: bool) -> None:
+    plan = decide(verdict(drain=("n1",)), failing_nodes=frozenset(others), fleet=under())
+    assert (StepKind.DRAIN not in kinds(plan)) is waits
+    assert [wait.kind for wait in plan.waits] == ["switch"] * waits
+    if waits:
+        assert kinds(plan) == RESTART  # elsewhere, without n1
+        assert (
+            "n1" in str(plan.steps[4].data) and plan.waits[0].what == ("drain n1",) and plan.waits[0].until is not None
+        )
+        assert (
+            "3 nodes under switch leaf1 failed within 60 s" in plan.explanation
+            and "sentinel resume" in plan.explanation
+        )
+
+
+def test_a_suspicion_lasts_while_its_nodes_are_bad_and_ends_when_a_person_has_looked() -> None:
+    still = {"under_suspect_switch": frozenset({"n1", "n2", "n3"}), "fleet": under()}
+    assert [wait.kind for wait in decide(verdict(drain=("n1",)), **still).waits] == ["switch"]
+    assert StepKind.DRAIN in kinds(decide(verdict(drain=("n1",)), **still, breaker_passed=True))
+
+
+def test_one_incident_may_name_all_nodes_of_a_switch() -> None:
+    plan = decide(verdict(drain=("n1", "n2", "n3", "n30")), fleet=under())
+    assert [step.node for step in plan.steps if step.kind is StepKind.DRAIN] == ["n30"]
+    assert plan.waits[0].what == ("drain n1", "drain n2", "drain n3")
+
+
+@pytest.mark.parametrize(("ours", "refused"), [(3, False), (4, True)])
+def test_few_nodes_of_a_switch_are_drained(ours: int, refused: bool) -> None:
+    plan = decide(verdict(drain=("n1",)), fleet=under(ours=ours))
+    assert (StepKind.DRAIN not in kinds(plan)) is refused
+    if refused:
+        assert "switch leaf1: 4 of its 12 nodes are drained by Sentinel; 4 are allowed" in plan.explanation
+        elsewhere = decide(verdict(drain=("n30",)), fleet=under(ours=ours))
+        assert StepKind.DRAIN in kinds(elsewhere)
+
+
+def test_what_a_switch_of_all_nodes_or_no_topology_says_counts_for_nothing() -> None:
+    together = frozenset({"n2", "n3"})
+    for cluster in (under(there=0), fleet(10)):
+        assert StepKind.DRAIN in kinds(decide(verdict(drain=("n1",)), failing_nodes=together, fleet=cluster))
+
+
+def test_the_breaker_names_the_switch_that_all_share() -> None:
+    def words(others: frozenset[str]) -> str:
+        return decide(verdict(drain=("n1",)), failing_nodes=others, fleet=under()).explanation
+
+    assert "5 nodes failed within 60 s, all under switch leaf1:" in words(frozenset({"n2", "n3", "n4", "n5"}))
+    assert "5 nodes failed within 60 s:" in words(frozenset({"n2", "n3", "n4", "n30"}))
 
 
 def test_breaker_leaves_verdicts_alone_that_drain_nothing() -> None:

@@ -1,0 +1,72 @@
+"""Which switch a node hangs on, as different releases of Slurm say it, or do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.adapters.slurm.topology import Topology, leaves_of
+from sentinel.errors import Unavailable
+from sentinel.model.topology import leaf_of
+
+# scontrol show topology of Slurm 22.05 in the lab, with topology/tree.
+SAID = """\
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[3-4]
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
+"""
+LEAVES = {"n1": "leaf1", "n2": "leaf1", "n3": "leaf2", "n4": "leaf2"}
+
+
+def test_the_leaves_are_read() -> None:
+    assert leaves_of(SAID) == LEAVES
+    assert leaves_of("") == leaves_of("No topology information available\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "leaf"),
+    [("", ""), ("leaf1", "leaf1"), ("default:leaf1", "leaf1"), ("topo:spine.leaf1", "leaf1"), ("a:l1,b:l2", "l1")],
+)
+def test_the_last_of_what_slurm_says_is_the_leaf(said: str, leaf: str) -> None:
+    assert leaf_of(said) == leaf
+
+
+class Slurm:
+    def __init__(self) -> None:
+        self.now_s, self.asked = 0.0, 0
+        self.said: bytes | None = SAID.encode()
+        self.topology = Topology(self.ask, lambda: self.now_s)
+
+    async def ask(self) -> bytes:
+        self.asked += 1
+        if self.said is None:
+            raise Unavailable("slurmctld does not answer")
+        return self.said
+
+    async def places(self) -> list[object]:
+        nodes = await self.topology.added([{"name": "n1"}, {"name": "n3"}, {"name": "n9"}])
+        return [record.get("topology") for record in nodes]
+
+
+async def test_it_is_asked_seldom_and_kept() -> None:
+    slurm = Slurm()
+    for _ in range(3):
+        assert await slurm.places() == ["leaf1", "leaf2", ""]
+    assert slurm.asked == 1
+    slurm.now_s, slurm.said = 700.0, None
+    assert await slurm.places() == ["leaf1", "leaf2", ""]
+    slurm.now_s, slurm.said = 1400.0, b""  # slurmctld was started again without it
+    assert await slurm.places() == [None, None, None]
+    assert slurm.asked == 3
+
+
+@pytest.mark.parametrize("said", [None, b"", b"\xff\xfe", b"SwitchName=s Level=0 Nodes=n[1-"])
+async def test_what_is_not_known_is_not_said(said: bytes | None) -> None:
+    slurm = Slurm()
+    slurm.said = said
+    assert await slurm.places() == [None, None, None]
+
+
+async def test_records_that_say_it_themselves_are_left_alone() -> None:
+    slurm = Slurm()
+    records = [{"name": "n1", "topology": "default:leaf7"}, {"name": "n2"}]
+    assert await slurm.topology.added(records) == records and slurm.asked == 0
