@@ -290,10 +290,21 @@ def main(settings: Settings) -> None:
         resource.RLIMIT_NOFILE, (most_files, most_files)
     )  # a connection takes a file; a shell allows 1024
     try:
-        asyncio.run(run(settings, log, partial(_start_again, log)))
+        with asyncio.Runner(loop_factory=_faster_loop()) as loop:
+            loop.run(run(settings, log, partial(_start_again, log)))
     except (Unavailable, UserError) as error:
         log.warning("cannot-start", reason=error.message, fix=error.fix)
         raise
+
+
+def _faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed: a heartbeat costs a fifth less. None: asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    made: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return made
 
 
 def _start_again(log: Log, error: Superseded) -> None:

@@ -118,6 +118,7 @@ PLACES = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "matplotlib": ("cli/offline/chart.py",),
+    "uvloop": ("daemon/run.py",),
     "hyperscan": ("adapters/hyperscan.py",),
     "pyslurm": ("adapters/slurm/pyslurm_reader.py", "adapters/slurm/pyslurm_child.py"),
     "pynvml": ("adapters/gpu/nvml.py",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from sentinel.errors import Denied, Unavailable
@@ -66,16 +66,16 @@ class Turns:
     def __init__(self) -> None:
         self._under_way: Counter[int] = Counter()
 
-    @contextmanager
-    def turn(self, uid: int | None) -> Iterator[None]:
+    def turn(self, uid: int | None) -> AbstractContextManager[None]:
         """Count a request of ``uid`` while the block runs; None: of somebody who is not bounded.
 
         Raises:
             Unavailable: the user has so many under way that another one has to wait.
         """
-        if uid is None:
-            yield
-            return
+        return nullcontext() if uid is None else self._turn(uid)
+
+    @contextmanager
+    def _turn(self, uid: int) -> Iterator[None]:
         if self._under_way[uid] >= _AT_ONCE:
             raise Unavailable(f"{_AT_ONCE} requests of uid {uid} are under way", fix="wait for their answers")
         self._under_way[uid] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 
 class MemoryBudget:
@@ -16,9 +16,12 @@ class MemoryBudget:
         self.taken_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    @asynccontextmanager
-    async def taking(self, count_bytes: int) -> AsyncIterator[None]:
+    def taking(self, count_bytes: int) -> AbstractAsyncContextManager[None]:
         """Hold ``count_bytes`` while the block runs. Waits until they are free; the caller sets the deadline."""
+        return self._taking(count_bytes) if count_bytes else nullcontext()
+
+    @asynccontextmanager
+    async def _taking(self, count_bytes: int) -> AsyncIterator[None]:
         count_bytes = min(count_bytes, self.most_bytes)
         await self._take(count_bytes)
         try:

@@ -56,6 +56,7 @@ class NodeRequests:
         """``refuse_others``: whether a request from an address that is not the node's is refused, or only logged."""
         self._addresses = addresses
         self._refuse_others = refuse_others
+        self._drain_modes: dict[tuple[str, ...], str] = {}  # by partitions of a node: asked at each heartbeat
         self._elsewhere: set[str] = set()  # nodes for which that was logged
         self._live = live
         self._runner = runner
@@ -112,8 +113,10 @@ class NodeRequests:
         view = self._live.fleet.nodes.get(node) if self._live.fleet is not None else None
         if view is not None:
             # A prolog that refuses has Slurm drain the node: that is asked for, not done, in mode suggest.
-            acts = self._runner.state.settings.modes.of(view.partitions).drain == "act"
-            answer["drain_mode"] = "act" if acts else "observe"
+            if view.partitions not in self._drain_modes:
+                acts = self._runner.state.settings.modes.of(view.partitions).drain == "act"
+                self._drain_modes[view.partitions] = "act" if acts else "observe"
+            answer["drain_mode"] = self._drain_modes[view.partitions]
         return answer
 
     async def evidence(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:

@@ -61,17 +61,18 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
     watch = state.watch
     watch.delays.checked(now_s, CHECK_S)
     patience_s = state.settings.daemon.heartbeat_lost_s + watch.delays.excuse_s
-    in_contact, recent, lost = 0, set(), set()
+    lost: set[str] = set()
     fell_silent, again = [], []
     carrying = _carrying(state)
     expected = _expected(state, carrying)
-    for name, contact_s in expected.items():
-        since_s = contact_s if contact_s is not None else watch.began_s
-        silent_s = now_s - since_s
+    recent = frozenset(name for name, at_s in expected.items() if at_s is not None and now_s - at_s <= patience_s)
+    in_contact = len(recent)
+    for name, contact_s in expected.items() if len(recent) < len(expected) else ():  # usually all are in contact
+        if name in recent:
+            continue
+        silent_s = now_s - (contact_s if contact_s is not None else watch.began_s)
         if silent_s <= patience_s:
             in_contact += 1
-            if contact_s is not None:
-                recent.add(name)
             continue
         if contact_s is not None and name in carrying:
             lost.add(name)
@@ -88,7 +89,7 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
     elif now_s - watch.all_silent_s > patience_s:
         _probe_all(state, out, again, now, now_s)
     watch.agents = in_contact
-    log_coverage.count(state, frozenset(recent), lost, len(expected), now, now_s)
+    log_coverage.count(state, recent, lost, len(expected), now, now_s)
 
 
 def _carrying(state: State) -> set[str]:

@@ -1,9 +1,10 @@
 """Telemetry of a large cluster into one daemon on one core: heartbeats, long polls, evidence, faults, a burst.
 
 The daemon is the real one, pinned to core 0, in observe mode, with SQLite on this machine's disk. Simulated: the agents (one
-asyncio process on core 1 that keeps two connections for each node, as an agent does: heartbeats and evidence on one, the
-long poll for orders on the other), and Slurm (its answers for this many nodes and jobs, made from what a real slurmctld said
-at the start of the run, printed by scripts in place of the commands, so that parsing costs what it costs).
+asyncio process on core 1 that keeps two connections for each node, as an agent does: heartbeats on one, the long poll for
+orders on the other, and a third for those that have evidence), and Slurm (its answers for this many nodes and jobs, made
+from what a real slurmctld said at the start of the run, printed by scripts in place of the commands, so that parsing costs
+what it costs).
 ``--credentials session`` (the default) is what agents do: MUNGE, with a real munged that shares core 1, opens a session for
 each connection. ``--credentials munge`` signs each request by MUNGE, as agents of the release before do. The nodes' checks
 of the daemon's answers are left out, since they happen elsewhere.
@@ -240,6 +241,9 @@ class Nodes:
         self.jobs = jobs
         self.counts = Counts()
         self.faults: dict[str, float] = {}  # node -> when its fatal Xid was sent
+        self._ramp_s = max(5.0, nodes / 400)  # agents come back within 15 s of a daemon's start
+        self._senders: dict[str, Line] = {}  # those that have evidence have a third connection for it
+        self._new_line = partial(Line, port, credentials, in_session)
         self._lines = {name: Line(port, credentials, in_session) for name in self.names}
         self._polls = {name: Line(port, credentials, in_session) for name in self.names}
         self._job_of = {name: job for job, on in jobs for name in on}
@@ -247,8 +251,7 @@ class Nodes:
         self._rng = random.Random(7)
 
     async def beat(self, name: str) -> None:
-        await asyncio.sleep(self._rng.random() * self.beat_s)
-        due = time.monotonic()
+        await asyncio.sleep(self._rng.random() * self._ramp_s)
         while True:
             began = time.monotonic()
             body = {
@@ -265,8 +268,7 @@ class Nodes:
             took = time.monotonic() - began
             self.counts.beats.append(took)
             self.counts.late += took > self.beat_s
-            due += self.beat_s
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.sleep(max(0.0, self.beat_s - took))
 
     def all_heard(self) -> bool:
         """Whether each agent was answered on both of its connections, or has a session there."""
@@ -276,7 +278,7 @@ class Nodes:
         return [{"job": self._job_of[name], "attempt": 0}] if name in self._job_of else []
 
     async def poll(self, name: str) -> None:
-        await asyncio.sleep(self._rng.random() * 5)
+        await asyncio.sleep(self._rng.random() * self._ramp_s)
         while True:
             try:
                 answer = await self._polls[name].post(ORDERS, {"node": name})
@@ -306,7 +308,7 @@ class Nodes:
         self._number[name] += len(items)
         self.counts.items += len(items)
         body = {"node": name, "epoch": "bench", "first": first, "items": [to_json(item) for item in items]}
-        await self._lines[name].post(EVIDENCE, body)
+        await self._senders.setdefault(name, self._new_line()).post(EVIDENCE, body)
 
     def item(self, name: str, kind: str, source: Source, trust: Trust, **data: Any) -> Evidence:
         now = datetime.now(UTC)
