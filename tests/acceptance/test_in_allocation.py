@@ -32,16 +32,3 @@ def test_it_trains_on_without_the_node_that_breaks(fresh: Story, fault: str):
     assert job.resumed()[0] in job.saved(job.resumed()[1])
     said = story.sentinel("why", str(job.id)).stdout
     assert "is restarted in its allocation" in said and "start_run" in said
-
-
-def test_when_the_spare_node_is_used_up_it_is_requeued(fresh: Story):
-    story = fresh
-    job = story.job(2, "--spares", "1")
-    _, victim, second = job.nodes
-    story.inject("xid", "--node", victim, "--gpu", "0", "--xid", "79")
-    goes_on(story, job, 1)
-    story.expect(drains=[victim], messages=["gpu_fallen_off_bus"])
-    story.inject("xid", "--node", second, "--gpu", "0", "--xid", "79")
-    story.expect(drains=[second], restarts=[job], messages=["gpu_fallen_off_bus"])
-    assert not {victim, second} & set(job.nodes_now())
-    assert "not restarted in its allocation" in story.sentinel("why", str(job.id)).stdout
