@@ -124,7 +124,7 @@ class Observer:
         if what.job is None:
             return
         if what.verb == "requeue_hold" and what.job.state != "PENDING":
-            self.stops.append((self.world.now_s, incident, what.job.id, what.job.restarts))
+            self.stops.append((self.world.now_s, incident, what.job.id, what.job.attempt))
         if what.task is not None and what.task.step.kind is StepKind.RELEASE:
             self._let_go(what.task)
 

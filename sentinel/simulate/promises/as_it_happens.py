@@ -85,8 +85,8 @@ def nothing_twice(seen: Observer, what: Happened) -> Iterator[str]:
     incident = what.task.incident.id
     if what.verb == "requeue_hold" and what.job is not None and what.job.state != "PENDING":
         before = [stop for stop in seen.stops if stop[1] == incident and stop[2] == what.job.id]
-        if before and before[-1][3] != what.job.restarts:
-            yield f"incident {incident} stops job {what.job.id} again, in attempt {what.job.restarts}"
+        if before and before[-1][3] != what.job.attempt:
+            yield f"incident {incident} stops job {what.job.id} again, in attempt {what.job.attempt}"
     if takes_out(what):
         back = seen.resumed.get(what.target, -1.0)
         if any(d.node == what.target and d.incident == incident and d.at_s < back for d in seen.drains):

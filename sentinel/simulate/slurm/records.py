@@ -104,6 +104,11 @@ class SimulatedJob:
         return self.state in _OVER
 
     @property
+    def attempt(self) -> int:
+        """The attempt that holds its nodes, or that ran last."""
+        return self.restarts - self.counted
+
+    @property
     def has_nodes(self) -> bool:
         return self.state == "RUNNING" or self.completing
 

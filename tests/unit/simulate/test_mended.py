@@ -54,6 +54,13 @@ def test_a_node_that_a_person_put_back_takes_no_budget_from_the_other_one_of_its
     assert [world.slurm.nodes[name].drained for name in ("n1", "n2")] == [True, False]
 
 
+def test_a_job_whose_requeue_slurmctld_forgot_is_stopped_again() -> None:
+    """Slurm had counted the restart, and counted it back: that is the same attempt."""
+    crash = Happening("slurmctld-crash", 49.735, data={"for_s": 200.0})
+    history = History(21, 277, "slurmctld", TWO, (Happening("node-lost", 41.064, "job1/0"), crash), 1349.7)
+    assert run(history)[0] == []
+
+
 def test_a_drained_node_that_is_set_down_costs_the_budget_of_an_hour_once() -> None:
     """Two nodes of one job, lost and broken; a third node waits for the budget, until one of them is repaired."""
     ran(
