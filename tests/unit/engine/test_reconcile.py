@@ -114,7 +114,7 @@ async def test_a_deferral_and_a_release_that_slurmctld_lost_leave_no_job_held(wo
     assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
 
 
-async def test_a_job_that_its_user_holds_after_the_release_stays_held_and_is_waited_for(world: Worlds) -> None:
+async def test_a_job_that_its_user_holds_after_the_release_stays_held_and_people_hear_of_it(world: Worlds) -> None:
     there, sink = silent(world(nodes=3)), FakeSink()
     daemon = Daemon(there, [sink], settings=WIDE)
     blocker = there.slurm.submit(nodes=1)
@@ -124,11 +124,11 @@ async def test_a_job_that_its_user_holds_after_the_release_stays_held_and_is_wai
     there.slurm.cancel(blocker)
     for _ in range(3):
         await daemon.pass_time(20.0)
-    assert job.held and states(there) == ["watching"] and heard(sink) == ["restarting"], daemon.said
+    assert job.held and states(there) == ["held"] and heard(sink) == ["restarting", "held"], daemon.said
     await there.slurm.release(there.job)
     await daemon.observe([printed(there.job, 1, 201, 60.0)])
-    await daemon.quiet()
-    assert states(there) == ["closed"] and heard(sink) == ["restarting", "running again"]
+    await daemon.pass_time(20.0)
+    assert states(there) == ["closed"] and heard(sink) == ["restarting", "held", "resolved"]
 
 
 async def test_a_node_that_a_person_returned_is_left_in_service(world: Worlds) -> None:
