@@ -6,7 +6,6 @@ import contextlib
 import random
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -48,7 +47,6 @@ class Performance:
         self.drawn = drawn
         self.facts = Facts([])
         self._began = time.monotonic()
-        self._busy: list[threading.Thread] = []
 
     def perform(self) -> Facts:
         self.facts.jobs += [submit(self.story, place, asked) for place, asked in enumerate(self.drawn.jobs)]
@@ -58,8 +56,6 @@ class Performance:
             self._wait_for(act)
             with contextlib.suppress(LabError, subprocess.TimeoutExpired):  # its victim is gone by now
                 ACTS[act.what](self, act)
-        for thread in self._busy:
-            thread.join()
         return self.facts
 
     def say(self, text: str) -> None:
