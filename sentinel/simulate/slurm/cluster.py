@@ -24,12 +24,13 @@ from sentinel.adapters.slurm.writer import Writer
 from sentinel.errors import Denied, Timeout
 from sentinel.model.records import Fleet, JobView, NodeView
 from sentinel.ports import Clock
+from sentinel.simulate.slurm.people import PeopleUseScontrol
 from sentinel.simulate.slurm.records import SimulatedJob, SimulatedNode, SlurmTimes, StandingClock, Views
 from sentinel.simulate.slurm.requests import Requests
 from sentinel.simulate.slurm.scheduling import start_what_may_run
 
 
-class SimulatedSlurm(Writer):
+class SimulatedSlurm(PeopleUseScontrol, Writer):
     """``SlurmReader`` and ``SlurmWriter``, held to the contract suite of the real ones."""
 
     def __init__(
@@ -158,48 +159,6 @@ class SimulatedSlurm(Writer):
         """The node has started anew: Slurm finds that its jobs are not there."""
         self.nodes[node].alive = True
         self._node_fail(node)
-
-    def person_drains(self, node: str, reason: str) -> None:
-        self.nodes[node].drained, self.nodes[node].reason = True, reason
-
-    def person_resumes(self, node: str) -> None:
-        """scontrol update State=RESUME."""
-        this = self.nodes[node]
-        this.drained = this.down = False
-        this.reason = ""
-        if not this.alive:
-            self.notice(node)
-        self.schedule()
-
-    def person_reserves(self, nodes: Sequence[str], user: str = "") -> None:
-        """scontrol create reservation; what runs there goes on (IGNORE_JOBS). Without a user: for maintenance (MAINT)."""
-        for name in nodes:
-            self.nodes[name].maintenance, self.nodes[name].reserved_for = not user, user
-
-    def reservation_ends(self, nodes: Sequence[str]) -> None:
-        for name in nodes:
-            self.nodes[name].maintenance, self.nodes[name].reserved_for = False, ""
-        self.schedule()
-
-    def person_holds(self, job: int) -> None:
-        """scontrol uhold; of a running job it is kept over a requeue. Slurm leaves a held job as it is."""
-        this = self.jobs[job]
-        if not this.held and not this.over:
-            this.held, this.held_by = True, "JobHeldUser"
-
-    def person_releases(self, job: int) -> None:
-        this = self.jobs[job]
-        if this.held and this.state == "PENDING":
-            this.eligible = max(min(this.eligible, self.time_s()), 0.0)
-        this.held, this.held_by = False, ""
-        self.schedule()
-
-    def person_requeues(self, job: int) -> None:
-        """scontrol requeue, by the user or an operator."""
-        this = self.jobs[job]
-        if this.state != "PENDING" and this.batch and this.requeue:
-            self.to_queue(this, held=False)
-            self.schedule()
 
     # -- slurmctld -------------------------------------------------------------------------------------------------
 
