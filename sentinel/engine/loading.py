@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.alerts import Thread
@@ -22,13 +22,13 @@ from sentinel.engine.diagnostics.state import KEPT
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.node_return import state as node_return
-from sentinel.engine.reconcile import approvals, waits
+from sentinel.engine.reconcile import approvals, node_proof, waits
 from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import restored_attempts
 from sentinel.model.changes import IncidentChanged
-from sentinel.model.records import Cause, IncidentState, Result, StepKind
-from sentinel.model.stored import Stored
+from sentinel.model.records import NODE_STEPS, Cause, IncidentState, Result, StepKind
+from sentinel.model.stored import JUDGED_UNTIL, Stored
 from sentinel.policy import PastRestart
 from sentinel.wire import time_from
 
@@ -78,6 +78,7 @@ def state_of(
             state.verdicts[incident.id], state.plans[incident.id] = verdict, plan
     answers = approvals.stored_answers(stored.settings.get(approvals.ANSWERS))
     state.answers = {name: given for name, given in answers.items() if name in state.incidents}
+    _saved_drains(state, stored)
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
     state.diagnostics.known = read(stored.settings.get(KEPT))
@@ -91,6 +92,18 @@ def state_of(
         state.blind_told = time_from(told)
     _past(state, stored)
     return state
+
+
+def _saved_drains(state: State, stored: Stored) -> None:
+    """Drains that the previous daemon outlived by long enough to see them lost: a node in service was put back since."""
+    if not (noted := stored.settings.get(JUDGED_UNTIL)):
+        return
+    alive = datetime.fromisoformat(noted) + state.window
+    for plan in state.plans.values():
+        for step in plan.to_do:
+            outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
+            if outcome is not None and outcome.result is Result.DONE and alive - outcome.at > node_proof.SAVED:
+                state.seen_drained[step.key(plan.incident)] = outcome.at + node_proof.SAVED + timedelta(seconds=1)
 
 
 def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from sentinel.engine.state import State
 from sentinel.model.records import NODE_STEPS, SEEN_DRAINED, Evidence, Incident, Kind, Outcome, Plan, Result, Step
 
-_SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
+SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
 _BEHIND = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 _GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 
@@ -82,7 +82,7 @@ def good_since(state: State, node: str, since: datetime) -> bool:
 def was_saved(state: State, drain: str, outcome: Outcome) -> bool:
     """Whether a snapshot showed this drain (its key in the ledger) long enough after it was done for slurmctld to have saved
     it."""
-    return state.seen_drained.get(drain, outcome.at) - outcome.at > _SAVED
+    return state.seen_drained.get(drain, outcome.at) - outcome.at > SAVED
 
 
 def returned(state: State, plan: Plan, nodes: Iterable[str]) -> frozenset[str]:

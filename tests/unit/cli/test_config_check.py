@@ -75,6 +75,7 @@ def test_a_file_with_all_that_is_named_there_is_good(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text + "\n")
         (tmp_path / name).chmod(0o600)
     (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "site.toml").write_text("")
     config = tmp_path / "here.toml"
     config.write_text(
         f'[daemon]\naudit_syslog = "/dev/log"\n[judgement]\nrules = "{tmp_path}/rules"\n'

@@ -165,3 +165,13 @@ def test_a_hold_of_a_running_job_outlasts_the_loss_of_its_node() -> None:
     """Slurm requeues it as soon as the node is down, and counts the restart while its epilogs run: it was released."""
     world = ran(Setup(nodes=8), Happening("hold", 58.247, "job0"), Happening("node-lost", 62.0, "job0/1"))
     assert world.slurm.jobs[101].held and world.slurm.jobs[101].state == "PENDING"
+
+
+def test_a_node_put_back_before_the_daemon_was_killed_is_left_in_service() -> None:
+    """The next daemon knew the drain, which a job still excludes its node for, and not that snapshots had shown it saved."""
+    setup = Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob")), returns=True)
+    ran(
+        setup, Happening("gpu-lost-silently", 40.879, "job0/1"), Happening("repair", 123.208),
+        Happening("slurmctld-crash", 252.618, data={"for_s": 5.0}),
+        Happening("kill", 308.582, data={"nth": 33, "after": False, "down_s": 150.0}), story="returned",
+    )  # fmt: skip
