@@ -69,10 +69,11 @@ def test_the_probe_streams_over_a_unix_socket(on_socket: Dcgm) -> None:
     assert samples(on_socket.probe(lambda said: len(samples(said)) > 1))[0]["via"] == "dcgm"
 
 
+XID = 230
 # Field, value, and the kind of evidence that it makes.
 FAULTS = [
-    (230, 79, "xid"),
-    (230, 31, "xid"),
+    (XID, 79, "xid"),
+    (XID, 31, "xid"),
     (395, 1, "row_remap_failure"),
     (396, 1, "row_remap_pending"),
     (311, 5, "ecc_dbe"),
@@ -82,21 +83,31 @@ FAULTS = [
 
 
 def test_each_injected_fault_is_told_once(dcgm: Dcgm) -> None:
-    reader, found, injected = DcgmReader("n1", RULES), [], []
+    reader, found = DcgmReader("n1", RULES), []
+    injected: list[tuple[int, int, str]] = []
+
+    def told() -> list[str]:
+        # A real engine's health watches see most of them too, and say so beside.
+        return [str(item.kind) for item in found if item.kind != "gpu_health"]
 
     def enough(said: Said) -> bool:
         if said[-1]["type"] != "sample":
             return False
         found.extend(reader.read(sample_from(said[-1], datetime.now(UTC))))
-        kinds = [str(item.kind) for item in found]
-        if len(samples(said)) > 2 and len(injected) < len(FAULTS) and len(kinds) >= len(injected):
-            field, value, kind = FAULTS[len(injected)]
-            injected.append(kind)
-            dcgm.inject(len(injected) % 4, field, value)
-        return len(kinds) >= len(FAULTS) and len(injected) == len(FAULTS)
+        if len(samples(said)) <= 2:
+            return False
+        if len(told()) >= len(injected) < len(FAULTS):
+            injected.append(FAULTS[len(injected)])
+        elif len(told()) >= len(injected) or injected[-1][0] == XID:
+            return len(told()) >= len(FAULTS)
+        # A field that the driver answers lasts until the engine's next look at it, which may come before ours.
+        dcgm.inject(len(injected) % 4, *injected[-1][:2])
+        return False
 
     dcgm.probe(enough)
-    assert sorted(str(item.kind) for item in found) == sorted(kind for _, _, kind in FAULTS)
+    assert sorted(told()) == sorted(kind for _, _, kind in FAULTS)
+    healths = [(item.where, item.text) for item in found if item.kind == "gpu_health"]
+    assert len(healths) == len(set(healths)), "an incident of health is told once"
 
 
 def test_an_engine_that_is_killed_is_noticed_and_found_again(dcgm: Dcgm) -> None:
@@ -156,6 +167,7 @@ def hook(dcgm: Dcgm, file: str) -> subprocess.CompletedProcess[str]:
         "PATH": os.environ["PATH"], "SENTINEL_RUN_DIR": str(dcgm.folder / "run"), "SENTINEL_HOME": str(ROOT),
         "SENTINEL_HOOK_CONF": "/nowhere", "SENTINEL_PYTHON": sys.executable, "SENTINEL_DCGM_HOST": dcgm.host,
         "SENTINEL_DCGMI": dcgm.dcgmi, "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "31", **dcgm.environment,
+        "SENTINEL_PROLOG_S": "90", "SENTINEL_HEALTH_S": "90",  # a real level 1 starts a process that loads 80 MB
     }  # fmt: skip
     return subprocess.run(
         [str(ROOT / file)], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd="/"

@@ -67,7 +67,7 @@ class Dcgm:
     def start(self) -> None:
         self._engine = subprocess.Popen(
             self.command(), env={**os.environ, **self.environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True, cwd=self.folder,  # where nvvs writes its log
         )  # fmt: skip
         end_s = time.monotonic() + PATIENCE_S
         while not self._listens():
