@@ -28,8 +28,6 @@ from sentinel.policy.in_allocation import in_allocation
 from sentinel.policy.situation import NO_NODE, SILENCE, PastRestart, Situation, components_with, from_silence
 
 _HOUR = timedelta(hours=1)
-# To stop a running job, or not to try an error again: more than even odds, as most such verdicts rest on a program's words.
-_SURE = 0.7
 _ANY_CAUSE = 2  # different causes are more likely bad luck than one that comes again: twice as many tries
 
 
@@ -60,10 +58,11 @@ def job_steps(
         return JobSteps()
     if job is None:
         return JobSteps(words=f"Slurm no longer knows job {incident.job}: it cannot be restarted.")
-    words = _why_not(job, verdict, incident, situation, act_confidence, bad_numbers)
+    least = max(act_confidence, limits.stop_confidence)
+    words = _why_not(job, verdict, incident, situation, least, bad_numbers)
     if words:
         return JobSteps(words=words)
-    found = _restart(job, verdict, incident, situation, drained, limits, act_confidence, bad_numbers, now)
+    found = _restart(job, verdict, incident, situation, drained, limits, least, bad_numbers, now)
     stop = next((step for step in found.steps if step.kind in INTERRUPTIONS), None)
     if stop is not None and (wait := _too_many_stops(stop, situation, limits, now)) is not None:
         return JobSteps((), wait, found.words)
@@ -71,7 +70,7 @@ def job_steps(
 
 
 def _why_not(
-    job: JobView, verdict: Verdict, incident: Incident, situation: Situation, act_confidence: float, bad_numbers: str
+    job: JobView, verdict: Verdict, incident: Incident, situation: Situation, stop_confidence: float, bad_numbers: str
 ) -> str:
     """Why the job is left as it is, or empty."""
     if situation.opt_in and not situation.intent.restart:
@@ -97,12 +96,16 @@ def _why_not(
     if _goes_on(job, verdict, incident, situation):
         return f"Job {job.id} makes steps again: it is left alone."
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
-    unsure = verdict.scope is Scope.APPLICATION or verdict.confidence < max(act_confidence, _SURE)
     numbers = _numbers(verdict, incident)
     if numbers and (situation.intent.bad_numbers or bad_numbers) == "tell":
         return f'Job {job.id} goes on and is not stopped for it: bad_numbers is "tell".'
-    if not stopped and not verdict.drain and unsure and not numbers:
+    if stopped or verdict.drain or numbers:
+        return ""
+    if verdict.scope is Scope.APPLICATION:
         return f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
+    if verdict.confidence < stop_confidence:
+        unsure = f"{verdict.confidence:.2f} sure, {stop_confidence:.2f} is asked for"
+        return f"Job {job.id} is not stopped: {unsure}."
     return ""
 
 
@@ -135,7 +138,7 @@ def _restart(
     situation: Situation,
     drained: Sequence[Step],
     limits: Limits,
-    act_confidence: float,
+    stop_confidence: float,
     bad_numbers: str,
     now: datetime,
 ) -> JobSteps:
@@ -147,7 +150,7 @@ def _restart(
     hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={**reason, **ground})
     asked = situation.intent.bad_numbers or bad_numbers
     requeue = _made_requeueable(job)
-    tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, act_confidence)
+    tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, stop_confidence)
     if (verdict.restart is Restart.HOLD and not tries) or (_numbers(verdict, incident) and asked == "hold"):
         return JobSteps((hold,), None, requeue)
     stop = _breaks_nodes(verdict, job, situation, limits, now) or _no_progress(verdict, situation, limits)
@@ -232,7 +235,7 @@ def _made_requeueable(job: JobView) -> str:
     return f"Job {job.id} was submitted with --no-requeue; its comment asks for a restart, so it is made requeueable."
 
 
-def _may_retry(verdict: Verdict, situation: Situation, act_confidence: float) -> bool:
+def _may_retry(verdict: Verdict, situation: Situation, stop_confidence: float) -> bool:
     """Whether a job that would be held for its program's error is retried: its user asked for it, or the verdict is unsure.
 
     Not for an attempt that gained no step, nor for one whose beginning was missed: the error would come again.
@@ -241,7 +244,7 @@ def _may_retry(verdict: Verdict, situation: Situation, act_confidence: float) ->
         return False
     resumed = situation.restarts[-1].resumed_step if situation.restarts else None
     gained = situation.last_step > (resumed or 0)
-    return gained and (situation.intent.retry_errors or verdict.confidence < max(act_confidence, _SURE))
+    return gained and (situation.intent.retry_errors or verdict.confidence < stop_confidence)
 
 
 def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: Sequence[Step]) -> Exclusions:
