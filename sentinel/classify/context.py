@@ -6,7 +6,7 @@ Each rule of the field is one function that adds readings of its own, so that a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from sentinel.classify.history import History
@@ -18,10 +18,9 @@ from sentinel.model.records import Cause, Incident, Kind, Scope
 
 C = Cause
 _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
-STARTUP_S = 120.0
 HOT = 3.0  # natural-log odds from which a line says that a GPU was too hot
 LOST = 3.4  # the same for a GPU that is gone
-MET = 2.0  # odds from which a line says that ranks did not find each other
+MET = 2.0  # the same for ranks that did not find each other
 
 
 def context(
@@ -282,6 +281,3 @@ def _crashed_library(
     weights = {C.SOFTWARE_ENV: 2.6, C.NETWORK_BOOTSTRAP: -1.4, C.NETWORK_FABRIC: -1.4}
     libraries = {"ucx", "ofi", "mpi-init", "mpi-tcp"}
     return _beside(crash, libraries, readings, "library-crashed", weights, "the library complained, then crashed")
-
-
-ContextRule = Callable[[Incident, Sequence[Reading], History, Rules, datetime], list[Reading]]

@@ -43,14 +43,13 @@ SOURCE = 3.0  # natural-log odds that what the data come from is at fault
 OWN_FAULT = 3.2  # natural-log odds that the library, or its version, is at fault
 UNSEEN = 0.4  # what more it takes to outweigh the user's code where no frame says whose class it is
 REFUSED = 1.0  # the same where the library may only have refused what it was given
-NO_SUCH_NAME = 3.6  # natural-log odds that a setting names what a table of a program's names has not
+NO_SUCH_NAME = 3.6  # natural-log odds that a setting holds a name that the program's table of names does not know
 CHECKED = 3.0  # natural-log odds that what was asked of a library does not fit, where a check of its own said so
 STATE = 1.6  # the same where it only says in what state it found itself
-INVARIANT = (
-    2.8  # natural-log odds that a library is at fault whose assertion says nothing, or that looks up what it has not
-)
+# Natural-log odds that a library is at fault whose assertion says nothing, or that looks a missing key up (``_INSIDE``).
+INVARIANT = 2.8
 
-# An assertion without a sentence, a key that the library itself did not put there.
+# An assertion without a sentence, or a key that is not there.
 _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
 _TAKES_DATA = re.compile(r"(?i)collat|dataset|tokeniz|processor|preprocess|/data/")
 # What a class of a library has not in this release; the built-in types have what they always had.

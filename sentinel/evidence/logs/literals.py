@@ -49,12 +49,6 @@ def ways_of(pattern: str) -> tuple[Way, ...]:
     )
 
 
-def needs(pattern: str) -> tuple[tuple[tuple[bytes, ...], ...], ...]:
-    """The groups of words of each way in which the pattern can match; nothing where some way need not hold any word."""
-    ways = ways_of(pattern)
-    return tuple(way.groups for way in ways) if all(way.groups for way in ways) else ()
-
-
 def _ways(expression: str, most: int) -> Iterator[tuple[str, str]]:
     """The branches of an expression, also those of a group with which a branch begins, where it is all of it, or where the
     rest need not hold a telling word: ``(?:a|b)c`` is ``ac`` or ``bc``. Each as it is read for words, and as a pattern."""
