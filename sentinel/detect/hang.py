@@ -12,7 +12,7 @@ Unusual silence alone may be an unforeseen pause. The activity of the job's proc
 - A job whose pauses are not known yet may be in its first one: unless it only waits or is stopped, it gets the time that a
   first pause may take. If it only waits, its own answer that a collective is stuck makes it a hang at once; without such an
   answer a job younger than an hour gets ``judgement.stall_first_pause_s``. A job that made steps for longer gets the time of
-  a first pause only at round steps, where pauses are made.
+  a first pause only at round steps, where pauses are made. One that announced each of its pauses gets it nowhere.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     alive = watched.motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS)
     shown = len(rhythm.gaps) >= ESTABLISHED_GAPS and (watched.proven or _age_s(rhythm) >= KNOWN_S)
     if shown and not alive and not pause and (announces(rhythm) or not at_round_step(rhythm)):
-        # No pause is made at such a step, and so many steps tell how far they spread: nothing else explains the silence.
+        # No pause is made at such a step, or it would be announced, and so many steps tell how far they spread: nothing else
+        # explains the silence.
         unexplained = max(limits.stall_confirm * WAITS_STEPS * rhythm.gap_s, spread_s(rhythm, limits) or allowed)
     if alive:
         return ALIVE * unexplained

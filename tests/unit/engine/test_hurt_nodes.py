@@ -15,6 +15,13 @@ from sentinel.model.taken_along import taken_along_id
 GUILTY, NEIGHBOUR = 101, 202
 
 
+def empty_state() -> State:
+    view = ClusterView()
+    return State(
+        rules=load_rules(site=None), settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement)
+    )
+
+
 def broke(state: State, attempt: int) -> None:
     """Another node breaks under the guilty job in each attempt; the neighbour that shares it is taken along."""
     node, own = f"n{attempt}", f"inc{attempt}"
@@ -26,10 +33,7 @@ def broke(state: State, attempt: int) -> None:
 
 
 def test_a_job_that_was_only_taken_along_from_nodes_that_another_broke_has_broken_none():
-    view = ClusterView()
-    state = State(
-        rules=load_rules(site=None), settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement)
-    )
+    state = empty_state()
     for attempt in range(3):
         broke(state, attempt)
     now = incident(id="now", job=GUILTY, attempt=3)
@@ -38,10 +42,7 @@ def test_a_job_that_was_only_taken_along_from_nodes_that_another_broke_has_broke
 
 
 def test_a_job_that_is_taken_along_now_is_not_held_for_what_it_broke_before():
-    view = ClusterView()
-    state = State(
-        rules=load_rules(site=None), settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement)
-    )
+    state = empty_state()
     for attempt in range(2):
         broke(state, attempt)
     state.put(incident(id="other", job=NEIGHBOUR, attempt=2))
