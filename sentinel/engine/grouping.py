@@ -88,7 +88,7 @@ def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
         for i in state.index.of(item)
         if not is_unrelated(i, state.plans.get(i.id), item, state.cluster)
         and not node_proof.is_of_returned_node(state, state.plans.get(i.id), item)
-        and not in_allocation.is_of_next_run(state, i, item)
+        and not in_allocation.is_another_failure(state, i, item)
     ]
     nodes = {i.id: state.cluster.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
     found = incidents.find(around, item, nodes, state.window) or next(

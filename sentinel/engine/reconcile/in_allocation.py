@@ -14,6 +14,7 @@ from sentinel.engine.transition import Transition
 from sentinel.model.changes import AttemptSeen
 from sentinel.model.intent import intent_of
 from sentinel.model.records import (
+    INTERRUPTIONS,
     USER_SOURCES,
     Evidence,
     Incident,
@@ -36,6 +37,12 @@ _LATE = timedelta(seconds=5)  # what a killed program printed last is read this 
 
 def is_planned(plan: Plan) -> bool:
     return any(step.kind is StepKind.START_RUN for step in plan.steps)
+
+
+def stops_nothing(plan: Plan) -> bool:
+    """Whether the job goes on, without spare nodes that are bad."""
+    kinds = {step.kind for step in plan.steps}
+    return StepKind.GIVE_BACK in kinds and not kinds & INTERRUPTIONS
 
 
 def bound(state: State, incident: Incident, step: Step, suspects: tuple[str, ...]) -> Step:
@@ -102,9 +109,11 @@ def began_at(state: State, incident: str) -> datetime | None:
     return outcome.at if outcome is not None and outcome.result is Result.DONE else None
 
 
-def is_of_next_run(state: State, incident: Incident, item: Evidence) -> bool:
-    """Whether this happened to the run that this incident's plan started: it is another failure."""
+def is_another_failure(state: State, incident: Incident, item: Evidence) -> bool:
+    """Whether this happened to the run that this incident's plan started, or to a job that only gave spare nodes back."""
     plan, at = state.plans.get(incident.id), began_at(state, incident.id)
+    if plan is not None and stops_nothing(plan):
+        return item.where.job is not None and item.where.job == incident.job
     if plan is None or at is None or item.at <= at + (_LATE if item.source in USER_SOURCES else timedelta(0)):
         return False
     outcome = state.ledger.of_plan(plan, StepKind.START_RUN)

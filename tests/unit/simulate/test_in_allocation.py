@@ -69,6 +69,15 @@ def test_a_spare_node_that_breaks_stops_nothing() -> None:
     assert world.slurm.jobs[101].on == ("n1", "n2", "n3")
 
 
+@pytest.mark.parametrize("at_s", [60.5, 75.0])
+@pytest.mark.parametrize(("kind", "again"), [("storage", (1, 0)), ("hang", (0, 1))])
+def test_what_happens_to_a_job_that_gave_a_spare_node_back_is_another_failure(
+    kind: str, again: tuple[int, int], at_s: float
+) -> None:
+    world = ran(Happening("gpu-off-bus", 60.0, "job0/3"), Happening(kind, at_s, "job0/1"))
+    assert [(attempt, run) for attempt, run, _ in runs(world)] == [(0, 0), again]
+
+
 def test_a_launcher_that_does_not_start_leads_to_a_requeue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sentinel.simulate.programs.WAIT_S", 0.0)
     monkeypatch.setattr("sentinel.simulate.programs.run_of", lambda _name: None)  # nobody hears that the step ended
