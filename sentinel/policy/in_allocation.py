@@ -55,16 +55,24 @@ def why_not(job: JobView, incident: Incident, situation: Situation) -> str:
     return "its user holds it" if job.hold_kept else ""
 
 
-def spare_only(job: JobView, incident: Incident, situation: Situation, bad: Collection[str]) -> bool:
-    """Whether what is bad is only spare nodes of a job that goes on."""
+def without_spares(
+    job: JobView, verdict: Verdict, incident: Incident, situation: Situation, attempt: int
+) -> tuple[tuple[Step, ...], str]:
+    """The step that gives bad nodes back on which nothing of the job runs, and what to say of it; none where it is not so.
+
+    The job goes on: no budget of its restarts is asked, and nothing holds it.
+    """
+    bad = _bad(verdict, situation)
+    names = ",".join(name for name in job.nodes if name in bad)
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL, Kind.NUMBERS) for item in incident.evidence)
-    there = set(bad) & set(job.nodes)
-    return (
-        bool(there and situation.run_nodes)
-        and not stopped
-        and job.state == "running"
-        and not (set(bad) & set(situation.run_nodes))
-    )
+    if not names or stopped or job.state != "running" or not situation.run_nodes or bad & {*situation.run_nodes}:
+        return (), ""
+    step = Step(StepKind.GIVE_BACK, job=job.id, attempt=attempt, data={"given_up": names})
+    return (step,), f"Job {job.id} goes on: it held {names} as a spare, and gives it back."
+
+
+def _bad(verdict: Verdict, situation: Situation) -> set[str]:
+    return {name for name in verdict.drain if name not in situation.good_nodes}
 
 
 def in_allocation(
@@ -84,12 +92,9 @@ def in_allocation(
     count = situation.intent.in_allocation
     if count is None:
         return (), ""
-    bad = {name for name in verdict.drain if name not in situation.good_nodes}
-    if spare_only(job, incident, situation, bad):
-        names = ",".join(name for name in job.nodes if name in bad)
-        step = Step(StepKind.GIVE_BACK, job=job.id, attempt=attempt, data={"given_up": names})
-        return (step,), f"Job {job.id} goes on: it held {names} as a spare, and gives it back."
-    found = why_not(job, incident, situation) or next_run(job, situation.fleet, count, bad=bad, suspect=suspect)
+    found = why_not(job, incident, situation) or next_run(
+        job, situation.fleet, count, bad=_bad(verdict, situation), suspect=suspect
+    )
     if isinstance(found, str):
         return (), f"Job {job.id} is requeued, not restarted in its allocation: {found}."
     left = f"{found.spares} of its spare nodes {'is' if found.spares == 1 else 'are'} left"

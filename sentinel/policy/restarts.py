@@ -24,7 +24,7 @@ from sentinel.model.records import (
 )
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
-from sentinel.policy.in_allocation import in_allocation
+from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.situation import NO_NODE, SILENCE, PastRestart, Situation, components_with, from_silence
 
 _HOUR = timedelta(hours=1)
@@ -143,6 +143,9 @@ def _restart(
     now: datetime,
 ) -> JobSteps:
     attempt = incident.attempt if incident.attempt is not None else job.restarts
+    spares, words = without_spares(job, verdict, incident, situation, attempt)
+    if spares:
+        return JobSteps(spares, None, words)
     ground: dict[str, Scalar] = {}
     if from_silence(verdict, incident):
         ground = {"ground": SILENCE, "silent_after": _silent_after(incident)}

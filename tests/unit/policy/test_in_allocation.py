@@ -11,7 +11,7 @@ from core_records import AT, ended, evidence, fleet, incident, job, node, verdic
 from sentinel import policy
 from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.model.intent import Intent, intent_of
-from sentinel.model.records import Incident, JobView, Kind, Plan, Source, StepKind, Verdict
+from sentinel.model.records import Incident, JobView, Kind, Plan, Restart, Source, StepKind, Verdict
 from sentinel.policy import NextRun, Situation, next_run
 
 SPARES = Intent(restart=True, in_allocation=3)
@@ -76,6 +76,17 @@ def test_a_spare_node_that_breaks_is_given_back_and_the_training_goes_on() -> No
     assert plan.to_do[-1].data["given_up"] == "n4"
     stopped = incident(BROKEN, evidence(Kind.STALL, source=Source.PROGRESS, job=101))
     assert StepKind.STOP_RUN in kinds(decide(verdict(drain=("n4",)), stopped, run_nodes=("n1", "n2", "n3")))
+
+
+@pytest.mark.parametrize(
+    ("judged", "how"),
+    [
+        (verdict(drain=("n4",)), {"intent": dataclasses.replace(SPARES, retries=0)}),
+        (verdict(drain=("n4",), restart=Restart.HOLD), {}),
+    ],
+)
+def test_no_budget_of_restarts_stops_a_job_that_only_loses_a_spare_node(judged: Verdict, how: dict[str, Any]) -> None:
+    assert kinds(decide(judged, run_nodes=("n1", "n2", "n3"), **how)) == ["drain", "give_back"]
 
 
 def test_suspects_are_left_out_while_there_are_others() -> None:
