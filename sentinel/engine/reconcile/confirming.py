@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from sentinel.correlate.incidents import FAILED_STATES
 from sentinel.engine import recovery
+from sentinel.engine.reconcile import in_allocation
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged
@@ -120,11 +121,13 @@ def _taken_over_by(state: State, incident: str, job: int, following: int, now: d
     while that is not known: its end is a moment old, or is being judged."""
     fleet = state.cluster.fleet
     parts = (job, *(part.id for part in components_with(fleet, job))) if fleet is not None else (job,)
+    run = in_allocation.began_at(state, incident)  # plans from before it are of earlier runs of the same attempt
+    old = {name for name, plan in state.plans.items() if run is not None and plan.at <= run}
     others = [
         other
         for part in parts
         for other in state.index.about(part, ())
-        if other.id != incident and other.job in parts and (other.attempt or 0) >= following
+        if other.id not in {incident, *old} and other.job in parts and (other.attempt or 0) >= following
     ]
     for other in others:
         plan = state.plans.get(other.id)

@@ -58,6 +58,13 @@ def test_the_next_failure_is_one_of_its_own() -> None:
     assert len(world.store.plans) == 2
 
 
+def test_the_incident_of_an_earlier_run_does_not_take_care_of_the_end_of_a_later_one() -> None:
+    second, end = Happening("gpu-off-bus", 120.0, "job0/2"), Happening("time-limit", 123.0, "job0")
+    world = ran(FAULT, second, end, spec=JobSpec(nodes=5, trains_on=3))
+    _, later = sorted(world.store.incidents.values(), key=lambda one: one.opened_at)
+    assert later.outcome == "attempt 0 ended as timeout before it gained a step"
+
+
 def test_when_the_spare_nodes_are_used_up_it_is_requeued() -> None:
     world = ran(FAULT, Happening("gpu-off-bus", 200.0, "job0/2"))
     assert runs(world) == [(0, 0, "n1,n2,n3"), (0, 1, "n1,n3,n4"), (1, 0, "n1,n3,n5")]
