@@ -76,7 +76,7 @@ def post_to_active(environment: Mapping[str, str], path: str, body: bytes, deadl
     SENTINEL_DAEMON_USER an answer counts only when MUNGE says that it is that account's, root's or our own.
 
     Raises:
-        OSError, SubprocessError: munged or the daemons do not answer, or none is active.
+        OSError: munged or the daemons do not answer, or none is active. ValueError: no address.
     """
     urls = [url.strip() for url in environment.get("SENTINEL_URL", "http://127.0.0.1:9478").split(",")]
     problem, refused = OSError("no daemon is active"), 0
@@ -90,7 +90,7 @@ def post_to_active(environment: Mapping[str, str], path: str, body: bytes, deadl
             status = answer[0]
             if status == 200 and (daemon := environment.get("SENTINEL_DAEMON_USER")):
                 require_signed(answer, message[0][HEADER], daemon, environment, until_s)
-        except OSError as error:
+        except (OSError, ValueError, subprocess.SubprocessError) as error:  # whatever a stranger there may cause
             problem = OSError(f"{host}:{port}: {error}")
             continue
         if status == 200:
@@ -187,7 +187,11 @@ def connected(url: str, ca_file: str, deadline_s: float) -> socket.socket:
 
 
 def post(url: str, ca_file: str, path: str, message: tuple[dict[str, str], bytes], deadline_s: float) -> Answer:
-    """One POST, within the deadline."""
+    """One POST. The answer must be whole by the deadline, however steadily it trickles.
+
+    Raises:
+        OSError: no answer, a late one, or none of HTTP.
+    """
     headers, body = message
     host, port = address_of(url)
     with connected(url, ca_file, deadline_s) as connection:
@@ -199,6 +203,8 @@ def post(url: str, ca_file: str, path: str, message: tuple[dict[str, str], bytes
         connection.sendall(head.encode() + body)
         answer = b""
         while len(answer) < ANSWER_BYTES:  # the daemon closes behind it
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError("the answer was not whole in time")
             connection.settimeout(max(0.05, deadline_s - time.monotonic()))
             more = connection.recv(4096)
             if not more:
@@ -207,7 +213,7 @@ def post(url: str, ca_file: str, path: str, message: tuple[dict[str, str], bytes
     head_lines, _, content = answer.partition(b"\r\n\r\n")
     first, *others = head_lines.decode("latin-1").split("\r\n")
     words = first.split(None, 2)
-    if len(words) < 2 or not words[1].isdigit():
+    if len(words) < 2 or not words[1].isdecimal():
         raise OSError(f"not an HTTP answer: {answer[:60]!r}")
     given = (line.partition(":") for line in others)
     credential = next((value.strip() for name, _, value in given if name.strip().lower() == HEADER.lower()), "")

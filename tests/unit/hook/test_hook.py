@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -196,3 +197,62 @@ def test_an_answer_counts_when_the_daemon_signed_it(signer: str, said: str, wron
     with listener, pytest.raises(OSError, match=wrong) if wrong else contextlib.nullcontext():
         assert hook.post_to_active(asked, "/v1/event", b"{}", time.monotonic() + 20) == 200
     thread.join(30)
+
+
+class Trickle:
+    """A connection on which a byte comes before each silence is over; its clock is the hook's."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __enter__(self) -> Trickle:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def settimeout(self, _seconds: float) -> None: ...
+
+    def sendall(self, _sent: bytes) -> None: ...
+
+    def recv(self, _most: int) -> bytes:
+        self.now_s += 0.04
+        return b"x"
+
+
+def test_an_answer_that_trickles_holds_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a daemon is away, any user of its host may answer at its port, byte for byte: Slurm waits for its hooks."""
+    trickle = Trickle()
+    monkeypatch.setattr(hook, "connected", lambda *_: trickle)
+    monkeypatch.setattr(hook, "time", SimpleNamespace(monotonic=lambda: trickle.now_s))
+    with pytest.raises(OSError, match="not whole in time"):
+        hook.post("http://a:1", "", "/v1/event", ({}, b"{}"), 3.0)
+    assert trickle.now_s < 4.0
+
+
+@pytest.mark.parametrize("status", ["200", "²00"])
+@pytest.mark.parametrize("unmunge", ["printf 'UID: x (4711)\\n\\n\\377'", "exec sleep 9"])
+@pytest.mark.usefixtures("munge_commands")
+def test_whatever_a_stranger_answers_the_next_daemon_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str, unmunge: str
+) -> None:
+    """A status that is no number, a credential over bytes that are no text, or one so late that no time is left for it."""
+    (tmp_path / "unmunge").write_text(f"#!/bin/sh\n{unmunge}\n")
+    asked: list[str] = []
+    real = hook.post
+
+    def post(url: str, *arguments: Any) -> hook.Answer:
+        asked.append(url)
+        if url == "http://b:2":
+            return 421, "", b""
+        trickle = Trickle()
+        parts = iter([f"HTTP/1.1 {status} OK\r\n{hook.HEADER}: x\r\n\r\n".encode("latin-1"), b""])
+        monkeypatch.setattr(trickle, "recv", lambda _most: next(parts))
+        with monkeypatch.context() as patched:
+            patched.setattr(hook, "connected", lambda *_: trickle)
+            return real(url, *arguments)
+
+    monkeypatch.setattr(hook, "post", post)
+    urls = {"SENTINEL_URL": "http://a:1,http://b:2", "SENTINEL_DAEMON_USER": "4711"}
+    with pytest.raises(OSError, match="a:1"):
+        hook.post_to_active(urls, "/v1/event", b"{}", time.monotonic() + 1.0)
+    assert asked == ["http://a:1", "http://b:2"]
