@@ -6,7 +6,7 @@ A user may name addresses and narrow down what they get; hosts that the daemon t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from sentinel.config.alerts import ONE_ADDRESS, SEVERITIES, STAGES, Channel
@@ -54,10 +54,10 @@ def channels_of(text: str, site: Channel, name: str) -> list[Channel]:
         asked = parsed(Path(name), text, UserMessages)
         require_allowed(asked, site)
     except FileError as error:
-        raise UserError(error.message, fix=error.fix) from None
+        raise UserError(_words_about(error), fix=error.fix) from None
     except InvalidSetting as error:
         raise UserError(f"{error.key}: {error.message}", fix=error.fix) from None
-    except ValueError:  # a number that cannot even be shown
+    except (ValueError, RecursionError):  # a number or a table that cannot even be shown
         raise UserError("a value is far too large", fix="write addresses and words") from None
     chosen = {"least_severity": asked.least_severity, "stages": asked.stages, "partitions": asked.partitions}
     base = replace(site, mail_domains=[], services=[], kind="mail", to=["x@example.org"], **chosen)  # type: ignore[arg-type]
@@ -65,6 +65,15 @@ def channels_of(text: str, site: Channel, name: str) -> list[Channel]:
         *(replace(base, to=[address]) for address in asked.mail),
         *(replace(base, kind="apprise", to=[], url=address) for address in asked.chat),
     ]
+
+
+def _words_about(error: FileError) -> str:
+    """What is wrong, without what stands there: an address is a secret, and whatever is said goes to logs and operators."""
+    known = {field.name for field in fields(UserMessages)}
+    what = (
+        f"{error.key} is not what it must be" if error.key in known else "unknown key" if error.key else "is not TOML"
+    )
+    return f"{error.path}{f':{error.line}' if error.line else ''}: {what}"
 
 
 def require_allowed(asked: UserMessages, site: Channel) -> None:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from concurrent.futures import Executor
 
 from sentinel.adapters.notify.channels import channel
+from sentinel.checkpoints.files import visible
 from sentinel.config.alerts import Alerts
 from sentinel.config.user_messages import channels_of
 from sentinel.detect.cluster_view import ClusterView
@@ -106,7 +107,7 @@ class UserFiles:
                 why = f"the agent of {node} answered what is no file"
                 continue
             if problem := found.get("problem"):
-                raise Refused(f"the file of {user}: {problem!s:.200}", fix="mend the file")
+                raise Refused(f"the file of {user}: {visible(str(problem), 200)}", fix="mend the file")
             text: str | None = found.get("text")
             return text if text is None or len(text) <= MOST_MESSAGES_FILE else text[:MOST_MESSAGES_FILE]
         raise Unavailable(why)

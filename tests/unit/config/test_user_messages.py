@@ -103,3 +103,31 @@ def test_services_with_one_address_are_known_to_apprise() -> None:
     known = {scheme for plugin in apprise.Apprise().details()["schemas"] for scheme in plugin["secure_protocols"] or ()}
     known |= {scheme for plugin in apprise.Apprise().details()["schemas"] for scheme in plugin["protocols"] or ()}
     assert set(ONE_ADDRESS) <= known
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mail." + ".".join(["a"] * 4000) + " = 1",
+        "partitions = " + "{a=" * 60 + "1" + "}" * 60,
+        '"' + "k" * 8000 + '" = 1',
+        '"\\u001b[31m\\u0000" = 1',
+        "[" + "k" * 8000,
+        "\ud800 = 1",
+    ],
+    ids=["deep", "nested", "long key", "control", "no end", "surrogate"],
+)
+def test_what_is_wrong_with_a_file_is_said_in_a_line(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        channels_of(text, SITE, "messages.toml")
+    assert len(caught.value.message) < 200 and caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "line", [f'chat = "{SLACK}"', f'mail = {{ to = "{SLACK}" }}', f'stages = ["{SLACK}"]', f"chat = {SLACK}"]
+)
+def test_a_slip_in_a_file_tells_nobody_its_addresses(line: str) -> None:
+    """They are secrets: what is said of the file goes into the log, the store and what operators see."""
+    with pytest.raises(UserError) as caught:
+        channels_of(line, SITE, "messages.toml")
+    assert "TIiajkdnlazkcOXrIdevi7FQ" not in f"{caught.value}" and "messages.toml:1: " in caught.value.message

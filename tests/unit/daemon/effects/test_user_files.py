@@ -106,6 +106,13 @@ async def test_a_file_that_cannot_be_taken_is_not_tried_again(post: Post, answer
     assert post.got == []
 
 
+async def test_what_an_agent_says_of_a_file_is_one_line(post: Post) -> None:
+    """Root on a node can answer with anything; it is stored, and shown to operators."""
+    with pytest.raises(Refused) as caught:
+        await sink(Agents({"text": None, "problem": "\x1b[2J\nDONE\ud800\u202e"})).send(notice())
+    assert caught.value.message.isprintable()
+
+
 @pytest.mark.parametrize("answer", [None, [], {}, {"text": 7}, {"text": ["a"]}])
 async def test_a_node_that_answers_nonsense_is_not_believed(post: Post, answer: object) -> None:
     if answer == {}:
