@@ -16,6 +16,7 @@ from sentinel.model.records import JobView, Outcome, StepKind, Task
 
 _ENDS_S = 5.0  # for Slurm to show that a step is over
 _LOOK_S = 0.2  # between two looks at the job's steps
+_MOST_STEPS = 64  # of a launcher, which runs one at a time; those that Slurm lists for ever are one for each lost node
 
 
 async def stop_run(task: Task, means: Means) -> Outcome:
@@ -34,6 +35,8 @@ async def stop_run(task: Task, means: Means) -> Outcome:
     steps = await means.reader.steps(task.job)
     if steps and all(run_of(name) is None for name in steps.values()):
         return means.failed(task, f"job {task.job} runs no step of sentinel run: its script starts it by itself")
+    if (count := sum(_is_older(name, task) for name in steps.values())) > _MOST_STEPS:  # each would cost two requests
+        return means.failed(task, f"job {task.job} runs {count} steps that are named as those of sentinel run")
     await means.ledger.progressed(task, {"asked": True})
     waited, said = 0.0, ""
     while ours := [number for number, name in steps.items() if _is_older(name, task)]:

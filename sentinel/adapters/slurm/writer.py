@@ -303,8 +303,10 @@ class Writer:
         """Slurm refuses to take a job's first node, and nodes on which a step runs.
 
         Raises:
-            Refused: also a job that does not run.
+            Refused: also a job that does not run, and no nodes at all: Slurm may take that for "give all back".
         """
+        if not nodes:
+            raise Refused(f"no other node of job {job} is left")
         spec = array_spec(await self._record(job))
         if not await self._said_yes(partial(self._set_fields, {"NodeList": ",".join(nodes)}), spec):
             raise Refused(f"job {spec} does not run any more")

@@ -1,0 +1,41 @@
+"""Names of steps, and how many there are, are the user's: what is done for them with the daemon's rights is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from core_records import ended, incident, plan
+from core_world import ECC, Fate, World
+
+from sentinel.actions import ACTIONS
+from sentinel.model.launching import STEP_NAME
+from sentinel.model.records import Outcome, Result, Scalar, Step, StepKind, Task
+
+Worlds = Callable[..., World]
+
+
+async def done(there: World, kind: StepKind, data: dict[str, Scalar]) -> Outcome:
+    step = Step(kind, job=there.job, attempt=0, data=data)
+    return await ACTIONS[kind](
+        Task(incident(ended(there.job), job=there.job), ECC, plan(step), step), there.means(Fate())
+    )
+
+
+@pytest.mark.parametrize(("count", "asked"), [(2, 2), (3000, 0)])
+async def test_a_job_with_thousands_of_such_steps_costs_no_request_each(world: Worlds, count: int, asked: int) -> None:
+    """Slurm lets a job run tens of thousands; each would be two requests to slurmctld."""
+    there = world()
+    there.slurm.jobs[there.job].steps.update(dict.fromkeys(range(count), (f"{STEP_NAME}0", ("n1",))))
+    found = await done(there, StepKind.STOP_RUN, {"run": 1, "nodes": "n1"})
+    assert found.result is (Result.DONE if asked else Result.FAILED), found.reason
+    assert [call[0] for call in there.slurm.calls].count("end_step") == asked
+
+
+async def test_a_job_never_gives_all_of_its_nodes_back(world: Worlds) -> None:
+    """Its user may have made it smaller meanwhile; what Slurm makes of a list without nodes is not known."""
+    there = world()
+    every = ",".join((await there.slurm.fleet()).jobs[there.job].nodes)
+    found = await done(there, StepKind.GIVE_BACK, {"given_up": every})
+    assert found.result is Result.DONE and "no other node" in found.reason
+    assert "set_job" not in [call[0] for call in there.slurm.calls]
