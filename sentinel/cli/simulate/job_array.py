@@ -75,11 +75,15 @@ def run_in_slurm(
         progress: told of the seeds that are done.
 
     Raises:
-        UserError: Slurm does not take the job.
+        UserError: ``options`` cannot be read, or Slurm does not take the job.
         Unavailable: a task ended without an answer.
     """
     if shutil.which("sbatch") is None:
         raise Unavailable("there is no sbatch here", fix="leave --slurm out, or run it on a node of the cluster")
+    try:
+        given = shlex.split(options)
+    except ValueError as error:
+        raise UserError(f"--sbatch {visible(options, 100)}: {error}", fix='--sbatch "--partition=cpu"') from error
     folder = Path(tempfile.mkdtemp(prefix="sentinel-simulate-", dir=Path.cwd()))
     parts = shares(seeds, tasks)
     for number, share in enumerate(parts):
@@ -88,7 +92,7 @@ def run_in_slurm(
         (folder / f"{number}.sh").write_text(f"exec {shlex.join(words)}\n")
     script = folder / "job.sh"
     script.write_text(f'#!/bin/sh\nexec sh {shlex.quote(str(folder))}/"$SLURM_ARRAY_TASK_ID".sh\n')
-    job = _submit(folder, script, len(parts), options)
+    job = _submit(folder, script, len(parts), given)
     try:
         yield from _gather(folder, job, parts, progress)
     except BaseException:
@@ -97,13 +101,15 @@ def run_in_slurm(
     shutil.rmtree(folder)
 
 
-def _submit(folder: Path, script: Path, tasks: int, options: str) -> str:
-    words = ["sbatch", "--parsable", "--job-name=sentinel-simulate", f"--array=0-{tasks - 1}", *shlex.split(options)]
+def _submit(folder: Path, script: Path, tasks: int, options: Sequence[str]) -> str:
+    words = ["sbatch", "--job-name=sentinel-simulate", *options, "--parsable", f"--array=0-{tasks - 1}"]
     done = _slurm([*words, f"--output={folder}/%a.log", str(script)])
-    if done.returncode:
+    job = done.stdout.strip().partition(";")[0]
+    if done.returncode or not job.isdecimal():
         shutil.rmtree(folder)
-        raise UserError(f"sbatch: {visible(done.stderr.strip(), 300)}", fix='see sbatch(1); --sbatch "OPTIONS"')
-    return done.stdout.strip().partition(";")[0]
+        said = visible(done.stderr.strip(), 300) or "it told no number of a job"
+        raise UserError(f"sbatch: {said}", fix='see sbatch(1); --sbatch "OPTIONS"')
+    return job
 
 
 def _gather(folder: Path, job: str, parts: Sequence[Sequence[int]], progress: Callable[[int], None]) -> Iterator[Found]:

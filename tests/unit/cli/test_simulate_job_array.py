@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from sentinel.cli.simulate.command import simulate
 from sentinel.cli.simulate.job_array import read_part, shares, write_part
-from sentinel.errors import ProtocolError, SentinelError
+from sentinel.errors import ProtocolError, SentinelError, UserError
 from sentinel.simulate.long_run.scenario import Scenario
 from sentinel.simulate.long_run.seeds import run_one
 
@@ -75,3 +75,32 @@ def test_an_option_that_sbatch_refuses_is_told(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("options", [("--slurm", "-1"), ("--slurm", "1001"), ("--sbatch", "-p x")])
 def test_absurd_numbers_of_tasks_are_refused(options: tuple[str, ...]) -> None:
     assert isinstance(CliRunner().invoke(simulate, [*SMALL, *options]).exception, SentinelError)
+
+
+def test_options_that_are_no_words_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", commands(tmp_path, f"touch {tmp_path}/submitted"))
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(simulate, [*SMALL, "--slurm", "1", "--sbatch", "--comment='"])
+    assert isinstance(found.exception, UserError) and "--sbatch" in str(found.exception)
+    assert not (tmp_path / "submitted").exists() and not list(tmp_path.glob("sentinel-simulate-*"))
+
+
+def test_what_the_array_is_no_option_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an option that is given twice sbatch takes the last one."""
+    monkeypatch.setenv("PATH", commands(tmp_path, f'printf "%s\n" "$@" >{tmp_path}/words; exit 1'))
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(simulate, [*SMALL, "--seeds", "2", "--slurm", "2", "--sbatch", "--array=0-99 --output=x"])
+    words = (tmp_path / "words").read_text().splitlines()
+    last = {word.partition("=")[0]: word.partition("=")[2] for word in words}
+    assert last["--array"] == "0-1" and last["--output"].endswith("%a.log")
+
+
+def test_a_submission_without_a_number_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with --test-only: there is nothing to wait for, and nothing that could be cancelled."""
+    monkeypatch.setenv("PATH", commands(tmp_path, "exit 0"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sentinel.cli.simulate.job_array._LATE_S", 0.0)
+    monkeypatch.setattr("sentinel.cli.simulate.job_array._LOOK_S", 0.0)
+    found = CliRunner().invoke(simulate, [*SMALL, "--slurm", "1"])
+    assert isinstance(found.exception, SentinelError) and "no number" in str(found.exception)
+    assert not (tmp_path / "cancelled").exists() and not list(tmp_path.glob("sentinel-simulate-*"))
