@@ -73,10 +73,8 @@ def post_to_active(environment: Mapping[str, str], path: str, body: bytes, deadl
     """200 when a daemon of SENTINEL_URL (one, or several separated by commas) took it, else what an active one answered.
 
     Goes on to the next after any other answer: where a daemon is away, anybody may listen at its port. With
-    SENTINEL_DAEMON_USER an answer counts only when MUNGE says that it is that account's, root's or our own.
-
-    Raises:
-        OSError: munged or the daemons do not answer, or none is active. ValueError: no address.
+    SENTINEL_DAEMON_USER an answer counts only when MUNGE says that it is that account's, root's or our own. Raises OSError
+    where munged or the daemons do not answer, or none is active.
     """
     urls = [url.strip() for url in environment.get("SENTINEL_URL", "http://127.0.0.1:9478").split(",")]
     problem, refused = OSError("no daemon is active"), 0
@@ -187,11 +185,7 @@ def connected(url: str, ca_file: str, deadline_s: float) -> socket.socket:
 
 
 def post(url: str, ca_file: str, path: str, message: tuple[dict[str, str], bytes], deadline_s: float) -> Answer:
-    """One POST. The answer must be whole by the deadline, however steadily it trickles.
-
-    Raises:
-        OSError: no answer, a late one, or none of HTTP.
-    """
+    """One POST. Raises OSError if its answer is not whole by the deadline, however steadily it trickles."""
     headers, body = message
     host, port = address_of(url)
     with connected(url, ca_file, deadline_s) as connection:
