@@ -34,6 +34,7 @@ from sentinel.model.records import (
     JobView,
     Plan,
     Scalar,
+    Step,
     StepKind,
     Verdict,
 )
@@ -213,6 +214,20 @@ def plan_again(state: State, out: Transition, incident_id: str, now: datetime, l
     recover_other_jobs(state, out, incident, fleet, now, looks)
 
 
+def _with_new_ids(state: State, before: Plan | None, plan: Plan) -> Plan:
+    """The plan whose job steps have new ids in the ledger where they are planned again after an earlier plan did them."""
+    if before is None:
+        return plan
+    known = {step.key(plan.incident) for step in before.steps}
+
+    def new(step: Step) -> Step:
+        while (key := step.key(plan.incident)) not in known and step.job is not None and state.ledger.has(key):
+            step = dataclasses.replace(step, tries=step.tries + 1)
+        return step
+
+    return dataclasses.replace(plan, steps=tuple(map(new, plan.steps)))
+
+
 def _end_judgement(state: State, out: Transition, incident_id: str, now: datetime) -> None:
     """End this judgement; start another one if evidence arrived meanwhile."""
     under_way = state.judging.get(incident_id)
@@ -271,10 +286,11 @@ def _keep(
     state: State, out: Transition, incident: Incident, verdict: Verdict, plan: Plan, job: JobView | None, now: datetime
 ) -> None:
     """Save verdict and plan if they changed, and start carrying out the plan."""
-    first = incident.id not in state.plans
-    plan = decision.extend(state.plans.get(incident.id), plan)
+    before = state.plans.get(incident.id)
+    first = before is None
+    plan = decision.extend(before, _with_new_ids(state, before, plan))
     previous = state.verdicts.get(incident.id)
-    same = not first and plan == state.plans[incident.id] and previous is not None and previous.cause is verdict.cause
+    same = plan == before and previous is not None and previous.cause is verdict.cause
     if not same or previous is not verdict:
         out.save(IncidentChanged(incident, job.user if job else None))
     if same:

@@ -111,6 +111,9 @@ class Ledger:
                 if not keys:
                     del self._of_job[row.step.job]
 
+    def has(self, key: str) -> bool:
+        return key in self._rows
+
     def incident_of(self, key: str) -> str | None:
         """The incident of the step with this key; None when there is no such row."""
         row = self._rows.get(key)

@@ -95,6 +95,16 @@ def test_a_launcher_that_does_not_start_leads_to_a_requeue(monkeypatch: pytest.M
     assert "its launcher did not start there" in plan.explanation
 
 
+def test_a_requeue_that_had_to_wait_chooses_the_checkpoint_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.simulate.programs.WAIT_S", 0.0)
+    monkeypatch.setattr("sentinel.simulate.programs.run_of", lambda _name: None)
+    world = ran(FAULT, Happening("pause", 80.0), Happening("resume", 200.0))
+    assert [one.attempt for one in world.observer.attempts] == [0, 1]
+    (plan,) = world.store.plans.values()
+    again = {step.kind: step.tries for step in plan.to_do if step.job is not None}
+    assert again[StepKind.CHOOSE_CHECKPOINT] == again[StepKind.QUARANTINE] == 1 and again[StepKind.RELEASE] == 0
+
+
 def test_a_script_that_ends_meanwhile_leads_to_a_requeue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sentinel.simulate.programs.WAIT_S", 0.0)
     assert [one.attempt for one in ran(FAULT).observer.attempts] == [0, 1]
