@@ -210,6 +210,8 @@ async def exclude(task: Task, means: Means) -> Outcome:
         raise Unavailable(
             f"slurmctld no longer knows that job {task.job} was requeued"
         )  # it is compared with snapshots
+    if job is not None and not _waits(job) and task.step.tries:  # released before, it did not wait for another list
+        return means.done(task, f"job {task.job} is {job.state} by now: its list stays", {"added": ""})
     if job is None or not _waits(job):
         return means.failed(task, f"job {task.job} is not pending any more")
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)

@@ -12,7 +12,7 @@ from core_records import OPTED_IN, evidence
 from core_world import World
 
 from sentinel.config.settings import Limits, Settings
-from sentinel.model.records import Evidence, Kind, Source
+from sentinel.model.records import Evidence, JobView, Kind, Source
 
 Worlds = Callable[..., World]
 WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0))
@@ -252,6 +252,31 @@ async def test_a_node_that_goes_bad_while_the_job_waits_is_excluded_before_it_st
         there.slurm.cancel(blocker)
     await daemon.pass_time(20.0)
     assert job.state == "RUNNING" and not {"n1", "n3"} & set(job.on)
+
+
+async def test_a_job_that_starts_while_its_list_is_written_anew_is_not_called_held(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    job = there.slurm.jobs[there.job]
+    daemon = Daemon(there, [sink], settings=WIDE)
+    blockers = [there.slurm.submit(nodes=2), there.slurm.submit(nodes=2)]
+    await fail(daemon, bus("n1"))
+    look = there.slurm.job
+
+    async def starts_first(number: int) -> JobView | None:
+        for blocker in blockers:
+            there.slurm.cancel(blocker)
+        return await look(number)
+
+    monkeypatch.setattr(there.slurm, "job", starts_first)
+    seen = daemon.live.node("n3")
+    seen.state, seen.verdict = "heard", {"word": "BAD"}
+    await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and job.excluded == ("n1",) and states(there) == ["watching"]
+    await daemon.observe([printed(there.job, 1, 201, 60.0)])
+    await daemon.quiet()
+    assert states(there) == ["closed"] and heard(sink) == ["restarting", "running again"], daemon.said
 
 
 async def test_the_users_own_exclusions_stay_and_a_changed_list_is_respected(world: Worlds) -> None:
