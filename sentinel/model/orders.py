@@ -243,9 +243,9 @@ class WriteToLog(Record):
 
 @dataclass(frozen=True, slots=True)
 class ReadMessagesFile(Record):
-    """→ ``{text}``, or ``{problem}``: the file in which the job's user says where own messages go, read as that user.
+    """→ ``{text, user}``, or ``{problem}``: the file in which the job's user says where own messages go, read as that user.
 
-    Its name is the agent's own setting. ``text`` is null where there is none."""
+    Its name is the agent's own setting. ``text`` is null where there is none; ``user``: whose it is."""
 
     kind: ClassVar[OrderKind] = OrderKind.MESSAGES_FILE
     job: int = key(whole(1, MOST_JOB))

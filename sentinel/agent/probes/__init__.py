@@ -76,14 +76,15 @@ def become(uid: int, gid: int | None) -> None:
         raise PermissionError(f"still root after becoming uid {uid}")
 
 
-def home_of_user() -> str:
-    """The home of the user that this process is now; empty where the node does not know the user."""
+def account() -> tuple[str, str]:
+    """Name and home of the user that this process is now; empty where the node does not know the user."""
     import pwd
 
     try:
-        return pwd.getpwuid(os.getuid()).pw_dir
+        entry = pwd.getpwuid(os.getuid())
     except KeyError:
-        return ""
+        return "", ""
+    return entry.pw_name, entry.pw_dir
 
 
 def _no_new_privileges() -> None:

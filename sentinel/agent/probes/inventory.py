@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.agent.probes import become, begin, home_of_user, next_request, say
+from sentinel.agent.probes import account, become, begin, next_request, say
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.kept_manifest import default_folder
 from sentinel.checkpoints.records import Part, Tier, parse_level, parse_tier
@@ -35,7 +35,7 @@ def main() -> None:
         say({"listings": _unanswered(arguments)})
         if arguments is first:
             become(*user)
-            os.environ["HOME"] = home_of_user()
+            os.environ["HOME"] = account()[1]
         _answer(arguments)
         stays = _memory_bytes() < STAYS_BYTES
         say({"finished": True, "stays": stays})

@@ -12,7 +12,7 @@ import resource
 import time
 from pathlib import Path
 
-from sentinel.agent.probes import become, begin, home_of_user, say
+from sentinel.agent.probes import account, become, begin, say
 from sentinel.checkpoints.files import Broken, NotKnown
 from sentinel.checkpoints.kept_manifest import default_folder, paced
 from sentinel.checkpoints.validate import record
@@ -25,7 +25,7 @@ _IDLE = 3 << 13  # IOPRIO_CLASS_IDLE
 def main() -> None:
     arguments = begin()
     become(arguments["uid"], arguments["gid"])
-    os.environ["HOME"] = home_of_user()
+    os.environ["HOME"] = account()[1]
     _idle()
     pace = paced(float(arguments["bytes_per_s"]))
     said_s = time.monotonic()

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from sentinel.agent.probes import become, begin, home_of_user, say
+from sentinel.agent.probes import account, become, begin, say
 from sentinel.model.orders import MOST_MESSAGES_FILE
 
 
@@ -46,13 +46,13 @@ def text_of(path: Path) -> str | None:
 def main() -> None:
     arguments = begin()
     become(arguments["uid"], arguments["gid"])
-    name, home = str(arguments["file"]), home_of_user()
+    name, (user, home) = str(arguments["file"]), account()
     try:
         text = text_of(Path(home) / name) if name and home else None
     except NotTaken as error:
         say({"result": {"problem": str(error)}})
         return
-    say({"result": {"text": text}})
+    say({"result": {"text": text, "user": user}})
 
 
 if __name__ == "__main__":

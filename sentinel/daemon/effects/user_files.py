@@ -109,6 +109,9 @@ class UserFiles:
             if problem := found.get("problem"):
                 raise Refused(f"the file of {user}: {visible(str(problem), 200)}", fix="mend the file")
             text: str | None = found.get("text")
+            if text is not None and found.get("user") != user:  # it remembers a job of that number from before
+                why = f"the agent of {node} takes job {job} for another user's"
+                continue
             return text if text is None or len(text) <= MOST_MESSAGES_FILE else text[:MOST_MESSAGES_FILE]
         raise Unavailable(why)
 

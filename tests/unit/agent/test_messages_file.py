@@ -17,7 +17,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, home: Path, name: str = "messages.toml"
     said: list[dict[str, object]] = []
     monkeypatch.setattr(messages_file, "begin", lambda: {"uid": 1000, "gid": 100, "file": name})
     monkeypatch.setattr(messages_file, "become", lambda uid, gid: None)
-    monkeypatch.setattr(messages_file, "home_of_user", lambda: str(home))
+    monkeypatch.setattr(messages_file, "account", lambda: ("ada", str(home)))
     monkeypatch.setattr(messages_file, "say", said.append)
     messages_file.main()
     (answer,) = said
@@ -27,12 +27,12 @@ def ask(monkeypatch: pytest.MonkeyPatch, home: Path, name: str = "messages.toml"
 def test_its_text_is_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "messages.toml").write_text(TEXT)
     (tmp_path / "messages.toml").chmod(0o644)
-    assert ask(monkeypatch, tmp_path) == {"text": TEXT}
+    assert ask(monkeypatch, tmp_path) == {"text": TEXT, "user": "ada"}
 
 
 @pytest.mark.parametrize("name", ["messages.toml", "no/such/folder.toml", ""])
 def test_none_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
-    assert ask(monkeypatch, tmp_path, name) == {"text": None}
+    assert ask(monkeypatch, tmp_path, name) == {"text": None, "user": "ada"}
 
 
 @pytest.mark.parametrize("kind", ["writable", "long", "bytes", "fifo", "folder", "device", "closed"])

@@ -74,7 +74,7 @@ def sink(agents: Agents) -> UserFiles:
 
 
 def file(*lines: str) -> dict[str, str]:
-    return {"text": "\n".join(lines)}
+    return {"text": "\n".join(lines), "user": "ada"}
 
 
 async def test_a_message_goes_where_the_users_file_says_in_the_owners_words(post: Post) -> None:
@@ -120,6 +120,15 @@ async def test_a_node_that_answers_nonsense_is_not_believed(post: Post, answer: 
     else:
         with pytest.raises(Unavailable):
             await sink(Agents(answer)).send(notice())
+    assert post.got == []
+
+
+@pytest.mark.parametrize("user", ["eve", "", None])
+async def test_the_file_of_another_user_is_not_taken(post: Post, user: str | None) -> None:
+    """A node may remember another user's job of that number: Slurm counts from one again when its state was lost."""
+    answer = file('mail = ["eve@example.org"]') | {"user": user}
+    with pytest.raises(Unavailable, match="another user"):
+        await sink(Agents(answer)).send(notice())
     assert post.got == []
 
 
