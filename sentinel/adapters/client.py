@@ -149,7 +149,7 @@ class DaemonClient:
         self._ca_file = ca_file
         self._encrypts, self._daemon_uid = wire == "munge", daemon_uid
         self._session: ClientSession | None = None
-        self._session_from_s = 0.0 if sessions else float("inf")  # from when on one is asked for
+        self._sessions = sessions
         self._connection: http.client.HTTPConnection | None = None
         for address in (*self._addresses.all, self._addresses.current):
             self._turn_to(address, wire)
@@ -171,6 +171,7 @@ class DaemonClient:
             raise UserError(f"{address!r} does not fit wire = {wire!r}", fix=fix)
         self.close()
         self._session = None
+        self._session_from_s = 0.0 if self._sessions else float("inf")  # from when on one is asked for, at this address
         self.address = address
         self.host, self.port = parts.hostname, parts.port or 9478
         self.prefix = parts.path.rstrip("/")

@@ -16,7 +16,7 @@ from sentinel import protocol
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.session import ClientSession
 from sentinel.daemon.api.sessions import NoSession, Sessions
-from sentinel.errors import Denied, ProtocolError
+from sentinel.errors import Denied, ProtocolError, SentinelError
 from sentinel.ports import Signed
 
 BEAT = {"node": "n1"}
@@ -253,6 +253,24 @@ async def test_an_agent_of_this_release_talks_to_a_daemon_without_sessions(
         for _ in range(2):
             assert "at" in await asked(client)
         assert (await served.post(protocol.SESSION)).status == 404
+
+
+async def test_who_has_no_sessions_at_one_address_speaks_for_no_other(served: Served) -> None:
+    """Where a daemon is away, anybody may listen at its port: all agents would ask MUNGE at each request to the other."""
+
+    async def stranger(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(stranger, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        urls = f"http://127.0.0.1:{port},{served.url}"
+        with contextlib.closing(DaemonClient(urls, served.signers[NODE], sessions=True)) as client:
+            with pytest.raises(SentinelError):
+                await asked(client)
+            assert "at" in await asked(client)
+            assert len(served.server._sessions) == 1
 
 
 async def test_a_session_of_a_stranger_is_refused(served: Served, agent: Agent) -> None:
