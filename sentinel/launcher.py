@@ -44,7 +44,7 @@ class Allocation(NamedTuple):
 
 def order_in(text: str, here: Allocation) -> Order | None:
     """The order in a resume point; None if it is for another job or attempt, or names other nodes."""
-    values = dict(line.partition("=")[::2] for line in text.splitlines())
+    values = dict(line.partition("=")[::2] for line in text.split("\n"))  # as TaskProlog reads it
     if values.get("SENTINEL_JOB") != here.job or values.get("SENTINEL_ATTEMPT") != here.attempt:
         return None
     number, nodes = values.get(RUN, ""), tuple(values.get(NODES, "").split(","))
