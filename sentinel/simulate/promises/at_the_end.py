@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sentinel.engine.reconcile.approvals import ANSWERS, stored_answers
 from sentinel.model.approvals import APPROVAL
-from sentinel.model.records import OURS, Incident, IncidentState, Plan, Result
+from sentinel.model.records import OURS, Incident, IncidentState, Plan, Result, StepKind
 from sentinel.simulate.observer import Observer
 from sentinel.simulate.slurm.records import SimulatedJob
 
@@ -95,7 +95,8 @@ def _forgotten_unseen(seen: Observer, ended_s: float) -> bool:
 def _answered(seen: Observer, incident: str, job: int, attempt: int) -> bool:
     """Whether the incident's plan did something about this attempt, or people were told why it did not."""
     plan = seen.world.store.plans[incident]
-    mine = [step for step in plan.steps if step.job is not None and step.attempt == attempt]
+    of_job = [step for step in plan.steps if step.job is not None and step.kind is not StepKind.GIVE_BACK]
+    mine = [step for step in of_job if step.attempt == attempt]
     if reasons(plan) - _OVER or f"no longer knows job {job}" in plan.explanation:
         return True
     return (bool(mine) and not plan.observe_only and not plan.waits) or bool(plan.explanation and not plan.steps)

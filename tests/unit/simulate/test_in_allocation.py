@@ -114,3 +114,10 @@ def test_explore_finds_a_run_on_the_bad_node(monkeypatch: pytest.MonkeyPatch) ->
     history = History(7, 1, "in-allocation", Setup(nodes=8, jobs=(SPEC,)), (FAULT,), 600.0)
     monkeypatch.setattr(in_allocation, "next_run", lambda job, fleet, count, **_how: NextRun(("n1", "n2", "n3"), (), 1))
     assert "not-offered-back" in {one.promise for one in run(history)[0]}
+
+
+def test_explore_finds_a_job_whose_end_is_taken_for_that_of_its_spare_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = Happening("gpu-off-bus", 60.0, "job0/3"), Happening("storage", 75.0, "job0/1")
+    monkeypatch.setattr(in_allocation, "stops_nothing", lambda _plan: False)
+    found = run(History(7, 1, "in-allocation", Setup(nodes=8, jobs=(SPEC,)), what, 600.0))[0]
+    assert "brought-back" in {one.promise for one in found}
