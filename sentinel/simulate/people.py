@@ -181,6 +181,8 @@ def _slurmctld(state: str) -> Act:
 def _slurmctld_crash(world: World, happening: Happening) -> None:
     """slurmctld is killed, forgets its last seconds, and is back after ``for_s``."""
     world.slurm.crash()
+    for job in [job for job in world.observer.held if job in world.slurm.jobs and not world.slurm.jobs[job].held]:
+        del world.observer.held[job]
     _slurmctld("gone")(world, happening)
 
 

@@ -513,7 +513,7 @@ def test_program_that_goes_on_after_an_error_is_not_stopped(item: Any, steps: li
     assert ("still runs" in plan.explanation) is not bool(steps)
 
 
-@pytest.mark.parametrize(("least", "confidence", "stopped"), [(0.7, 0.7, True), (0.7, 0.69, False), (0.0, 0.59, False)])
+@pytest.mark.parametrize(("least", "confidence", "stopped"), [(0.62, 0.62, True), (0.62, 0.61, False), (0.0, 0.59, False)])
 def test_running_job_is_stopped_by_a_sure_verdict_only(least: float, confidence: float, stopped: bool) -> None:
     seen = incident(evidence("nccl-remote", source=Source.JOB_LOG, job=101, attempt=0))
     judged = verdict(Cause.NETWORK_FABRIC, scope=Scope.LINK, confidence=confidence)
@@ -580,8 +580,8 @@ def test_upper_bound_of_restarts_is_the_smaller_of_site_and_comment(most: int, r
     [
         ({"intent": Intent(restart=True, retry_errors=True)}, 0.95, False),
         ({}, 0.95, True),  # its user did not ask for it
-        ({}, 0.7, True),
-        ({}, 0.69, False),  # nobody is sure that it was the program
+        ({}, 0.62, True),
+        ({}, 0.61, False),  # nobody is sure that it was the program
         ({"intent": Intent(restart=True, retry_errors=True), "last_step": None}, 0.95, True),  # it came at once
         ({"intent": Intent(restart=True, retry_errors=True), "restarts": (RESUMED_AT_250,)}, 0.95, True),
         ({"intent": Intent(restart=True, retry_errors=True), "observed": False}, 0.95, True),
