@@ -174,6 +174,8 @@ async def _until_pending(task: Task, means: Means) -> JobView | None:
             raise Unavailable(f"job {task.job} is gone while it was being requeued")
         if job.state == "cancelled":
             return None
+        if words := _restarted_meanwhile(task, job):
+            raise Unavailable(words)  # what comes of that attempt is not this step's to wait for
         if _waits(job) and job.held and not job.nodes and await _components_wait(job, means):
             return job
         if _waits(job) and not job.held:

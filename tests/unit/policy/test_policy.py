@@ -513,7 +513,9 @@ def test_program_that_goes_on_after_an_error_is_not_stopped(item: Any, steps: li
     assert ("still runs" in plan.explanation) is not bool(steps)
 
 
-@pytest.mark.parametrize(("least", "confidence", "stopped"), [(0.62, 0.62, True), (0.62, 0.61, False), (0.0, 0.59, False)])
+@pytest.mark.parametrize(
+    ("least", "confidence", "stopped"), [(0.62, 0.62, True), (0.62, 0.61, False), (0.0, 0.59, False)]
+)
 def test_running_job_is_stopped_by_a_sure_verdict_only(least: float, confidence: float, stopped: bool) -> None:
     seen = incident(evidence("nccl-remote", source=Source.JOB_LOG, job=101, attempt=0))
     judged = verdict(Cause.NETWORK_FABRIC, scope=Scope.LINK, confidence=confidence)

@@ -175,3 +175,15 @@ def test_a_node_put_back_before_the_daemon_was_killed_is_left_in_service() -> No
         Happening("slurmctld-crash", 252.618, data={"for_s": 5.0}),
         Happening("kill", 308.582, data={"nth": 33, "after": False, "down_s": 150.0}), story="returned",
     )  # fmt: skip
+
+
+def test_a_stop_does_not_wait_for_an_attempt_that_a_person_began_meanwhile() -> None:
+    """A person releases the job while it is being stopped: the next attempt's hold by its own failure was taken off."""
+    history = History(12, 1321, "reserved", TWO, (
+        Happening("gpu-lost-silently", 44.525, "job1/0"), Happening("release", 46.299, "job1"),
+        Happening("killed-process", 54.356, "job1/1"),
+    ), 400.0)  # fmt: skip
+    assert run(history)[0] == []
+    world = World(history)
+    world.run()
+    assert world.slurm.jobs[102].held and world.slurm.jobs[102].state == "PENDING"
