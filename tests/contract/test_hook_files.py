@@ -280,6 +280,7 @@ def test_the_resume_point_reaches_the_job(hooks: Hooks, tmp_path: Path) -> None:
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("export")] == [
+        f"export SENTINEL_ORDERS={tmp_path}/resume",
         "export SENTINEL_RESUME_PATH=/c k/step_40",
         "export SENTINEL_RESUME_STEP=40",
         "export SENTINEL_RESUME_TIER=local",
@@ -298,7 +299,7 @@ def test_a_resume_point_that_others_can_have_written_is_not_used(hooks: Hooks, t
     else:
         (folder / "31.env").rename(tmp_path / "theirs.env")
         (folder / "31.env").symlink_to(tmp_path / "theirs.env")
-    assert "export" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
+    assert "SENTINEL_RESUME" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ def test_a_resume_point_that_others_can_have_written_is_not_used(hooks: Hooks, t
 )
 def test_a_resume_point_for_another_attempt_says_nothing(hooks: Hooks, tmp_path: Path, lines: tuple[str, ...]) -> None:
     resume(hooks, tmp_path, *lines)
-    assert "export" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
+    assert "SENTINEL_RESUME" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
 
 
 def test_control_characters_are_not_passed_on(hooks: Hooks, tmp_path: Path) -> None:

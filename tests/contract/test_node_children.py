@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +131,33 @@ def test_a_crashed_child_comes_back_with_pauses(children: Children, heard: Heard
     heard.until(lambda: len(heard.endings) >= 2)
     assert {ending.status for ending in heard.endings} == {3}
     assert children.running("p")
+
+
+def test_one_that_is_stopped_for_its_last_message_does_not_come_back(
+    children: Children, heard: Heard, tmp_path: Path
+) -> None:
+    """It ends by itself at that moment, so the message is read when its end is seen already."""
+    go = tmp_path / "go"
+
+    def message(said: dict[str, Any]) -> None:
+        if "pid" in said:
+            go.touch()  # it says its last word and ends, while we are busy with its first one
+            os.waitid(os.P_PID, said["pid"], os.WEXITED | os.WNOWAIT)
+        else:
+            children.stop("p")
+        heard.message(said)
+
+    code = (
+        "import os, time\n"
+        "print('{\"pid\": %d}' % os.getpid(), flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        'print(\'{"type": "done"}\', flush=True)'
+    )
+    children.start(Program("p", python(code), on_message=message, on_end=heard.end, silent_s=60, restart=True))
+    heard.until(lambda: len(heard.messages) == 2)
+    children.start(Program("q", python("print('{}')"), on_end=heard.end))
+    heard.until(lambda: any(ending.name == "q" for ending in heard.endings))  # a turn later
+    assert not children.running("p") and [ending.name for ending in heard.endings] == ["q"]
 
 
 def test_a_command_that_is_not_there_is_an_ending(children: Children, heard: Heard) -> None:

@@ -178,7 +178,7 @@ async def test_a_torn_answer_is_not_known(tmp_path: Path, printed: str) -> None:
 
 async def test_every_request_is_counted_and_how_it_ended(tmp_path: Path) -> None:
     asked: list[str] = []
-    nodes = '{"nodes": [{"name": "n1", "state": ["IDLE"]}]}'
+    nodes = '{"nodes": [{"name": "n1", "state": ["IDLE"], "topology": "s1:n1"}]}'
     said = f"case $4 in\nnodes) echo '{nodes}' ;;\njobs) echo 'Unable to contact slurm controller' >&2; exit 1 ;;\nesac"
     command(tmp_path, "scontrol", f"[ $1 = --version ] && echo slurm 24.11.5 && exit 0\n{said}\n")
     reader = CommandReader(bin=f"{tmp_path}:/usr/bin:/bin", asked=asked.append)

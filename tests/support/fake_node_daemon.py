@@ -106,6 +106,9 @@ class FakeDaemon:
         if signed.payload != digest_of(request.path, body):
             self._answer(request, 401, credential, {"error": "wrong signature"})
             return
+        if request.path not in (HEARTBEAT, EVIDENCE, ORDERS, ORDER_RESULT, EVENT):
+            self._answer(request, 404, credential, {"error": "not found"})  # as a daemon that has no sessions
+            return
         answer = self._handle(request.path, json.loads(body), signed.uid)
         self._answer(request, 200, credential, answer)
 

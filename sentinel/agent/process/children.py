@@ -315,7 +315,9 @@ class Children:
                 while self._read(child, is_output):
                     continue
             self._forget(child)
-            self._running.pop(program.name, None)
+            if self._running.get(program.name) is not child:
+                return  # stopped for what it said last
+            del self._running[program.name]
             if child.reused and not child.said_bytes:  # it was ending already when it got the request
                 self._spawn(program)
                 return
