@@ -1,8 +1,8 @@
 """Two nodes of one job that break at once for different reasons are two faults: neither may hide the other.
 
 Causes compete for one verdict. Where trusted lines convict a node that the verdict does not name, that node is judged by
-itself, without what the machines of other nodes say, and is named beside the rest if it is convicted then. A fault that many
-nodes share stays one fault.
+itself, without what the machines of other nodes say, and if need be without what programs say, and is named beside the rest
+if it is convicted then. A fault that many nodes share stays one fault.
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ def with_others(
             faults.setdefault(cause, []).append(node)
     for nodes in list(faults.values())[:MOST_FAULTS]:
         apart = [r for r in readings if r.evidence.where.node in {None, *nodes}]
-        alone = _with_convicted(judge(apart), [node for node in nodes if node in sure], never_drain)
-        if set(nodes) <= set(alone.culprits.nodes) and set(nodes) & set(sure) <= set(alone.drain):
-            verdict = _both(verdict, alone)
+        trusted = [r for r in apart if r.evidence.trust is Trust.SYSTEM]  # a program's words hide no machine's fault
+        for heard in (apart, trusted):
+            alone = _with_convicted(judge(heard), [node for node in nodes if node in sure], never_drain)
+            if set(nodes) <= set(alone.culprits.nodes) and set(nodes) & set(sure) <= set(alone.drain):
+                verdict = _both(verdict, alone)
+                break
     return verdict
 
 

@@ -78,3 +78,17 @@ def test_words_of_a_program_accuse_no_second_node() -> None:
     said = evidence(Kind.XID, node="n2", source=Source.JOB_LOG, job=101, data={"xid": 79}, text="NVRM: Xid 79")
     verdict = classify(incident(xid(95, "n1"), said, nodes=["n1"]), rules=RULES, now=AT)
     assert verdict.drain == ("n1",)
+
+
+@pytest.mark.parametrize("lines", [1, 2, 4])
+def test_what_a_program_prints_hides_no_convicted_node(lines: int) -> None:
+    """It says of another machine that a GPU is gone, as often as it likes: the kernel's word about this one stays."""
+    printed = [
+        evidence(
+            kind, at_s=-3.0 + 0.1 * n, source=Source.JOB_LOG, job=101, attempt=0, data={"xid": 79, "pci": "0000:5d:00"},
+            text="n9 kernel: NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus.",
+        )
+        for n in range(lines) for kind in (Kind.XID, "gpu-off-bus")
+    ]  # fmt: skip
+    verdict = classify(incident(*printed, ended(at_s=-1.0), xid(48, "n2"), nodes=["n2"]), rules=RULES, now=AT)
+    assert verdict.drain == ("n2",) and verdict.drain_recommended, verdict
