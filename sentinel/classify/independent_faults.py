@@ -45,8 +45,12 @@ def with_others(
             faults.setdefault(cause, []).append(node)
     for nodes in list(faults.values())[:MOST_FAULTS]:
         apart = [r for r in readings if r.evidence.where.node in {None, *nodes}]
-        trusted = [r for r in apart if r.evidence.trust is Trust.SYSTEM]  # a program's words hide no machine's fault
-        for heard in (apart, trusted):
+        heards = [apart]
+        if verdict.grounds and verdict.grounds[0].evidence.trust is not Trust.SYSTEM:
+            heards.append(
+                [r for r in apart if r.evidence.trust is Trust.SYSTEM]
+            )  # a program's words hide no machine's fault
+        for heard in heards:
             alone = _with_convicted(judge(heard), [node for node in nodes if node in sure], never_drain)
             if set(nodes) <= set(alone.culprits.nodes) and set(nodes) & set(sure) <= set(alone.drain):
                 verdict = _both(verdict, alone)

@@ -95,14 +95,16 @@ def state_of(
 
 
 def _saved_drains(state: State, stored: Stored) -> None:
-    """Drains that the previous daemon outlived by long enough to see them lost: a node in service was put back since."""
+    """Drains that the previous daemon saw for long enough to see them lost: a node in service was put back since."""
     if not (noted := stored.settings.get(JUDGED_UNTIL)):
         return
+    blind = stored.settings.get(BLIND)  # noted when Slurm could not be read for blind_s
     alive = datetime.fromisoformat(noted) + state.window
+    seen = time_from(blind) if blind else alive - timedelta(seconds=state.settings.slurm.blind_s)
     for plan in state.plans.values():
         for step in plan.to_do:
             outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
-            if outcome is not None and outcome.result is Result.DONE and alive - outcome.at > node_proof.SAVED:
+            if outcome is not None and outcome.result is Result.DONE and seen - outcome.at > node_proof.SAVED:
                 state.seen_drained[step.key(plan.incident)] = outcome.at + node_proof.SAVED + timedelta(seconds=1)
 
 
