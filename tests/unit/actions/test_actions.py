@@ -197,12 +197,18 @@ async def test_job_that_its_user_held_before_we_stopped_it_is_left(world: Worlds
     assert there.slurm.jobs[there.job].held and there.slurm.calls == []
 
 
-async def test_job_that_its_user_holds_while_we_prepare_its_restart_stays_held(world: Worlds) -> None:
-    there = world()
+async def stopped(there: World) -> Step:
+    """The step that has stopped the job, with its nodes excluded since."""
     stop = Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0)
     there.store.intend(plan(stop), stop, AT)
     there.store.record(plan(stop), await do(there, StepKind.REQUEUE_HOLD))
     await do(there, StepKind.EXCLUDE, nodes="n1")
+    return stop
+
+
+async def test_job_that_its_user_holds_while_we_prepare_its_restart_stays_held(world: Worlds) -> None:
+    there = world()
+    await stopped(there)
     job = there.slurm.jobs[there.job]
     job.held, job.held_by = True, "JobHeldUser"
     found = await do(there, StepKind.RELEASE)
@@ -213,10 +219,7 @@ async def test_job_that_its_user_holds_while_we_prepare_its_restart_stays_held(w
 async def test_job_that_its_user_holds_before_it_starts_is_held_for_its_user(world: Worlds) -> None:
     """Right after our release, which is looked at again then: nobody waits for its start, and people hear of the hold."""
     there = world()
-    stop = Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0)
-    there.store.intend(plan(stop), stop, AT)
-    there.store.record(plan(stop), await do(there, StepKind.REQUEUE_HOLD))
-    await do(there, StepKind.EXCLUDE, nodes="n1")
+    stop = await stopped(there)
     await do(there, StepKind.RELEASE)
     job = there.slurm.jobs[there.job]
     job.state, job.on, job.held, job.held_by = "PENDING", [], True, "JobHeldUser"

@@ -386,16 +386,22 @@ async def test_what_breaks_on_a_suspect_under_its_next_job_is_a_failure_of_that_
     assert drained(there) == {"n1"} and len(states(there)) == 2, daemon.said
 
 
+async def fails_and_is_told_late(there: World, daemon: Daemon) -> Evidence:
+    """A GPU of n1 fails, and its last evidence comes after the drain."""
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(1.0)
+    late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=now_s(there), data={"xid": 79}, id="late")
+    await daemon.observe([late])
+    return late
+
+
 async def test_what_was_told_of_a_returned_node_before_a_restart_of_the_daemon_is_not_new_after_it(
     world: Worlds,
 ) -> None:
     """The new daemon never saw the node drained: that its last evidence came after the drain says nothing of its return."""
     there = world(nodes=4)
     daemon = Daemon(there, settings=WIDE)
-    await fail(daemon, bus("n1"))
-    await daemon.pass_time(1.0)
-    late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=now_s(there), data={"xid": 79}, id="late")
-    await daemon.observe([late])
+    late = await fails_and_is_told_late(there, daemon)
     await daemon.pass_time(5.0)
     there.slurm.person_resumes("n1")
     await daemon.pass_time(2.0)
@@ -419,10 +425,7 @@ async def test_what_a_daemon_grouped_stays_where_it_is_for_the_next_one(world: W
     """Nobody knows any more until when the node was seen drained: it came back while no daemon was there."""
     there = world(nodes=4)
     daemon = Daemon(there, settings=WIDE)
-    await fail(daemon, bus("n1"))
-    await daemon.pass_time(1.0)
-    late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=now_s(there), data={"xid": 79}, id="late")
-    await daemon.observe([late])
+    late = await fails_and_is_told_late(there, daemon)
     await daemon.quiet()
     there.slurm.person_resumes("n1")
     again = Daemon(there, settings=WIDE)
