@@ -45,13 +45,11 @@ def with_others(
             faults.setdefault(cause, []).append(node)
     for nodes in list(faults.values())[:MOST_FAULTS]:
         apart = [r for r in readings if r.evidence.where.node in {None, *nodes}]
-        heards = [apart]
-        if verdict.grounds and verdict.grounds[0].evidence.trust is not Trust.SYSTEM:
-            heards.append(
-                [r for r in apart if r.evidence.trust is Trust.SYSTEM]
-            )  # a program's words hide no machine's fault
-        for heard in heards:
-            alone = _with_convicted(judge(heard), [node for node in nodes if node in sure], never_drain)
+        without_programs = [r for r in apart if r.evidence.trust is Trust.SYSTEM]
+        leads = verdict.grounds[0].evidence.trust if verdict.grounds else Trust.SYSTEM
+        # What a program prints may outweigh a machine's fault, but hides none.
+        for some in (apart,) if leads is Trust.SYSTEM else (apart, without_programs):
+            alone = _with_convicted(judge(some), [node for node in nodes if node in sure], never_drain)
             if set(nodes) <= set(alone.culprits.nodes) and set(nodes) & set(sure) <= set(alone.drain):
                 verdict = _both(verdict, alone)
                 break
