@@ -36,13 +36,11 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
     before = means.ledger.outcome(task.incident.id, task.step)
     if job.state == "cancelled":
-        return _cancelled(task, means, before)
+        return _cancelled(task, means)
     if _left_hold(task, means):
         return await _without_our_hold(task, means, job)
-    if words := _restarted_meanwhile(task, job):
-        return means.failed(task, words, GOES_ON)
-    if _was_done(task, job):
-        return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
+    if (over := _not_ours_to_stop(task, means, job)) is not None:
+        return over
     if _deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
     if not (before is not None and before.data.get("asked")) and (words := goes_on(task, means, job)):
@@ -56,10 +54,9 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
     if not (_waits(job) and job.held):
         await means.writer.requeue_hold(task.job)
-    asked = means.ledger.outcome(task.incident.id, task.step)
     pending = await _until_pending(task, means)
     if pending is None:
-        return _cancelled(task, means, asked)
+        return _cancelled(task, means)
     if kept:
         return means.done(task, "its user had put a hold on it: it stays held", {"user_hold": True})
     try:
@@ -68,7 +65,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         job = await means.reader.job(task.job)
         if job is None or job.state != "cancelled":
             raise
-        return _cancelled(task, means, asked)
+        return _cancelled(task, means)
     return means.done(task, data=_stopped(pending))
 
 
@@ -82,6 +79,15 @@ def _held_by_its_user(job: JobView, before: Outcome | None) -> bool:
     known = before.data if before is not None else {}
     ours = known.get("asked") and job.state == "completing"
     return bool(known.get("user_hold")) or (job.hold_kept and not ours)
+
+
+def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:
+    """The outcome for a job whose attempt that failed is over, and that somebody else began anew, or that was done."""
+    if words := _restarted_meanwhile(task, job):
+        return means.failed(task, words, GOES_ON)
+    if _was_done(task, job):
+        return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
+    return None
 
 
 def _restarted_meanwhile(task: Task, job: JobView) -> str:
@@ -128,10 +134,10 @@ def _is_far(job: JobView, now: datetime) -> bool:
     return job.eligible_at is not None and job.eligible_at - now > _FAR
 
 
-def _cancelled(task: Task, means: Means, before: Outcome | None = None) -> Outcome:
-    """``before``: the outcome so far of the step that stops the job: says whether the hold on it is ours."""
-    data = before.data if before is not None else {}
-    ours = data.get("asked") and not data.get("user_hold")
+def _cancelled(task: Task, means: Means) -> Outcome:
+    """The outcome for a job that its user cancelled; says whether the hold on it is this step's."""
+    before = means.ledger.outcome(task.incident.id, task.step)
+    ours = before is not None and before.data.get("asked") and not before.data.get("user_hold")
     return means.failed(task, f"job {task.job} was cancelled", LEFT_HOLD if ours else CANCELLED)
 
 
@@ -316,21 +322,18 @@ async def hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
     before = means.ledger.outcome(task.incident.id, task.step)
     if job.state == "cancelled":
-        return dataclasses.replace(_cancelled(task, means, before), result=Result.DONE)
+        return dataclasses.replace(_cancelled(task, means), result=Result.DONE)
     if _left_hold(task, means):
         return await _without_our_hold(task, means, job)
-    if words := _restarted_meanwhile(task, job):
-        return means.failed(task, words, GOES_ON)
-    if _was_done(task, job):
-        return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
+    if (over := _not_ours_to_stop(task, means, job)) is not None:
+        return over
     if words := goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
     if not (_waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": _held_by_its_user(job, before)})
         await means.writer.requeue_hold(task.job)
         if await _until_pending(task, means) is None:
-            asked = means.ledger.outcome(task.incident.id, task.step)
-            return dataclasses.replace(_cancelled(task, means, asked), result=Result.DONE)
+            return dataclasses.replace(_cancelled(task, means), result=Result.DONE)
     # start_now: without it the job would start 121 s after its release.
     words = beside(f"{task.reason} held", job.admin_comment)
     await means.writer.update_job(task.job, admin_comment=words, start_now=True)
