@@ -27,13 +27,12 @@ from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import restored_attempts
 from sentinel.model.changes import IncidentChanged
-from sentinel.model.records import NODE_STEPS, Cause, IncidentState, Result, StepKind
+from sentinel.model.records import NODE_STEPS, RESTARTS, Cause, IncidentState, Result, StepKind
 from sentinel.model.stored import JUDGED_UNTIL, Stored
 from sentinel.policy import PastRestart
 from sentinel.wire import time_from
 
 PAUSED = "paused"  # setting
-_RESTARTS = frozenset({StepKind.RELEASE, StepKind.START_RUN})
 
 
 def state_of(
@@ -155,7 +154,7 @@ def _past(state: State, stored: Stored) -> None:
     for row in stored.steps:
         done = row.outcome is not None and row.outcome.result is Result.DONE
         key = (row.incident, row.step.job, row.step.attempt)
-        if row.step.kind not in _RESTARTS or not done or row.step.job is None or key in counted:
+        if row.step.kind not in RESTARTS or not done or row.step.job is None or key in counted:
             continue
         counted.add(key)
         why: Mapping[str, Any] = causes.get(row.incident, {})

@@ -14,6 +14,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import NoticeChanged, SettingChanged
 from sentinel.model.records import (
+    RESTARTS,
     Incident,
     JobView,
     Notice,
@@ -22,7 +23,6 @@ from sentinel.model.records import (
     Result,
     Scope,
     Step,
-    StepKind,
     Verdict,
 )
 
@@ -189,7 +189,7 @@ def _known_fault(state: State, out: Transition, story: Story, now: datetime) -> 
     incident, verdict, plan, outcomes = story.incident, story.verdict, story.plan, story.outcomes
     if verdict.scope is not Scope.CLUSTER or verdict.drain or plan is None or plan.refusal or plan.observe_only:
         return ""
-    goes_on = incident.job is None or any(step.kind in (StepKind.RELEASE, StepKind.START_RUN) for step in plan.steps)
+    goes_on = incident.job is None or any(step.kind in RESTARTS for step in plan.steps)
     if not goes_on or any(outcome.result is Result.FAILED or outcome.data.get("held") for outcome in outcomes):
         return ""
     fault = state.shared_told.get(str(verdict.cause))

@@ -18,6 +18,7 @@ from sentinel.model.records import (
     NODE_STEPS,
     OPTIONAL_STEPS,
     REQUEUED_AT,
+    RESTARTS,
     Incident,
     IncidentState,
     JobView,
@@ -31,8 +32,7 @@ from sentinel.model.records import (
 from sentinel.policy import PastRestart
 
 # The notice is sent after these steps: by then it is known where the job resumes, or that it waits for a person.
-_DECISIVE = frozenset({StepKind.RELEASE, StepKind.START_RUN, StepKind.HOLD})
-_RESTARTS = frozenset({StepKind.RELEASE, StepKind.START_RUN})
+_DECISIVE = RESTARTS | {StepKind.HOLD}
 # From Slurm's requeue on, in its whole seconds: slurmd takes an earlier start for the attempt that was stopped (2.05 s,
 # slurm/writer.py), less what the steps in between take: a restart is no slower for it.
 _RESTART_GAP = timedelta(seconds=1.4)
@@ -131,7 +131,8 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         out.save(PlanMade(state.plans[incident_id]))
         advance(state, out, incident_id, now)
         return
-    step = in_allocation.bound(state, incident, step, exclusions.suspects(state, incident, step))
+    if in_allocation.is_planned(plan):
+        step = in_allocation.bound(state, incident, step, exclusions.suspects(state, incident, step))
     if step.kind in (StepKind.WRITE_RESUME, StepKind.START_RUN):
         step = notices.with_job_log_line(state, incident_id, step)
     recovery.under_way = step
@@ -227,7 +228,7 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
     if in_allocation.fails(plan, outcome):
         _requeue_instead(state, out, incident_id, outcome, now)
         return
-    if step.kind in _RESTARTS and outcome.result is Result.DONE:
+    if step.kind in RESTARTS and outcome.result is Result.DONE:
         _restarted(state, incident_id, step)
         if step.kind is StepKind.START_RUN:
             in_allocation.began(state, out, outcome)

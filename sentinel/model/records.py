@@ -268,6 +268,7 @@ NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
 SEEN_DRAINED = "seen_drained"  # data of a drain that is done again: when a snapshot last showed it, ISO 8601
 REQUEUED_AT = "requeued_at"  # data of what a requeue_hold did: when Slurm requeued the job, ISO 8601
 STOPS = frozenset({StepKind.REQUEUE_HOLD, StepKind.HOLD})  # a job that still runs is stopped by these
+RESTARTS = frozenset({StepKind.RELEASE, StepKind.START_RUN})  # with these the job's next work begins
 INTERRUPTIONS = STOPS | {StepKind.STOP_RUN}  # what ends work that may still go on
 OPTIONAL_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN, StepKind.QUARANTINE})  # without them a plan goes on
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from sentinel.adapters.store import tables as t
 from sentinel.model.records import (
+    RESTARTS,
     Cause,
     Evidence,
     Incident,
@@ -54,8 +55,7 @@ def load(
     rows = {row.id: row for row in connection.execute(_incidents(month)) if row.state in frozenset(IncidentState)}
     wanted = {name for name, row in rows.items() if row.closed_at is None or row.closed_at >= lately} | set(plans)
     steps = _steps(connection)
-    kinds = (StepKind.RELEASE, StepKind.START_RUN)
-    restarted = {step.step.job for step in steps if step.step.kind in kinds and step.step.job is not None}
+    restarted = {step.step.job for step in steps if step.step.kind in RESTARTS and step.step.job is not None}
     attempts = [row._mapping for row in by_id(connection, t.attempt, t.attempt.c.job, restarted | _excluded(steps))]
     wanted |= still_excluding(steps, attempts, lately - ENDED)
     rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, wanted - set(rows))}

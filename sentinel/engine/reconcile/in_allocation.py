@@ -47,9 +47,9 @@ def stops_nothing(plan: Plan) -> bool:
 
 def bound(state: State, incident: Incident, step: Step, suspects: tuple[str, ...]) -> Step:
     """A step of such a plan with the run and its nodes as they are known now: others may have gone bad since the plan."""
-    fleet, plan = state.cluster.fleet, state.plans[incident.id]
+    fleet = state.cluster.fleet
     job = state.cluster.job(fleet, step.job, step.attempt) if fleet is not None else None
-    if step.kind not in _BOUND or not is_planned(plan) or fleet is None or job is None:
+    if step.kind not in _BOUND or fleet is None or job is None:
         return step
     count = intent_of(job.comment).in_allocation or len(job.nodes)
     bad = set(state.verdicts[incident.id].drain)
