@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 from sentinel.model.records import Fleet, JobView, NodeView, Notice
+from sentinel.model.spares import Spares
 
 
 class Clock(Protocol):
@@ -50,6 +51,10 @@ class SlurmReader(Protocol):
         """When slurmctld was started, in whole seconds; None if it does not say."""
         ...
 
+    async def spares(self, reservation: str) -> Spares | None:
+        """The reservation of this name; None when slurmctld says that there is none."""
+        ...
+
 
 class SlurmWriter(Protocol):
     """Every method is one request. A repeated call that finds its effect in place succeeds."""
@@ -69,7 +74,10 @@ class SlurmWriter(Protocol):
     async def undrain(self, node: str) -> None: ...
 
     async def requeue_hold(self, job: int) -> None:
-        """Requeue a running, completing or finished job and hold it. Already pending counts as done (then held)."""
+        """Requeue a running or finished job and hold it. Already pending counts as done (then held).
+
+        A job that is cancelled, or that ends while this is asked, is left as it is: the next look shows which.
+        """
         ...
 
     async def update_job(
@@ -81,12 +89,26 @@ class SlurmWriter(Protocol):
         admin_comment: str | None = None,
         start_now: bool = False,
         size: tuple[int, int, int] | None = None,
+        reservation: str | None = None,
     ) -> None:
         """Change a pending job; ``excluded`` and ``required`` replace the lists (the caller gives the union).
 
         Args:
             size: least and most nodes, and tasks, of an elastic job.
+            reservation: it may start on the nodes of this one, too; its user needs access (``give_access``).
         """
+        ...
+
+    async def give_access(self, reservation: str, user: str) -> None:
+        """Jobs of this user may ask for the reservation. Raises Refused when Slurm says no."""
+        ...
+
+    async def end_loan(self, job: int, reservation: str) -> None:
+        """The job asks for this reservation no more; what it runs on stays its own."""
+        ...
+
+    async def end_access(self, reservation: str, user: str) -> None:
+        """No job of this user may ask for the reservation any more."""
         ...
 
     async def defer(self, job: int) -> None:

@@ -48,6 +48,7 @@ import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
 
+PORT = 9478  # where the daemon listens, unless the settings say otherwise
 HEADER = "X-Sentinel-Munge"
 LONG_POLL_S = 25.0
 ELSEWHERE = 421  # HTTP status of a daemon that is not the active one: nothing was done, another address may answer

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from sentinel.model.records import Cause, Result, Source, StepKind
 
+EXPOSITION_TYPE = CONTENT_TYPE_LATEST
 RETURN_EVENTS = (
     "test_passed", "test_failed", "test_unanswered", "command_done", "command_failed", "returned", "repair", "ticket_sent",
     "ticket_failed",
@@ -79,6 +88,10 @@ class Telemetry:
             "partition",
         )
         self.agents_by_version = self._gauge("agents", "Nodes whose agent is heard, by the agent's release", "version")
+
+    def exposition(self, *only: str) -> bytes:
+        """The text that Prometheus scrapes: of all metrics, or of those with these names."""
+        return generate_latest(self.registry.restricted_registry(only) if only else self.registry)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         self._describe(f"{name}_total", "counter", labels, meaning)

@@ -42,6 +42,19 @@ def clean(value: Any) -> Any:
     return value
 
 
+def whole_number(text: str, *, digits: int = 18) -> int | None:
+    """The number that ``text`` is, without a sign, in at most so many ASCII digits; None for anything else.
+
+    ``str.isdigit`` also takes characters that ``int`` does not ("\u00b2"), and ``int`` refuses more than 4,300 digits.
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Those of a comma-separated list that are numbers as above."""
+    return [number for word in text.split(",") if (number := whole_number(word.strip())) is not None]
+
+
 def json_of(raw: bytes) -> Any:
     """The value of a JSON text, its strings plain.
 

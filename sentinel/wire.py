@@ -3,7 +3,7 @@
 Encoding uses the standard library alone: the agent's children and the hooks run without site-packages. Decoding is done by
 msgspec, imported only here and only where something is decoded; it is strict about types and lenient about unknown keys (a
 newer sender may add some): what does not fit raises ``ProtocolError``, so that a torn line is *unreadable* and nothing
-else. Text of evidence is made plain (``sentinel.text``), and what no store has room for is refused.
+else. Text of evidence is made plain (``sentinel.text``), and what is too long for the store is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sentinel.errors import ProtocolError
 from sentinel.model.records import NOWHERE, Evidence, Scalar, Source, Trust, Where
 from sentinel.text import plain
 
-# What a store has room for. One evidence beyond it would keep out the whole batch that it came with.
+# The store's limits. One evidence beyond it would keep out the whole batch that it came with.
 MOST_ID, MOST_KIND, MOST_NODE = 40, 48, 255  # characters
 MOST_JOB, MOST_ATTEMPT = 2**63 - 1, 2**31 - 1
 _MOST_INTEGER = 2**63 - 1
@@ -126,7 +126,7 @@ def evidence_from(value: object) -> Evidence:
     """Evidence from the JSON that ``to_json`` makes of it.
 
     Raises:
-        ProtocolError: a key is missing or of the wrong type, or a value is beyond what a store has room for.
+        ProtocolError: a key is missing or of the wrong type, or a value is beyond the store's limits.
     """
     sent = record_from(SentEvidence, value)
     return Evidence(

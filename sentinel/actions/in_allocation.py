@@ -16,6 +16,7 @@ from sentinel.model.records import JobView, Outcome, StepKind, Task
 
 _ENDS_S = 5.0  # for Slurm to show that a step is over
 _LOOK_S = 0.2  # between two looks at the job's steps
+_TAKEN_S = 3.0  # an order that was taken just before it was taken back: srun creates its step meanwhile
 _MOST_STEPS = 64  # of a launcher, which runs one at a time; those that Slurm lists for ever are one for each lost node
 
 
@@ -100,15 +101,20 @@ async def start_run(task: Task, means: Means) -> Outcome:
         return means.failed(task, str(task.step.data.get("why") or "no good node is left in the allocation"))
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     values = {**resume_values(task, chosen, task.attempt), RUN: f"{number}", NODES: ",".join(nodes)}
-    waited = 0.0
+    said = await _given_back(task, means)  # convicted since its last step was stopped
+    waited, taken_back = 0.0, False
     while True:
         if (over := _over(task, means, await means.reader.job(task.job))) is not None:
             return over
         if any(run_of(name) == number for name in (await means.reader.steps(task.job)).values()):
-            return means.done(task, data={"run": number, "nodes": ",".join(nodes)})
+            return means.done(task, said, {"run": number, "nodes": ",".join(nodes)})
         if waited == 0.0:
             await means.resume.write(task.job, values)
-        if waited >= means.launch_s:
-            return means.failed(task, f"the launcher of job {task.job} started no step within {means.launch_s:g} s")
+        if not taken_back and waited >= means.launch_s:  # what begins later would be stopped by the requeue
+            taken_back = True
+            await means.resume.write(task.job, resume_values(task, chosen, task.attempt))
+        if waited >= means.launch_s + _TAKEN_S:
+            words = f"the launcher of job {task.job} started no step within {means.launch_s:g} s"
+            return means.failed(task, words, {"run": number})
         await asyncio.sleep(_LOOK_S)
         waited += _LOOK_S

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from datetime import datetime, timedelta
+from functools import partial
 
 from sentinel.actions.means import WHOLE_SECONDS, Means, names
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, StepKind, Task
+from sentinel.model.launching import run_of
+from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, Step, StepKind, Task
 
 _LOOK_S = 0.2  # between queries of a job that is ending
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
@@ -36,7 +38,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
     before = means.ledger.outcome(task.incident.id, task.step)
     if job.state == "cancelled":
-        return _cancelled(task, means)
+        return _cancelled(task, means, job)
     if _left_hold(task, means):
         return await _without_our_hold(task, means, job)
     if (over := _not_ours_to_stop(task, means, job)) is not None:
@@ -44,6 +46,8 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if _deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
     if not (before is not None and before.data.get("asked")) and (words := goes_on(task, means, job)):
+        return means.failed(task, words, GOES_ON)
+    if words := await _began_after_all(task, means):
         return means.failed(task, words, GOES_ON)
     ours = job.admin_comment.startswith(
         f"{OURS}{task.incident.id} "
@@ -55,8 +59,8 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if not (_waits(job) and job.held):
         await means.writer.requeue_hold(task.job)
     pending = await _until_pending(task, means)
-    if pending is None:
-        return _cancelled(task, means)
+    if isinstance(pending, Outcome):
+        return pending
     if kept:
         return means.done(task, "its user had put a hold on it: it stays held", {"user_hold": True})
     try:
@@ -65,7 +69,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         job = await means.reader.job(task.job)
         if job is None or job.state != "cancelled":
             raise
-        return _cancelled(task, means)
+        return _cancelled(task, means, job)
     return means.done(task, data=_stopped(pending))
 
 
@@ -108,6 +112,16 @@ def goes_on(task: Task, means: Means, job: JobView) -> str:
     return f"job {task.job} makes steps again (step {reached}, it was silent after {after}): it is left alone"
 
 
+async def _began_after_all(task: Task, means: Means) -> str:
+    """Why a job whose restart in the allocation was given up is not stopped; empty if there is no reason."""
+    ordered = means.ledger.outcome(task.incident.id, Step(StepKind.START_RUN, job=task.job, attempt=task.attempt))
+    if ordered is None or ordered.result is not Result.FAILED or ordered.data.get("run") is None:
+        return ""
+    if all(run_of(name) != ordered.data["run"] for name in (await means.reader.steps(task.job)).values()):
+        return ""
+    return f"the launcher of job {task.job} has started run {ordered.data['run']} after all: it is left alone"
+
+
 def _was_done(task: Task, job: JobView) -> bool:
     """Whether the job was done when this happened, as when its node fails while the epilogs run.
 
@@ -134,11 +148,12 @@ def _is_far(job: JobView, now: datetime) -> bool:
     return job.eligible_at is not None and job.eligible_at - now > _FAR
 
 
-def _cancelled(task: Task, means: Means) -> Outcome:
+def _cancelled(task: Task, means: Means, job: JobView) -> Outcome:
     """The outcome for a job that its user cancelled; says whether the hold on it is this step's."""
     before = means.ledger.outcome(task.incident.id, task.step)
-    ours = before is not None and before.data.get("asked") and not before.data.get("user_hold")
-    return means.failed(task, f"job {task.job} was cancelled", LEFT_HOLD if ours else CANCELLED)
+    asked = before is not None and before.data.get("asked") and not before.data.get("user_hold")
+    stopped = job.restarts > task.attempt  # slurmctld counts when it gets the request: before the cancel
+    return means.failed(task, f"job {task.job} was cancelled", LEFT_HOLD if asked and stopped else CANCELLED)
 
 
 def _left_hold(task: Task, means: Means) -> bool:
@@ -171,20 +186,24 @@ async def _settled(task: Task, means: Means) -> JobView | None:
         waited += _LOOK_S
 
 
-async def _until_pending(task: Task, means: Means) -> JobView | None:
-    """Wait for the epilogs: a requeued job counts as pending only once it holds no node. None: its user cancelled it."""
+async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
+    """Wait for the epilogs: a requeued job counts as pending only once it holds no node.
+
+    Returns an outcome instead for a job that its user cancelled.
+    """
     waited = 0.0
     while True:
         job = await means.reader.job(task.job)
         if job is None:
             raise Unavailable(f"job {task.job} is gone while it was being requeued")
         if job.state == "cancelled":
-            return None
+            return _cancelled(task, means, job)
         if words := _restarted_meanwhile(task, job):
             raise Unavailable(words)  # what comes of that attempt is not this step's to wait for
         if _waits(job) and job.held and not job.nodes and await _components_wait(job, means):
             return job
-        if _waits(job) and not job.held:
+        # It ended by itself, or Slurm requeued it, before our request came.
+        if job.ended_at is not None or (_waits(job) and not job.held):
             await means.writer.requeue_hold(task.job)
         if waited >= means.pending_s:
             raise Unavailable(f"job {task.job} is still {job.state} after {means.pending_s:g} s; its epilogs may hang")
@@ -213,7 +232,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     """
     job = await means.reader.job(task.job)
     if job is not None and job.state == "cancelled":
-        return _cancelled(task, means)
+        return _cancelled(task, means, job)
     if job is not None and not _waits(job) and job.restarts <= task.attempt:
         raise Unavailable(
             f"slurmctld no longer knows that job {task.job} was requeued"
@@ -231,10 +250,34 @@ async def exclude(task: Task, means: Means) -> Outcome:
     comment = f"{task.reason} attempt={task.attempt + 1}" + (" required=local" if hosts else "")
     required = hosts or ([] if ours else None)
     comment = beside(comment, job.admin_comment)
-    size = _size(task.step.data.get("size"))
-    await means.writer.update_job(task.job, excluded=union, required=required, admin_comment=comment, size=size)
+    update = partial(
+        means.writer.update_job, task.job, excluded=union, required=required, admin_comment=comment,
+        size=_size(task.step.data.get("size")),
+    )  # fmt: skip
     added = ",".join(sorted(wanted - theirs))
-    return means.done(task, data={"excluded": ",".join(union), "added": added, "required": ",".join(hosts)})
+    data: dict[str, Scalar] = {"excluded": ",".join(union), "added": added, "required": ",".join(hosts)}
+    reservation, said = await _accessible_spares(task, means, job)
+    if reservation:
+        try:
+            await update(reservation=reservation)  # in one request: with its new list alone it may start at once
+            return means.done(task, data={**data, "spares": reservation})
+        except Refused as no:
+            said = f"no spare node is lent: {no.message}"
+    await update()
+    return means.done(task, said, data)
+
+
+async def _accessible_spares(task: Task, means: Means, job: JobView) -> tuple[str, str]:
+    """The reservation of nodes kept for restarts that the job may ask for by now, or why it may not."""
+    reservation = str(task.step.data.get("spares") or "")
+    if not reservation or job.reservation not in ("", reservation):
+        return "", ""
+    if not job.reservation:  # else it was let in before, and may start any moment
+        try:
+            await means.writer.give_access(reservation, job.user)
+        except Refused as no:
+            return "", f"no spare node is lent: {no.message}"
+    return reservation, ""
 
 
 def _size(given: Scalar) -> tuple[int, int, int] | None:
@@ -256,7 +299,7 @@ async def release(task: Task, means: Means) -> Outcome:
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job}")
     if job.state == "cancelled":
-        return _cancelled(task, means)
+        return _cancelled(task, means, job)
     stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
     if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
         await means.writer.defer(task.job)
@@ -322,7 +365,7 @@ async def hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
     before = means.ledger.outcome(task.incident.id, task.step)
     if job.state == "cancelled":
-        return dataclasses.replace(_cancelled(task, means), result=Result.DONE)
+        return dataclasses.replace(_cancelled(task, means, job), result=Result.DONE)
     if _left_hold(task, means):
         return await _without_our_hold(task, means, job)
     if (over := _not_ours_to_stop(task, means, job)) is not None:
@@ -332,8 +375,8 @@ async def hold(task: Task, means: Means) -> Outcome:
     if not (_waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": _held_by_its_user(job, before)})
         await means.writer.requeue_hold(task.job)
-        if await _until_pending(task, means) is None:
-            return dataclasses.replace(_cancelled(task, means), result=Result.DONE)
+        if isinstance(cancelled := await _until_pending(task, means), Outcome):
+            return dataclasses.replace(cancelled, result=Result.DONE)
     # start_now: without it the job would start 121 s after its release.
     words = beside(f"{task.reason} held", job.admin_comment)
     await means.writer.update_job(task.job, admin_comment=words, start_now=True)

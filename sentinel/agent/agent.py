@@ -46,7 +46,7 @@ from sentinel.errors import Refused, UserError
 from sentinel.evidence.gpu_samples import Sample
 from sentinel.evidence.logs.reader import Signatures
 from sentinel.evidence.logs.timers import TIMERS
-from sentinel.log import Log
+from sentinel.log import Log, take_libraries
 from sentinel.model.orders import Diagnose, Request
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.ports import Credentials
@@ -377,6 +377,7 @@ def run(settings: AgentSettings, make_credentials: Callable[[str], Credentials])
     Raises:
         Refused: another agent has this state folder. UserError: the folder cannot be written.
     """
+    take_libraries()
     state, run_dir = Path(settings.state), Path(settings.run_dir)
     try:
         for key, folder in (("state", state), ("run_dir", run_dir)):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sentinel.config.addresses import require_absolute, require_listen, require_wires
 from sentinel.config.settings import section, setting
 from sentinel.errors import UserError
+from sentinel.protocol import PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ class Slurm:
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
     node: str = setting("", "name of this node in Slurm; empty: $SLURMD_NODENAME, else the short host name")
-    url: str = setting("http://127.0.0.1:9478", "the daemon; several daemons: all, separated by commas")
+    url: str = setting(f"http://127.0.0.1:{PORT}", "the daemon; several daemons: all, separated by commas")
     munge_socket: str = setting("", "munged's socket; empty: munge's default", unit="path")
     wire: str = setting("clear", "as [daemon] wire: tls needs an address with https", words=("clear", "tls", "munge"))
     ca_file: str = setting("", "authority that signed the daemon's certificate; empty: the system's", unit="path")

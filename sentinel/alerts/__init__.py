@@ -1,15 +1,16 @@
-"""Writes the notices: a thread per incident, from its verdict, plan and outcomes; and those about Slurm and repairs."""
+"""Writes the notices: a thread per incident, from its verdict, plan and outcomes; and those of no incident."""
 
-from sentinel.alerts.audiences import Stage, Story, for_operators, for_owner, severity_of, stage_of
+from sentinel.alerts.audiences import IncidentFacts, Stage, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.blindness import blind, sees_again
 from sentinel.alerts.compose import compose
 from sentinel.alerts.job_log import appended, for_log
 from sentinel.alerts.node_repair import needs_repair
 from sentinel.alerts.threads import Thread, next_stage, with_next
+from sentinel.alerts.unreadable_state import unreadable_state
 
 __all__ = [
+    "IncidentFacts",
     "Stage",
-    "Story",
     "Thread",
     "appended",
     "blind",
@@ -22,5 +23,6 @@ __all__ = [
     "sees_again",
     "severity_of",
     "stage_of",
+    "unreadable_state",
     "with_next",
 ]

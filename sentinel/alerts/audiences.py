@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sentinel.alerts.text import counted, listed, plain
-from sentinel.model.approvals import APPROVAL, LAPSED, asked, open_names
+from sentinel.model.approvals import APPROVAL, LAPSED, asked, job_names, open_names
 from sentinel.model.records import (
     OPTIONAL_STEPS,
     Cause,
@@ -48,7 +48,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class IncidentFacts:
     """What is known of an incident when people are told. What is None is not known and is not said."""
 
     incident: Incident
@@ -65,11 +65,11 @@ class Story:
     resolved: bool = False  # the incident is closed, and people were told that it was not
 
 
-def stage_of(story: Story) -> Stage:
+def stage_of(facts: IncidentFacts) -> Stage:
     """How far the incident has come; what is asked of people goes before what is done without them, unless the job's
     people wait for that."""
-    stage = _reached(story)
-    waits = asked(story.plan) if story.plan is not None else ()
+    stage = _reached(facts)
+    waits = asked(facts.plan) if facts.plan is not None else ()
     if not waits or stage in (Stage.RESOLVED, Stage.CANCELLED, Stage.HELD, Stage.FAILED):
         return stage
     kinds = {wait.kind for wait in waits}
@@ -78,9 +78,9 @@ def stage_of(story: Story) -> Stage:
     return Stage.ASKED if APPROVAL in kinds else Stage.LAPSED if LAPSED in kinds else Stage.REFUSED
 
 
-def _reached(story: Story) -> Stage:
-    plan, outcomes = story.plan, story.outcomes
-    if story.resolved:
+def _reached(facts: IncidentFacts) -> Stage:
+    plan, outcomes = facts.plan, facts.outcomes
+    if facts.resolved:
         return Stage.RESOLVED
     if plan is None or (not plan.steps and not plan.refusal and not plan.waits):
         return Stage.HANDLED
@@ -101,52 +101,52 @@ def _reached(story: Story) -> Stage:
     return Stage.RESTARTING if kinds & {StepKind.RELEASE, StepKind.REQUEUE_HOLD, StepKind.START_RUN} else Stage.HANDLED
 
 
-def for_owner(story: Story) -> str:
+def for_owner(facts: IncidentFacts) -> str:
     """For the person whose job it is: what is with the job, what it lost, what broke, what to do. One paragraph."""
-    job = story.job
-    number = story.incident.job
+    job = facts.job
+    number = facts.incident.job
     if number is None:
         return ""
     name = f" ({plain(job.name, 60)})" if job is not None and job.name else ""
     sentences = [
-        f"Job {number}{name} {_how_it_is(story)}.",
-        *_lost(story),
-        *_made_requeueable(story),
-        *chain_words(story),
+        f"Job {number}{name} {_how_it_is(facts)}.",
+        *_lost(facts),
+        *_made_requeueable(facts),
+        *chain_words(facts),
     ]
-    sentences += [f"{_what_broke(story)}.", _to_do(story)]
+    sentences += [f"{_what_broke(facts)}.", _to_do(facts)]
     return " ".join([*sentences, f"More: sentinel why {number}"])
 
 
-def for_operators(story: Story) -> str:
+def for_operators(facts: IncidentFacts) -> str:
     """For those who run the cluster: where, what, what was seen, what was done, what to do. Some lines."""
-    verdict, job = story.verdict, story.job
-    where = [f"cluster {plain(story.cluster, 60)}"] if story.cluster else []
+    verdict, job = facts.verdict, facts.job
+    where = [f"cluster {plain(facts.cluster, 60)}"] if facts.cluster else []
     where += [f"partition {plain(job.partition, 60)}"] if job is not None and job.partition else []
-    where += [f"job {story.incident.job}"] if story.incident.job is not None else []
-    lines = [f"{severity_of(story).upper()}: {_what_broke(story)}{_how_sure(verdict)}."]
+    where += [f"job {facts.incident.job}"] if facts.incident.job is not None else []
+    lines = [f"{severity_of(facts).upper()}: {_what_broke(facts)}{_how_sure(verdict)}."]
     if where:
         lines.append(f"Where: {', '.join(where)}.")
-    lines += _parts(story)
+    lines += _parts(facts)
     lines += [f"Seen: {text}" for text in _seen(verdict)]
-    lines.append(f"State: {stage_of(story)}{_why_so(story)}.")
+    lines.append(f"State: {stage_of(facts)}{_why_so(facts)}.")
     if verdict.advice:
         lines.append(f"Advice: {plain(verdict.advice)}")
-    return "\n".join([*lines, f"More: sentinel why {story.incident.id}"])
+    return "\n".join([*lines, f"More: sentinel why {facts.incident.id}"])
 
 
-def severity_of(story: Story) -> str:
+def severity_of(facts: IncidentFacts) -> str:
     """critical: a person is needed now; warning: a machine was taken out or is suspect; info: nothing to do."""
-    stage, verdict = stage_of(story), story.verdict
+    stage, verdict = stage_of(facts), facts.verdict
     if stage is Stage.RESOLVED:
         return "info"
-    if stage is Stage.FAILED and _began(story):
+    if stage is Stage.FAILED and _began(facts):
         return "warning"  # it was restarted; an attempt that fails has an incident of its own
     if stage is Stage.FAILED or verdict.scope is Scope.CLUSTER:
         return "critical"
-    if stage is Stage.WAITING and story.plan is not None and not story.plan.observe_only:
+    if stage is Stage.WAITING and facts.plan is not None and not facts.plan.observe_only:
         return "critical"
-    if stage is Stage.ASKED and _asked_for_job(story):
+    if stage is Stage.ASKED and _asked_for_job(facts):
         return "critical"
     if stage is Stage.ASKED:
         return "warning"
@@ -156,47 +156,47 @@ def severity_of(story: Story) -> str:
 # --- the job -------------------------------------------------------------------------------------------------------------
 
 
-def _how_it_is(story: Story) -> str:
-    stage, step = stage_of(story), _chosen(story).get("step")
+def _how_it_is(facts: IncidentFacts) -> str:
+    stage, step = stage_of(facts), _chosen(facts).get("step")
     begin = f" from step {step}" if step is not None else ""
-    if not begin and any(o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o) for o in story.outcomes):
+    if not begin and any(o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o) for o in facts.outcomes):
         begin = ", without a checkpoint to resume from"
     if stage is Stage.RUNNING:
-        nodes = f" on {listed(story.nodes_now)}" if story.nodes_now else ""
+        nodes = f" on {listed(facts.nodes_now)}" if facts.nodes_now else ""
         return f"runs again{begin}{nodes}"
     return {
         Stage.RESTARTING: f"is being restarted{begin}",
-        Stage.HELD: f"is held and keeps its id{_why_so(story)}",
-        Stage.FAILED: f"{'was restarted' if _began(story) else 'could not be restarted'}{_why_so(story)}",
+        Stage.HELD: f"is held and keeps its id{_why_so(facts)}",
+        Stage.FAILED: f"{'was restarted' if _began(facts) else 'could not be restarted'}{_why_so(facts)}",
         Stage.CANCELLED: "was cancelled, and stays so",
-        Stage.WAITING: f"is not restarted now{_why_so(story)}",
-        **dict.fromkeys((Stage.ASKED, Stage.LAPSED, Stage.REFUSED), _not_without_people(story)),
-        Stage.HANDLED: _left_alone(story),
-        Stage.RESOLVED: f"needs nobody any more{_why_so(story)}",
+        Stage.WAITING: f"is not restarted now{_why_so(facts)}",
+        **dict.fromkeys((Stage.ASKED, Stage.LAPSED, Stage.REFUSED), _not_without_people(facts)),
+        Stage.HANDLED: _left_alone(facts),
+        Stage.RESOLVED: f"needs nobody any more{_why_so(facts)}",
     }[stage]
 
 
-def _not_without_people(story: Story) -> str:
+def _not_without_people(facts: IncidentFacts) -> str:
     """Of a job of whose incident something waits for an approval: the job's restart, or a drain that leaves it alone."""
-    if story.resolved or story.plan is None:
+    if facts.resolved or facts.plan is None:
         return ""
-    if _asked_for_job(story):
-        return f"is not restarted{_why_so(story)}"
-    return "runs again" if _reached(story) is Stage.RUNNING else _left_alone(story)
+    if _asked_for_job(facts):
+        return f"is not restarted{_why_so(facts)}"
+    return "runs again" if _reached(facts) is Stage.RUNNING else _left_alone(facts)
 
 
-def _asked_for_job(story: Story) -> bool:
-    waiting = open_names(asked(story.plan)) if story.plan is not None else ()
-    return any(name in (f"restart {story.incident.job}", f"hold {story.incident.job}") for name in waiting)
+def _asked_for_job(facts: IncidentFacts) -> bool:
+    waiting = open_names(asked(facts.plan)) if facts.plan is not None else ()
+    return facts.incident.job is not None and not job_names(facts.incident.job).isdisjoint(waiting)
 
 
-def _left_alone(story: Story) -> str:
-    if any(o.data.get("done_before") for o in story.outcomes):
+def _left_alone(facts: IncidentFacts) -> str:
+    if any(o.data.get("done_before") for o in facts.outcomes):
         return "was done before this happened, and stays so"
-    if story.verdict.restart is Restart.NONE or _goes_on(story):
+    if facts.verdict.restart is Restart.NONE or _goes_on(facts):
         return "goes on"
-    why = plain(story.plan.explanation).rstrip(".") if story.plan is not None and not _acted_for_job(story.plan) else ""
-    ended = any(item.kind == Kind.JOB_ENDED for item in story.incident.evidence)
+    why = plain(facts.plan.explanation).rstrip(".") if facts.plan is not None and not _acted_for_job(facts.plan) else ""
+    ended = any(item.kind == Kind.JOB_ENDED for item in facts.incident.evidence)
     return f"{'has failed' if ended else 'still runs'}{' and is not restarted: ' if why else ''}{why}"
 
 
@@ -204,43 +204,43 @@ def _acted_for_job(plan: Plan) -> bool:
     return any(step.job is not None for step in plan.steps)
 
 
-def _lost(story: Story) -> list[str]:
+def _lost(facts: IncidentFacts) -> list[str]:
     """Steps that are made again, and what they cost, of what is known."""
-    resumed = _chosen(story).get("step")
+    resumed = _chosen(facts).get("step")
     if (
-        story.last_step is None
+        facts.last_step is None
         or not isinstance(resumed, int)
-        or stage_of(story) not in (Stage.RUNNING, Stage.RESTARTING)
+        or stage_of(facts) not in (Stage.RUNNING, Stage.RESTARTING)
     ):
         return []
-    steps = max(0, story.last_step - resumed)
+    steps = max(0, facts.last_step - resumed)
     if not steps:
         return ["No step is lost."]
     parts = []
-    if story.step_time_s is not None:
-        seconds = steps * story.step_time_s
+    if facts.step_time_s is not None:
+        seconds = steps * facts.step_time_s
         parts.append(f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min")
-        if story.gpus:
-            parts.append(f"{seconds * story.gpus / 3600:.1f} GPU-hours")
+        if facts.gpus:
+            parts.append(f"{seconds * facts.gpus / 3600:.1f} GPU-hours")
     cost = f" ({', '.join(parts)})" if parts else ""
     return [f"{steps} {'step is' if steps == 1 else 'steps are'} made again{cost}."]
 
 
-def _made_requeueable(story: Story) -> list[str]:
-    job, stage = story.job, stage_of(story)
+def _made_requeueable(facts: IncidentFacts) -> list[str]:
+    job, stage = facts.job, stage_of(facts)
     if job is None or job.requeue is not False or stage not in (Stage.RUNNING, Stage.RESTARTING, Stage.HELD):
         return []
     return ["It was submitted with --no-requeue; its comment asks for a restart, so it was made requeueable."]
 
 
-def chain_words(story: Story) -> list[str]:
+def chain_words(facts: IncidentFacts) -> list[str]:
     """What Slurm did with the jobs that waited for the end of one that failed by itself; it takes that back for nobody."""
-    if not failed_by_itself(story.incident) or stage_of(story) not in (Stage.RUNNING, Stage.RESTARTING, Stage.HELD):
+    if not failed_by_itself(facts.incident) or stage_of(facts) not in (Stage.RUNNING, Stage.RESTARTING, Stage.HELD):
         return []
-    kept = any(item.data.get("exit_held") for item in story.incident.evidence if item.kind == Kind.JOB_ENDED)
+    kept = any(item.data.get("exit_held") for item in facts.incident.evidence if item.kind == Kind.JOB_ENDED)
     fired = ("afternotok",) if kept else ("afternotok", "afterany")  # RequeueExitHold saves the others
-    never = [job for job, kind in sorted(story.dependents.items()) if kind == "afterok" and not kept]
-    gone = [f"{job} ({kind})" for job, kind in sorted(story.dependents.items()) if kind in fired]
+    never = [job for job, kind in sorted(facts.dependents.items()) if kind == "afterok" and not kept]
+    gone = [f"{job} ({kind})" for job, kind in sorted(facts.dependents.items()) if kind in fired]
     parts = [f"let go {listed(gone)}"] if gone else []
     parts += [f"will never start {listed(list(map(str, never)))} (afterok)"] if never else []
     return [f"Slurm took its failure for its end: it {' and '.join(parts)}."] if parts else []
@@ -252,30 +252,30 @@ def failed_by_itself(incident: Incident) -> bool:
     return any(state in ("failed", "out_of_memory", "timeout", "boot_fail", "deadline") for state in ends)
 
 
-def _to_do(story: Story) -> str:
-    stage = stage_of(story)
+def _to_do(facts: IncidentFacts) -> str:
+    stage = stage_of(facts)
     if stage is Stage.ASKED:
         return "The operators are asked."
     if stage is Stage.HELD:
-        advice = f"{plain(story.verdict.advice)} " if story.verdict.advice else ""
-        return f"To do: {advice}Then: scontrol release {story.incident.job}."
-    if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED, Stage.RESOLVED) or _goes_on(story):
+        advice = f"{plain(facts.verdict.advice)} " if facts.verdict.advice else ""
+        return f"To do: {advice}Then: scontrol release {facts.incident.job}."
+    if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED, Stage.RESOLVED) or _goes_on(facts):
         return "Nothing to do."
-    return f"To do: {plain(story.verdict.advice)}" if story.verdict.advice else "The operators are told."
+    return f"To do: {plain(facts.verdict.advice)}" if facts.verdict.advice else "The operators are told."
 
 
-def _why_so(story: Story) -> str:
+def _why_so(facts: IncidentFacts) -> str:
     """Why it failed or waits, behind a colon; empty where there is nothing to say."""
-    if story.resolved:
-        return f": {plain(story.incident.outcome).rstrip('.')}" if story.incident.outcome else ""
-    failed = [o for o in story.outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS]
+    if facts.resolved:
+        return f": {plain(facts.incident.outcome).rstrip('.')}" if facts.incident.outcome else ""
+    failed = [o for o in facts.outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS]
     if failed:
         return f": {plain(failed[0].reason).rstrip('.')}" if failed[0].reason else ""
-    if story.plan is not None and stage_of(story) in (Stage.WAITING, Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
-        waits = dict.fromkeys(plain(wait.explanation).rstrip(".") for wait in story.plan.waits)
-        why = "; ".join(waits) or plain(story.plan.explanation).rstrip(".")
+    if facts.plan is not None and stage_of(facts) in (Stage.WAITING, Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
+        waits = dict.fromkeys(plain(wait.explanation).rstrip(".") for wait in facts.plan.waits)
+        why = "; ".join(waits) or plain(facts.plan.explanation).rstrip(".")
         return f": {why}" if why else ""
-    held = next((o.step.data.get("why") for o in story.outcomes if o.step.kind is StepKind.HOLD), None)
+    held = next((o.step.data.get("why") for o in facts.outcomes if o.step.kind is StepKind.HOLD), None)
     return f": {plain(str(held)).rstrip('.')}" if held else ""  # held by a limit, not for what the verdict says
 
 
@@ -309,11 +309,11 @@ WORDS: Mapping[Cause, str] = {
 }
 
 
-def _what_broke(story: Story) -> str:
-    culprits = story.verdict.culprits
+def _what_broke(facts: IncidentFacts) -> str:
+    culprits = facts.verdict.culprits
     where = listed(culprits.gpus) or listed(culprits.nodes)
     place = f" ({'GPU' if culprits.gpus else 'node'} {where})" if where else ""
-    words = WORDS[story.verdict.cause]
+    words = WORDS[facts.verdict.cause]
     return f"{words[0].upper()}{words[1:]}{place}"
 
 
@@ -321,12 +321,12 @@ def _how_sure(verdict: Verdict) -> str:
     return "" if verdict.confidence >= _SURE else f"; {verdict.confidence:.0%} sure"
 
 
-def _parts(story: Story) -> list[str]:
+def _parts(facts: IncidentFacts) -> list[str]:
     """GPUs at fault by what is written on them: who pulls one needs that, not its index."""
-    evidence = [ground.evidence for ground in story.verdict.grounds] + list(story.incident.evidence)
+    evidence = [ground.evidence for ground in facts.verdict.grounds] + list(facts.incident.evidence)
     uuids = list(dict.fromkeys(item.where.gpu_uuid for item in evidence if item.where.gpu_uuid))
     serials = list(dict.fromkeys(str(item.data["serial"]) for item in evidence if item.data.get("serial")))
-    if not story.verdict.culprits.gpus:
+    if not facts.verdict.culprits.gpus:
         return []
     lines = [f"Serial number: {listed(serials)}."] if serials else []
     return lines + ([f"UUID: {listed(uuids)}."] if uuids else [])
@@ -337,18 +337,18 @@ def _seen(verdict: Verdict) -> list[str]:
     return counted([ground.evidence.text or ground.evidence.kind for ground in verdict.grounds])[:_GROUNDS]
 
 
-def _chosen(story: Story) -> Mapping[str, Scalar]:
-    found = (o.data for o in story.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o))
+def _chosen(facts: IncidentFacts) -> Mapping[str, Scalar]:
+    found = (o.data for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o))
     return next((data for data in found if data.get("path")), {})
 
 
-def _began(story: Story) -> bool:
+def _began(facts: IncidentFacts) -> bool:
     """Whether the job was let go, so that only what it then did can have failed."""
-    return any(o.step.kind is StepKind.CONFIRM for o in story.outcomes)
+    return any(o.step.kind is StepKind.CONFIRM for o in facts.outcomes)
 
 
-def _goes_on(story: Story) -> bool:
-    return any(o.data.get("goes_on") for o in story.outcomes)
+def _goes_on(facts: IncidentFacts) -> bool:
+    return any(o.data.get("goes_on") for o in facts.outcomes)
 
 
 def is_done(outcome: Outcome) -> bool:

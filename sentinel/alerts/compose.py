@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sentinel.alerts.audiences import (
+    IncidentFacts,
     Stage,
-    Story,
     chain_words,
     for_operators,
     for_owner,
@@ -69,7 +69,7 @@ _SCOPE_WORDS = {
 }
 
 
-def compose(story: Story, thread: Thread, now: datetime) -> Notice:
+def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
     """The notice of the incident at its stage of now.
 
     Args:
@@ -77,17 +77,17 @@ def compose(story: Story, thread: Thread, now: datetime) -> Notice:
             only, so that a repeat can be dropped.
     """
     number = len(thread.stages)
-    incident, verdict, plan, outcomes = story.incident, story.verdict, story.plan, story.outcomes
-    job, stage = story.job, stage_of(story)
+    incident, verdict, plan, outcomes = facts.incident, facts.verdict, facts.plan, facts.outcomes
+    job, stage = facts.job, stage_of(facts)
     what = f"{verdict.cause} ({verdict.scope})"
     about = f"job {incident.job}" if incident.job is not None else ", ".join(incident.nodes) or "the cluster"
     lines = [
         f"What: {verdict.cause}, {_SCOPE_WORDS[verdict.scope]}; {verdict.confidence:.0%} sure.",
         *_culprits(verdict),
         *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
-        *_job_line(job, story.last_step),
+        *_job_line(job, facts.last_step),
         *_done(plan, outcomes, stage),
-        *chain_words(story),
+        *chain_words(facts),
     ]
     if verdict.advice:
         lines.append(f"Advice: {plain(verdict.advice)}")
@@ -101,8 +101,8 @@ def compose(story: Story, thread: Thread, now: datetime) -> Notice:
         title=plain(f"{about}: {what}" if number == 1 else f"{about} {_NOW.get(stage, stage)}: {what}", 200),
         body="\n".join(lines),
         data={
-            **_data(incident, verdict, plan, outcomes, job, story.last_step),
-            "severity": severity_of(story),
+            **_data(incident, verdict, plan, outcomes, job, facts.last_step),
+            "severity": severity_of(facts),
             "stage": str(stage),
             "message": number,
             "told": list(thread.stages),
@@ -110,11 +110,11 @@ def compose(story: Story, thread: Thread, now: datetime) -> Notice:
             "final": thread.final,
             "joined": thread.joined,
             "labels": dict(thread.labels),
-            "cluster": plain(story.cluster, 60),
+            "cluster": plain(facts.cluster, 60),
             "partition": job.partition if job else None,
-            "owner_text": for_owner(story),
-            "operator_text": for_operators(story),
-            "log_text": appended(story),
+            "owner_text": for_owner(facts),
+            "operator_text": for_operators(facts),
+            "log_text": appended(facts),
         },
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sentinel.alerts.audiences import Stage, Story, severity_of, stage_of
+from sentinel.alerts.audiences import IncidentFacts, Stage, severity_of, stage_of
 from sentinel.alerts.text import plain
 from sentinel.model.records import IncidentState, Result
 
@@ -28,38 +28,38 @@ class Thread:
     labels: Mapping[str, str] = field(default_factory=dict)  # of the first message: later ones are found by them
 
 
-def next_stage(thread: Thread | None, story: Story) -> Stage | None:
+def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
     """The stage that people are to be told of now; None: they know.
 
     An incident whose last message was final is told of again only when it goes on (late evidence, a step done again).
     """
-    stage, closed = stage_of(story), story.incident.state is IncidentState.CLOSED
+    stage, closed = stage_of(facts), facts.incident.state is IncidentState.CLOSED
     if thread is None:
         return stage
     if len(thread.stages) >= MOST_MESSAGES and (thread.final or not closed):
         return None
-    unwanted = stage is Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in story.outcomes)
+    unwanted = stage is Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in facts.outcomes)
     if stage != thread.stages[-1] and thread.stages[-1] != Stage.RESOLVED and not unwanted:
         return stage
     return Stage.RESOLVED if closed and not thread.final else None
 
 
-def with_next(thread: Thread | None, story: Story, stage: Stage, joined: str) -> Thread:
+def with_next(thread: Thread | None, facts: IncidentFacts, stage: Stage, joined: str) -> Thread:
     """What people know after the message of this stage."""
-    severity, closed = severity_of(story), story.incident.state is IncidentState.CLOSED
+    severity, closed = severity_of(facts), facts.incident.state is IncidentState.CLOSED
     if thread is None:
-        return Thread((str(stage),), severity, closed, joined, _labels(story))
+        return Thread((str(stage),), severity, closed, joined, _labels(facts))
     worst = max(thread.worst, severity, key=SEVERITIES.index)
     return Thread((*thread.stages, str(stage)), worst, closed, joined, thread.labels)
 
 
-def _labels(story: Story) -> Mapping[str, str]:
+def _labels(facts: IncidentFacts) -> Mapping[str, str]:
     """What sites route and silence by. Values are names of Slurm's and our own words."""
-    job, verdict, nodes = story.job, story.verdict, story.verdict.culprits.nodes
+    job, verdict, nodes = facts.job, facts.verdict, facts.verdict.culprits.nodes
     found = {
         "cause": str(verdict.cause),
         "scope": str(verdict.scope),
-        "job": f"{story.incident.job}" if story.incident.job is not None else "",
+        "job": f"{facts.incident.job}" if facts.incident.job is not None else "",
         "partition": plain(job.partition, 64) if job is not None else "",
         "user": plain(job.user, 64) if job is not None else "",
         "node": plain(nodes[0], 64) if len(nodes) == 1 else "",

@@ -72,6 +72,8 @@ def choose(
     items = list(candidates)
     if step_last is None:
         step_last = max((c.step for c in items if c.step is not None), default=None)
+    else:  # a batch host that dies takes the last lines of the log with it, and a valid save proves its step
+        step_last = max([step_last, *(c.step for c in items if c.step is not None and c.valid)])
     wanted: Level = level or ("content" if onset_step is not None else "structural")
     question = _Question(
         step_last=step_last,

@@ -28,7 +28,7 @@ PIECE_BYTES = 4 << 20
 _MARKERS = re.compile(
     r"(.*/)?(\.metadata|__\d+\.metadata|metadata\.json|integrity\.json|trainer_state\.json|\.sentinel-manifest\.json)"
 )
-OVERLAP_WARNING = 0.10  # a drain that takes more of the interval than this leaves little room for a slow day
+OVERLAP_WARNING = 0.10  # a drain that takes more of the interval than this leaves little for a slow day
 
 
 class Pace:

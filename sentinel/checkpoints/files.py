@@ -77,6 +77,7 @@ class Tree:
     links: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)  # neither file, folder nor link
     folders: set[str] = field(default_factory=set)
+    folder_times: dict[str, float] = field(default_factory=dict)  # when a name was last added, removed or changed
     single: bool = False
 
     @property
@@ -101,6 +102,9 @@ class Tree:
         inner.files = {n[len(prefix) :]: e for n, e in self.files.items() if n.startswith(prefix)}
         inner.links = [n[len(prefix) :] for n in self.links if n.startswith(prefix)]
         inner.folders = {n[len(prefix) :] for n in self.folders if n.startswith(prefix)}
+        inner.folder_times = {
+            n[len(prefix) :]: at for n, at in self.folder_times.items() if (n + "/").startswith(prefix)
+        }
         return inner
 
 
@@ -121,6 +125,7 @@ def scan(path: Path) -> Tree:
         return tree
     if not stat.S_ISDIR(status.st_mode):
         raise NotKnown("neither a file nor a folder")
+    tree.folder_times[""] = status.st_mtime
     try:
         _walk(tree)
     except OSError as error:
@@ -143,6 +148,7 @@ def _walk(tree: Tree) -> None:
                     tree.links.append(name)
                 elif entry.is_dir(follow_symlinks=False):
                     tree.folders.add(name)
+                    tree.folder_times[name] = entry.stat(follow_symlinks=False).st_mtime
                     if depth >= MAX_DEPTH:
                         raise NotKnown(f"folders nested more than {MAX_DEPTH} deep")
                     pending.append((name + "/", depth + 1))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sentinel.checkpoints.files import visible
+from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.records import LEVELS, NOTHING, Candidate, Part
 
 
@@ -115,10 +116,11 @@ def _lacking(parts: list[Part], shards: Mapping[int, frozenset[str]], world: int
     """What is missing although every part is sound; empty where nothing is."""
     if any(part.whole and part.valid for part in parts):
         return ""
-    missing = sorted(set(range(world or 0)) - set(shards))
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        return f"no host that was looked at holds the shard of rank {missing[0]}{more}"
+    missing = first_hole(shards, 0, world or 0)
+    if missing is not None:
+        others = (world or 0) - sum(0 <= rank < (world or 0) for rank in shards) - 1
+        more = f" and {others} more" if others else ""
+        return f"no host that was looked at holds the shard of rank {missing}{more}"
     needs = {name: size for part in parts for name, size in part.needs.items()}
     has = {name: size for part in parts if part.valid for name, size in part.has.items()}
     for name, size in sorted(needs.items()):

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sentinel.checkpoints.parsing.ranks import ranks_or_none
+
 Tier = Literal["local", "peer", "global"]
 Level = Literal["structural", "checksum", "content"]
 LEVELS: tuple[Level, ...] = ("structural", "checksum", "content")
@@ -140,7 +142,7 @@ class Part:
             level=_text(data, "level"),
             reason=_text(data, "reason"),
             whole=_tristate(data, "whole") is True,
-            world_size=_whole_or_none(data, "world_size"),
+            world_size=ranks_or_none(_whole_or_none(data, "world_size")),
             owners=frozenset(_int(item, "owners") for item in _sequence(data.get("owners", []), "owners")),
             has={name: _int(size, "has") for name, size in _mapping(data, "has").items()},
             needs={name: _int(size, "needs") for name, size in _mapping(data, "needs").items()},

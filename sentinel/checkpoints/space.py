@@ -1,4 +1,4 @@
-"""Room on the storage that a run saves to: whether a save ended for want of it, and when there will be none.
+"""Free space on the storage that a run saves to: whether a save ended for want of it, and when there will be none.
 
 Numbers of ``statvfs``, as the job's user sees them. A quota shows only where the file system counts it there (Lustre
 project quotas, XFS); elsewhere it is not known.
@@ -50,12 +50,12 @@ def space_of(path: str) -> Space:
 
 
 def no_room(save: Save, usual: Rhythm, space: Space | None) -> str:
-    """Why a save that is not whole could not be finished; empty where the storage has room for the rest of it."""
+    """Why a save that is not whole could not be finished; empty where the storage has space for the rest of it."""
     if space is None:
         return ""
     lacking = _LEAST_BYTES if usual.bytes is None else max(_LEAST_BYTES, int(usual.bytes) - save.bytes)
     if space.free_files == 0 or space.free_bytes < lacking:
-        return f"step {save.step} was not finished and there is no room for the rest, {lacking} bytes: {space}"
+        return f"step {save.step} was not finished and there is no space for the rest, {lacking} bytes: {space}"
     return ""
 
 

@@ -22,6 +22,7 @@ from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
 from sentinel.checkpoints.formats import dcp, nemo, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
 from sentinel.checkpoints.formats.registered import refuse_unregistered
+from sentinel.checkpoints.parsing.ranks import ranks_or_none
 from sentinel.checkpoints.reading import Progress, Work, run_all, threads_for
 from sentinel.checkpoints.records import NOTHING, Level, Part, Tier, Validity, level_at_least
 from sentinel.checkpoints.shared_check import deal
@@ -109,7 +110,7 @@ def validate_part(
         level=judged.level,
         reason=sys.intern(judged.reason),
         whole=finding.whole,
-        world_size=finding.world_size,
+        world_size=ranks_or_none(finding.world_size),
         owners=finding.owners,
         has=finding.has or NOTHING,
         needs=finding.needs or NOTHING,

@@ -147,7 +147,7 @@ def _space(usual: Rhythm, count: int, free_bytes: int | None, kept: int | None, 
     if free_bytes is None or usual.interval_s is None or usual.bytes is None:
         return []
     if kept is not None and count >= kept:
-        # The oldest is deleted only after the newest is whole: there must be room for one more.
+        # The oldest is deleted only after the newest is whole: there must be space for one more.
         if free_bytes < usual.bytes:
             return [Trouble("full", f"{free_bytes} bytes are free, the next checkpoint needs {usual.bytes:.0f}")]
         return []

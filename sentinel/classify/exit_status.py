@@ -12,13 +12,20 @@ EXIT_STATUS = "exit_status"  # kind of a line that tells a process's exit code o
 _SIGNALS = {
     1: ("SIGHUP", "signal-hup"),
     2: ("SIGINT", "interrupt"),
+    3: ("SIGQUIT", "signal-term"),
     4: ("SIGILL", "illegal-instruction"),
+    5: ("SIGTRAP", "aborted"),
     6: ("SIGABRT", "aborted"),
     7: ("SIGBUS", "bus-error"),
     8: ("SIGFPE", "segfault"),
     9: ("SIGKILL", "killed"),
+    10: ("SIGUSR1", "signal-term"),
     11: ("SIGSEGV", "segfault"),
+    12: ("SIGUSR2", "signal-term"),
     15: ("SIGTERM", "signal-term"),
+    24: ("SIGXCPU", "cpu-limit"),
+    25: ("SIGXFSZ", "errno-file-too-large"),
+    31: ("SIGSYS", "not-implemented"),
 }
 _SHELL = 128  # a shell's exit code of what a signal ended, less the signal
 

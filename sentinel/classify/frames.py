@@ -52,8 +52,18 @@ INVARIANT = 2.8
 # An assertion without a sentence, or a key that is not there.
 _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
 _TAKES_DATA = re.compile(r"(?i)collat|dataset|tokeniz|processor|preprocess|/data/")
-# What a class of a library has not in this release; the built-in types have what they always had.
-_NOT_ITS_OWN = re.compile(r"\bAttributeError: (?:type object )?'[A-Z]\w{2,60}' (?:object )?has no attribute")
+# What a class of a library has not in this release, and a method called with what it does not take; the built-in types have
+# what they always had.
+_NOT_ITS_OWN = re.compile(
+    r"\bAttributeError: (?:type object )?'[A-Z]\w{2,60}' (?:object )?has no attribute"
+    r"|\bTypeError: [A-Z]\w{2,60}\.\w{1,60}\(\) (?:got an unexpected keyword|takes \d{1,2} positional|missing \d{1,2})"
+)
+# A check of what was asked: the settings that it reads.
+_SETTINGS = re.compile(
+    r"\b(?:\w{0,12}args|cfg|\w{0,12}conf(?:ig)?|opts?|flags|FLAGS|hparams|params|settings|options|ds_config)\b[.\[]"
+    r"|\b(?:global_|micro_|train_|mini_|per_device_)?batch_size\b|\bworld_size\b|\bn(?:um_)?(?:gpus?|nodes?|workers|devices)\b"
+    r"|\b(?:tensor|pipeline|context|expert|data|sequence)_(?:model_)?parallel_size\b|os\.environ|os\.path\.(?:exists|is)"
+)
 _BUILT_IN = re.compile(
     r"'(?:NoneType|Namespace|Tensor|DataFrame|Series|Sequential|\w{0,24}DataParallel|\w{0,24}Module)'"
 )
@@ -107,6 +117,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return _moved(weights, said)
     if evidence.data.get("table") is True and "KeyError" in evidence.text:
         return _moved(weights, {C.USER_CONFIG: NO_SUCH_NAME})
+    if (check := str(evidence.data.get("check") or "")) and _SETTINGS.search(check):
+        return _moved(weights, {C.USER_CONFIG: CHECKED})
     if not frame and _NOT_ITS_OWN.search(evidence.text) and not _BUILT_IN.search(evidence.text):
         return {**weights, C.SOFTWARE_ENV: max(weights.get(C.SOFTWARE_ENV, 0.0), OWN_FAULT + UNSEEN)}
     if not _LIBRARY.search(frame):

@@ -29,6 +29,7 @@ from sentinel.model.records import (
     Trust,
     Verdict,
 )
+from sentinel.text import whole_number
 
 C = Cause
 NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
@@ -82,7 +83,9 @@ def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
             kept.append(replace(reading, weights=weights, role=Role.CONTEXT, note=note, survived=True))
         else:
             kept.append(reading)
-    return kept
+    # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
+    final = {reading.key for reading in kept if not reading.survived}
+    return [reading for reading in kept if not (reading.survived and reading.key in final)]
 
 
 def _verdict(
@@ -197,7 +200,7 @@ def _who(
         if gpu is not None and cause not in APPLICATION:
             _add(gpus, f"{where.node}:{gpu}" if where.node else str(gpu))
         told = str(data.get("ranks") or "").split(",") if reading.key == "flight" else []
-        named: list[int | None] = [int(rank) for rank in told if rank.isdigit()]
+        named: list[int | None] = [rank for word in told if (rank := whole_number(word)) is not None]
         named = named or [where.rank]
         if reading.evidence.kind != Kind.STALL:
             ranks.extend(rank for rank in named if rank is not None and rank not in ranks)

@@ -14,6 +14,7 @@ LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
 LATER_HARD = 0.9  # the first line that convicts a machine may be written late
 LATE = 0.95  # the same for a line that is always written after what it reports did its harm
 SHADOW = 0.08  # weight of a consequence while its cause is known
+EXPLAINED = 0.3  # the same beside a watchdog's word, while no cause is known
 SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
 RIVALS = (2.5, 1.9, 1.5)  # how much likelier what is often mistaken for the leading cause is than the rest
 CLOCKS_S = 30.0  # by which the times of two sources may differ
@@ -66,6 +67,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
+    hung = any(_points_to(r) is Cause.NCCL_HANG_UNKNOWN and r.strength >= LEADS for r in readings)
     echoes = _echoes(readings)
     seen: set[str] = set()
     lines: list[object] = []  # causes in order of time, by the line that said them
@@ -80,6 +82,8 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
         factor = 1.0
         if role is Role.CONSEQUENCE and first is not None and (causes or not _before(reading, first)):
             factor = SHADOW
+        elif role is Role.CONSEQUENCE and hung and _points_to(reading) is not Cause.NCCL_HANG_UNKNOWN:
+            factor = EXPLAINED  # a watchdog aborts its process, and the launcher tells of the abort
         elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
             factor = 0.4
         elif role in {Role.CAUSE, Role.FALLBACK} and reading.strength >= LEADS:

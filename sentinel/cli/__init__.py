@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "why": ("sentinel.cli.operator.incidents:why", "Why: an incident, the last one, a node, a job."),
     "nodes": ("sentinel.cli.operator.fleet:nodes", "Nodes: state, history, score."),
     "repairs": ("sentinel.cli.operator.fleet:repairs", "Which nodes and GPUs to pull: serial number, advice."),
-    "jobs": ("sentinel.cli.operator.jobs:jobs", "Jobs: attempts, steps gained, time lost; one job's story."),
+    "jobs": ("sentinel.cli.operator.jobs:jobs", "Jobs: attempts, steps gained, time lost; one job's attempts."),
     "lost": ("sentinel.cli.operator.jobs:lost", "GPU-hours lost, by job, user, node or cause."),
     "report": (
         "sentinel.cli.operator.report:report",
@@ -56,10 +56,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoints": ("sentinel.cli.checkpoints.commands:checkpoints", "Find, validate, choose, move checkpoints."),
     "plan": ("sentinel.cli.plan.commands:plan", "How often to save, how fast the storage, how many spares."),
     "run": ("sentinel.cli.services:run", "In a batch script: srun that starts again in its allocation."),
-    "replay": ("sentinel.cli.offline.replay:replay", "Judge the past again, by today's rules and policy."),
-    "bundle": ("sentinel.cli.offline.bundle:bundle", "Export an incident, a node or a time as one file."),
+    "replay": ("sentinel.cli.past.replay:replay", "Judge the past again, by today's rules and policy."),
+    "bundle": ("sentinel.cli.past.bundle:bundle", "Export an incident, a node or a time as one file."),
     "import": (
-        "sentinel.cli.offline.import_jobs:import_jobs",
+        "sentinel.cli.past.import_jobs:import_jobs",
         "What failed before Sentinel: Slurm's accounting and old logs.",
     ),
     "simulate": (

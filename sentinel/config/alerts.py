@@ -16,7 +16,7 @@ SEVERITIES = ("info", "warning", "critical")
 STAGES = (
     "restarting", "running again", "held", "failed", "cancelled", "waiting", "asked", "lapsed", "refused",
     "handled", "resolved", "blind", "sees_again",
-    "repair",
+    "unreadable_state", "repair",
 )  # fmt: skip
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")

@@ -15,6 +15,7 @@ from sentinel.config.modes import Mode, Modes
 from sentinel.config.page_settings import Page
 from sentinel.config.return_settings import ReturnSettings
 from sentinel.config.settings_toml import InvalidSetting, described, load, section, setting
+from sentinel.protocol import PORT
 
 __all__ = [
     "Alerts",
@@ -49,9 +50,9 @@ class Slurm:
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    listen: str = setting("0.0.0.0:9478", "address and port for agents, hooks and the command line")
+    listen: str = setting(f"0.0.0.0:{PORT}", "address and port for agents, hooks and the command line")
     url: str = setting(
-        "http://127.0.0.1:9478",
+        f"http://127.0.0.1:{PORT}",
         "how agents, hooks and the command line reach the daemon; several daemons: all, separated by commas",
     )
     state: str = setting("/var/lib/sentinel", "folder of the store")
@@ -307,6 +308,11 @@ class Recovery:
         unit="s",
         least=0,
     )
+    spares: str = setting(
+        "",
+        "name of a reservation (Flags=FLEX,REPLACE,IGNORE_JOBS) of nodes kept for jobs that lost a node and are requeued; "
+        "empty: none, since they stand idle otherwise",
+    )
     step_time_s: float = setting(10.0, "assumed when a job printed none", unit="s", least=0.001)
     restore_bytes_per_s: float = setting(
         2e9, "reading a global checkpoint, for the cost of choosing it", unit="bytes/s", least=1
@@ -324,11 +330,15 @@ class Diagnostics:
         0.1, "share of the idle nodes under test at once: the others must be there for work", least=0.0, most=1.0
     )
     idle_per_hour: int = setting(60, "orders of the rotation in an hour, whatever the share", unit="nodes", least=0)
+    user_suspects_per_day: int = setting(
+        8, "tests that what one user's programs print may cause in a day; what machines say has no such limit", unit="nodes",
+        least=0,
+    )  # fmt: skip
     settled_s: float = setting(120.0, "a node without work for this long is idle, not between jobs", unit="s", least=0)
     retry_s: float = setting(1800.0, "pause after one that gave no answer or no pass", unit="s", least=1)
     look_s: float = setting(15.0, "how often turns are given out; a snapshot is no fresher", unit="s", least=1)
     deadline_s: list[float] = setting(
-        [120.0, 900.0, 3000.0, 9000.0], "deadline of level 1, 2, 3, 4: the agent's own, and room to stop it", unit="s"
+        [120.0, 900.0, 3000.0, 9000.0], "deadline of level 1, 2, 3, 4: the agent's own, and time to stop it", unit="s"
     )
 
 

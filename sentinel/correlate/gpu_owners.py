@@ -11,6 +11,7 @@ from typing import Any
 
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import Evidence, JobView
+from sentinel.text import whole_number
 
 _SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
 
@@ -21,9 +22,10 @@ def held_gpus(jobs: object) -> dict[tuple[int, int], frozenset[int]]:
     for item in jobs if isinstance(jobs, list) else ():
         if not isinstance(item, Mapping) or not isinstance(item.get("gpus"), str):
             continue
-        job, attempt, gpus = item.get("job"), item.get("attempt"), item["gpus"].split(",")
-        if isinstance(job, int) and isinstance(attempt, int) and all(word.strip().isdigit() for word in gpus):
-            found[job, attempt] = frozenset(int(word) for word in gpus)
+        job, attempt = item.get("job"), item.get("attempt")
+        gpus = [whole_number(word.strip()) for word in item["gpus"].split(",")]
+        if isinstance(job, int) and isinstance(attempt, int) and None not in gpus:
+            found[job, attempt] = frozenset(gpu for gpu in gpus if gpu is not None)
     return found
 
 

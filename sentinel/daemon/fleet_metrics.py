@@ -6,7 +6,6 @@ a scraper must not be able to keep the daemon busy.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -20,8 +19,6 @@ from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import training_share
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.node_return import state as node_return
-from sentinel.errors import Unavailable
-from sentinel.log import Log
 from sentinel.model.records import OURS, Cause, Fleet, IncidentState
 from sentinel.ports import Clock
 from sentinel.telemetry import RETURN_STAGES, Telemetry
@@ -47,19 +44,12 @@ class FleetMetrics:
         self._shown: dict[str, set[tuple[str, ...]]] = {}  # labels of each metric whose labels come and go
         telemetry.build_info.labels(version=__version__).set(1)
 
-    async def run(self, log: Log) -> None:
-        while True:
-            try:
-                await asyncio.to_thread(self.read)
-            except Unavailable as error:
-                log.warning("metrics-not-read", reason=error.message)
-            except Exception as error:  # metrics must not take the daemon down
-                self._telemetry.bugs.inc()
-                log.error("bug", where="fleet metrics", error=repr(error))
-            await asyncio.sleep(EVERY_S)
-
     def read(self) -> None:
-        """Blocking: reads the store."""
+        """Set them all. Blocking: reads the store.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
         now, fleet = self._clock.now(), self._live.fleet
         rows = self._store.incident_rows(since=now - _WINDOW, limit=_MOST_INCIDENTS)
         self._modes(fleet, now)

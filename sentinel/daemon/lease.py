@@ -211,8 +211,8 @@ class Lease:
                 return
             try:
                 self.renew()
-            except Exception as error:  # without this thread the daemon would live on and never act again
-                self._log.error("bug", where="lease", error=repr(error))
+            except Exception:  # without this thread the daemon would live on and never act again
+                self._log.bug("lease")
 
     def _turned(self) -> None:
         self._turned_s = self._seconds()

@@ -10,14 +10,13 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from prometheus_client import CollectorRegistry
 
 from sentinel import __version__
@@ -32,15 +31,19 @@ from sentinel.config.signals_toml import Signals as KnownSignals
 from sentinel.daemon.api.accounts import name_of
 from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.status import settings_digest
+from sentinel.daemon.audit.export import EVERY_S as EXPORT_S
 from sentinel.daemon.audit.export import AuditExport
 from sentinel.daemon.effects.diagnostics import check_deadlines
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.slurmd_probe import EXHAUSTED
+from sentinel.daemon.fleet_metrics import EVERY_S as METRICS_S
 from sentinel.daemon.fleet_metrics import FleetMetrics
+from sentinel.daemon.ingest.event_files import EVERY_S as EVENT_FILES_S
 from sentinel.daemon.ingest.fleets import FleetSnapshots
-from sentinel.daemon.ingest.prometheus_signals import connect_signals
+from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals, connect_signals
 from sentinel.daemon.ingest.trends import read_trends
 from sentinel.daemon.lease import Lease, this_place
+from sentinel.daemon.periodic import Periodic
 from sentinel.daemon.runner import Runner
 from sentinel.daemon.standby import StandbyServer, stand_by
 from sentinel.daemon.wiring import (
@@ -58,14 +61,17 @@ from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import HistoryForgotten, Started, TrendsRead
 from sentinel.engine.watch.events import ResourceExhausted, WatchStarted
 from sentinel.errors import FileError, Superseded, Unavailable, UserError
-from sentinel.log import Log
+from sentinel.log import Log, take_libraries
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, SettingChanged
 from sentinel.telemetry import Telemetry
 from sentinel.wire import to_json
 
 _IN_FORCE = "settings_in_force"  # stored setting: what the newest start had in force
-_PRUNE_FIRST = timedelta(minutes=10)  # soon enough that a daemon restarted every day prunes as well
+_HOUSEKEEPING_S = 10.0
+_LOOK_BACK_S = 3600.0  # counters have a value a day
+_PRUNE_S = 86_400.0
+_PRUNE_FIRST_S = 600.0  # soon enough that a daemon restarted every day prunes as well
 # Thresholds of the garbage collector. A cluster's nodes and jobs are hundreds of thousands of long-lived objects; scanning
 # them for every few hundred new ones took a tenth of the daemon's time at 2,048 nodes. Reference cycles wait for this many
 # allocations, a few MB.
@@ -114,7 +120,7 @@ async def _act(
     if empty := without_rules(settings.judgement.rules):
         log.warning("site-rules-empty", reason=empty)
     log.info("starting", slurm=description, store=store.engine.dialect.name, listen=settings.daemon.listen)
-    fleets = FleetSnapshots(reader, live, telemetry, log)
+    fleets = FleetSnapshots(reader, live, telemetry, log, spares=settings.recovery.spares)
     base = DaemonParts(settings, store, live, OrderBook(), reader, writer, fleets, lease, SystemClock(), telemetry, log)
     known = load_signals(Path(settings.prometheus.rules) if settings.prometheus.rules else None)
     signals = connect_signals(settings, known.signals, clock=base.clock, log=log, telemetry=telemetry)
@@ -134,17 +140,7 @@ async def _act(
     await asyncio.to_thread(_note_start, store, settings)
     if page is not None:
         await page.start()
-    files = event_files(settings.daemon, runner.report, telemetry, log)
-    tasks = [asyncio.create_task(folder.run()) for folder in files]
-    measure = FleetMetrics(store, live, settings, telemetry, base.clock).run(log)
-    tasks.append(asyncio.create_task(measure))
-    if syslog is not None:
-        tasks.append(asyncio.create_task(AuditExport(store, syslog, telemetry, log).run()))
-    if signals is not None:
-        tasks.append(asyncio.create_task(signals.run(runner.observe, settings.prometheus.every_s)))
-    await _serve(base, runner, known)
-    for task in tasks:
-        task.cancel()
+    await _serve(base, runner, known, signals, syslog)
     if signals is not None:
         await signals.close()
     await runner.stop()
@@ -200,26 +196,32 @@ def _report_exhaustion(runner: Runner, loop: asyncio.AbstractEventLoop, context:
     loop.default_exception_handler(context)
 
 
-def until_stopped(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """Wrap ``job`` for the scheduler so that its cancellation at shutdown is not logged as an error."""
-
-    async def run() -> None:
-        with suppress(asyncio.CancelledError):
-            await job()
-
-    return run
-
-
-async def _serve(base: DaemonParts, runner: Runner, known: KnownSignals) -> None:
-    settings, store, log = base.settings, base.store, base.log
+async def _serve(
+    base: DaemonParts, runner: Runner, known: KnownSignals, signals: PrometheusSignals | None, syslog: Syslog | None
+) -> None:
+    """Do what is periodic until SIGTERM or SIGINT."""
+    log = base.log
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
 
-    async def forget() -> None:
-        with suppress(Unavailable):  # what it notes is saved when the store answers again
-            await runner.timer_due(HOUSEKEEPING)
+    periodic = _periodic(base, runner, known, signals, syslog)
+    periodic.start()
+    gc.collect()
+    gc.freeze()  # modules, rules and what was remembered stay for good
+    gc.set_threshold(*_GARBAGE)
+    runner.handle(WatchStarted(base.clock.now()))
+    log.info("started")
+    await stop.wait()
+    log.info("stopping")
+    periodic.stop()
+
+
+def _periodic(
+    base: DaemonParts, runner: Runner, known: KnownSignals, signals: PrometheusSignals | None, syslog: Syslog | None
+) -> Periodic:
+    settings, store, log = base.settings, base.store, base.log
 
     async def look_back() -> None:
         now = base.clock.now()
@@ -233,19 +235,19 @@ async def _serve(base: DaemonParts, runner: Runner, known: KnownSignals) -> None
         await runner.handle(HistoryForgotten(now, kept))
         log.info("pruned", kept_since=kept)
 
-    scheduler = AsyncIOScheduler(timezone=UTC)
-    scheduler.add_job(until_stopped(forget), "interval", seconds=10)
-    scheduler.add_job(until_stopped(look_back), "interval", hours=1, next_run_time=datetime.now(UTC))
-    scheduler.add_job(until_stopped(prune), "interval", hours=24, next_run_time=datetime.now(UTC) + _PRUNE_FIRST)
-    scheduler.start()
-    gc.collect()
-    gc.freeze()  # modules, rules and what was remembered stay for good
-    gc.set_threshold(*_GARBAGE)
-    runner.handle(WatchStarted(base.clock.now()))
-    log.info("started")
-    await stop.wait()
-    log.info("stopping")
-    scheduler.shutdown(wait=False)
+    periodic = Periodic(base.telemetry, log)
+    periodic.every(_HOUSEKEEPING_S, partial(runner.timer_due, HOUSEKEEPING), "housekeeping", first_s=_HOUSEKEEPING_S)
+    periodic.every(_LOOK_BACK_S, look_back, "trends of counters")
+    periodic.every(_PRUNE_S, prune, "pruning of the store", first_s=_PRUNE_FIRST_S)
+    metrics = FleetMetrics(store, base.live, settings, base.telemetry, base.clock)
+    periodic.every(METRICS_S, partial(asyncio.to_thread, metrics.read), "fleet metrics")
+    if (files := event_files(settings.daemon, runner.report, log)) is not None:
+        periodic.every(EVENT_FILES_S, files.look, "event files")
+    if syslog is not None:
+        periodic.every(EXPORT_S, AuditExport(store, syslog).export_all, "audit export")
+    if signals is not None:
+        periodic.every(settings.prometheus.every_s, partial(signals.report, runner.observe), "signals")
+    return periodic
 
 
 def _store(settings: Settings, log: Log) -> Store:
@@ -284,6 +286,7 @@ def own_address(settings: Daemon) -> str:
 
 def main(settings: Settings) -> None:
     """Entry point of the daemon's process. Logs an error that a person can fix before it is raised."""
+    take_libraries()
     log = Log()
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(

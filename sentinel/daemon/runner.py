@@ -111,9 +111,9 @@ class Runner:
             event = dataclasses.replace(event, now_s=self.seconds())  # type: ignore[arg-type]
         try:
             self.engine.handle(event, transition)
-        except Exception as error:  # a bug in handling one event must not stop the next
+        except Exception:  # a bug in handling one event must not stop the next
             self._telemetry.bugs.inc()
-            self._log.error("bug", where=type(event).__name__, error=repr(error))
+            self._log.bug(type(event).__name__)
             self.engine.abandon(event, transition)
             if isinstance(event, EvidenceReceived):
                 self._one_by_one(event, transition)
@@ -147,8 +147,8 @@ class Runner:
             single = Transition()
             try:
                 self.engine.handle(dataclasses.replace(event, items=(item,)), single)
-            except Exception as error:
-                self._log.error("bug", where="EvidenceReceived", evidence=item.id, kind=item.kind, error=repr(error))
+            except Exception:
+                self._log.bug("EvidenceReceived", evidence=item.id, kind=item.kind)
                 if not event.saved and item.kind not in TELEMETRY:
                     single.save(EvidenceAdded((item,)))
             out.add(single)
@@ -257,10 +257,10 @@ class Runner:
                 self._problem, self._problem_since = error.message, self._problem_since or self._clock.now()
                 self._not_saved(batch, error)
                 await asyncio.sleep(_STORE_PAUSE_S)
-            except Exception as error:  # one change that cannot be saved must not keep out the others
+            except Exception:  # one change that cannot be saved must not keep out the others
                 if len(batch) == 1 and len(changes) == 1:
                     self._telemetry.bugs.inc()
-                    self._log.error("bug", where="store", change=type(changes[0]).__name__, error=repr(error))
+                    self._log.bug("store", change=type(changes[0]).__name__)
                     self._leave_out(batch[0][0], changes[0])
                     return
                 for transition, saved in batch:
@@ -301,9 +301,9 @@ class Runner:
             if self._timers.get(timer) is asyncio.current_task():
                 del self._timers[timer]
             self.handle(TimerDue(self._clock.now(), timer))
-        except Exception as error:  # the daemon goes on with the next event
+        except Exception:  # the daemon goes on with the next event
             self._telemetry.bugs.inc()
-            self._log.error("bug", where=timer, error=repr(error))
+            self._log.bug(timer)
 
     async def _do(self, effect: Effect) -> None:
         try:
@@ -314,7 +314,7 @@ class Runner:
                 self.handle(event)
         except Exception as error:  # the daemon goes on, and so does what waits for this effect
             self._telemetry.bugs.inc()
-            self._log.error("bug", where=type(effect).__name__, error=repr(error))
+            self._log.bug(type(effect).__name__)
             await self._without_outcome(effect, error)
 
     async def _without_outcome(self, effect: Effect, error: Exception) -> None:

@@ -14,16 +14,9 @@ from sentinel.daemon.lease import Lease
 from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.protocol import ELSEWHERE, STANDBY
-from sentinel.telemetry import Telemetry
+from sentinel.telemetry import EXPOSITION_TYPE, Telemetry
 
-_METRICS = (
-    "# HELP sentinel_active Whether this daemon is the active one: 1, or 0\n"
-    "# TYPE sentinel_active gauge\n"
-    "sentinel_active 0.0\n"
-    "# HELP sentinel_build_info The daemon's release; the value is 1\n"
-    "# TYPE sentinel_build_info gauge\n"
-    f'sentinel_build_info{{version="{__version__}"}} 1.0\n'
-)
+_KNOWN = ("sentinel_active", "sentinel_build_info")  # all other metrics are the active daemon's
 
 
 class StandbyServer:
@@ -34,6 +27,8 @@ class StandbyServer:
 
     def __init__(self, settings: Daemon, lease: Lease, telemetry: Telemetry, log: Log) -> None:
         self._lease = lease
+        telemetry.build_info.labels(version=__version__).set(1)
+        self._metrics = telemetry.exposition(*_KNOWN)
         self._listener = Listener(settings, self._answer, telemetry, log)
 
     async def start(self) -> None:
@@ -51,7 +46,7 @@ class StandbyServer:
         if (request.method, request.path) == ("GET", "/healthz"):
             return web.Response(text=f"{STANDBY}\n")
         if (request.method, request.path) == ("GET", "/metrics"):
-            return web.Response(text=_METRICS, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+            return web.Response(body=self._metrics, headers={"Content-Type": EXPOSITION_TYPE})
         return web.json_response(standing_by(active), status=ELSEWHERE)
 
 

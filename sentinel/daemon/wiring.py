@@ -149,10 +149,11 @@ def engine_runner(
     return runner
 
 
-def event_files(settings: Daemon, report: Report, telemetry: Telemetry, log: Log) -> list[EventFiles]:
+def event_files(settings: Daemon, report: Report, log: Log) -> EventFiles | None:
+    """None where the settings name no folder of them."""
     if not settings.events:
-        return []
-    return [EventFiles(Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, report, telemetry, log)]
+        return None
+    return EventFiles(Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, report, log)
 
 
 def operators_of(base: DaemonParts) -> set[int]:

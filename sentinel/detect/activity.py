@@ -94,13 +94,19 @@ class Look:
 
 
 def read_look(answer: object, at_s: float) -> Look | None:
-    """Parse an agent's answer to ``task_states``; None if it contains no process of the job."""
+    """Parse an agent's answer to ``task_states``; None if it lists no processes.
+
+    Without one that does a task's work, the activity of the node's GPUs says nothing of the job. An answer that lists no
+    process at all says that none is there.
+    """
     listed = answer.get("tasks") if isinstance(answer, dict) else None
     if not isinstance(answer, dict) or not isinstance(listed, list):
         return None
     processes = tuple(made for item in listed if isinstance(item, dict) and (made := _process(item)) is not None)
-    if not any(process.leaf for process in processes):
+    if listed and not processes:
         return None
+    if not any(process.leaf for process in processes):
+        return Look(at_s, processes, None)
     told = answer.get("at_s")
     at_s = float(told) if isinstance(told, (int, float)) and not isinstance(told, bool) else at_s
     gpus = answer.get("gpus")

@@ -42,6 +42,7 @@ class NodeSeen:
     clock_offset_s: float | None = None
     released_at: datetime | None = None  # when an operator last returned it: its agent disregards older faults
     gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
+    jobs: frozenset[tuple[int, int]] | None = None  # attempts that run there; None: no heartbeat has told
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
 
 
@@ -164,8 +165,7 @@ class ClusterView:
         return kept.points() if kept is not None else []
 
     def ended(self, job: int, attempt: int) -> bool:
-        seen = self.attempts.get((job, attempt))
-        return bool(seen and seen.ended)
+        return bool((seen := self.attempts.get((job, attempt))) and seen.ended)
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 

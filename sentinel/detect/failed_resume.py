@@ -8,17 +8,29 @@ from datetime import datetime
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import Evidence, Incident, Kind, Scalar, Source, Where, stable_id
 
+# Slurm says that it could not start the program, where nothing else is said: of one that ran it says some of this, too.
+_NOT_STARTED = frozenset({"controller-gone", "step-contact", "step-setup"})
+_ENDED = "task-exit"  # srun tells of the end of a task
+_BY_SLURM = ("srun: ", "slurmstepd: ")  # how the lines begin that are not the program's
+
 
 def failed_resume(
     incident: Incident, cluster: ClusterView, chosen_after: Mapping[int, Mapping[str, Scalar]], now: datetime
 ) -> list[Evidence]:
-    """Evidence that the chosen checkpoint is suspect; empty if the attempt printed a step or none was chosen for it.
+    """Evidence that the chosen checkpoint is suspect; empty if the attempt printed a step, did not begin to read, or none
+    was chosen for it.
 
     Args:
         chosen_after: by failed attempt, the checkpoint chosen for the next one: path and step.
     """
     kinds = {item.kind for item in incident.evidence}
-    if incident.job is None or not incident.attempt or Kind.JOB_ENDED not in kinds or "resumed" in kinds:
+    if (
+        incident.job is None
+        or not incident.attempt
+        or Kind.JOB_ENDED not in kinds
+        or "resumed" in kinds
+        or _did_not_start(incident)
+    ):
         return []
     if cluster.first_step(incident.job, incident.attempt) is not None:
         return []
@@ -38,3 +50,10 @@ def failed_resume(
             data={"path": path, "step": step, "reason": "the job did not resume from it"},
         )
     ]
+
+
+def _did_not_start(incident: Incident) -> bool:
+    """Whether the job's log says that the program was not started, and nothing that only one which ran leads to."""
+    said = [item for item in incident.evidence if item.source is Source.JOB_LOG]
+    ran = any(item.kind == _ENDED or not item.text.startswith(_BY_SLURM) for item in said)
+    return not ran and any(item.kind in _NOT_STARTED for item in said)

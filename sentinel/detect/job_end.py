@@ -1,4 +1,4 @@
-"""Makes evidence of Slurm's record that an attempt of a job ended."""
+"""Makes evidence of the end of an attempt: of Slurm's record, or of what its nodes say."""
 
 from __future__ import annotations
 
@@ -37,4 +37,21 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
             **({"exit_held": True} if job.exit_held else {}),
             **({"maintenance": ",".join(maintenance)} if maintenance else {}),
         },
+    )
+
+
+def unrecorded_end(job: JobView, since: datetime, now: datetime, *, nodes: Sequence[str]) -> Evidence:
+    """Evidence that an attempt ended which Slurm lists as running: no process of it is left on its nodes.
+
+    Its id is that of Slurm's own record of a failure, which may come later. How it ended is not known.
+    """
+    return Evidence(
+        id=stable_id("job_ended", job.id, job.restarts, "failed"),
+        at=since,
+        seen_at=now,
+        source=Source.SLURM,
+        kind=Kind.JOB_ENDED,
+        where=Where(job=job.id, attempt=job.restarts),
+        text=f"job {job.id} has ended, and Slurm still lists it as running: no process of it is left on its nodes",
+        data={"state": "failed", "exit_code": None, "signal": None, "nodes": ",".join(nodes), "recorded": False},
     )

@@ -68,9 +68,13 @@ def logs_of(value: object) -> Iterator[LogRead]:
 
 def seconds_of(value: object) -> float | None:
     """A finite number of seconds; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    try:
+        seconds = float(value)
+    except OverflowError:  # an integer that no float holds
+        return None
+    return seconds if isfinite(seconds) else None
 
 
 def transit_of(known: Transit | None, boot: str, sent_s: float, now_s: float) -> tuple[Transit, float]:

@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.engine.events import DiagnosticEnded, DrainReasonWritten, Event, HistoryForgotten, NodeReturnAnswered
+from sentinel.engine.events import (
+    DiagnosticEnded,
+    DrainReasonWritten,
+    Event,
+    HistoryForgotten,
+    NodeReturnAnswered,
+    SparesLent,
+)
 from sentinel.engine.state import State
 from sentinel.engine.transition import (
     CarryOutStep,
     Effect,
+    LendSpares,
     OpenTicket,
     ReturnNode,
     RunDiagnostic,
@@ -30,6 +38,7 @@ AUDITED = (
     CarryOutStep,
     RunDiagnostic,
     WriteDrainReason,
+    LendSpares,
     RunSiteCommand,
     ReturnNode,
     OpenTicket,
@@ -68,6 +77,10 @@ class AuditTrail:
                 for key in [key for key in self._under_way if key.startswith(f"reason:{event.node}:")]:
                     del self._under_way[key]
                     self._add(out, event, "drain_reason", stage, f"node {event.node}", why=event.reason)
+            case SparesLent():
+                stage = Stage.NOT_KNOWN if event.reason else Stage.DONE
+                if self._under_way.pop(event.effect, self) is None:
+                    self._add(out, event, "spares", stage, "reservation", why=event.reason)
             case NodeReturnAnswered():
                 action = self._returning.pop(event.effect, None)
                 if action is not None and self._under_way.pop(event.effect, self) is None:
@@ -91,6 +104,14 @@ class AuditTrail:
         elif isinstance(effect, RunDiagnostic) and self._is_first(effect.id):
             after = {"wanted": {"level": effect.level}}
             self._add(out, event, "diagnose", Stage.BEGUN, f"node {effect.node}", after=after)
+        elif isinstance(effect, LendSpares) and self._is_first(effect.id):
+            wanted = {
+                "jobs": [job for job, _ in effect.give],
+                "over": list(effect.over),
+                "users_out": list(effect.leave),
+            }
+            target = f"reservation {effect.reservation}"
+            self._add(out, event, "spares", Stage.BEGUN, target, after={"wanted": wanted})
         elif isinstance(effect, RunSiteCommand | ReturnNode | OpenTicket) and self._is_first(effect.id):
             self._return_begun(effect, event, out, state)
         elif isinstance(effect, WriteDrainReason) and self._is_first(f"reason:{effect.node}:{effect.reason}"):

@@ -1,18 +1,13 @@
-"""Decides one incident: ``classify`` gives the verdict, ``policy`` the plan. Pure."""
+"""Decides whether an incident is worth a verdict, and how its newer plan extends one that may be partly carried out."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from datetime import datetime
 
-from sentinel import policy
-from sentinel.classify import History, classify
 from sentinel.config.rules import Rules
-from sentinel.config.settings import Settings
 from sentinel.correlate.incidents import is_advisory_incident, numbers_only, opens
 from sentinel.engine.reconcile.in_allocation import GAVE_UP
-from sentinel.model.approvals import ASKING
+from sentinel.model.approvals import ASKING, job_names
 from sentinel.model.records import (
     NODE_STEPS,
     Cause,
@@ -22,61 +17,13 @@ from sentinel.model.records import (
     Plan,
     Restart,
     Scope,
+    Step,
     StepKind,
     Verdict,
     Wait,
 )
-from sentinel.policy import Situation
 
 _REPLACED = NODE_STEPS | {StepKind.HOLD, StepKind.GIVE_BACK}  # a plan with nothing else may become one with a restart
-_OF_NODES = tuple(f"{kind} " for kind in NODE_STEPS)  # how what waits begins that concerns a node
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    verdict: Verdict
-    plan: Plan
-
-
-def decide(
-    incident: Incident, situation: Situation, *, history: History, rules: Rules, settings: Settings, now: datetime
-) -> Decision:
-    """The verdict on an incident and the plan that policy allows for it. Pure."""
-    verdict = classify(incident, history=history, rules=rules, now=now)
-    if is_advisory_incident(incident):
-        # The job keeps running; a node that slows it down is tested, and excluded when the job is restarted.
-        slow = any(item.kind == Kind.SLOW for item in incident.evidence)
-        suspect = (*verdict.drain, *verdict.suspect) if slow else ()
-        verdict = dataclasses.replace(verdict, drain=(), suspect=suspect, restart=Restart.NONE, onset_step=None)
-    elif verdict.onset_step is None and verdict.restart is not Restart.NONE:
-        # Whatever ended the job: if its numbers were bad, it must resume from before they went bad.
-        verdict = dataclasses.replace(verdict, onset_step=situation.onset_step)
-    return Decision(verdict, plan_for(verdict, incident, situation, settings=settings, now=now))
-
-
-def plan_for(verdict: Verdict, incident: Incident, situation: Situation, *, settings: Settings, now: datetime) -> Plan:
-    """What policy allows and what it lets wait, for a verdict that stands."""
-    return policy.decide(
-        verdict,
-        incident,
-        situation,
-        limits=settings.limits,
-        modes=settings.modes,
-        act_confidence=settings.judgement.act_confidence,
-        bad_numbers=settings.recovery.bad_numbers,
-        now=now,
-    )
-
-
-def plan_for_job(
-    verdict: Verdict, incident: Incident, situation: Situation, *, settings: Settings, now: datetime
-) -> Plan:
-    """The plan for another job on nodes that an incident takes out: that incident's verdict, this job's own budget."""
-    plan = plan_for(verdict, incident, situation, settings=settings, now=now)
-    waits = tuple(wait for wait in plan.waits if any(not name.startswith(_OF_NODES) for name in wait.what))
-    steps = tuple(step for step in plan.steps if step.kind not in NODE_STEPS)
-    refusal = plan.refusal if waits else ""
-    return dataclasses.replace(plan, steps=steps, waits=waits, refusal=refusal)
 
 
 def matters(incident: Incident, verdict: Verdict, rules: Rules) -> bool:
@@ -127,8 +74,24 @@ def extend(before: Plan | None, after: Plan) -> Plan:
     job = [] if has_job else [step for step in added if step.kind not in NODE_STEPS]
     old_nodes = [step for step in before.steps if step.kind in NODE_STEPS]
     old_job = [step for step in before.steps if step.kind not in NODE_STEPS]
+    back = _given_back_too(before, after) if has_job else []
     waits = tuple(wait for wait in after.waits if _concerns_more(wait, before))
-    return dataclasses.replace(before, steps=(*old_nodes, *nodes, *old_job, *job), waits=waits)
+    return dataclasses.replace(before, steps=(*old_nodes, *nodes, *back, *old_job, *job), waits=waits)
+
+
+def _given_back_too(before: Plan, after: Plan) -> list[Step]:
+    """The step that gives back spare nodes convicted since: the job goes on, and they are drained while it holds them."""
+    earlier = [step for step in before.steps if step.kind is StepKind.GIVE_BACK]
+    known = {name for step in earlier for name in _given_up(step)}
+    return [
+        dataclasses.replace(step, tries=len(earlier))
+        for step in after.to_do
+        if step.kind is StepKind.GIVE_BACK and _given_up(step) - known
+    ]
+
+
+def _given_up(step: Step) -> set[str]:
+    return set(str(step.data.get("given_up") or "").split(","))
 
 
 def _requeued_instead(before: Plan, after: Plan) -> Plan:
@@ -163,5 +126,5 @@ def _going_on(before: Plan, wait: Wait) -> Wait:
 def _concerns_more(wait: Wait, plan: Plan) -> bool:
     """Whether something waits that is not among the plan's steps."""
     nodes = {f"{kind} {step.node}" for step in plan.steps for kind in NODE_STEPS if step.node is not None}
-    jobs = {f"{verb} {step.job}" for step in plan.steps for verb in ("restart", "hold") if step.job is not None}
+    jobs = {name for step in plan.steps if step.job is not None for name in job_names(step.job)}
     return not set(wait.what) <= nodes | jobs

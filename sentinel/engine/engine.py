@@ -22,6 +22,7 @@ from sentinel.engine.events import (
     OperatorCommand,
     ScoresRead,
     SlurmReported,
+    SparesLent,
     Started,
     StoreAnswers,
     TimerDue,
@@ -29,7 +30,7 @@ from sentinel.engine.events import (
 )
 from sentinel.engine.mass_failures import PreliminaryVerdicts
 from sentinel.engine.node_return import turns as node_return
-from sentinel.engine.reconcile import approvals, confirming, held_jobs, restarts, strays, waits
+from sentinel.engine.reconcile import approvals, confirming, held_jobs, restarts, spares, strays, waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import job_ends, jobs, routing
@@ -86,7 +87,7 @@ class Engine:
                     recovery.step_ended(self.state, out, incident, event.outcome, event.at)
                     node_return.drained(self.state, out, incident, event.outcome)
             case EffectCompleted() if event.effect == waits.LOOK:
-                waits.judge_all(self.state, out, event.at, self._looks)
+                waits.judge_next(self.state, out, event.at, self._looks)
             case EffectCompleted() if event.effect.startswith("confirm:"):
                 confirming.looked(self.state, out, event.effect.removeprefix("confirm:"), event.at)
             case EffectCompleted():
@@ -130,6 +131,8 @@ class Engine:
                     turns.ended(self.state, out, event)
             case NodeReturnAnswered():
                 node_return.answered(self.state, out, event)
+            case SparesLent():
+                spares.lent(self.state, out, event)
             case DrainReasonWritten():
                 drain_reasons.written(self.state, out, event)
             case (
@@ -148,6 +151,7 @@ class Engine:
         self.state.index.refresh()
         blindness.snapshot_taken(self.state, out, event.at)
         restarts.compare(self.state, out, fleet, event.at)
+        spares.compare(self.state, out, fleet, event.at)
         confirming.snapshot_taken(self.state, out, event.at)
         held_jobs.snapshot_taken(self.state, out, fleet, event.at)
         waits.snapshot_taken(self.state, out, event.at, self._looks)
@@ -189,7 +193,9 @@ class Engine:
         elif name == "confirm":
             confirming.timer_due(self.state, out, incident)
         elif name == "wait":
-            waits.look(out)
+            waits.look(self.state, out, (incident,))
+        elif name == waits.NEXT:
+            waits.next_due(self.state, out, now, self._looks)
         elif name == delivery.DIGEST:
             delivery.digest_due(self.state, out, incident, now)
         elif name == delivery.AGAIN:

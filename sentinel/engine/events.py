@@ -207,6 +207,15 @@ class DrainReasonWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class SparesLent:
+    """``reason``: why something of it was not done; empty: all was."""
+
+    at: datetime
+    effect: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReturnAnswered:
     """A command of the site, a return or a ticket ended.
 
@@ -240,6 +249,7 @@ Event = (
     | ScoresRead
     | DiagnosticEnded
     | DrainReasonWritten
+    | SparesLent
     | NodeReturnAnswered
     | WatchEvent
 )

@@ -105,6 +105,7 @@ def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
             return  # saved only: the job ended because Sentinel ended it
         state.put(incidents.attach(found, [item], now))
         judging.judge_soon(state, out, found.id, now)
+        state.judging[found.id].news.add(item.id)
         return
     if not incidents.opens(item) or incidents.has_known_failure(item, [i for i in around if i.id in state.plans]):
         return

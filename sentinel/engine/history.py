@@ -60,6 +60,10 @@ class PastEvents:
         told = [*(row.get("corrections") or ()), correction]
         self.loaded({**row, "corrections": told}, known[0].nodes if known else ())
 
+    def owner(self, incident: str) -> str | None:
+        """Who owned the incident's job; None: not known."""
+        return next((past.user for past in self._failures.get(incident, ())), None)
+
     def failures(self, *, without: str | None) -> History:
         """Failures of the last month, including incidents held for a person; ``without``: the incident being judged."""
         kept = (past for name, found in self._failures.items() if name != without for past in found)

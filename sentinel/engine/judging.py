@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from sentinel import policy
+from sentinel.classify import History, classify
+from sentinel.config.rules import Rules
+from sentinel.config.settings import Settings
 from sentinel.correlate import incidents, merging
 from sentinel.correlate.log_delay import log_may_still_come
 from sentinel.correlate.rank_placement import located
@@ -32,13 +37,17 @@ from sentinel.model.records import (
     Incident,
     IncidentState,
     JobView,
+    Kind,
     Plan,
+    Restart,
     Scalar,
     Step,
     StepKind,
     Verdict,
 )
+from sentinel.policy import Situation
 
+_OF_NODES = tuple(f"{kind} " for kind in NODE_STEPS)  # how what waits begins that concerns a node
 FRESH_S = 1.0  # a decision uses a snapshot no older than this
 
 
@@ -72,7 +81,8 @@ def settle_timer_due(
         del state.judging[incident_id]
         return
     if incident.state is IncidentState.CLOSED and not _on_nodes_taken_out(state, incident):
-        out.save(IncidentChanged(incident))  # late evidence that explains a closed incident is only stored
+        # late evidence that explains a closed incident is only stored
+        out.save(IncidentChanged(_without_failures_elsewhere(state, incident, under_way.news)))
         _end_judgement(state, out, incident_id, now)
         return
     if incident_id not in state.plans and not backlog.is_in(state, incident, now):
@@ -81,8 +91,7 @@ def settle_timer_due(
     under_way.asked, under_way.answers = False, []
     fleet, fresh_s = state.cluster.fleet, _fresh_s(incident, now)
     if fleet is None or now - fleet.at > timedelta(seconds=fresh_s):
-        effect = f"fleet:{incident_id}"
-        under_way.awaits = {effect}
+        under_way.awaits = {effect := f"fleet:{incident_id}"}
         out.do(ObserveFleet(effect, fresh_s))
         return
     _proceed(state, out, incident_id, now, looks)
@@ -113,7 +122,7 @@ def _proceed(state: State, out: Transition, incident_id: str, now: datetime, loo
     under_way, incident = state.judging[incident_id], _without_new_failures(state, incident_id)
     if incident is None or incident.state is IncidentState.CLOSED or state.cluster.fleet is None:
         if incident is not None and incident.state is IncidentState.CLOSED:
-            out.save(IncidentChanged(incident))
+            out.save(IncidentChanged(_without_failures_elsewhere(state, incident, under_way.news)))
         _end_judgement(state, out, incident_id, now)
         return
     if not under_way.asked:
@@ -161,6 +170,25 @@ def _without_new_failures(state: State, incident_id: str) -> Incident | None:
     return incident
 
 
+def _without_failures_elsewhere(state: State, incident: Incident, news: set[str]) -> Incident:
+    """The closed incident without what came while its plan was carried out and concerns nodes that it does not take out:
+    that is grouped anew, since nobody judges it here any more."""
+    verdict, plan = state.verdicts.get(incident.id), state.plans.get(incident.id)
+    known: set[str | None] = {*verdict.drain, *verdict.suspect} if verdict is not None else set()
+    known |= {step.node for step in plan.to_do if step.kind in NODE_STEPS} if plan is not None else set()
+    elsewhere = [
+        item
+        for item in incident.evidence
+        if item.id in news and item.where.job is None and item.where.node not in known and incidents.opens(item)
+    ]
+    if not elsewhere:
+        return incident
+    incident = dataclasses.replace(incident, evidence=tuple(i for i in incident.evidence if i not in elsewhere))
+    state.put(incident)
+    state.regrouped.extend(elsewhere)
+    return incident
+
+
 def _ask(state: State, out: Transition, incident: Incident) -> set[str]:
     """Ask nodes and Prometheus before the first verdict. Returns the ids of the awaited effects."""
     awaits = set()
@@ -177,6 +205,7 @@ def _ask(state: State, out: Transition, incident: Incident) -> set[str]:
 def _decide(state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts) -> None:
     under_way, fleet = state.judging[incident_id], state.cluster.fleet
     assert fleet is not None, "a judgement begins with a snapshot"
+    under_way.news.clear()
     first = incident_id not in state.plans
     answers = [item for item in under_way.answers if state.known.add(item.id)]
     if first:
@@ -191,7 +220,7 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     nodes = state.cluster.nodes_of(incident.job, incident.attempt)
     history = dataclasses.replace(history, failures=(*history.failures, *alike), nodes=tuple(nodes))
     situation = situation_of(state, incident, fleet, now, look)
-    made = decision.decide(incident, situation, history=history, rules=state.rules, settings=state.settings, now=now)
+    made = decide(incident, situation, history=history, rules=state.rules, settings=state.settings, now=now)
     log_settle_s = state.settings.judgement.log_settle_s
     if first and not made.verdict.drain and log_may_still_come(incident, state.cluster, log_settle_s, now):
         under_way.again = True
@@ -209,7 +238,7 @@ def plan_again(state: State, out: Transition, incident_id: str, now: datetime, l
     incident, verdict, fleet = state.incidents[incident_id], state.verdicts[incident_id], state.cluster.fleet
     assert fleet is not None, "called with a snapshot"
     situation = situation_of(state, incident, fleet, now, partial(looks, now=now))
-    plan = decision.plan_for(verdict, incident, situation, settings=state.settings, now=now)
+    plan = plan_for(verdict, incident, situation, settings=state.settings, now=now)
     _keep(state, out, incident, verdict, plan, situation.job, now)
     recover_other_jobs(state, out, incident, fleet, now, looks)
 
@@ -277,7 +306,7 @@ def recover_other_jobs(
         state.taken_along.add(key)
         state.put(new)
         situation = situation_of(state, new, fleet, now, partial(looks, now=now))
-        own = decision.plan_for_job(verdict, new, situation, settings=state.settings, now=now)
+        own = plan_for_job(verdict, new, situation, settings=state.settings, now=now)
         out.say("job-taken-along", incident=new.id, of=incident.id, job=new.job)
         _keep(state, out, new, verdict, own, situation.job, now)
 
@@ -287,7 +316,6 @@ def _keep(
 ) -> None:
     """Save verdict and plan if they changed, and start carrying out the plan."""
     before = state.plans.get(incident.id)
-    first = before is None
     plan = decision.extend(before, _with_new_ids(state, before, plan))
     previous = state.verdicts.get(incident.id)
     same = plan == before and previous is not None and previous.cause is verdict.cause
@@ -313,6 +341,53 @@ def _keep(
         confidence=f"{verdict.confidence:.2f}", drain=",".join(verdict.drain), suspect=",".join(verdict.suspect),
         restart=verdict.restart, refusal=plan.refusal, waits=",".join(wait.kind for wait in plan.waits),
         steps=",".join(f"{s.kind}:{s.node or s.job}" for s in plan.steps),
-        decision_s=max(0.0, (now - opened).total_seconds()) if first else None,
+        decision_s=max(0.0, (now - opened).total_seconds()) if before is None else None,
     )  # fmt: skip
     recovery.carry_out_plan(state, out, incident.id, now, job)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    plan: Plan
+
+
+def decide(
+    incident: Incident, situation: Situation, *, history: History, rules: Rules, settings: Settings, now: datetime
+) -> Decision:
+    """The verdict on an incident and the plan that policy allows for it. Pure."""
+    verdict = classify(incident, history=history, rules=rules, now=now)
+    if incidents.is_advisory_incident(incident):
+        # The job keeps running; a node that slows it down is tested, and excluded when the job is restarted.
+        slow = any(item.kind == Kind.SLOW for item in incident.evidence)
+        suspect = (*verdict.drain, *verdict.suspect) if slow else ()
+        verdict = dataclasses.replace(verdict, drain=(), suspect=suspect, restart=Restart.NONE, onset_step=None)
+    elif verdict.onset_step is None and verdict.restart is not Restart.NONE:
+        # Whatever ended the job: if its numbers were bad, it must resume from before they went bad.
+        verdict = dataclasses.replace(verdict, onset_step=situation.onset_step)
+    return Decision(verdict, plan_for(verdict, incident, situation, settings=settings, now=now))
+
+
+def plan_for(verdict: Verdict, incident: Incident, situation: Situation, *, settings: Settings, now: datetime) -> Plan:
+    """What policy allows and what it lets wait, for a verdict that stands."""
+    return policy.decide(
+        verdict,
+        incident,
+        situation,
+        limits=settings.limits,
+        modes=settings.modes,
+        act_confidence=settings.judgement.act_confidence,
+        bad_numbers=settings.recovery.bad_numbers,
+        now=now,
+    )
+
+
+def plan_for_job(
+    verdict: Verdict, incident: Incident, situation: Situation, *, settings: Settings, now: datetime
+) -> Plan:
+    """The plan for another job on nodes that an incident takes out: that incident's verdict, this job's own budget."""
+    plan = plan_for(verdict, incident, situation, settings=settings, now=now)
+    waits = tuple(wait for wait in plan.waits if any(not name.startswith(_OF_NODES) for name in wait.what))
+    steps = tuple(step for step in plan.steps if step.kind not in NODE_STEPS)
+    refusal = plan.refusal if waits else ""
+    return dataclasses.replace(plan, steps=steps, waits=waits, refusal=refusal)

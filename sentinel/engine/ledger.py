@@ -32,20 +32,23 @@ class Ledger:
 
     def __init__(self, rows: Iterable[LedgerRow] = ()) -> None:
         self._rows: dict[str, LedgerRow] = {}
-        self._of_job: dict[int, dict[str, None]] = {}
+        self._of_job: dict[tuple[int, StepKind], dict[str, None]] = {}
         self._of_nodes: dict[str, None] = {}
         self._stops: dict[str, None] = {}
+        self._loans: dict[str, None] = {}
         for row in rows:
             self._put(row.step.key(row.incident), row)
 
     def _put(self, key: str, row: LedgerRow) -> None:
         self._rows[key] = row
         if row.step.job is not None:
-            self._of_job.setdefault(row.step.job, {})[key] = None
+            self._of_job.setdefault((row.step.job, row.step.kind), {})[key] = None
         if row.step.kind in NODE_STEPS:
             self._of_nodes[key] = None
         if row.step.kind in INTERRUPTIONS:
             self._stops[key] = None
+        if row.step.kind is StepKind.EXCLUDE and row.step.data.get("user"):
+            self._loans[key] = None
 
     def intend(self, incident: str, step: Step, at: datetime) -> bool:
         """Add a row for the step; False if it has one already, which is kept."""
@@ -80,8 +83,8 @@ class Ledger:
 
     def of_job(self, job: int, kind: StepKind) -> Iterator[LedgerRow]:
         """Steps of this kind that were done (``Result.DONE``) for the job, the oldest first."""
-        rows = (self._rows[key] for key in self._of_job.get(job, ()))
-        done = [r for r in rows if r.step.kind is kind and r.outcome is not None and r.outcome.result is Result.DONE]
+        rows = (self._rows[key] for key in self._of_job.get((job, kind), ()))
+        done = [row for row in rows if row.outcome is not None and row.outcome.result is Result.DONE]
         return iter(sorted(done, key=lambda row: row.intended_at))
 
     def drains(self, since: datetime) -> list[LedgerRow]:
@@ -91,6 +94,10 @@ class Ledger:
     def stops(self, since: datetime) -> list[LedgerRow]:
         """Steps that stop jobs, intended since then and done or failed, the oldest first."""
         return self._settled(self._stops, since)
+
+    def loans(self) -> list[LedgerRow]:
+        """Steps that may have let a job use spare nodes, intended or done, the oldest first."""
+        return sorted((self._rows[key] for key in self._loans), key=lambda row: row.intended_at)
 
     def _settled(self, keys: Iterable[str], since: datetime) -> list[LedgerRow]:
         rows = (self._rows[key] for key in keys)
@@ -105,14 +112,19 @@ class Ledger:
             del self._rows[key]
             self._of_nodes.pop(key, None)
             self._stops.pop(key, None)
+            self._loans.pop(key, None)
             if row.step.job is not None:
-                keys = self._of_job[row.step.job]
+                keys = self._of_job[row.step.job, row.step.kind]
                 keys.pop(key, None)
                 if not keys:
-                    del self._of_job[row.step.job]
+                    del self._of_job[row.step.job, row.step.kind]
 
     def has(self, key: str) -> bool:
         return key in self._rows
+
+    def has_outcome(self, key: str) -> bool:
+        row = self._rows.get(key)
+        return row is not None and row.outcome is not None
 
     def incident_of(self, key: str) -> str | None:
         """The incident of the step with this key; None when there is no such row."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sentinel.alerts import Thread
+from sentinel.alerts import Thread, unreadable_state
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.incidents import opens
@@ -26,13 +26,16 @@ from sentinel.engine.reconcile import approvals, node_proof, waits
 from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import restored_attempts
-from sentinel.model.changes import IncidentChanged
+from sentinel.model.audit import AuditEntry, Stage
+from sentinel.model.changes import Audited, IncidentChanged, SettingChanged
 from sentinel.model.records import NODE_STEPS, RESTARTS, Cause, IncidentState, Result, StepKind
 from sentinel.model.stored import JUDGED_UNTIL, Stored
 from sentinel.policy import PastRestart
 from sentinel.wire import time_from
 
 PAUSED = "paused"  # setting
+UNREADABLE = "unreadable"  # setting: records that could not be read at a start, by id, for whoever repairs the state
+_KEPT = 200  # of these with their JSON; of others the id: one is enough to know what happened
 
 
 def state_of(
@@ -110,6 +113,7 @@ def _saved_drains(state: State, stored: Stored) -> None:
 def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> None:
     """Resume what was under way when the previous daemon ended."""
     state.watching_since = now
+    _observe_if_incomplete(state, out, stored, now)
     backlog.started(state, stored, now)
     restored_attempts.restore_rhythms(state.cluster, now)
     delivery.carry_on(state, out, stored.undelivered, now)
@@ -133,6 +137,30 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
             recovery.carry_out_plan(state, out, incident.id, now)
         elif any(map(opens, incident.evidence)):
             judging.judge_soon(state, out, incident.id, now)
+
+
+def _observe_if_incomplete(state: State, out: Transition, stored: Stored, now: datetime) -> None:
+    """Pause if records could not be read that no daemon before this has said: what is decided without them may be wrong.
+
+    Once an operator has resumed, the same records pause nothing at the next start.
+    """
+    kept: dict[str, Any] = dict(stored.settings.get(UNREADABLE) or {})
+    new = {record.id: record for record in stored.unreadable if record.id not in kept}
+    if not new:
+        return
+    for name, record in new.items():
+        whole = {"kind": record.kind, "why": record.why, "record": record.record} if len(kept) < _KEPT else None
+        kept[name] = whole
+    out.save(SettingChanged(UNREADABLE, kept))
+    why = f"{len(new)} stored records cannot be read"
+    before, state.paused = state.paused, True
+    out.save(SettingChanged(PAUSED, True))
+    out.save(Audited(AuditEntry(
+        now, "sentinel", "", "pause", Stage.DONE, "cluster", why=why,
+        before={"paused": before}, after={"paused": True},
+    )))  # fmt: skip
+    out.say("state-unreadable", records=len(new), fix="look at sentinel incidents, then sentinel resume", warning=True)
+    notices.send(state, out, unreadable_state({name: f"{one.kind}: {one.why}" for name, one in new.items()}, now))
 
 
 def _past(state: State, stored: Stored) -> None:

@@ -50,9 +50,10 @@ def failing_alike(
     """
     others = [other for other in incidents.values() if other.job is not None and other.job != incident.job]
     causes = {other.id: verdicts[other.id].cause for other in others if other.id in verdicts}
-    names = set(waiting) if first_look(incident).cause in SHARED else set()  # each look costs a judgement
+    names = set(waiting)
     undecided = [other for other in others if other.id in names and other.id not in causes]
-    causes.update({other.id: first_look(other).cause for other in undecided[:_ALIKE]})
+    if undecided and first_look(incident).cause in SHARED:  # each look costs a judgement
+        causes.update({other.id: first_look(other).cause for other in undecided[:_ALIKE]})
     return tuple(
         PastFailure(at=other.opened_at, cause=causes[other.id], job=other.job, incident=other.id)
         for other in others

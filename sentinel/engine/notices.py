@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sentinel.alerts import Stage, Story, Thread, compose, for_log, next_stage, with_next
+from sentinel.alerts import IncidentFacts, Stage, Thread, compose, for_log, next_stage, with_next
 from sentinel.alerts.text import plain
 from sentinel.config.alerts import JOB_LOG
 from sentinel.engine import delivery
@@ -49,36 +49,36 @@ def notify(state: State, out: Transition, incident_id: str, now: datetime, job: 
         return
     assert isinstance(incident, Incident) and isinstance(verdict, Verdict) and isinstance(plan, Plan)
     thread = state.told.get(incident_id)
-    story = _story(state, incident, verdict, plan, state.ledger.outcomes(incident_id, plan.steps), job)
-    stage = next_stage(thread, story)
+    facts = _facts(state, incident, verdict, plan, state.ledger.outcomes(incident_id, plan.steps), job)
+    stage = next_stage(thread, facts)
     if stage is None or incident_id in state.left_out:
         return
-    left = _left_for_user(state, out, story, now) if thread is None else None
+    left = _left_for_user(state, out, facts, now) if thread is None else None
     if left == 0:
         state.left_out.add(incident_id)
         reading = f"enough was told of {verdict.cause} in this user's jobs"
         out.say("notice-left-out", incident=incident_id, reading=reading)
         return
-    story = dataclasses.replace(story, resolved=stage is Stage.RESOLVED)
-    joined = _joined(state, out, story, stage, thread, now)
-    told = with_next(thread, story, stage, joined)
+    facts = dataclasses.replace(facts, resolved=stage is Stage.RESOLVED)
+    joined = _joined(state, out, facts, stage, thread, now)
+    told = with_next(thread, facts, stage, joined)
     state.told[incident_id] = told
-    notice = compose(story, told, now)
-    send(state, out, notice if left != 1 else _said_to_be_the_last(state, story, notice))
+    notice = compose(facts, told, now)
+    send(state, out, notice if left != 1 else _said_to_be_the_last(state, facts, notice))
 
 
 def with_job_log_line(state: State, incident_id: str, step: Step) -> Step:
     """The step that writes the resume point, with the line that TaskProlog prints into the job's log."""
     incident, verdict, plan = state.incidents[incident_id], state.verdicts[incident_id], state.plans[incident_id]
-    words = for_log(_story(state, incident, verdict, plan, state.ledger.outcomes(incident_id, plan.steps), None))
+    words = for_log(_facts(state, incident, verdict, plan, state.ledger.outcomes(incident_id, plan.steps), None))
     return dataclasses.replace(step, data={**step.data, "message": words}) if words else step
 
 
-def _said_to_be_the_last(state: State, story: Story, notice: Notice) -> Notice:
+def _said_to_be_the_last(state: State, facts: IncidentFacts, notice: Notice) -> Notice:
     """The notice, saying in each of its texts that no more are sent of this cause in the user's jobs."""
-    assert story.job is not None, "counted by user"
-    hours, cause = f"{state.settings.alerts.per_user_s / 3600:g} h", story.verdict.cause
-    more = f"sentinel incidents --user {plain(story.job.user)} --cause {cause}"
+    assert facts.job is not None, "counted by user"
+    hours, cause = f"{state.settings.alerts.per_user_s / 3600:g} h", facts.verdict.cause
+    more = f"sentinel incidents --user {plain(facts.job.user)} --cause {cause}"
     words = f"Within {hours} no more notices are sent of {cause} in jobs of this user; {more} lists them."
     texts = {key: f"{notice.data[key]}{gap}{words}" for key, gap in (("owner_text", " "), ("operator_text", "\n"))}
     return dataclasses.replace(notice, body=f"{notice.body}\n{words}", data={**notice.data, **texts})
@@ -92,9 +92,11 @@ def send(state: State, out: Transition, notice: Notice) -> None:
             delivery.begin(state, out, notice, receiver)
 
 
-def _joined(state: State, out: Transition, story: Story, stage: Stage, thread: Thread | None, now: datetime) -> str:
+def _joined(
+    state: State, out: Transition, facts: IncidentFacts, stage: Stage, thread: Thread | None, now: datetime
+) -> str:
     """The incident whose thread tells people of this one; empty: it has its own. What failed always has."""
-    incident, plan = story.incident, story.plan
+    incident, plan = facts.incident, facts.plan
     assert plan is not None, "asked for incidents with a plan"
     of_breaker = thread is not None and thread.stages[-1] == Stage.WAITING  # a shared fault joins only what goes on
     let_go = of_breaker and plan.refusal not in BREAKERS_TOLD and stage is not Stage.RESOLVED
@@ -105,19 +107,19 @@ def _joined(state: State, out: Transition, story: Story, stage: Stage, thread: T
     if plan.refusal in BREAKERS_TOLD and (first := _known_breaker(state, out, plan.refusal, incident, now)):
         out.say("notice-joined", incident=incident.id, reading="the breaker that is open was told of")
         return first
-    if first := _known_fault(state, out, story, now):
-        out.say("notice-joined", incident=incident.id, reading=f"people know of the shared {story.verdict.cause}")
+    if first := _known_fault(state, out, facts, now):
+        out.say("notice-joined", incident=incident.id, reading=f"people know of the shared {facts.verdict.cause}")
     return first
 
 
-def _story(
+def _facts(
     state: State,
     incident: Incident,
     verdict: Verdict,
     plan: Plan,
     outcomes: Sequence[Outcome],
     job: JobView | None,
-) -> Story:
+) -> IncidentFacts:
     """What the engine knows of the incident: nothing of it is asked for now."""
     seen = state.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
     if job is None and seen is not None:
@@ -127,7 +129,7 @@ def _story(
     had = seen.nodes if seen is not None else ()
     gpus = [fleet.nodes[name].gpus for name in had if name in fleet.nodes] if fleet is not None else []
     known = [number for number in gpus if number is not None]
-    return Story(
+    return IncidentFacts(
         incident,
         verdict,
         plan,
@@ -142,12 +144,12 @@ def _story(
     )
 
 
-def _left_for_user(state: State, out: Transition, story: Story, now: datetime) -> int | None:
+def _left_for_user(state: State, out: Transition, facts: IncidentFacts, now: datetime) -> int | None:
     """How many incidents, this one included, may still be told of this cause in the user's jobs; None: any number.
 
     A drained node is always told of.
     """
-    job, verdict = story.job, story.verdict
+    job, verdict = facts.job, facts.verdict
     if job is None or not job.user or verdict.drain:
         return None
     settings, key = state.settings.alerts, f"{job.user} {verdict.cause}"
@@ -181,12 +183,12 @@ def _known_breaker(state: State, out: Transition, refusal: str, incident: Incide
     return str(first) if first != incident.id and not own else ""
 
 
-def _known_fault(state: State, out: Transition, story: Story, now: datetime) -> str:
+def _known_fault(state: State, out: Transition, facts: IncidentFacts, now: datetime) -> str:
     """The incident whose notice told people of the shared fault of this job, if the job restarts without their help.
 
     Empty otherwise: a job that does not restart, and an incident that drains a node, always get a notice of their own.
     """
-    incident, verdict, plan, outcomes = story.incident, story.verdict, story.plan, story.outcomes
+    incident, verdict, plan, outcomes = facts.incident, facts.verdict, facts.plan, facts.outcomes
     if verdict.scope is not Scope.CLUSTER or verdict.drain or plan is None or plan.refusal or plan.observe_only:
         return ""
     goes_on = incident.job is None or any(step.kind in RESTARTS for step in plan.steps)

@@ -17,10 +17,7 @@ _BEHIND_S = 1.0  # a snapshot's contents may be this much older than its time
 def unfinished(plans: Iterable[Plan], ledger: Ledger) -> frozenset[str]:
     """Keys of the steps without an outcome: what waited for long and goes on now is in a plan as old as its wait."""
     return frozenset(
-        key
-        for plan in plans
-        for step in plan.to_do
-        if ledger.outcome(plan.incident, step) is None and (key := step.key(plan.incident))
+        key for plan in plans for step in plan.to_do if not ledger.has_outcome(key := step.key(plan.incident))
     )
 
 
@@ -58,12 +55,10 @@ def with_pending_drains(
         and (plan.incident, step.node) not in settled
         and (now - plan.at <= timedelta(hours=1) or step.key(plan.incident) in going_on)
     }
-    nodes = {
-        name: dataclasses.replace(view, flags=view.flags | {"drain"}, reason=f"{OURS}under way")
-        if name in under_way and not view.drained
-        else view
-        for name, view in fleet.nodes.items()
-    }
+    nodes = dict(fleet.nodes)
+    for name in under_way:
+        if name is not None and (view := nodes.get(name)) is not None and not view.drained:
+            nodes[name] = dataclasses.replace(view, flags=view.flags | {"drain"}, reason=f"{OURS}under way")
     hour = [row.intended_at for row in ours.values()]
     hour.extend([now] * len(under_way - {row.step.node for row in ours.values()}))
     return dataclasses.replace(fleet, nodes=nodes), hour

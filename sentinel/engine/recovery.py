@@ -328,4 +328,4 @@ def close(state: State, out: Transition, incident_id: str, reached: IncidentStat
     closed_at = now if reached is IncidentState.CLOSED else None
     incident = dataclasses.replace(incident, state=reached, closed_at=closed_at, outcome=outcome or incident.outcome)
     state.put(incident)
-    out.save(IncidentChanged(incident))
+    out.save(IncidentChanged(state.judged(incident)))

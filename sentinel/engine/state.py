@@ -5,6 +5,7 @@ What must survive a restart is also in the store: the engine returns each such c
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class Judging:
     asked: bool = False  # whether nodes and Prometheus were asked
     answers: list[Evidence] = field(default_factory=list)
     again: bool = False  # evidence arrived meanwhile: one more judgement follows
+    news: set[str] = field(default_factory=set)  # ids of evidence that came since the last verdict
 
 
 @dataclass(slots=True)
@@ -121,6 +123,10 @@ class State:
     answers: dict[str, tuple[Answer, ...]] = field(default_factory=dict)  # by incident: to requests for approval
     breaker_passed: set[str] = field(default_factory=set)  # ids of incidents that an operator let go on in spite of it
     judged_again: dict[str, datetime] = field(default_factory=dict)  # by waiting incident: when policy was last asked
+    judge_first: set[str] = field(
+        default_factory=set
+    )  # waiting incidents that policy is to be asked about before others
+    spares_busy_until: datetime | None = None  # requests about spare nodes are under way, or were refused just now
     seen_drained: dict[str, datetime] = field(
         default_factory=dict
     )  # by drain (key in the ledger): newest snapshot with it
@@ -153,6 +159,14 @@ class State:
     def channel(self, receiver: str) -> Channel | None:
         """The settings of a receiver; None: a plain webhook."""
         return self.settings.alerts.channels.get(receiver)
+
+    def judged(self, incident: Incident) -> Incident:
+        """The incident as it is saved while a judgement is due: what no judgement has seen is nobody's in the store, so that
+        a daemon that starts before it groups that anew."""
+        under_way = self.judging.get(incident.id)
+        if under_way is None or not under_way.news:
+            return incident
+        return dataclasses.replace(incident, evidence=tuple(i for i in incident.evidence if i.id not in under_way.news))
 
     def put(self, incident: Incident) -> None:
         """Add a new incident, or replace the one with this id."""

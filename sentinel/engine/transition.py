@@ -123,6 +123,20 @@ class WriteDrainReason:
 
 
 @dataclass(frozen=True, slots=True)
+class LendSpares:
+    """Change who may use the nodes of this reservation; answered by ``SparesLent``.
+
+    ``give``: jobs, with their users, that may; ``over``: jobs that may not (any more); ``leave``: users without such a job.
+    """
+
+    id: str
+    reservation: str
+    give: tuple[tuple[int, str], ...]
+    over: tuple[int, ...]
+    leave: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunSiteCommand:
     """Run the site's command that resets or reboots a node, if its drain has still this reason and no job holds it;
     answered by ``NodeReturnAnswered``."""
@@ -166,6 +180,7 @@ Effect = (
     | RunDiagnostic
     | ReadScores
     | WriteDrainReason
+    | LendSpares
     | RunSiteCommand
     | ReturnNode
     | OpenTicket

@@ -28,6 +28,7 @@ from sentinel.evidence.gpu_samples import (
     NVLINK_CRC_FLIT,
     NVLINK_RECOVERY,
     NVLINK_REPLAY,
+    OK,
     PCIE_REPLAY,
     PCIE_WIDTH,
     PCIE_WIDTH_MAX,
@@ -242,6 +243,9 @@ class DcgmReader:
             now_s = sample.at.timestamp()
             before, since_s = self._counters.get((gpu.key, number), (value, now_s))
             grown = value - before
+            if now_s < since_s:  # the clock was set back: how fast it grew is not known
+                self._counters[(gpu.key, number)] = (value, now_s)
+                continue
             if grown < 0 or per_s == 0 or now_s - since_s >= 60 or (gpu.key, number) not in self._counters:
                 self._counters[(gpu.key, number)] = (value, now_s)
             elapsed_s = max(now_s - since_s, 1.0)
@@ -278,11 +282,13 @@ class DcgmReader:
         )  # fmt: skip
 
     def _blindness(self, sample: Sample) -> Iterator[Evidence]:
-        readable = [gpu for gpu in sample.gpus if gpu.status != LOST]
-        blank = bool(readable) and all(gpu.fields.get(number) is None for gpu in readable for number in ALWAYS_THERE)
+        # Blank is to be expected of those that DCGM cannot use (lost, driver detached); an absent field was not read.
+        readable = [gpu for gpu in sample.gpus if gpu.status in (None, 0, OK)]
+        said = [gpu.fields[number] for gpu in readable for number in ALWAYS_THERE if number in gpu.fields]
+        blank = bool(said) and all(value is None for value in said)
         self._blank = self._blank + 1 if blank else 0
         yield from self._edge(
-            sample, "all_blank", (self._blank >= BLANK_SAMPLES) if readable else None, None, "dcgm_all_blank",
+            sample, "all_blank", (self._blank >= BLANK_SAMPLES) if said else None, None, "dcgm_all_blank",
             "every field of every GPU is blank: DCGM has stopped asking the driver, as after a fatal Xid", {},
         )  # fmt: skip
 

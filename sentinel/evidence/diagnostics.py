@@ -20,6 +20,7 @@ from typing import Any
 from sentinel.config.convictions import Convictions, Drain, Remedy
 from sentinel.evidence.diagnostic_codes import RETURN_CODES, reading_of, severity_of
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
+from sentinel.text import whole_number
 
 _GPU = "gpu"
 
@@ -388,4 +389,8 @@ def _whole(value: object) -> int | None:
         return None
     if isinstance(value, int):
         return value
-    return int(value) if isinstance(value, str) and value.strip().lstrip("-").isdigit() else None
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    number = whole_number(text.removeprefix("-"))
+    return -number if number is not None and text.startswith("-") else number

@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.model.records import Evidence, Scalar, Source, Where, stable_id
 
-# Bits of NVMe's critical warning. Temperature (2) is the room's fault rather than the disk's.
+# Bits of NVMe's critical warning. Temperature (2) is the cooling's fault rather than the disk's.
 WARNINGS = {
     1: "its spare blocks are used up",
     4: "it is no longer reliable",

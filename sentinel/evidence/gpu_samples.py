@@ -49,7 +49,7 @@ ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU of a sample; ``fields`` by number, None where DCGM said blank."""
+    """One GPU of a sample; ``fields`` by number, None where DCGM said blank, absent where it was not read of late."""
 
     id: int
     uuid: str | None = None

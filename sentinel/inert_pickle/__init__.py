@@ -2,8 +2,8 @@
 
 A pickle is a program: the ordinary reader imports what it names and calls what it says. This one interprets the
 opcodes and builds plain data only (None, bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset);
-in the place of everything else stand `Name`, what would have been imported, and `Opaque`, what a call would have
-made, with the arguments and the state. Nothing is imported, and nothing is called except the functions that the
+in place of everything else it puts `Name` (what would have been imported) and `Opaque` (what a call would have
+made, with its arguments and state). Nothing is imported, and nothing is called except the functions that the
 caller passes in, which must be pure. Flight-recorder dumps are read with it (`loads`, `salvage`), and what
 checkpoints say of themselves (`load`, `load_from`, `load_counted`; `stream` for the metadata of very large jobs,
 which never stands in memory as a whole).

@@ -202,7 +202,7 @@ def _other(data: bytes, position: int, op: int) -> int | None:
     size = len(data)
     if op == 0x29:
         return position + 1
-    if op == _FRAME:  # the decoder asks for the room of a whole frame at once
+    if op == _FRAME:  # the decoder asks for the memory of a whole frame at once
         start = position + 9
         return start if start + int.from_bytes(data[position + 1 : start], "little") <= size else None
     width = _TEXTS.get(op, 0)

@@ -13,6 +13,7 @@ class AccountedAttempt:
     """``attempt``: 0 for the first record of the job in the span that was asked for, and so on. ``state``: lower case.
 
     ``gpus``: 0 where it held none; None where accounting does not say (AccountingStorageTRES without gres/gpu).
+    ``task``: id of the job array and number of the task in it; None where it is none.
     """
 
     job: int
@@ -26,10 +27,11 @@ class AccountedAttempt:
     ended_at: datetime
     gpus: int | None
     nodes: tuple[str, ...] = ()
+    task: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         require_aware(self.started_at, self.ended_at)
 
-    @property
-    def held_s(self) -> float:
-        return max(0.0, (self.ended_at - self.started_at).total_seconds())
+    def held_s(self, since: datetime, until: datetime) -> float:
+        """How long it held its nodes between these times."""
+        return max(0.0, (min(self.ended_at, until) - max(self.started_at, since)).total_seconds())

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sentinel.model.records import Cause, Plan, Wait, require_aware, stable_id
+from sentinel.model.records import Cause, Plan, StepKind, Wait, require_aware, stable_id
 
 APPROVAL = "approval"  # kinds of waits: a person is asked; nobody answered in time; a person refused
 LAPSED = "approval-lapsed"
 REFUSED = "refused"
 ASKING = frozenset({APPROVAL, LAPSED, REFUSED})  # what a person may still say yes to
+# What is wanted of a job, by the step that begins it, as in ``Wait.what``.
+OF_JOBS: Mapping[StepKind, str] = {
+    StepKind.REQUEUE_HOLD: "restart {}", StepKind.STOP_RUN: "restart {} in its allocation", StepKind.HOLD: "hold {}",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,11 @@ class Answer:
 
     def __post_init__(self) -> None:
         require_aware(self.at)
+
+
+def job_names(job: int) -> frozenset[str]:
+    """All that may be wanted of this job."""
+    return frozenset(words.format(job) for words in OF_JOBS.values())
 
 
 def asked(plan: Plan) -> tuple[Wait, ...]:

@@ -315,15 +315,16 @@ def decoded(kind: type[R], value: Any, order: str = "") -> R:
     """
     name = order or str(getattr(kind, "kind", kind.__name__.lower()))
     known = {item.name: item.metadata["accepts"] for item in dataclasses.fields(kind)}
+    other = _OTHER_RELEASE if order else ""
     if not isinstance(value, dict):
         raise OrderRefused(f"{name}: must be an object with {', '.join(known)}, not {_shown(value)}")
     unknown = [given for given in value if given not in known]
     if unknown:
-        raise OrderRefused(f"{name}: unknown key {_shown(unknown[0])}; known here: {', '.join(known)}")
+        raise OrderRefused(f"{name}: unknown key {_shown(unknown[0])}; known here: {', '.join(known)}{other}")
     made: dict[str, Any] = {}
     for given, accepts in known.items():
         if given not in value:
-            raise OrderRefused(f"{name}: {given} is missing: {accepts.words}")
+            raise OrderRefused(f"{name}: {given} is missing: {accepts.words}{other}")
         made[given] = _read(accepts, value[given], f"{name}: {given}")
     found = kind(**made)
     flaw = found.flaw()
@@ -341,6 +342,9 @@ def _read(accepts: Accepts, value: Any, name: str) -> Any:
         raise OrderRefused(f"{name} must be {accepts.words}, not {_shown(value)}") from error
 
 
+_OTHER_RELEASE = (
+    ". The daemon is of another release than this agent: upgrade the older one (sentinel doctor says which)"
+)
 _ENVELOPE = {
     "kind": word(*OrderKind),
     "deadline_s": number(LEAST_DEADLINE_S, MOST_DEADLINE_S),
@@ -356,11 +360,15 @@ def read_order(value: Mapping[str, Any], identity: str) -> Order:
     """
     unknown = [given for given in value if given not in ("id", *_ENVELOPE)]
     if unknown:
-        raise OrderRefused(f"order: unknown key {_shown(unknown[0])}; known here: id, {', '.join(_ENVELOPE)}")
+        raise OrderRefused(
+            f"order: unknown key {_shown(unknown[0])}; known here: id, {', '.join(_ENVELOPE)}{_OTHER_RELEASE}"
+        )
     found = {}
     for given, accepts in _ENVELOPE.items():
         if given not in value:
-            raise OrderRefused(f"order: {given} is missing: {accepts.words}")
+            raise OrderRefused(f"order: {given} is missing: {accepts.words}{_OTHER_RELEASE}")
+        if given == "kind" and value[given] not in list(OrderKind):
+            raise OrderRefused(f"order: kind must be {accepts.words}, not {_shown(value[given])}{_OTHER_RELEASE}")
         found[given] = _read(accepts, value[given], f"order: {given}")
     kind = OrderKind(found["kind"])
     return Order(identity, decoded(SCHEMAS[kind], found["arguments"], f"order {kind}"), found["deadline_s"])

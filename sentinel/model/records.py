@@ -15,6 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from sentinel.model.delivery import Delivery as Delivery
+from sentinel.model.spares import Spares
 from sentinel.model.vocabulary import USER_SOURCES as USER_SOURCES
 from sentinel.model.vocabulary import Cause as Cause
 from sentinel.model.vocabulary import Kind as Kind
@@ -226,6 +227,7 @@ class JobView:
     eligible_at: datetime | None = None
     het: int | None = None  # of a heterogeneous job's component: the id of its leader, which may be itself
     suspended_at: datetime | None = None  # when it was last suspended, or went on after that
+    reservation: str = ""  # the one that it asks for
 
     def __post_init__(self) -> None:
         require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at, self.suspended_at)
@@ -251,6 +253,7 @@ class Fleet:
     nodes: Mapping[str, NodeView]
     jobs: Mapping[int, JobView]
     unread: tuple[Unread, ...] = ()
+    spares: Spares | None = None  # None: none are kept, or not known
 
     def __post_init__(self) -> None:
         require_aware(self.at)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sentinel.model.records import Evidence, Incident, Notice, Outcome, Plan, Step, StepKind, Verdict
+from sentinel.model.records import Evidence, Incident, Notice, Outcome, Plan, Step, StepKind, Verdict, stable_id
 
 # Setting: when what had been acknowledged until then was judged, and incidents closed until then get no news any more.
 JUDGED_UNTIL = "judged_until"
@@ -22,6 +22,19 @@ class StoredStep:
     step: Step
     intended_at: datetime
     outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRecord:
+    """``kind``: of record, as "Plan"; ``record``: JSON, as the store has it."""
+
+    kind: str
+    why: str
+    record: Any
+
+    @property
+    def id(self) -> str:
+        return stable_id("unreadable", self.kind, repr(self.record))[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,9 @@ class Stored:
     undelivered: tuple[tuple[Notice, str], ...] = ()  # with its receiver
     unclaimed: tuple[Evidence, ...] = ()  # acknowledged lately, and of no incident yet; the oldest first
     evidence_ids: tuple[str, ...] = ()  # of the newest evidence, the oldest first
+    unreadable: tuple[
+        UnreadableRecord, ...
+    ] = ()  # left out of the above: a later release wrote it, or the disk lost it
 
 
 def not_judged_since(settings: Mapping[str, Any], lately: datetime) -> datetime:
@@ -60,3 +76,12 @@ def still_excluding(steps: Iterable[StoredStep], attempts: Iterable[Mapping[str,
     newest = {row.step.job: row.incident for row in steps if row.step.kind is StepKind.EXCLUDE}
     may_run = {row["job"] for row in attempts if row["ended_at"] is None or row["ended_at"] >= since}
     return {incident for job, incident in newest.items() if job in may_run}
+
+
+def still_holding(steps: Iterable[StoredStep], since: datetime) -> set[str]:
+    """Incidents whose job was cancelled with our hold on it: a person may requeue it at any time, and finds it held."""
+    return {
+        row.incident
+        for row in steps
+        if row.outcome is not None and row.outcome.data.get("left_hold") and row.outcome.at >= since
+    }

@@ -125,7 +125,7 @@ def on_disk_survival(nodes: int, copies: int, losses: int, placement: str, retur
 
 @dataclass(frozen=True)
 class CopyCost:
-    """What the copies cost each node: room (``buffers`` of them, the last complete one and the one being filled) and
+    """What the copies cost each node: memory (``buffers`` of them, the last complete one and the one being filled) and
     what it sends at every save."""
 
     held_bytes_per_node: float
@@ -133,7 +133,7 @@ class CopyCost:
 
 
 def copy_cost(checkpoint_size_bytes: float, nodes: int, copies: int, buffers: int = 2) -> CopyCost:
-    """Room and traffic of ``copies`` copies of every node's shard."""
+    """Memory and traffic of ``copies`` copies of every node's shard."""
     shard = positive(checkpoint_size_bytes, "checkpoint") / whole(nodes, "nodes")
     whole(copies, "copies", most=nodes)
     return CopyCost(shard * copies * whole(buffers, "buffers"), shard * (copies - 1))

@@ -60,16 +60,19 @@ def excluded(
         elif name in pool or left >= needed:
             chosen.append(name)
             left -= name in pool
-    ordered = [name for name in (*bad, *chosen) if name in {*must, *out, *chosen}]
+    named = {*must, *out, *chosen}
+    ordered = [name for name in (*bad, *chosen) if name in named]
     return Exclusions(tuple(dict.fromkeys(ordered)), tuple(spared), needed, left)
 
 
 def nodes_wanted(job: JobView) -> tuple[int, int]:
-    """The least nodes with which the job can run, and the most; the same unless its comment says that it is elastic."""
-    asked = intent_of(job.comment).nodes
-    if asked is not None and job.het is None:
-        return asked
-    count = job.node_count or len(job.nodes)
+    """The least nodes with which the job can run, and the most; the same unless its comment says that it is elastic, or
+    on how many it trains while it holds spare ones."""
+    intent, count = intent_of(job.comment), job.node_count or len(job.nodes)
+    if intent.nodes is not None and job.het is None:
+        return intent.nodes
+    if intent.in_allocation is not None and job.het is None:
+        return min(intent.in_allocation, count), count
     return count, count
 
 

@@ -1,7 +1,8 @@
 """Splits what a plan wants by the modes: what may be done, what a person is asked for, what is only observed (promise 7).
 
-Pieces of a plan are named as in ``Wait.what``: "drain n1", "restart 8801". An approval holds for the names that were shown,
-for the cause that was shown, and for ``modes.approval_s``; what is wanted beside them is asked for anew.
+Pieces of a plan are named as in ``Wait.what``: "drain n1", "restart 8801". An approval holds for the names that were
+shown, for the cause that was shown, and for ``modes.approval_s``; what is wanted beside them is asked for anew. So a
+restart in the allocation has a name of its own: who allowed it has not allowed the requeue that follows when it fails.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sentinel.config.modes import ACT, SUGGEST, Modes
-from sentinel.model.approvals import APPROVAL, ASKING, LAPSED, REFUSED, Answer
+from sentinel.model.approvals import APPROVAL, ASKING, LAPSED, OF_JOBS, REFUSED, Answer
 from sentinel.model.records import NODE_STEPS, Cause, Incident, Step, StepKind, Wait
 from sentinel.policy.situation import Situation
 
@@ -24,10 +25,8 @@ def names(steps: Sequence[Step]) -> tuple[str, ...]:
     for step in steps:
         if step.kind in NODE_STEPS:
             named.append(f"{step.kind} {step.node}")
-        elif step.kind in (StepKind.REQUEUE_HOLD, StepKind.STOP_RUN):
-            named.append(f"restart {step.job}")
-        elif step.kind is StepKind.HOLD:
-            named.append(f"hold {step.job}")
+        elif step.kind in OF_JOBS:
+            named.append(OF_JOBS[step.kind].format(step.job))
         elif step.kind is StepKind.GIVE_BACK:
             named.append(f"give back nodes of {step.job}")
     return tuple(named)

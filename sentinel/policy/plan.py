@@ -53,7 +53,7 @@ def decide(
     job = job_with(out.steps)
     wanted = [*out.steps, *job.steps]
     if situation.paused and wanted:
-        paused = Wait("paused", now, "Paused by an operator.", names(wanted))
+        paused = Wait("paused", now, "Paused: sentinel resume ends that.", names(wanted))
         waits = [paused, *(wait for wait in (*out.waits, job.wait) if wait is not None)]
         return plan(wanted, waits, [paused.explanation, out.words, job.words], observe=True)
     drained, begun = may.allowed(out.steps), may.allowed(job.steps)

@@ -25,7 +25,16 @@ from sentinel.model.records import (
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
-from sentinel.policy.situation import NO_NODE, SILENCE, PastRestart, Situation, components_with, from_silence
+from sentinel.policy.situation import (
+    NO_NODE,
+    SILENCE,
+    PastRestart,
+    Situation,
+    components_with,
+    from_silence,
+    lent,
+    nodes_text,
+)
 
 _HOUR = timedelta(hours=1)
 _ANY_CAUSE = 2  # different causes are more likely bad luck than one that comes again: twice as many tries
@@ -169,19 +178,21 @@ def _restart(
     smaller, costs = _smaller(job, without, situation)
     if without.left < without.needed and not smaller and _in_service(verdict, situation, drained):
         words = (
-            f"Job {job.id} needs {_nodes(without.needed)}, and {without.left} usable ones would be left without "
+            f"Job {job.id} needs {nodes_text(without.needed)}, and {without.left} usable ones would be left without "
             f"{', '.join(_in_service(verdict, situation, drained))}. {costs}".rstrip()
         )
         return JobSteps((), Wait(NO_NODE, now, words, (f"restart {job.id}",)), requeue)
     spared = ""
     if without.spared:
-        words = f"Not excluded, since job {job.id} needs {_nodes(without.needed)} and "
+        words = f"Not excluded, since job {job.id} needs {nodes_text(without.needed)} and "
         spared = f"{words}{without.left - len(without.spared)} would be left: {', '.join(without.spared)}."
     if without.left < without.needed:
-        queued = f"Job {job.id} needs {_nodes(without.needed)} and {without.left} are usable: it waits in the queue."
+        queued = (
+            f"Job {job.id} needs {nodes_text(without.needed)} and {without.left} are usable: it waits in the queue."
+        )
         spared = costs if smaller else f"{queued} {costs}".rstrip()
     steps = _requeue(job, verdict, situation, without, attempt, ground)
-    return JobSteps(steps, None, " ".join(text for text in (requeue, spared) if text))
+    return JobSteps(steps, None, " ".join(text for text in (requeue, spared, lent(job, verdict, situation)) if text))
 
 
 def _requeue(
@@ -218,6 +229,9 @@ def _smaller(job: JobView, without: Exclusions, situation: Situation) -> tuple[b
     least, most = nodes_wanted(job)
     if least == most or without.left >= most:
         return False, ""
+    if situation.intent.in_allocation is not None and without.left >= least:
+        words = f"Job {job.id} starts on {without.left} of {nodes_text(most)}: it trains on {least}"
+        return True, f"{words}, the others are its spares."
     found = restart_size(without.left, least, most, situation.wait_s, situation.smaller_for_s)
     waiting = "waiting for another node has no known end: it was expected by now"
     if situation.wait_s is not None:
@@ -382,7 +396,3 @@ def _gained(restart: PastRestart, reached: int | None, resumed: int | None, *, o
     if reached is not None and (restart.step_before is None or reached > restart.step_before):
         return True
     return False if observed else None
-
-
-def _nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"

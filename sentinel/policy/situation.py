@@ -8,6 +8,7 @@ from datetime import datetime
 from sentinel.model.approvals import Answer
 from sentinel.model.intent import NOTHING, Intent
 from sentinel.model.records import Cause, Fleet, Incident, JobView, Kind, NodeView, Source, Verdict, Wait
+from sentinel.model.spares import Spares
 
 NO_NODE = "no-node"  # kind of the wait of a job for which too few good nodes are left
 SILENCE = "silence"  # ground of a stop, in its step's data: a running job printed nothing
@@ -62,7 +63,7 @@ class Situation:
     hurt: tuple[NodeHurt, ...] = ()  # nodes that broke under earlier attempts of this job, oldest first
     stops: tuple[Stop, ...] = ()  # of any job in the last hour, with those under way
     hung_jobs: frozenset[int] = frozenset()  # called hung within the window for that, any incident
-    paused: bool = False  # by an operator
+    paused: bool = False  # by an operator, or at a start with an incomplete state
     opt_in: bool = True
     onset_step: int | None = None  # at which the attempt's numbers went bad, if they stay so
     slow_nodes: tuple[str, ...] = ()  # suspected of slowing this attempt down
@@ -80,6 +81,7 @@ class Situation:
     wait_s: float | None = 4 * 3600.0  # until another node is there; None: it should have been there by now
     smaller_for_s: float = 4 * 3600.0  # how long a job that starts smaller stays so
     run_nodes: tuple[str, ...] = ()  # on which a job with spare nodes trains; empty: on all of them
+    spares: Spares | None = None  # nodes kept for restarts; None: none, or not known
     allocation_failed: bool = False  # this incident's restart in the allocation could not be done
     breaker_passed: bool = False  # an operator let this incident go on in spite of the breakers
 
@@ -103,3 +105,21 @@ def components_with(fleet: Fleet, job: int) -> tuple[JobView, ...]:
         return ()
     found = (other for other in fleet.jobs.values() if other.het == this.het and other.id != job)
     return tuple(sorted(found, key=lambda other: other.id))
+
+
+def may_use_spares(job: JobView, verdict: Verdict, reservation: str) -> bool:
+    """Whether a requeued job may start on these spare nodes: it lost a node, and asked for no other reservation itself."""
+    return bool(verdict.drain) and job.reservation in ("", reservation)
+
+
+def lent(job: JobView, verdict: Verdict, situation: Situation) -> str:
+    """What a requeued job may start on beside the nodes of everybody; empty: nothing."""
+    spares = situation.spares
+    if spares is None or not may_use_spares(job, verdict, spares.name):
+        return ""
+    count = nodes_text(len(spares.nodes))
+    return f"Job {job.id} lost a node: it may start on the {count} of reservation {spares.name}, too."
+
+
+def nodes_text(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"

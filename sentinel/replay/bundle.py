@@ -11,6 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,8 @@ FORMAT = "sentinel-bundle"
 VERSION = 1  # raised when an older release could not read it
 MOST_LINE_BYTES = 16 << 20  # an incident with all grounds of its verdict takes 100 kB
 MOST_BYTES = 4 << 30  # unpacked; 90 days of 2,048 nodes take about 300 MB
+# A replay adds to times and takes from them, which ends in an error at the ends of the calendar.
+EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 _KINDS: Mapping[str, type[Any]] = {"evidence": Evidence, "incident": RecordedIncident, "attempt": RecordedAttempt}
 T = TypeVar("T")
@@ -91,17 +94,31 @@ def read_bundle(path: Path) -> Recording:
         count += 1
         kind, record = next(iter(line.items())) if isinstance(line, dict) and len(line) == 1 else ("", None)
         try:
-            found[kind].append(record_from(_KINDS[kind], record))
+            made = record_from(_KINDS[kind], record)
+            if not EARLIEST < _time_of(made) < LATEST:
+                raise ProtocolError("at no time at which Slurm ran")
+            found[kind].append(made)
         except (KeyError, ProtocolError):
             unreadable += 1  # one that is not understood hides no other
     if not ended:
         raise _torn(path, None)
     return Recording(
-        evidence=tuple(sorted(found["evidence"], key=lambda item: item.seen_at)),
-        incidents=tuple(sorted(found["incident"], key=lambda item: item.incident.opened_at)),
-        attempts=tuple(sorted(found["attempt"], key=lambda item: item.started_at)),
+        evidence=tuple(sorted(found["evidence"], key=_time_of)),
+        incidents=tuple(sorted(found["incident"], key=_time_of)),
+        attempts=tuple(sorted(found["attempt"], key=_time_of)),
         unreadable=unreadable,
     )
+
+
+def _time_of(record: Evidence | RecordedIncident | RecordedAttempt) -> datetime:
+    """By which it is put in order."""
+    match record:
+        case Evidence():
+            return record.seen_at
+        case RecordedIncident():
+            return record.incident.opened_at
+        case _:
+            return record.started_at
 
 
 def _torn(path: Path, line: int | None) -> FileError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.model.approvals import ASKING
 from sentinel.model.recording import RecordedIncident, Recording
-from sentinel.model.records import Plan, Verdict
+from sentinel.model.records import Plan, StepKind, Verdict
 from sentinel.replay.run import Replayed
 
 
@@ -30,21 +31,63 @@ class Comparison:
 def compare(recording: Recording, replayed: Sequence[Replayed]) -> list[Comparison]:
     """In order of time. Incidents belong together that share most of their evidence."""
     left = {item.incident.id: item for item in replayed}
+    holders: dict[str, list[str]] = defaultdict(list)  # evidence -> replayed incidents
+    for item in replayed:
+        for evidence in item.incident.evidence:
+            holders[evidence.id].append(item.incident.id)
     found = []
     for recorded in recording.incidents:
         if recorded.verdict is None or recorded.plan is None:
             continue  # never judged, or not readable
-        ours = set(recorded.evidence)
-        shared = {name: len(ours & {e.id for e in item.incident.evidence}) for name, item in left.items()}
-        best = max(shared, key=lambda name: shared[name], default=None)
-        now = left.pop(best) if best is not None and shared[best] else None
+        shared = Counter(
+            name for evidence in set(recorded.evidence) for name in holders.get(evidence, ()) if name in left
+        )
+        # Of several with as much in common the earliest, whatever the order of the evidence.
+        best = min(shared, key=lambda name: (-shared[name], left[name].incident.opened_at, name), default=None)
+        now = left.pop(best) if best is not None else None
         found.append(_compared(recorded, now))
     found += [
-        Comparison(item.incident.id, item.incident.opened_at.isoformat(), None, _shown(item.verdict, item.plan),
-                   ("nothing was decided then: this evidence opened no incident",))
-        for item in left.values()
-    ]  # fmt: skip
+        Comparison(item.incident.id, item.incident.opened_at.isoformat(), None, now, (_only_now(now),))
+        for item, now in ((item, _shown(item.verdict, item.plan)) for item in left.values())
+    ]
     return sorted(found, key=lambda item: item.at)
+
+
+def as_decided(recording: Recording, replayed: Sequence[Replayed]) -> Recording:
+    """The recording as if these rules and this policy had decided then: what another replay of it is compared with."""
+    decided = tuple(
+        RecordedIncident(
+            item.incident, tuple(one.id for one in item.incident.evidence), verdict=item.verdict, plan=item.plan
+        )
+        for item in replayed
+    )
+    return replace(recording, incidents=decided)
+
+
+def counts(comparisons: Sequence[Comparison]) -> dict[str, dict[str, int]]:
+    """What was planned then and would be now, in all: nodes to drain, jobs to restart and to hold, plans that waited."""
+    return {
+        "was": _counted([item.was for item in comparisons if item.was is not None]),
+        "now": _counted([item.now for item in comparisons if item.now is not None]),
+    }
+
+
+def _counted(sides: Sequence[dict[str, Any]]) -> dict[str, int]:
+    begun = [step.split(" ")[0] for side in sides for step in side["steps"]]
+    return {
+        "incidents": len(sides),
+        "drains": sum(word in _DRAINS for word in begun),
+        "restarts": begun.count(StepKind.RELEASE) + begun.count(StepKind.START_RUN),
+        "holds": begun.count(StepKind.HOLD),
+        "refused": sum(bool(side["refusal"]) for side in sides),
+    }
+
+
+def _only_now(now: dict[str, Any]) -> str:
+    done = (
+        f"now: {', '.join(now['steps'])}" if now["steps"] else f"now nothing is done: {now['explanation'] or 'no step'}"
+    )
+    return f"nothing was decided then; {done}"
 
 
 def _compared(recorded: RecordedIncident, now: Replayed | None) -> Comparison:
@@ -75,6 +118,7 @@ def _shown(verdict: Verdict, plan: Plan) -> dict[str, Any]:
     }
 
 
+_DRAINS = frozenset({StepKind.DRAIN, StepKind.DOWN})
 _MODES = frozenset({"observe", *ASKING})  # waits that a mode is the reason of
 _NAMES = {
     "cause": "cause", "scope": "scope", "drain": "nodes to drain", "suspect": "suspect nodes", "restart": "restart",

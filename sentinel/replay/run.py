@@ -46,6 +46,7 @@ STEP_S = 0.5  # a step without a recorded outcome takes this long: what a reques
 QUIET = timedelta(
     hours=1
 )  # after the last recorded event: what still waits then waits for something that was not recorded
+FORGOTTEN = timedelta(hours=1)  # after its end Slurm no longer lists a job: MinJobAge and the time to requeue it
 ANSWER_S = 3.0  # nodes answer within it; what they answered is in the recording and arrives at its own time
 PARTITION = "recorded"  # of nodes on which no recorded attempt ran
 _OPTED_IN = '{"sentinel": {"restart": true}}'
@@ -82,7 +83,7 @@ class Replay:
         for item in self._recording.evidence:
             self._add(item.seen_at, EvidenceReceived(item.seen_at, (item,)))
         for at in self._past.changes:
-            self._add(at, FleetObserved(at, self._past.fleet(at)))
+            self._add(at, FleetObserved(at, Fleet(at, {}, {})))  # looked at when it is due
         recorded = sorted(at for at, _, _ in self._queue)
         while self._queue:
             at, _, event = heapq.heappop(self._queue)
@@ -138,7 +139,8 @@ class PastCluster:
     def __init__(self, recording: Recording) -> None:
         attempts = (*recording.attempts, *_attempts_not_recorded(recording))
         self._attempts = sorted(attempts, key=lambda attempt: attempt.started_at)
-        self._starts = [attempt.started_at for attempt in self._attempts]
+        self._begun = 0  # so many of them have begun by the newest snapshot
+        self._newest: dict[int, RecordedAttempt] = {}  # by job
         self._partitions: dict[str, set[str]] = defaultdict(set)
         for attempt in self._attempts:
             for node in attempt.nodes:
@@ -146,10 +148,14 @@ class PastCluster:
         named = {item.where.node for item in recording.evidence} | {
             n for i in recording.incidents for n in i.incident.nodes
         }
-        self._nodes = sorted({name for name in named if name} | set(self._partitions))
+        names = sorted({name for name in named if name} | set(self._partitions))
+        self._node_views = {name: self._node(name, busy=False, drained=False) for name in names}
+        self._busy: set[str] = set()
+        self._were_drained: frozenset[str] = frozenset()
         self._drained: dict[str, datetime] = {}
         self._stopped: dict[int, int] = {}  # job -> attempt that the replay ended
         self._released: dict[int, datetime] = {}
+        self._excluded: dict[int, frozenset[str]] = {}  # by job: nodes on which the replay lets it start no more
         self._not_wanted = _jobs_that_did_not_ask(recording.incidents)
         self._outcomes: dict[tuple[object, ...], list[tuple[datetime, Outcome]]] = defaultdict(list)
         for recorded in recording.incidents:
@@ -167,35 +173,46 @@ class PastCluster:
                 yield max(attempt.ended_at, attempt.started_at)
 
     def fleet(self, at: datetime) -> Fleet:
-        newest: dict[int, RecordedAttempt] = {}
-        busy: set[str] = set()
-        for attempt in self._attempts[: bisect_right(self._starts, at)]:
-            newest[attempt.job] = attempt
+        """Slurm's snapshot at a time; each call is at the time of the one before or later."""
+        while self._begun < len(self._attempts) and self._attempts[self._begun].started_at <= at:
+            attempt = self._attempts[self._begun]
+            self._begun += 1
+            self._newest[attempt.job] = attempt
             for node in attempt.nodes:
                 if self._drained.get(node, attempt.started_at) < attempt.started_at:
                     del self._drained[node]  # it was given work again, so it was back in service
+        busy: set[str] = set()
         jobs = {}
-        for attempt in newest.values():
+        for attempt in tuple(self._newest.values()):
             over = attempt.ended_at is not None and attempt.ended_at <= at
-            if over and attempt.ended_at is not None and at - attempt.ended_at > timedelta(hours=1):
+            if over and attempt.ended_at is not None and at - attempt.ended_at > FORGOTTEN:
+                del self._newest[attempt.job]
                 continue
-            busy |= set() if over else set(attempt.nodes)
+            if not over:
+                busy.update(attempt.nodes)
             jobs[attempt.job] = (
                 self._job(attempt, over)
                 if attempt.attempt > self._stopped.get(attempt.job, -1)
                 else (self._restarted(attempt))
             )
-        nodes = {
-            name: NodeView(
-                name,
-                "allocated" if name in busy else "idle",
-                flags=frozenset({"drain"}) if name in self._drained else frozenset(),
-                reason="sentinel: drained in this replay" if name in self._drained else "",
-                partitions=tuple(sorted(self._partitions.get(name, {PARTITION}))),
-            )
-            for name in self._nodes
-        }
-        return Fleet(at, nodes, jobs)
+        return Fleet(at, self._views(busy), jobs)
+
+    def _views(self, busy: set[str]) -> Mapping[str, NodeView]:
+        """All nodes; made anew are only those that changed, since months have a hundred thousand snapshots."""
+        drained = frozenset(self._drained)
+        for name in (busy ^ self._busy) | (drained ^ self._were_drained):
+            self._node_views[name] = self._node(name, name in busy, name in drained)
+        self._busy, self._were_drained = busy, drained
+        return dict(self._node_views)
+
+    def _node(self, name: str, busy: bool, drained: bool) -> NodeView:
+        return NodeView(
+            name,
+            "allocated" if busy else "idle",
+            flags=frozenset({"drain"}) if drained else frozenset(),
+            reason="sentinel: drained in this replay" if drained else "",
+            partitions=tuple(sorted(self._partitions.get(name, {PARTITION}))),
+        )
 
     def _job(self, attempt: RecordedAttempt, over: bool) -> JobView:
         return JobView(
@@ -220,7 +237,8 @@ class PastCluster:
         restarts, at = self._stopped[attempt.job] + 1, self._released.get(attempt.job)
         if at is None:
             return dataclasses.replace(job, state="pending", nodes=(), restarts=restarts, held=True, started_at=None)
-        nodes = tuple(name for name in job.nodes if name not in self._drained)  # which others it would get is not known
+        out = {*self._drained, *self._excluded.get(attempt.job, ())}
+        nodes = tuple(name for name in job.nodes if name not in out)  # which others it would get is not known
         return dataclasses.replace(job, restarts=restarts, started_at=at, nodes=nodes)
 
     def outcome(self, task: Task, now: datetime) -> tuple[datetime, Outcome]:
@@ -239,6 +257,8 @@ class PastCluster:
             if step.kind in STOPS:
                 self._stopped[step.job] = step.attempt or 0
                 self._released.pop(step.job, None)
+            elif step.kind is StepKind.EXCLUDE:
+                self._excluded[step.job] = frozenset(str(step.data.get("nodes") or "").split(","))
             elif step.kind is StepKind.RELEASE:
                 self._released[step.job] = ended
         return ended, Outcome(step, result, ended, reason, data)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from sentinel.adapters.slurm.parse import Record
 from sentinel.errors import Denied, SentinelError, Timeout, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView
+from sentinel.model.spares import Spares
 from sentinel.simulate.slurm.cluster import SimulatedSlurm
 from sentinel.simulate.slurm.requests import Requests
 
@@ -183,13 +184,26 @@ class SlurmReading:
     async def booted_at(self) -> datetime | None:
         return await self._crossings.ask_slurm("booted_at", self._slurm.booted_at)
 
+    async def spares(self, reservation: str) -> Spares | None:
+        return await self._crossings.ask_slurm("spares", lambda: self._slurm.spares(reservation))
+
 
 class SlurmWriting:
-    """``Verbs`` of the real writer over the network. ``wrote`` hears of each request that reaches slurmctld."""
+    """``Verbs`` of the real writer over the network."""
 
     def __init__(
-        self, slurm: SimulatedSlurm, crossings: Crossings, wrote: Callable[[str, str, Mapping[str, str]], None]
+        self,
+        slurm: SimulatedSlurm,
+        crossings: Crossings,
+        wrote: Callable[[str, str, Mapping[str, str]], None],
+        leaves: Callable[[str], None] | None = None,
     ) -> None:
+        """
+        Args:
+            wrote: hears of each request that reaches slurmctld.
+            leaves: hears of each when the daemon sends it.
+        """
+        self._leaves = leaves
         self._slurm, self._crossings = slurm, crossings
         self._requests = Requests(slurm)
         self._wrote = wrote
@@ -208,8 +222,13 @@ class SlurmWriting:
             lambda: self._requests.set_node(node, state, reason),
         )
 
-    async def requeue_hold(self, job: str) -> None:
-        await self._write("requeue_hold", job, {}, lambda: self._requests.requeue_hold(job))
+    async def requeue_hold(self, job: str, *, incomplete: bool) -> None:
+        await self._write(
+            "requeue_hold",
+            job,
+            {"Incomplete": ""} if incomplete else {},
+            lambda: self._requests.requeue_hold(job, incomplete=incomplete),
+        )
 
     async def hold(self, job: str) -> None:
         await self._write("hold", job, {}, lambda: self._requests.hold(job))
@@ -219,6 +238,9 @@ class SlurmWriting:
 
     async def set_job(self, job: str, fields: Mapping[str, str]) -> None:
         await self._write("set_job", job, fields, lambda: self._requests.set_job(job, fields))
+
+    async def set_reservation(self, name: str, fields: Mapping[str, str]) -> None:
+        await self._write("set_reservation", name, fields, lambda: self._requests.set_reservation(name, fields))
 
     async def end_step(self, job: str, step: int) -> None:
         await self._write("end_step", job, {"step": f"{step}"}, lambda: self._requests.end_step(job, step))
@@ -234,4 +256,6 @@ class SlurmWriting:
             self._wrote(verb, target, fields)  # sees the cluster as it was before
             await effect()
 
+        if self._leaves is not None:
+            self._leaves(f"{verb} {target}")
         await self._crossings.ask_slurm(verb, done)

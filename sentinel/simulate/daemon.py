@@ -25,13 +25,14 @@ from sentinel.daemon.effects.diagnostics import Diagnostics
 from sentinel.daemon.effects.node_returns import NodeReturnEffects
 from sentinel.daemon.effects.perform import Effects
 from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.daemon.lease import Lease
 from sentinel.daemon.runner import Perform, Runner
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import ApprovalGiven, Event, Started
 from sentinel.engine.loading import state_of
-from sentinel.engine.transition import CarryOutStep, ProbeNode, RunSiteCommand
+from sentinel.engine.transition import CarryOutStep, LendSpares, ProbeNode, RunSiteCommand
 from sentinel.engine.watch.events import HeartbeatReceived, NodeProbed, WatchStarted
 from sentinel.engine.watch.reconciliation import RECONCILE
 from sentinel.errors import Unavailable
@@ -46,6 +47,7 @@ from sentinel.simulate.happened import Bug, NoticeArrived, ResumeWritten, StepBe
 from sentinel.simulate.machines import HEARTBEAT_S
 
 if TYPE_CHECKING:
+    from sentinel.simulate.two_daemons import Membership
     from sentinel.simulate.world import World
 
 RECEIVER = "pager"
@@ -63,7 +65,7 @@ def _telemetry() -> Any:
     return Telemetry(CollectorRegistry())
 
 
-class _StoryLog(Log):
+class StoryLog(Log):
     """Keeps errors of our own, which break a promise; passes the rest to ``say`` when a history is printed."""
 
     def __init__(self, world: World) -> None:
@@ -84,17 +86,27 @@ class _StoryLog(Log):
 class _Saving:
     """The store behind the crossings: full, lost, or the last thing that this daemon did."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, part: Membership | None) -> None:
         self._world = world
+        self._part = part
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._world.store, name)
 
     def commit(self, changes: Sequence[Change]) -> None:
-        self._world.save(lambda: self._world.store.commit(changes))
+        self._save(lambda: self._world.store.commit(changes))
 
     def save_attempt(self, job: Any, **what: Any) -> None:
-        self._world.save(lambda: self._world.store.save_attempt(job, **what))
+        self._save(lambda: self._world.store.save_attempt(job, **what))
+
+    def _save(self, what: Callable[[], None]) -> None:
+        def saved() -> None:
+            if self._part is not None:
+                self._part.store.require_lease()
+                self._part.writes("a transaction")
+            what()
+
+        self._world.save(saved)
 
 
 class _Receiver:
@@ -127,24 +139,31 @@ class _ResumePoints:
 class SimulatedDaemon:
     """Runs on its own event loop until it is killed or the history ends."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, part: Membership | None = None) -> None:
+        """``part``: of one of two daemons."""
         self._world = world
+        self._part = part
+        self.name = part.name if part is not None else ""
         self.loop = VirtualLoop(world)
         self.ready = False
+        self._begun = False
         self._tasks: set[asyncio.Task[None]] = set()
-        settings, clock, log, telemetry = world.settings, world.clock, _StoryLog(world), _telemetry()
-        self._store = cast(Store, _Saving(world))  # held to the real one by a test
+        settings, clock, log, telemetry = world.settings, world.clock, StoryLog(world), _telemetry()
+        self._store = cast(Store, _Saving(world, part))  # held to the real one by a test
         live = ClusterView()
         reader = SlurmReading(world.slurm, world.crossings)
-        self.fleets = FleetSnapshots(reader, live, telemetry, log, seconds=self.loop.time)
+        self.fleets = FleetSnapshots(
+            reader, live, telemetry, log, seconds=self.loop.time, spares=settings.recovery.spares
+        )
         lately = world.now(-settings.judgement.group_s)
         self._stored = world.store.load(month=world.now() - WINDOW, lately=lately, evidence_ids=100_000)
         state = state_of(
             self._stored, live, rules=signatures().rules, settings=settings, receivers=[RECEIVER], metrics=False
         )
         self.runner = Runner(
-            Engine(state), self._store, clock=clock, telemetry=telemetry, log=log, seconds=self.loop.time
-        )
+            Engine(state), self._store, clock=clock, telemetry=telemetry, log=log, seconds=self.loop.time,
+            may_act=part.lease.renewed if part is not None else None,
+        )  # fmt: skip
         self.fleets.observed, self.fleets.unanswered = self.runner.observed, self.runner.unobserved
         orders: Orders = world.agents
         means = self._means(reader, live, orders, log)
@@ -154,7 +173,13 @@ class SimulatedDaemon:
                 fleets=self.fleets,
                 inquiry=NodeQuestions(orders, live, clock),
                 diagnostics=Diagnostics(orders=orders, store=self._store, live=live, counters={}, clock=clock, log=log),
-                returns=NodeReturnEffects(settings=settings.returns, reader=reader, writer=means.writer, clock=clock),
+                returns=NodeReturnEffects(
+                    settings=settings.returns,
+                    reader=reader,
+                    writer=means.writer,
+                    clock=clock,
+                    fence=part.lease if part is not None else None,
+                ),
                 writer=means.writer,
                 signals=None,
                 sinks={RECEIVER: _Receiver(world)},
@@ -163,7 +188,8 @@ class SimulatedDaemon:
         )
 
     def _means(self, reader: SlurmReading, live: ClusterView, orders: Orders, log: Log) -> Means:
-        world, settings = self._world, self._world.settings
+        world, settings, part = self._world, self._world.settings, self._part
+        writing = SlurmWriting(world.slurm, world.crossings, world.wrote, part.writes if part is not None else None)
         checkpoints = FleetCheckpoints(
             orders=orders, live=live, fleets=self.fleets, store=self._store, recovery=settings.recovery, log=log,
             seconds=self.loop.time,
@@ -171,7 +197,7 @@ class SimulatedDaemon:
         return Means(
             clock=world.clock,
             reader=reader,
-            writer=Writer(SlurmWriting(world.slurm, world.crossings, world.wrote), now=world.slurm.time_s),
+            writer=Writer(part.fenced(writing) if part is not None else writing, now=world.slurm.time_s),
             ledger=self.runner,
             checkpoints=checkpoints,
             resume=_ResumePoints(world),
@@ -195,15 +221,28 @@ class SimulatedDaemon:
             await asyncio.sleep(self._world.crossings.latency_s())
             return NodeProbed(self._world.now(), effect.id, None if answers else "no answer")
 
-        return {**table, CarryOutStep: step, ProbeNode: probe, RunSiteCommand: self._world.machines.command}
+        async def lend(effect: LendSpares) -> Event | None:
+            under_way.set(None)  # it is of no plan, whatever led to the snapshot
+            return await table[LendSpares](effect)
+
+        return {
+            **table,
+            CarryOutStep: step,
+            LendSpares: lend,
+            ProbeNode: probe,
+            RunSiteCommand: self._world.machines.command,
+        }
 
     # -- living ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until somebody stops the loop: what is under way then is dropped, as in a process that is killed."""
-        self._begin(self._live())
+        """Until somebody stops the loop: what is under way then is dropped if the process was killed, and goes on else."""
+        if not self._begun:
+            self._begun = True
+            self._begin(self._live())
         self.loop.run_forever()
-        self.loop.drop()
+        if self._world.crossings.dead:
+            self.loop.drop()
 
     def _begin(self, what: Any) -> None:
         task = self.loop.create_task(what)
@@ -212,6 +251,8 @@ class SimulatedDaemon:
 
     async def _live(self) -> None:
         """As the live daemon starts."""
+        if self._part is not None:
+            self._begin(self._renew(self._part.lease))
         with contextlib.suppress(Unavailable):
             await self.fleets.take()
         try:
@@ -228,6 +269,12 @@ class SimulatedDaemon:
         self._begin(self._every(_HOUSEKEEPING_S, self._forget))
         if self._world.history.setup.returns:
             self._begin(self._every(HEARTBEAT_S, self._heartbeats))
+
+    async def _renew(self, lease: Lease) -> None:
+        """As its thread does."""
+        while True:
+            await asyncio.sleep(lease.every_s)
+            await asyncio.to_thread(lease.renew)
 
     async def _take_up(self) -> None:
         await self.runner.handle(Started(self._world.now(), self._stored))

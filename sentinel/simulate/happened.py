@@ -68,8 +68,27 @@ class Bug:
 
 
 @dataclass(frozen=True, slots=True)
+class DaemonWrote:
+    """One of two daemons writes to the store, or sends a request to slurmctld. ``active``: it has the lease."""
+
+    daemon: str
+    active: bool
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryEnded:
     """Nothing more happens; everything had time to come to rest."""
 
 
-Happened = SlurmWrite | AttemptBegan | StepBegan | ResumeWritten | MovedAside | NoticeArrived | Bug | HistoryEnded
+Happened = (
+    SlurmWrite
+    | AttemptBegan
+    | StepBegan
+    | ResumeWritten
+    | MovedAside
+    | NoticeArrived
+    | Bug
+    | DaemonWrote
+    | HistoryEnded
+)

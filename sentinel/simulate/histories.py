@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from sentinel.config.return_settings import ReturnSettings
+from sentinel.config.settings import Diagnostics, Limits, Mode, Modes, Recovery, Settings
+
+RETURNS = ReturnSettings(  # as a site that allows all of it, in minutes instead of hours
+    reset_command=["/site/reset", "{node}"], reboot_command=["/site/reboot", "{node}"], command_s=10.0, boot_s=120.0,
+    retry_s=60.0, automatic=True, probation_s=200.0, probation_run_s=60.0,
+)  # fmt: skip
+SPARES = "spares"
 
 Value = str | int | float | bool
 
@@ -50,6 +60,8 @@ class Setup:
     watched: bool = False  # agents send heartbeats, and the daemon watches for those and for steps that stay away
     restart_mode: str = ""  # of restarts, where it is another one
     approval_s: float = 7200.0
+    daemons: int = 1  # two: one stands by
+    spares: int = 0  # nodes in a reservation for restarts
     switch_nodes: int = 0  # nodes under each switch; 0: Slurm does not say
 
     def place_of(self, index: int) -> str:
@@ -87,3 +99,20 @@ class History:
     def name(self) -> str:
         """What ``--replay`` takes; ``sentinel.simulate.explore.named`` reads it."""
         return f"{self.story}-{self.number}"
+
+
+def settings_of(setup: Setup) -> Settings:
+    """The daemon's settings in this history."""
+    mode = Mode(drain=setup.mode, restart=setup.restart_mode or setup.mode)
+    limits = dataclasses.replace(Limits(drain_fraction=0.5), **setup.limits)  # type: ignore[arg-type]
+    modes = Modes(default=mode, approval_s=setup.approval_s)
+    if not setup.returns:
+        tests = Diagnostics(suspect_level=0, idle_level=0)  # the simulated agents run none
+        recovery = Recovery(spares=SPARES if setup.spares else "")
+        return Settings(modes=modes, limits=limits, diagnostics=tests, recovery=recovery)
+    return Settings(
+        modes=modes,
+        limits=limits,
+        returns=RETURNS,
+        diagnostics=Diagnostics(deadline_s=[20.0, 30.0, 40.0, 60.0], settled_s=10.0),
+    )

@@ -123,7 +123,7 @@ class Observer:
             self.drains.append(Drain(what.target, self.world.now_s, incident))
         if what.job is None:
             return
-        if what.verb == "requeue_hold" and what.job.state != "PENDING":
+        if stops(what):
             self.stops.append((self.world.now_s, incident, what.job.id, what.job.attempt))
         if what.task is not None and what.task.step.kind is StepKind.RELEASE:
             self._let_go(what.task)
@@ -156,9 +156,21 @@ def number_of(notice: Notice) -> int:
     return len(told) if isinstance(told, list) else 1
 
 
+def stops(what: SlurmWrite) -> bool:
+    """Whether this request stops a job, or has one that has ended run again."""
+    if what.verb != "requeue_hold" or what.job is None or what.job.state == "PENDING":
+        return False
+    return what.job.state == "RUNNING" or "Incomplete" not in what.fields
+
+
 def puts_back(what: SlurmWrite) -> bool:
     """Whether this request puts a node back into service."""
     return what.verb == "set_node" and what.fields["state"] == "RESUME"
+
+
+def lends(what: SlurmWrite) -> bool:
+    """Whether this request says who may use the nodes kept for restarts, and nothing else."""
+    return what.verb == "set_reservation" or what.fields.keys() == {"ReservationName"}
 
 
 def takes_out(what: SlurmWrite) -> bool:

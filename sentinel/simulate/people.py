@@ -183,6 +183,8 @@ def _slurmctld_crash(world: World, happening: Happening) -> None:
     world.slurm.crash()
     for job in [job for job in world.observer.held if job in world.slurm.jobs and not world.slurm.jobs[job].held]:
         del world.observer.held[job]
+    for job in [job for job in world.observer.cancelled if job in world.slurm.jobs and not world.slurm.jobs[job].over]:
+        del world.observer.cancelled[job]
     _slurmctld("gone")(world, happening)
 
 
@@ -198,6 +200,9 @@ def _cut(kill: bool) -> Act:
 
 def _freeze(world: World, happening: Happening) -> None:
     """The daemon is stopped (SIGSTOP) and goes on later."""
+    if world.doubled is not None:
+        world.doubled.stop(float(happening.data.get("for_s", 30.0)))
+        return
     world.frozen_until_s = world.now_s + float(happening.data.get("for_s", 30.0))
     world.away.append((world.now_s, world.frozen_until_s))
 
@@ -224,10 +229,10 @@ def _store_full(world: World, happening: Happening) -> None:
     world.store_full = True
     world.away.append((world.now_s, world.now_s + float(happening.data.get("for_s", 30.0))))
 
-    def room() -> None:
+    def space_again() -> None:
         world.store_full = False
 
-    world.later(float(happening.data.get("for_s", 30.0)), room)
+    world.later(float(happening.data.get("for_s", 30.0)), space_again)
 
 
 ACTS: Mapping[str, Act] = {

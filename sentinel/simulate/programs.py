@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sentinel.simulate.world import World
 
 STEP_S = 2.0
+LOOK_S = 0.5  # between two looks of a launcher for its order
 WAIT_S = 60.0  # a launcher waits so long for an order after its step failed
 LOAD_S = 6.0  # from the start of an attempt to its first step
 PRINT_S = 20.0  # between two step lines that are passed on; every step where the daemon watches for them
@@ -139,7 +140,7 @@ class Programs:
 
     def _await_order(self, program: Program, until_s: float) -> None:
         job, values = self._world.slurm.jobs.get(program.job), self.resume.get(program.job, {})
-        if job is None or job.state != "RUNNING" or job.restarts != program.attempt:
+        if job is None or job.state != "RUNNING" or job.restarts != program.attempt or job.ghost:
             return
         ordered = values.get("SENTINEL_ATTEMPT") == str(job.restarts) and int(values.get(RUN, 0)) > program.run
         if ordered and set(values[NODES].split(",")) <= set(job.on):
@@ -147,7 +148,7 @@ class Programs:
         elif self._world.now_s >= until_s:
             self._world.slurm.end(program.job, exit_code=1)
         else:
-            self._world.later(0.5, lambda: self._await_order(program, until_s))
+            self._world.later(LOOK_S, lambda: self._await_order(program, until_s))
 
     def hang(self, program: Program, node: str) -> None:
         if program.runs and program.hung_at is None:

@@ -15,7 +15,7 @@ from sentinel.engine.history import row_of
 from sentinel.model import changes as c
 from sentinel.model.audit import Stage
 from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Outcome, Plan, Result, StepKind, Verdict
-from sentinel.model.stored import ENDED, Stored, StoredStep, not_judged_since, still_excluding
+from sentinel.model.stored import ENDED, Stored, StoredStep, not_judged_since, still_excluding, still_holding
 from sentinel.wire import to_json
 
 _MOST_EVIDENCE = 5000  # that no incident refers to; as in the real one
@@ -61,7 +61,7 @@ class MemoryStore:
         }
         wanted = {n for n, i in rows.items() if i.closed_at is None or i.closed_at >= lately} | set(plans)
         steps = tuple(sorted(self.steps.values(), key=lambda row: row.intended_at))
-        wanted |= still_excluding(steps, self.rows_of_attempts.values(), lately - ENDED)
+        wanted |= still_excluding(steps, self.rows_of_attempts.values(), lately - ENDED) | still_holding(steps, month)
         rows |= {n: self.incidents[n] for n in (wanted | {s.incident for s in steps}) & self.incidents.keys()}
         released = {s.step.job for s in steps if s.step.kind is StepKind.RELEASE and s.step.job is not None}
         running = {row["job"] for row in self.rows_of_attempts.values() if row["ended_at"] is None}

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
-from sentinel.config.return_settings import ReturnSettings
-from sentinel.config.settings import Diagnostics, Limits, Mode, Modes, Settings
 from sentinel.errors import Unavailable
 from sentinel.simulate import faults, people
 from sentinel.simulate.agents import Agents
@@ -19,25 +17,23 @@ from sentinel.simulate.crossings import Crossings, Killed
 from sentinel.simulate.daemon import SimulatedDaemon, under_way
 from sentinel.simulate.happened import Happened, HistoryEnded, SlurmWrite
 from sentinel.simulate.heartbeats import Heartbeats
-from sentinel.simulate.histories import Happening, History, JobSpec, Setup
+from sentinel.simulate.histories import SPARES, Happening, History, JobSpec, settings_of
 from sentinel.simulate.machines import Machines
 from sentinel.simulate.observer import Observer
 from sentinel.simulate.programs import Programs
 from sentinel.simulate.promises import Violation, check
 from sentinel.simulate.rest import Rest
 from sentinel.simulate.slurm.cluster import SimulatedSlurm
-from sentinel.simulate.slurm.records import SimulatedJob, SlurmTimes
+from sentinel.simulate.slurm.records import KeptNodes, SimulatedJob, SlurmTimes
 from sentinel.simulate.store import MemoryStore
 from sentinel.simulate.timeline import AT, Timeline
+from sentinel.simulate.two_daemons import TwoDaemons
 
 T = TypeVar("T")
 TIMES = SlurmTimes(epilog_s=1.0, min_job_age_s=300.0)  # as the lab was measured; MinJobAge is Slurm's default
 _AT_S = AT.timestamp()
+_REGISTERS_S = 2000.0  # every 20th ping: only then slurmctld compares its jobs with those of the node
 SLURMD_TIMEOUT_S = 300.0  # Slurm's default: then it sets a node that does not answer down
-RETURNS = ReturnSettings(  # as a site that allows all of it, in minutes instead of hours
-    reset_command=["/site/reset", "{node}"], reboot_command=["/site/reboot", "{node}"], command_s=10.0, boot_s=120.0,
-    retry_s=60.0, automatic=True, probation_s=200.0, probation_run_s=60.0,
-)  # fmt: skip
 _SAVED_S = (0.001, 0.008)  # one transaction
 
 
@@ -62,7 +58,7 @@ class World(Timeline):
         self.rng = random.Random(f"{history.seed}/{history.number}")  # noqa: S311 - repeatable, not secret
         self.tell = tell
         self.clock = _Clock(self)
-        self.settings = _settings(history.setup)
+        self.settings = settings_of(history.setup)
         self.store = MemoryStore()
         self.store_full = False
         self.paused = False
@@ -80,10 +76,14 @@ class World(Timeline):
         self._over = False
         self.agents = Agents(self)
         self.heartbeats = Heartbeats(self)
+        self.doubled = TwoDaemons(self) if history.setup.daemons > 1 else None
         self.programs = Programs(self)
         self.machines = Machines(self)
         self.slurm = SimulatedSlurm(
-            history.setup.nodes, clock=self.clock, times=TIMES, seconds=lambda: _AT_S + self.now_s
+            history.setup.nodes,
+            clock=self.clock,
+            times=dataclasses.replace(TIMES, ghost_s=_REGISTERS_S) if self.watched else TIMES,
+            seconds=lambda: _AT_S + self.now_s,
         )
         self.specs: dict[int, JobSpec] = {}
         self.jobs: list[int] = []  # ids, in the order of the setup
@@ -112,7 +112,7 @@ class World(Timeline):
             something = self._do_due()
             if self.now_s >= self.ends_s:
                 self._over = True
-                self._stop_daemon()
+                self.stop_daemon()
                 return
             if self.now_s < self.frozen_until_s:
                 if until_s is not None:
@@ -135,7 +135,10 @@ class World(Timeline):
             if self.daemon is None:
                 self.go_on(None)
             else:
+                self.crossings.dead = False
                 self.daemon.run()
+        if self.doubled is not None:
+            self.doubled.over()
         self.happened(HistoryEnded())
         return self.violations
 
@@ -145,6 +148,8 @@ class World(Timeline):
         setup = self.history.setup
         for index, node in enumerate(self.slurm.nodes.values()):
             node.partitions, node.topology = (setup.partitions[index % len(setup.partitions)],), setup.place_of(index)
+        if setup.spares:
+            self.slurm.kept = KeptNodes(SPARES, setup.spares)
         for spec in self.history.setup.jobs:
             self._submit(spec)
         self._save_slurm()
@@ -153,7 +158,10 @@ class World(Timeline):
         if self.watched:
             self.heartbeats.begin()
         Rest(self).begin()
-        self._start_daemon()
+        if self.doubled is not None:
+            self.doubled.begin()
+        else:
+            self._start_daemon()
 
     def _happen(self, happening: Happening) -> None:
         self.say_what(f"-- {happening}")
@@ -293,7 +301,6 @@ class World(Timeline):
         if self.daemon is None and not self._over:
             self.lives += 1
             self.say_what(f"-- the daemon starts (life {self.lives})")
-            self.crossings.dead = False
             self.daemon = SimulatedDaemon(self)
 
     def _lost(self, crossing: int, deadline_s: float) -> None:
@@ -313,12 +320,16 @@ class World(Timeline):
 
     def end_life(self, down_s: float) -> None:
         """The daemon's process is gone; the next one starts after ``down_s``."""
-        if self.daemon is not None:
-            self._stop_daemon()
-            self.away.append((self.now_s, self.now_s + down_s))
-            self.later(down_s, self._start_daemon)
+        if self.daemon is None:
+            return
+        self.away.append((self.now_s, self.now_s + down_s))
+        if self.doubled is not None:
+            self.doubled.ended(down_s)
+            return
+        self.stop_daemon()
+        self.later(down_s, self._start_daemon)
 
-    def _stop_daemon(self) -> None:
+    def stop_daemon(self) -> None:
         if self.daemon is not None:
             self.crossings.dead = True
             self.daemon.loop.stop()
@@ -368,18 +379,3 @@ class World(Timeline):
 
 def _lasts_s(happening: Happening) -> float:
     return happening.at_s + max(float(happening.data.get(key, 0.0)) for key in ("for_s", "down_s", "late_s"))
-
-
-def _settings(setup: Setup) -> Settings:
-    mode = Mode(drain=setup.mode, restart=setup.restart_mode or setup.mode)
-    limits = dataclasses.replace(Limits(drain_fraction=0.5), **setup.limits)  # type: ignore[arg-type]
-    modes = Modes(default=mode, approval_s=setup.approval_s)
-    if not setup.returns:
-        tests = Diagnostics(suspect_level=0, idle_level=0)  # the simulated agents run none
-        return Settings(modes=modes, limits=limits, diagnostics=tests)
-    return Settings(
-        modes=modes,
-        limits=limits,
-        returns=RETURNS,
-        diagnostics=Diagnostics(deadline_s=[20.0, 30.0, 40.0, 60.0], settled_s=10.0),
-    )

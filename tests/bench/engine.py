@@ -7,7 +7,7 @@ checks of nodes and jobs. Then single Xids that open incidents, with everything 
 
 The baseline of the same run is what must be done in any case: the same records turned into JSON for the store.
 
-Run: PYTHONPATH=.:tests/support python tests/bench/engine.py [--nodes 2048] [--events 20000]
+Run: PYTHONPATH=$PWD:$PWD/tests/support python tests/bench/engine.py [--nodes 2048] [--events 20000]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.observed_silence import LogRead
 from sentinel.engine import Engine, Transition
 from sentinel.engine.events import EffectCompleted, Event, EvidenceReceived, FleetObserved, TimerDue
+from sentinel.engine.reconcile import waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, ProbeNode, StartTimer
 from sentinel.engine.watch.events import HeartbeatReceived, NodeProbed, WatchStarted
@@ -113,7 +114,7 @@ def faults(engine: Engine, there: Fleet, count: int) -> Iterable[tuple[Event, Tr
             out = engine.handle(event)
             yield event, out
             for effect in out.effects:
-                if isinstance(effect, StartTimer) and effect.id.startswith("judge:"):
+                if isinstance(effect, StartTimer) and (effect.id == waits.NEXT or effect.id.startswith("judge:")):
                     waiting.append(TimerDue(effect.due, effect.id))
                 elif isinstance(effect, ObserveFleet):
                     fresh = Fleet(later(at_s + 0.4), there.nodes, there.jobs)
@@ -188,13 +189,18 @@ def main() -> None:
     )
     each: list[float] = []
     began = time.process_time()
-    plans = 0
-    for _event, out in faults(engine, there, min(100, len(there.jobs))):
+    plans, longest, slowest = 0, 0.0, ""
+    for event, out in faults(engine, there, min(100, len(there.jobs))):
         now = time.process_time()
         each.append(now - began)
+        if each[-1] > longest:
+            longest, slowest = each[-1], type(event).__name__
         plans += sum(1 for remark in out.remarks if remark.name == "verdict")
         began = time.process_time()
-    print(f"faults: {plans} verdicts with plans in {len(each)} events, longest event {max(each) * 1000:.1f} ms")
+    print(
+        f"faults: {plans} verdicts with plans in {len(each)} events, longest event {1000 * longest:.1f} ms ({slowest}), "
+        f"{len(engine.state.judged_again)} incidents wait"
+    )
 
 
 if __name__ == "__main__":

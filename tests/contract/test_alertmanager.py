@@ -12,7 +12,7 @@ import pytest
 from core_records import incident, job, plan, step, verdict
 
 from sentinel.adapters.notify.alertmanager import Alertmanager
-from sentinel.alerts import Stage, Story, compose, next_stage, with_next
+from sentinel.alerts import IncidentFacts, Stage, compose, next_stage, with_next
 from sentinel.errors import Refused
 from sentinel.model.records import IncidentState, Outcome, Result, StepKind
 
@@ -30,11 +30,11 @@ def server() -> Iterator[alertmanager_server.AlertmanagerServer]:
     made.stop()
 
 
-def story(name: str, *outcomes: Outcome, closed: bool = False, **how: Any) -> Story:
+def facts(name: str, *outcomes: Outcome, closed: bool = False, **how: Any) -> IncidentFacts:
     happened = dataclasses.replace(
         incident(job=8801, id=name), state=IncidentState.CLOSED if closed else IncidentState.WATCHING
     )
-    return Story(
+    return IncidentFacts(
         happened, verdict(drain=("n2",)), plan(RELEASE, CONFIRM), outcomes,
         job=job(8801, name="<b>x</b> https://evil.example", partition="gpu"), cluster="alps", **how,
     )  # fmt: skip
@@ -44,10 +44,10 @@ def outcome(of: Any, result: Result = Result.DONE, reason: str = "") -> Outcome:
     return Outcome(of, result, datetime.now(UTC), reason)
 
 
-async def tell(server: alertmanager_server.AlertmanagerServer, *stories: Story) -> list[Any]:
+async def tell(server: alertmanager_server.AlertmanagerServer, *facts: IncidentFacts) -> list[Any]:
     """The active alerts of the incident after each message."""
     sink, thread, seen = Alertmanager(server.url, name="am", deadline_s=60.0), None, []
-    for one in stories:
+    for one in facts:
         stage = next_stage(thread, one)
         assert stage is not None
         thread = with_next(thread, one, stage, "")
@@ -59,7 +59,7 @@ async def tell(server: alertmanager_server.AlertmanagerServer, *stories: Story) 
 
 async def test_restart_is_one_alert_until_the_job_runs_again(server: alertmanager_server.AlertmanagerServer) -> None:
     first, last = await tell(
-        server, story("inc1", outcome(RELEASE)), story("inc1", outcome(RELEASE), outcome(CONFIRM), closed=True)
+        server, facts("inc1", outcome(RELEASE)), facts("inc1", outcome(RELEASE), outcome(CONFIRM), closed=True)
     )
     (alert,) = first
     assert alert["labels"] == {
@@ -75,7 +75,7 @@ async def test_incident_that_becomes_worse_is_one_alert_of_the_new_severity(
 ) -> None:
     failed = outcome(RELEASE, Result.FAILED, "no such job")
     first, worse, over = await tell(
-        server, story("inc2", outcome(RELEASE)), story("inc2", failed), story("inc2", failed, closed=True)
+        server, facts("inc2", outcome(RELEASE)), facts("inc2", failed), facts("inc2", failed, closed=True)
     )
     assert [alert["labels"]["severity"] for alert in first] == ["warning"]
     assert [alert["labels"]["severity"] for alert in worse] == ["critical"]
@@ -84,7 +84,7 @@ async def test_incident_that_becomes_worse_is_one_alert_of_the_new_severity(
 
 async def test_text_of_users_is_text(server: alertmanager_server.AlertmanagerServer) -> None:
     ((alert,),) = await tell(
-        server, story("inc3", outcome(RELEASE, Result.FAILED, "<!here> https://evil.example @all"))
+        server, facts("inc3", outcome(RELEASE, Result.FAILED, "<!here> https://evil.example @all"))
     )
     text = "".join(alert["annotations"].values())
     assert "evil" in text and "<" not in text and "https:" not in text and "@" not in text
@@ -92,6 +92,6 @@ async def test_text_of_users_is_text(server: alertmanager_server.AlertmanagerSer
 
 async def test_wrong_address_is_refused(server: alertmanager_server.AlertmanagerServer) -> None:
     sink = Alertmanager(f"{server.url}/elsewhere", name="am", deadline_s=60.0)
-    made = story("inc4", outcome(RELEASE))
+    made = facts("inc4", outcome(RELEASE))
     with pytest.raises(Refused, match="answered 404"):
         await sink.send(compose(made, with_next(None, made, Stage.RESTARTING, ""), datetime.now(UTC)))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from core_daemon import FakeOrders
 from fake_slurm import FakeClock
-from node_process import JOB_GID, JOB_UID, ROOT, open_folder
+from node_process import JOB, JOB_GID, JOB_UID, ROOT, open_folder
 
 from sentinel.daemon.effects.ask_hung_job import HungJobQuestions
 from sentinel.engine.transition import AskHungJob
@@ -24,7 +24,6 @@ sys.path.insert(0, str(ROOT / "deploy"))
 
 from lab.account import account
 
-JOB = 900_000_000 + os.getpid()
 PROGRAM = """
 import os, sys, time
 import torch, torch.distributed as dist

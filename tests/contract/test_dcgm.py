@@ -417,11 +417,37 @@ def test_a_lost_gpu_is_named(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> N
         return 0, (RECORDED / ("discovery_lost_all.out" if "-a" in arguments else "discovery_lost.out")).read_bytes()
 
     monkeypatch.setattr(dcgmi, "run", run)
-    lost = dcgmi.gpus()[5]
-    assert lost == {
-        "id": 5, "status": 4, "pci": "00000000:6B:00.0", "uuid": "GPU-00000005-1111-2222-3333-444444444445",
-    }  # fmt: skip
-    assert [gpu["status"] for gpu in dcgmi.gpus()].count(1) == 7
+    found = dcgmi.gpus()
+    assert found[3] == {"id": 3, "status": 4}, "its name, address and UUID are DCGM's words for not known"
+    assert [gpu["status"] for gpu in found].count(1) == 7
+
+
+def test_gpus_of_a_detached_driver_are_named(dcgmi: Dcgmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(arguments: list[str], _deadline_s: float) -> tuple[int, bytes]:
+        return 0, (
+            RECORDED / ("discovery_detached_all.out" if "-a" in arguments else "discovery_detached.out")
+        ).read_bytes()
+
+    monkeypatch.setattr(dcgmi, "run", run)
+    assert [(gpu["status"], gpu["pci"]) for gpu in dcgmi.gpus()][:2] == [
+        (7, "00000000:1B:00.0"),
+        (7, "00000000:2B:00.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "status", "reason"),
+    [
+        ("l2_pcie_skipped", 2, 0, "no GPU passed pcie: skipped or without result"),
+        ("l2_memory_plugin_missing", 2, 0, "tests are missing from the answer: memory"),
+        ("l2_stopped", 2, 190, "the diagnostic was stopped"),
+        ("l1_another_runs", 1, 222, "another diagnostic is running"),
+        ("l1_detached", 1, 226, "All 8 requested GPUs are detached"),
+    ],
+)
+def test_what_a_real_engine_answered_without_a_pass(name: str, level: int, status: int, reason: str) -> None:
+    made = read_diagnostic((RECORDED / f"{name}.out").read_bytes(), status, level, range(8), convictions=RULES)
+    assert made.answer is Answer.INCONCLUSIVE and reason in made.reason, made.reason
 
 
 def test_an_engine_that_ended_meanwhile_is_no_pass(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,7 +553,8 @@ def test_a_pass_on_fewer_gpus_than_promised_is_none(state: State, listener: str)
     assert [item["kind"] for item in made["evidence"]] == ["unreadable"], "the agent's telemetry tells of the lost one"
     made = diagnose(arguments(listener, promised=-1, tells_missing=True))
     (lost, _) = made["evidence"]
-    assert (made["result"], lost["kind"], lost["where"]["gpu_uuid"]) == ("inconclusive", "gpu_lost", "GPU-00000002")
+    assert (made["result"], lost["kind"], lost["where"]["gpu_uuid"]) == ("inconclusive", "gpu_lost", None)
+    assert "GPU 2 (UUID not known)" in lost["text"]
     assert lost["data"]["convicts"] is True
     assert "6 are promised" in diagnose(arguments(listener, promised=6))["reason"]
 

@@ -89,6 +89,13 @@ class Library:
             ids[place] = gpu
         return 0
 
+    def _dcgmGetAllSupportedDevices(self, handle: Any, ids: Any, count: Any) -> int:
+        usable = [gpu for gpu, status in self.status.items() if status == 1]
+        count._obj.value = len(usable)
+        for place, gpu in enumerate(usable):
+            ids[place] = gpu
+        return 0
+
     def _dcgmGetGpuStatus(self, _handle: Any, gpu: Any, status: Any) -> int:
         status._obj.value = self.status[gpu.value]
         return 0
@@ -265,6 +272,12 @@ def test_every_xid_once_with_its_own_time(engine: HostEngine, library: Library) 
     library.xids += [(1, 31, NOW_US + 5), (1, 79, NOW_US + 9)]
     assert engine.events("events") == [(1, 31, NOW_US + 5), (1, 79, NOW_US + 9)]
     assert engine.events("events") == []
+    newest = {0: (43, NOW_US), 1: (79, NOW_US + 9)}
+    library.called.clear()
+    assert engine.events("events", newest) == [] and not library.called, "all of these were told"
+    library.xids.insert(0, (0, 48, NOW_US - 7))
+    assert engine.events("events") == [], "dated before what was asked for"
+    assert engine.events("events", newest, everything=True) == [(0, 48, NOW_US - 7)]
 
 
 def test_health_by_entity_and_code(engine: HostEngine) -> None:

@@ -141,7 +141,7 @@ def test_a_gpu_that_the_driver_lost_is_proof_although_level_1_passes(node: Node)
     (node.folder / "gpus.json").write_text(json.dumps({"gpus": gpus}))
     engine = {"SENTINEL_DCGM_HOST": node.environment["SENTINEL_DCGM_HOST"]}
     refused = node.prolog(**engine)
-    assert (refused.returncode, "GPU-1" in refused.stderr) == (1, True), refused.stderr
+    assert (refused.returncode, "lost DCGM's GPU 1" in refused.stderr) == (1, True), refused.stderr
     node.check()
     assert node.verdict.startswith("BAD ") and "gpu_lost" in node.verdict
 

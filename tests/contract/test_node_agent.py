@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fake_node_daemon import FakeDaemon
-from node_process import JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
+from node_process import JOB, JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
 from sentinel.adapters.munge import Munge
 from sentinel.errors import Denied, Unavailable
@@ -103,10 +103,24 @@ def test_nothing_is_lost_or_doubled_by_kill_9(node: Node) -> None:
     assert set(got()) == wanted
 
 
+def until_watched(node: Node) -> None:
+    """What happens before the probe watches is an engine's past."""
+    until_s = time.monotonic() + PATIENCE_S
+    while "xid" not in node.daemon.kinds():
+        assert time.monotonic() < until_s, node.daemon.kinds()
+        node.state["gpus"][0]["xids"].append({"xid": 95, "at_us": int(time.time() * 1e6)})
+        node.gpus()
+        node.daemon.wait(lambda: "xid" in node.daemon.kinds(), 1.5)
+
+
 def test_a_driver_that_hangs_is_evidence_and_stops_nothing(node: Node) -> None:
+    node.kill()
+    node.start(silent_s=2.0)
+    until_watched(node)  # while it connects, a driver that hangs is an engine that does not answer
     node.gpus(hang_s=600)
     found = node.heard("probe_hung")
     assert found["data"]["probe"] == "dcgm"
+    node.daemon.evidence.clear()
     node.kernel(XID)
     node.heard("xid")
     node.gpus(hang_s=0)
@@ -114,12 +128,7 @@ def test_a_driver_that_hangs_is_evidence_and_stops_nothing(node: Node) -> None:
 
 def test_a_host_engine_that_restarts_is_watched_again(node: Node) -> None:
     node.gpus(engine="second")
-    until_s = time.monotonic() + PATIENCE_S
-    while "xid" not in node.daemon.kinds():  # what happens before it watches again is an engine's past
-        assert time.monotonic() < until_s, node.daemon.kinds()
-        node.state["gpus"][0]["xids"].append({"xid": 95, "at_us": int(time.time() * 1e6)})
-        node.gpus()
-        node.daemon.wait(lambda: "xid" in node.daemon.kinds(), 1.5)
+    until_watched(node)
     found = node.heard("xid")
     assert (found["source"], found["data"]["xid"]) == ("dcgm", 95)
 
@@ -145,26 +154,28 @@ def test_only_one_agent_for_a_state_folder(node: Node) -> None:
 
 def test_the_log_of_a_job(node: Node) -> None:
     log = node.job()
-    node.knows(7)
+    node.knows(JOB)
     log.write_text("starting\nRuntimeError: CUDA error: uncorrectable ECC error encountered\n")
     os.chown(log, JOB_UID, JOB_GID)  # as Slurm writes it
     found = node.heard("ecc-uncorrectable")
-    assert (found["source"], found["trust"], found["where"]["job"], found["line"]) == ("job_log", "user", 7, 2)
-    (node.folder / "run" / "jobs" / "7.json").unlink()
+    assert (found["source"], found["trust"], found["where"]["job"], found["line"]) == ("job_log", "user", JOB, 2)
+    (node.folder / "run" / "jobs" / f"{JOB}.json").unlink()
     node.knows()
 
 
 def test_orders_are_carried_out(node: Node) -> None:
     node.job()
-    node.knows(7)
+    node.knows(JOB)
     user = JOB_UID if os.getuid() == 0 else None
-    task = subprocess.Popen(["sleep", "60"], env={**os.environ, "SLURM_JOB_ID": "7", "SLURM_PROCID": "2"}, user=user)
+    task = subprocess.Popen(
+        ["sleep", "60"], env={**os.environ, "SLURM_JOB_ID": str(JOB), "SLURM_PROCID": "2"}, user=user
+    )
     try:
         until_s = time.monotonic() + PATIENCE_S
         while Path(f"/proc/{task.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":  # it is still starting
             assert time.monotonic() < until_s
             time.sleep(0.05)
-        node.daemon.order("tasks", "task_states", {"job": 7})
+        node.daemon.order("tasks", "task_states", {"job": JOB})
         assert node.daemon.wait(lambda: "tasks" in node.daemon.results, PATIENCE_S)
     finally:
         task.kill()
@@ -174,8 +185,8 @@ def test_orders_are_carried_out(node: Node) -> None:
     root = node.folder / "checkpoints"
     root.mkdir()
     node.job()
-    node.knows(7)
-    arguments = {"job": 7, "level": "structural", "before_step": None,
+    node.knows(JOB)
+    arguments = {"job": JOB, "level": "structural", "before_step": None,
                  "roots": [{"tier": "local", "path": str(root)}, {"tier": "global", "path": "/nowhere/at/all"}]}  # fmt: skip
     node.daemon.order("list", "inventory", arguments)
     assert node.daemon.wait(lambda: "list" in node.daemon.results, PATIENCE_S)

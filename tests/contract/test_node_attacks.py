@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_process import JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
+from node_process import JOB, JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed"),
@@ -29,7 +29,7 @@ def munge_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Site:
-    """A node with a host engine, on which job 7 of an ordinary user runs, and what only root or others may read."""
+    """A node with a host engine, on which a job of an ordinary user runs, and what only root or others may read."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.count = node, 0
@@ -41,7 +41,7 @@ class Site:
         self.others = self.checkpoint(node.folder / "others", OTHER)
         self.own = self.checkpoint(node.folder / "own", JOB_UID)
         node.job()
-        node.knows(7)
+        node.knows(JOB)
 
     def checkpoint(self, folder: Path, uid: int) -> Path:
         (folder / "step-10").mkdir(parents=True)
@@ -60,7 +60,7 @@ class Site:
 
     def list(self, folder: Path, **more: Any) -> dict[str, Any]:
         roots = [{"tier": "global", "path": str(folder)}]
-        return self.order("inventory", {"job": 7, "roots": roots, "level": "structural", "before_step": None, **more})
+        return self.order("inventory", {"job": JOB, "roots": roots, "level": "structural", "before_step": None, **more})
 
     def steps(self, answer: dict[str, Any]) -> list[int]:
         return [part["step"] for part in answer["result"]["listings"][0] if part["step"] is not None]
@@ -140,14 +140,14 @@ def test_it_moves_nothing_that_is_not_the_jobs_users(site: Site, link: bool) -> 
     if link:
         root = site.own / "run"
         root.symlink_to(site.secret)
-    order = {"job": 7, "root": str(root), "paths": [f"{root}/step-10"], "steps": [10], "reason": ""}
+    order = {"job": JOB, "root": str(root), "paths": [f"{root}/step-10"], "steps": [10], "reason": ""}
     assert not site.order("quarantine", order)["ok"]
     assert (site.secret / "step-10" / "model.pt").exists()
 
 
 @pytest.mark.parametrize("path", ["/data/../root", "root", "~root"])
 def test_paths_that_lead_elsewhere_are_refused(site: Site, path: str) -> None:
-    order = {"job": 7, "root": path, "paths": [f"{path}/x"], "steps": [None], "reason": ""}
+    order = {"job": JOB, "root": path, "paths": [f"{path}/x"], "steps": [None], "reason": ""}
     answer = site.order("quarantine", order)
     assert not answer["ok"] and "root must be an absolute path" in answer["error"]
 
@@ -164,13 +164,13 @@ def test_whose_a_job_is_that_is_not_here_slurm_says_or_nobody(site: Site) -> Non
 
 def test_a_job_of_roots_is_not_looked_into(site: Site) -> None:
     site.node.job(10, uid="0", gid="0")
-    site.node.knows(7, 10)
+    site.node.knows(JOB, 10)
     answer = site.list(site.secret, job=10)
     assert not answer["ok"] and "job 10 is root's" in answer["error"]
 
 
 def test_after_its_end_and_a_restart_the_jobs_user_is_known(site: Site) -> None:
-    (site.node.folder / "run" / "jobs" / "7.json").unlink()
+    (site.node.folder / "run" / "jobs" / f"{JOB}.json").unlink()
     site.node.knows()
     assert site.steps(site.list(site.own)) == [10]
     site.node.kill()
@@ -185,13 +185,13 @@ def test_a_job_file_that_a_user_could_write_is_not_believed(site: Site) -> None:
     os.chown(path, JOB_UID, JOB_UID)
     site.node.kill()
     site.node.start()
-    site.node.knows(7)
+    site.node.knows(JOB)
     assert not site.list(site.others, job=11)["ok"]
 
 
 def test_an_answer_to_a_heartbeat_names_no_user(site: Site) -> None:
     site.node.job(12, uid="", gid="")  # Slurm did not say whose it is
-    site.node.knows(7, 12)
+    site.node.knows(JOB, 12)
     roots = [{"tier": "local", "path": str(site.secret)}]
     entry = {"job": 12, "attempt": 0, "first": True, "since_s": 0.0, "roots": roots}
     site.node.daemon.watch = [{**entry, "uid": 0, "gid": 0}]
@@ -216,7 +216,7 @@ def run_probe(probe: str, arguments: dict[str, Any]) -> subprocess.CompletedProc
 def test_no_probe_of_users_files_stays_root(tmp_path: Path, probe: str, uid: object, gid: object) -> None:
     (tmp_path / "run" / "step-10").mkdir(parents=True)
     root = str(tmp_path / "run")
-    arguments = {"node": "n1", "job": 7, "attempt": 0, "level": "structural", "roots": [{"tier": "local", "path": root}],
+    arguments = {"node": "n1", "job": JOB, "attempt": 0, "level": "structural", "roots": [{"tier": "local", "path": root}],
                  "root": root, "paths": [f"{root}/step-10"], "steps": [10], "path": f"{root}/log", "ras": False,
                  "deadline_s": 5.0, "uid": uid, "gid": gid}  # fmt: skip
     done = run_probe(probe, arguments)
@@ -245,7 +245,7 @@ def test_a_users_log_is_held_against_rules_that_only_root_may_read(tmp_path: Pat
         if os.geteuid() == 0:
             os.chown(log, JOB_UID, JOB_GID)
         (folder / "ended").touch()
-        arguments = {"node": "n1", "job": 7, "attempt": 0, "uid": JOB_UID, "gid": JOB_GID, "path": str(log),
+        arguments = {"node": "n1", "job": JOB, "attempt": 0, "uid": JOB_UID, "gid": JOB_GID, "path": str(log),
                      "cursor": {"inode": log.stat().st_ino, "offset": 0, "line": 1}, "ended": str(folder / "ended"),
                      "rules": str(rules), "read_bytes": 1 << 16, "lines_per_s": 9.0, "burst": 9, "linger_s": 0.0,
                      "poll_s": 0.01}  # fmt: skip
@@ -259,7 +259,7 @@ def test_the_collector_reads_no_users_files_as_root(tmp_path: Path) -> None:
     settings = {"files": 9, "dumps": 9, "file_bytes": 9999, "total_bytes": 9999, "log_bytes": 99, "kernel_lines": 9,
                 "end_stray": False, "term_s": 0.1, "bundles": 9, "bundles_bytes": 9999,
                 "user_s": 9.0, "look_s": 9.0}  # fmt: skip
-    arguments = {"node": "n1", "job": 7, "attempt": 0, "uid": 0, "gid": 0, "began_s": 0.0, "ended_s": 1.0, "code": "1",
+    arguments = {"node": "n1", "job": JOB, "attempt": 0, "uid": 0, "gid": 0, "began_s": 0.0, "ended_s": 1.0, "code": "1",
                  "why": "code", "look": True, "first": True, "work_dir": str(tmp_path), "log": "", "gpus": [], "others": {},
                  "places": {}, "folder": str(tmp_path / "bundles" / "7.0"), "kernel": "", "gpus_seen": "", "rules": "",
                  **settings}  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_process import PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
+from node_process import JOB, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
 pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed")
 ALL = {"level": 2, "gpus": None, "yields": True}
@@ -66,8 +66,8 @@ def test_a_job_ends_it_also_in_the_host_engine(node: Node) -> None:
     node.gpus(diag={})
     node.daemon.order("o2", "diagnose", ALL)
     assert answered(node, "o2")["reason"] == "a job goes before it"
-    node.knows(7)
-    (node.folder / "run" / "jobs" / "7.json").unlink()
+    node.knows(JOB)
+    (node.folder / "run" / "jobs" / f"{JOB}.json").unlink()
     node.knows()
     node.daemon.order("o3", "diagnose", ALL)
     assert answered(node, "o3")["result"] == "pass"

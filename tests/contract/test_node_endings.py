@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_process import PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
+from node_process import JOB, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
 from sentinel.checkpoints.packed import unpack
 from sentinel.classify.hang.analyse import analyse
@@ -49,7 +49,7 @@ class Ending:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.here: list[int] = []
 
-    def come(self, job: int = 7, attempt: int = 0, **changes: str) -> None:
+    def come(self, job: int = JOB, attempt: int = 0, **changes: str) -> None:
         self.job, self.attempt = job, attempt
         self.log.write_text("starting\n")
         os.chown(self.log, NOBODY, NOBODY)
@@ -192,7 +192,7 @@ def test_dumps_where_the_job_said_are_kept_and_told(ending: Ending) -> None:
     assert (finding.kind, finding.culprit_ranks) == ("missing", (1,))
     assert answer["folder"] == str(ending.bundle())
     (told,) = ending.heard("dumps")
-    assert (told["trust"], told["source"], told["where"]["job"]) == ("user", "flight_recorder", 7)
+    assert (told["trust"], told["source"], told["where"]["job"]) == ("user", "flight_recorder", JOB)
     assert "ranks 0, 1, 2" in told["text"]
     (kept,) = ending.heard("bundle")
     assert kept["where"]["path"] == str(ending.bundle())
@@ -217,7 +217,7 @@ def test_a_failed_job_leaves_the_whole_story(ending: Ending) -> None:
     assert (ending.bundle() / "log-end.txt").read_text().endswith("exit code 1\n")
     assert json.loads((ending.bundle() / "gpus.json").read_text())[0]["gpus"][0]["uuid"] == "GPU-0"
     about = json.loads((ending.bundle() / "about.json").read_text())
-    assert (about["job"], about["code"], about["why"], about["node"]) == (7, "256", "code", "n1")
+    assert (about["job"], about["code"], about["why"], about["node"]) == (JOB, "256", "code", "n1")
     assert {file["file"] for file in about["files"]} | {"about.json", "dumps.json"} == set(ending.names())
 
 
@@ -302,18 +302,18 @@ def test_a_process_that_stays_is_named_and_left_alone(ending: Ending) -> None:
     ending.collected()
     (found,) = ending.heard("left_behind")
     assert (found["data"]["pid"], found["data"]["ended"], found["trust"]) == (stray.pid, "no", "system")
-    assert (found["data"]["uid"], found["where"]["job"]) == (NOBODY, 7)
+    assert (found["data"]["uid"], found["where"]["job"]) == (NOBODY, JOB)
     assert stray.poll() is None
 
 
 def test_it_is_ended_where_the_site_says_so_and_no_other(munge_socket: str) -> None:
     with started(munge_socket, "[collect]\nend_stray = true\nterm_s = 0.5\n") as ending:
-        ending.come(8)
-        ending.come(7)
+        ending.come(JOB + 1)
+        ending.come(JOB)
         stray = ending.process()
-        another = ending.process(SLURM_JOB_ID="8")  # of a job that runs
+        another = ending.process(SLURM_JOB_ID=str(JOB + 1))  # of a job that runs
         elsewhere = ending.process(SLURMD_NODENAME="n2")  # another node of the same host
-        roots = subprocess.Popen(["sleep", "60"], env={"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"})
+        roots = subprocess.Popen(["sleep", "60"], env={"SLURM_JOB_ID": str(JOB), "SLURMD_NODENAME": "n1"})
         ending.processes.append(roots)
         ending.epilog("0")  # also after a good end
         ending.collected()
@@ -331,16 +331,16 @@ def checkpoint(ending: Ending, step: int) -> None:
 
 def test_local_checkpoints_are_listed_before_they_are_wiped(ending: Ending) -> None:
     ending.node.daemon.watch = [
-        {"job": 7, "attempt": 0, "first": True, "since_s": 0.0,
+        {"job": JOB, "attempt": 0, "first": True, "since_s": 0.0,
          "roots": [{"tier": "local", "path": str(ending.work / "nvme")}]}
     ]  # fmt: skip
     checkpoint(ending, 20)
     ending.come()
     checkpoint(ending, 40)
-    wait_for((ending.node.folder / "run" / "local" / "7.0").exists)
+    wait_for((ending.node.folder / "run" / "local" / f"{JOB}.0").exists)
     ending.epilog("0", SENTINEL_LISTING_S="90")
     shutil.rmtree(ending.work / "nvme")  # the site's own epilog, after ours
-    assert not (ending.node.folder / "run" / "local" / "7.0").exists()
+    assert not (ending.node.folder / "run" / "local" / f"{JOB}.0").exists()
     ending.node.heard("checkpoints_held")
     (held,) = ending.heard("checkpoints_held")
     parts = unpack(held["data"]["listing"])

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import pytest
 from fake_slurm import FakeSlurm
@@ -18,7 +19,7 @@ from slurm_worlds import FakeWorld, RealWorld, World
 
 from sentinel.adapters.slurm import pyslurm_reader
 from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
-from sentinel.adapters.slurm.writer import REVOKED_S
+from sentinel.adapters.slurm.writer import REVOKED_S, Writer
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import JobView
 from sentinel.text import plain, text_of
@@ -336,6 +337,26 @@ async def test_a_failed_job_goes_back_to_the_queue(world: World) -> None:
     await world.writer.requeue_hold(job)
     seen = await world.job(job, waits_held)
     assert (seen.restarts, seen.exit_code, seen.ended_at) == (1, None, None)
+
+
+@pytest.mark.parametrize("script", ["sleep", "stubborn"])
+async def test_a_job_cancelled_between_our_look_and_our_request_stays_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    job = world.submit(script)
+    await world.job(job, running)
+    verbs = cast(Writer, world.writer).verbs
+    asked = verbs.requeue_hold
+
+    async def late(spec: str, *, incomplete: bool) -> None:
+        world.cancel(job)
+        await asked(spec, incomplete=incomplete)
+
+    monkeypatch.setattr(verbs, "requeue_hold", late)
+    await world.writer.requeue_hold(job)  # it is on its way to its end, or has ended
+    await world.writer.requeue_hold(job)
+    seen = await world.job(job, lambda job: job.state == "cancelled")
+    assert (seen.restarts, seen.held, seen.hold_kept) == (0, False, False)
 
 
 async def test_a_job_that_slurm_requeued_first_is_held(world: World) -> None:

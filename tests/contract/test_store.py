@@ -33,6 +33,7 @@ from sentinel.model.records import (
     Source,
     StepKind,
 )
+from sentinel.model.stored import UnreadableRecord
 
 DRAIN = step(StepKind.DRAIN, node="n1")
 PLAN = plan(DRAIN, step(StepKind.RELEASE, job=101, attempt=0))
@@ -81,6 +82,19 @@ def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
     again.save_counters([{"node": "n1", "unit": "gpu0", "name": "rows", "at": AT, "value": 1.0}])
     assert len(again.counters(AT)) == 1
     again.close()
+
+
+def test_a_plan_that_cannot_be_read_is_told_at_the_start_and_stays_as_it_is(store: DirectStore) -> None:
+    store.save_incident(incident(ended(), id="i1"))
+    store.commit([changes.PlanMade(dataclasses.replace(PLAN, incident="i1"))])
+    assert store.load(month=AT, lately=AT, evidence_ids=10).unreadable == ()
+    torn = {"incident": "i1", "steps": "torn"}
+    with store.engine.begin() as connection:
+        connection.execute(tables.plan.update().values(record=torn))
+    for _ in range(2):  # it is as unreadable the next time, and known by the same id
+        stored = store.load(month=AT, lately=AT, evidence_ids=10)
+        assert [(one.kind, one.record) for one in stored.unreadable] == [("Plan", torn)]
+        assert stored.unreadable[0].id == UnreadableRecord("Plan", "", torn).id and stored.plans == {}
 
 
 # --- evidence ----------------------------------------------------------------------------------------------------------

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from core_daemon import SETTINGS, Daemon
+from core_daemon import SETTINGS, Daemon, FakeSink
 from core_world import World
 
 from sentinel import protocol
@@ -72,9 +72,9 @@ class Answer:
 class Served:
     """A running server; ``post`` signs as somebody unless told what to send instead."""
 
-    def __init__(self, world: World, **settings_of_daemon: Any) -> None:
+    def __init__(self, world: World, *, sinks: Sequence[FakeSink] = (), **settings_of_daemon: Any) -> None:
         self.world = world
-        self.daemon = daemon = Daemon(world)
+        self.daemon = daemon = Daemon(world, sinks)
         clock = world.slurm.clock
         daemon.runner.seconds = lambda: clock.now().timestamp()
         self.orders, log = OrderBook(), Log(daemon.stream)
@@ -129,8 +129,8 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(world: World, **settings_of_daemon: Any) -> AsyncIterator[Served]:
-    made = Served(world, **settings_of_daemon)
+async def serving(world: World, *, sinks: Sequence[FakeSink] = (), **settings_of_daemon: Any) -> AsyncIterator[Served]:
+    made = Served(world, sinks=sinks, **settings_of_daemon)
     await made.server.start()
     try:
         async with aiohttp.ClientSession() as made.session:

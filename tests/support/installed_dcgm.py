@@ -3,6 +3,7 @@
 SENTINEL_DCGM=FOLDER          bin/dcgmi, lib (or lib64), and DCGM's Python bindings anywhere below
 SENTINEL_DCGM_ENGINE=COMMAND  starts a host engine in the foreground; {address} stands for a port or a socket's path.
                               Without it: FOLDER/bin/nv-hostengine. With GPUs, or with NVML injection
+SENTINEL_NVVS_SCRIPT=FILE     what the scripted plugin answers (nvvs_plugin.cpp), where it is installed among nvvs' plugins
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nvml_gpus import uuid_of
+
 ROOT = Path(__file__).parents[2]
 DOUBLE = ROOT / "deploy" / "lab" / "fake_dcgm"
 REAL = os.environ.get("SENTINEL_DCGM", "")
+SCRIPT = os.environ.get("SENTINEL_NVVS_SCRIPT", "")
 PATIENCE_S = 120.0  # far above what anything takes here: the machine may be busy
+
+SEVERITIES = {52: 2, 58: 2, 63: 4}  # of DCGM's own table of errors, 4.6
 
 Said = list[dict[str, Any]]
 
@@ -100,6 +106,24 @@ class Dcgm:
         """A value of a field, as the engine's own injection makes it."""
         raise NotImplementedError
 
+    def lose(self, gpu: int) -> None:
+        """The driver loses it. On a real engine: with made-up GPUs alone."""
+        raise NotImplementedError
+
+    def gives_back(self, gpu: int) -> None:
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """The engine lets go of the driver and of all GPUs; since 4.5."""
+        raise NotImplementedError
+
+    def attach(self) -> None:
+        raise NotImplementedError
+
+    def script(self, **tests: str) -> None:
+        """What each test of levels 2 to 4 does from now on, in the words of ``nvvs_plugin.cpp``; the others pass."""
+        raise NotImplementedError
+
     def probe(self, enough: Callable[[Said], bool] = lambda _: False, **changes: Any) -> Said:
         """What the agent's GPU probe says until it is enough, or until it ends by itself."""
         arguments = {"bindings": self.bindings, **self.where, "connect_s": 15, "interval_s": 0.5, "health_s": 5,
@@ -173,6 +197,36 @@ class RealDcgm(Dcgm):
             command, env={**os.environ, **self.environment}, check=True, capture_output=True, timeout=PATIENCE_S
         )
 
+    def _calls(self, name: str, *arguments: bytes) -> None:
+        """A function of the engine's library, in a process of its own, since modules and library are loaded once."""
+        program = (
+            "import sys, os\n"
+            "from sentinel.adapters.gpu.dcgm import Bindings, HostEngine\n"
+            "host, socket, name, *rest = sys.argv[2:]\n"
+            "bindings = Bindings(sys.argv[1])\n"
+            "engine = HostEngine(bindings, host=host, socket=socket)\n"
+            "bindings.call(name, engine._handle.handle, *map(os.fsencode, rest))\n"
+        )
+        subprocess.run(
+            [sys.executable, "-c", program, self.bindings, *self.where.values(), name, *arguments], check=True,
+            env={**os.environ, **self.environment, "PYTHONPATH": str(ROOT)}, capture_output=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+
+    def lose(self, gpu: int) -> None:
+        self._calls("dcgmRemoveNvmlInjectedGpu", uuid_of(gpu).encode())
+
+    def gives_back(self, gpu: int) -> None:
+        self._calls("dcgmRestoreNvmlInjectedGpu", uuid_of(gpu).encode())
+
+    def detach(self) -> None:
+        self._calls("dcgmDetachDriver")
+
+    def attach(self) -> None:
+        self._calls("dcgmAttachDriver")
+
+    def script(self, **tests: str) -> None:
+        Path(SCRIPT).write_text("".join(f"{name} {does}\n" for name, does in tests.items()))
+
 
 class DoubleDcgm(Dcgm):
     """The stand-in of the lab; its state is a file."""
@@ -224,3 +278,41 @@ class DoubleDcgm(Dcgm):
         else:
             self._state["gpus"][gpu]["fields"][str(field)] = value
         self._write()
+
+    def lose(self, gpu: int) -> None:
+        self._state["gpus"][gpu]["status"] = "lost"
+        self._write()
+
+    def gives_back(self, gpu: int) -> None:
+        self._state["gpus"][gpu]["status"] = "ok"
+        self._write()
+
+    def detach(self) -> None:
+        for gpu in self._state["gpus"]:
+            gpu["status"] = "detached"
+        self._write()
+
+    def attach(self) -> None:
+        for gpu in self._state["gpus"]:
+            gpu["status"] = "ok"
+        self._write()
+
+    def script(self, **tests: str) -> None:
+        diag: dict[str, Any] = {"absent": [], "errors": [], "result": {}}
+        for name, does in tests.items():
+            what, _, rest = does.partition(" ")
+            if what == "absent":
+                diag["absent"].append(name)
+            elif what == "skip":
+                diag["result"][name] = "Skip"
+            elif what == "fail":
+                gpu, code, text = rest.split(" ", 2)
+                severity = SEVERITIES[int(code)]
+                diag["errors"].append(
+                    {"test": name, "gpu": int(gpu), "code": int(code), "severity": severity, "text": text}
+                )
+            elif what == "sleep":
+                diag |= {"sleep_s": float(rest), "sleep_in": name}
+            else:
+                diag |= {"sleep_s": 3600, "sleep_in": name, "stop_s": 4}  # hang: the engine kills it
+        self._write(diag=diag)

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 from core_records import AT, evidence, incident, job, plan, step, verdict
 
-from sentinel.alerts import Story, blind, compose, sees_again, stage_of, with_next
+from sentinel.alerts import IncidentFacts, blind, compose, sees_again, stage_of, with_next
 from sentinel.alerts.digests import digest
 from sentinel.engine.delivery import trial
 from sentinel.model.records import Ground, IncidentState, Notice, Outcome, Result, Scalar, StepKind
@@ -48,20 +48,20 @@ def messages() -> list[Notice]:
     )
     happened = incident(job=8801, id="inc1", nodes=("n2",))
     restart = plan(release, confirm)
-    stories = [
-        Story(happened, judged, restart, (chosen, done(release)), job(8801), 37),
-        Story(happened, judged, restart, (chosen, done(release), done(confirm)), job(8801), 37),
-        Story(happened, judged, restart, (done(release, Result.FAILED),), job(8801)),
-        Story(happened, judged, plan(hold), (done(hold),), job(8801)),
-        Story(happened, judged, restart, (dataclasses.replace(done(release), data={"cancelled": True}),), job(8801)),
-        Story(happened, judged, plan(refusal="breaker"), (), job(8801)),
-        Story(dataclasses.replace(happened, job=None), judged, plan(drain), (done(drain),)),
-        Story(
+    facts = [
+        IncidentFacts(happened, judged, restart, (chosen, done(release)), job(8801), 37),
+        IncidentFacts(happened, judged, restart, (chosen, done(release), done(confirm)), job(8801), 37),
+        IncidentFacts(happened, judged, restart, (done(release, Result.FAILED),), job(8801)),
+        IncidentFacts(happened, judged, plan(hold), (done(hold),), job(8801)),
+        IncidentFacts(happened, judged, restart, (dataclasses.replace(done(release), data={"cancelled": True}),), job(8801)),
+        IncidentFacts(happened, judged, plan(refusal="breaker"), (), job(8801)),
+        IncidentFacts(dataclasses.replace(happened, job=None), judged, plan(drain), (done(drain),)),
+        IncidentFacts(
             dataclasses.replace(happened, state=IncidentState.CLOSED, closed_at=AT, outcome="the job runs"),
             judged, plan(hold), (done(hold),), job(8801), resolved=True,
         ),
     ]  # fmt: skip
-    made = [compose(story, with_next(None, story, stage_of(story), ""), AT) for story in stories]
+    made = [compose(facts, with_next(None, facts, stage_of(facts), ""), AT) for facts in facts]
     return [
         *made,
         blind(AT, "no answer", "", AT + timedelta(minutes=2)),

@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 # Whose jobs are: never root's, whose files no agent touches (nobody, where root runs the tests).
 JOB_UID = os.getuid() or 65534
 JOB_GID = os.getgid() if os.getuid() else 65534
+# Unlike a job of the lab or of tests beside these: processes of a job are found, counted and ended by its number.
+JOB = 900_000_000 + os.getpid()
 PATIENCE_S = 90.0  # far above what anything takes here: the machine may be busy
 
 
@@ -75,7 +77,8 @@ class Node:
         with (self.folder / "kmsg").open("a") as stream:
             stream.write(f"3,{now_us},{now_us},-;{text}\n")
 
-    def start(self, more: str = "") -> None:
+    def start(self, more: str = "", silent_s: float = PATIENCE_S) -> None:
+        """``silent_s``: the GPU probe counts as hung then; a busy machine keeps a sound one silent for seconds."""
         config = self.folder / "agent.toml"
         config.write_text(
             f"""
@@ -95,7 +98,7 @@ path = "{self.folder}/kmsg"
 [dcgm]
 interval_s = 0.4
 connect_s = 1.0
-silent_s = 2.0
+silent_s = {silent_s}
 {more}
 """
         )
@@ -141,7 +144,7 @@ silent_s = 2.0
         assert self.daemon.wait(there, seconds), (kind, self.daemon.kinds(), (self.folder / "agent.log").read_text())
         return found[0]
 
-    def job(self, job: int = 7, attempt: int = 0, **changes: str) -> Path:
+    def job(self, job: int = JOB, attempt: int = 0, **changes: str) -> Path:
         log = self.folder / f"job-{job}.out"
         content = {"job": str(job), "attempt": str(attempt), "uid": str(JOB_UID), "gid": str(JOB_GID),
                    "user": "", "nodelist": "n[1-2]", "stdout": str(log), **changes}  # fmt: skip

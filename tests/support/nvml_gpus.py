@@ -47,7 +47,7 @@ def _field(number: int, value: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _uuid(index: int) -> str:
+def uuid_of(index: int) -> str:
     return f"GPU-5e417135-0000-4000-8000-{index:012x}"
 
 
@@ -57,7 +57,7 @@ def _device(index: int) -> dict[str, Any]:
     locations = {kind: {counter: _each(range(8), 0) for counter in (0, 1)} for kind in (0, 1)}
     return {
         "Name": _ok("NVIDIA H100 80GB HBM3"), "Brand": _ok(14), "Index": _ok(index), "MinorNumber": _ok(index),
-        "Serial": _ok(f"16500230{index:05d}"), "UUID": _ok(_uuid(index)), "BoardPartNumber": _ok("692-2G520-0200-000"),
+        "Serial": _ok(f"16500230{index:05d}"), "UUID": _ok(uuid_of(index)), "BoardPartNumber": _ok("692-2G520-0200-000"),
         "VbiosVersion": _ok("96.00.74.00.01"), "InforomImageVersion": _ok("G520.0200.00.05"),
         "InforomVersion": _each(range(3), "16.0"), "ValidateInforom": {"FunctionReturn": 0},
         "InforomConfigurationChecksum": _ok(12345 + index), "Architecture": _ok(HOPPER),
@@ -103,8 +103,8 @@ def _device(index: int) -> dict[str, Any]:
         "NvLinkRemoteDeviceType": _each(range(NVLINKS), 2),
         "NvLinkErrorCounter": {link: _each(range(5), 0) for link in range(NVLINKS)},
         "NvLinkCapability": {link: _each(range(6), 1) for link in range(NVLINKS)},
-        "TopologyCommonAncestor": {_uuid(other): _ok(50) for other in range(GPUS) if other != index},
-        "OnSameBoard": {_uuid(other): _ok(False) for other in range(GPUS) if other != index},
+        "TopologyCommonAncestor": {uuid_of(other): _ok(50) for other in range(GPUS) if other != index},
+        "OnSameBoard": {uuid_of(other): _ok(False) for other in range(GPUS) if other != index},
         "GpuFabricInfo": _ok(FABRIC), "GpuFabricInfoV": _ok({**FABRIC, "version": 2, "healthMask": 0, "healthSummary": 1}),
         "SupportedVgpus": _ok([]), "QueryDeviceSupport": _ok({"version": 1, "isSupportedDevice": 0}),
         "ComputeRunningProcesses": _ok([]), "GraphicsRunningProcesses": _ok([]),
@@ -117,11 +117,11 @@ def node() -> dict[str, Any]:
     """The whole node, as ``NVML_YAML_FILE`` holds it."""
     return {
         "Global": {
-            "DeviceOrder": [_uuid(index) for index in range(GPUS)], "Count": _ok(GPUS), "Count_v2": _ok(GPUS),
+            "DeviceOrder": [uuid_of(index) for index in range(GPUS)], "Count": _ok(GPUS), "Count_v2": _ok(GPUS),
             "DriverVersion": _ok("570.86.15"), "NVMLVersion": _ok("12.570.86.15"), "CudaDriverVersion": _ok(12080),
             "CudaDriverVersion_v2": _ok(12080), "ExcludedDeviceCount": _ok(0),
         },
-        "Device": {_uuid(index): _device(index) for index in range(GPUS)},
+        "Device": {uuid_of(index): _device(index) for index in range(GPUS)},
     }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keeper import MARK, Keeper
+from slurm_accounting import Accounting
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "sbatch")
 SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
@@ -59,12 +60,13 @@ def free_ports(count: int) -> list[int]:
 class Cluster:
     """``with Cluster(nodes=4) as cluster`` - ready when the block begins, gone when it ends."""
 
-    def __init__(self, nodes: int = 4, *, gpus: int = 8, extra: str = "") -> None:
+    def __init__(self, nodes: int = 4, *, gpus: int = 8, extra: str = "", accounting: bool = False) -> None:
         self._keeper = Keeper("sc-")
         self.folder = self._keeper.folder
         self.names = [f"n{index}" for index in range(1, nodes + 1)]
         self.gpus = gpus
         self.extra = extra
+        self.accounting = Accounting(self, *free_ports(2)) if accounting else None
         self.conf = self.folder / "slurm.conf"
         self.ports: dict[str, int] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -75,6 +77,8 @@ class Cluster:
         try:
             self._configure()
             self._start_munged()
+            if self.accounting is not None:
+                self.accounting.start()
             self.start_controller()
             for name in self.names:
                 self.start_node(name)
@@ -136,6 +140,7 @@ MessageTimeout=10
 GresTypes=gpu
 SchedulerParameters=batch_sched_delay=0,nohold_on_prolog_fail
 {self.extra}
+{"" if self.accounting is None else self.accounting.conf_lines()}
 {nodes}
 PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -179,6 +184,10 @@ PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
     def start_node(self, name: str) -> None:
         """Start slurmd of a node (again)."""
         self._start(name, [_program("slurmd"), "-D", "-N", name, "-f", str(self.conf)])
+
+    def start(self, program: str, *arguments: str) -> None:
+        """Start one more daemon of this cluster; its output is ``log/PROGRAM.out``."""
+        self._start(program, [_program(program), *arguments])
 
     def _start(self, name: str, command: list[str]) -> None:
         with (self.folder / "log" / f"{name}.out").open("ab") as output:

@@ -74,6 +74,9 @@ BANNED_NAMES = {
     "utils", "view", "who", "word", "words",
 }  # fmt: skip
 
+# Metaphors that were explained nowhere.
+BANNED_WORDS = re.compile(r"(?<![-\w])(?:rooms?|house|dice)(?![-\w])", re.IGNORECASE)  # "saves-no-room" is an id
+
 IMPURE = {
     "time",
     "sqlalchemy",
@@ -106,11 +109,10 @@ PLACES = {
     "sqlalchemy": ("adapters/store/",),
     "alembic": ("adapters/store/store.py", "adapters/store/migrations/"),
     "psycopg": ("adapters/store/store.py",),
-    "apscheduler": ("daemon/run.py", "agent/agent.py"),
+    "apscheduler": ("daemon/periodic.py", "agent/agent.py"),
     "prometheus_client": (
         "telemetry.py",
         "daemon/run.py",
-        "daemon/api/server.py",
         "agent/metrics.py",
         "simulate/daemon.py",
     ),
@@ -201,6 +203,12 @@ def test_imports_follow_the_order_of_the_stages() -> None:
 
 def test_file_names_say_what_is_in_them() -> None:
     complain([f"{place(path)}: name it by what it holds" for path in SOURCES if path.stem in BANNED_NAMES])
+
+
+def test_words_are_the_fields_own() -> None:
+    pages = [*SOURCES, REPOSITORY / "CONTRIBUTING.md"]
+    lines = [(path, number, line) for path in pages for number, line in enumerate(path.read_text().splitlines(), 1)]
+    complain([f"{path.name}:{number}: {line.strip()}" for path, number, line in lines if BANNED_WORDS.search(line)])
 
 
 def test_folders_hold_one_concern() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.log import Log
+from sentinel.log import KeyValueFormatter, Log, take_libraries
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) [a-z-]+( \w+=(\"[^\"]*\"|[^\s\"=]+))*\n"
@@ -53,3 +55,49 @@ def test_no_value_forges_a_line_or_a_key(one: str, two: str) -> None:
 def test_default_stream_is_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     Log().warning("node-silent")
     assert "WARNING node-silent" in capsys.readouterr().err
+
+
+@pytest.fixture
+def libraries() -> Iterator[None]:
+    root = logging.getLogger()
+    before = [*root.handlers], root.level
+    take_libraries()
+    yield
+    root.handlers[:], _ = before
+    root.setLevel(before[1])
+
+
+def test_what_libraries_say_has_the_same_form(libraries: None, capsys: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("apscheduler").warning("late by %s\nINFO forged", "2 s")
+    logging.getLogger("apscheduler").info("not said")
+    try:
+        raise KeyError("x")
+    except KeyError:
+        logging.getLogger("asyncio").exception("Task exception was never retrieved")
+    late, bug = capsys.readouterr().err.splitlines()
+    assert late.endswith(' WARNING library where=apscheduler text="late by 2 s INFO forged"')
+    assert " ERROR bug where=asyncio " in bug and "KeyError" in bug and "place=test_log.py:" in bug
+
+
+@pytest.mark.parametrize("text", ["%d steps of %s", "100 % sure", "%(user)s", "%"])
+def test_a_librarys_text_that_does_not_fit_its_arguments_is_said(text: str) -> None:
+    record = logging.getLogger("some").makeRecord("some", logging.WARNING, "", 0, text, ("one",), None)
+    assert LINE.fullmatch(KeyValueFormatter().format(record) + "\n")
+
+
+def test_a_bug_has_the_place_that_it_came_from() -> None:
+    stream = io.StringIO()
+    try:
+        raise ValueError("x")
+    except ValueError:
+        Log(stream).bug("sender", node="n1")
+    assert re.search(
+        r" ERROR bug where=sender node=n1 error=\"ValueError\(.x.\)\" place=test_log.py:\d+\n", stream.getvalue()
+    )
+
+
+def test_a_stderr_that_is_gone_stops_nobody() -> None:
+    stream = io.StringIO()
+    stream.close()
+    Log(stream).info("node-heard")
+    assert stream.closed

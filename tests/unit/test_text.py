@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.text import clean, json_of, json_with_bytes, plain, text_of
+from sentinel.text import clean, json_of, json_with_bytes, plain, text_of, whole_number
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=30) | st.text(max_size=30)
 
@@ -70,3 +70,9 @@ def test_what_is_no_json_is_a_value_error(raw: bytes) -> None:
     for read in (json_of, json_with_bytes):
         with pytest.raises(ValueError):
             read(raw)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1_0", "\u00b2", "\u0661", "1.0", "9" * 19, "9" * 5000])
+def test_what_is_no_number_of_few_digits_is_none(text: str) -> None:
+    assert whole_number(text) is None
+    assert (whole_number("007"), whole_number("12", digits=1), whole_number("9" * 18)) == (7, None, 10**18 - 1)

@@ -90,7 +90,7 @@ def gpus(state):
 
 def value(state, gpu, number):
     """A field of a GPU; None is blank."""
-    if state.get("all_blank") or gpu.get("status", "ok") == "lost":
+    if state.get("all_blank") or gpu.get("status", "ok") in ("lost", "detached"):
         return None
     fields = gpu.get("fields", {})
     if str(number) in fields:

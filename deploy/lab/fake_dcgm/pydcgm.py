@@ -115,6 +115,7 @@ class _Value:
 class _Collection:
     def __init__(self):
         self.values = {}
+        self.told = {}  # GPU -> how many of its Xids were given
 
     def EmptyValues(self):
         self.values = {}
@@ -127,7 +128,6 @@ class _Samples:
     def __init__(self, handle, ids):
         self._handle, self._ids = handle, ids
         self._watched = set()
-        self._told = {}
 
     def _asked(self, fieldGroup):
         state = fake_state.call(self._handle.handle)
@@ -151,10 +151,18 @@ class _Samples:
         made, now_us = _Collection(), int(time.time() * 1e6)
         for gpu in self._ids:
             for field in fieldGroup.fieldIds:
+                if field == 230:
+                    made.put(gpu, field, self._last_xid(known, gpu))
+                    continue
                 made.put(
                     gpu, field, _Value(fake_state.value(state, known[gpu], field) if gpu in known else None, now_us)
                 )
         return made
+
+    def _last_xid(self, known, gpu):
+        """With its own time; it stays for ever."""
+        last = known.get(gpu, {}).get("xids", [])[-1:]
+        return _Value(int(last[0]["xid"]), int(last[0]["at_us"])) if last else _Value(None, 0)
 
     def GetAllSinceLastCall_v2(self, collection, fieldGroup):
         """Every Xid with its own time; where there is no new one, the last one again, as GetLatest keeps it for ever.
@@ -166,15 +174,13 @@ class _Samples:
         if collection is not None:
             for gpu in self._ids:
                 xids = known.get(gpu, {}).get("xids", [])
-                told = min(self._told.get(gpu, 0), len(xids))
+                told = min(made.told.get(gpu, 0), len(xids))
                 for event in xids[told:]:
                     made.put(gpu, 230, _Value(int(event["xid"]), int(event["at_us"])))
-                self._told[gpu] = len(xids)
+                made.told[gpu] = len(xids)
         if not made.values:
             for gpu in self._ids:
-                last = known.get(gpu, {}).get("xids", [])[-1:]
-                value = _Value(int(last[0]["xid"]), int(last[0]["at_us"])) if last else _Value(None, 0)
-                made.put(gpu, 230, value)
+                made.put(gpu, 230, self._last_xid(known, gpu))
         return made
 
 

@@ -119,12 +119,16 @@ class HostEngine:
             return (_text(info.rawBuildInfoString) or "")[:300]
 
     def gpus(self) -> list[dict[str, Any]]:
-        """Id, uuid, pci and status of every GPU, lost ones among them. Its identity is asked once while a GPU works."""
+        """Id, uuid, pci and status of every GPU, lost ones among them. Of one that works, identity and status are asked
+        once: DCGM lists those that may be used, in one call for all.
+        """
         discovery = self._system.discovery
         made = []
         with self._foreign("listing the GPUs"):
-            for gpu in map(int, discovery.GetAllGpuIds()):
-                status = self._status(gpu)
+            everyone = [int(gpu) for gpu in discovery.GetAllGpuIds()]
+            usable = set(map(int, discovery.GetAllSupportedGpuIds()))
+            for gpu in everyone:
+                status = OK if gpu in usable and gpu in self._identities else self._status(gpu)
                 if gpu not in self._identities or status != OK:
                     self._identities[gpu] = self._identity(gpu)
                 uuid, pci = self._identities[gpu]
@@ -222,7 +226,7 @@ class HostEngine:
         known = []
         for field in fields:
             try:
-                make(self._handle, f"{name}-{field}", [field]).Delete()  # an engine has room for 64 groups
+                make(self._handle, f"{name}-{field}", [field]).Delete()  # an engine holds 64 groups
                 known.append(field)
             except self._bindings.error as error:
                 if _code(error) != BAD_PARAMETER:
@@ -246,19 +250,31 @@ class HostEngine:
                 made[int(gpu)] = {int(number): _reading(series) for number, series in fields.items() if len(series)}
         return made
 
-    def events(self, name: str) -> list[tuple[int, int, int]]:
+    def events(
+        self, name: str, newest: Mapping[int, tuple[Any, int]] | None = None, *, everything: bool = False
+    ) -> list[tuple[int, int, int]]:
         """Every Xid not given yet: (GPU, Xid, microseconds), which GetLatest would reduce to the last one.
 
-        Where there is nothing new, the bindings give the last one of each GPU again, for ever; the first call gives that
-        one too, and the second everything that the engine still has.
+        Asking costs a call for each GPU, some ten times that of a look at all fields.
+
+        Args:
+            newest: GPU → its last Xid and time, as ``latest`` gave them: where all of these were given, nothing is asked.
+            everything: ask for all that the engine still has, as the first time. Otherwise what is dated before the call
+                before this one does not come, as after a clock was set back.
         """
         group, watched = self._groups[name]
-        made: list[tuple[int, int, int]] = []
         if watched is None:
-            return made
+            return []
+        if newest is not None and not everything:
+            last = ((gpu, int(xid), at_us) for gpu, (xid, at_us) in newest.items() if isinstance(xid, int))
+            if all(event in self._told for event in last):
+                return []
+        made: list[tuple[int, int, int]] = []
         with self._foreign(f"reading the events of {name}"):
-            if self._events is not None:
-                self._events.EmptyValues()  # or it grows for ever
+            if everything or self._events is None:
+                self._events = group.samples.GetAllSinceLastCall_v2(None, watched)  # only the last one of each GPU
+            self._events.EmptyValues()  # or it grows for ever
+            # Where there is nothing new, the bindings give the last one of each GPU again.
             self._events = group.samples.GetAllSinceLastCall_v2(self._events, watched)
             for gpu, fields in self._events.values.get(GPU_GROUP, {}).items():
                 for value in fields.get(XID_FIELD, ()):

@@ -27,6 +27,7 @@ _IDENTITY = re.compile(r"^\|\s*(\d*)\s*\|\s*(Status|Name|PCI Bus ID|Device UUID|
 _COUNT = re.compile(r"^(\d+) GPUs? found", re.M)
 _NOT_ALL = "Use -a flag to show all GPUs"  # since 4.6, where some are not active
 _LAST_KNOWN = " (last known)"
+_NAMES = {"PCI Bus ID": "pci", "Device UUID": "uuid"}
 # Words of ``discovery -l -a`` (4.6) by GetGpuStatus; without one a GPU is listed as active.
 _STATUS = {"OK": 1, "UNSUPPORTED": 2, "INACCESSIBLE": 3, "LOST": 4, "FAKE": 5, "DISABLED": 6, "DETACHED": 7}
 
@@ -129,7 +130,7 @@ class Dcgmi:
         return done.returncode == 0
 
     def gpus(self, deadline_s: float = 15.0) -> list[dict[str, Any]]:
-        """Id, status, uuid and pci of every GPU; before 4.6 ``dcgmi`` does not say which are lost.
+        """Id, status, uuid and pci (where known) of every GPU; before 4.6 ``dcgmi`` does not say which are lost.
 
         Raises:
             Unavailable: the list is not whole. The exit status alone says little: where an optional module (NvSwitch,
@@ -146,14 +147,13 @@ class Dcgmi:
             if match is None:
                 continue
             number, name, value = match.groups()
+            value = value.removesuffix(_LAST_KNOWN)
             if number:
                 found.append({"id": int(number), "status": 1})
             if found and name == "Status":
                 found[-1]["status"] = _STATUS.get(value.upper(), 0)
-            if found and name == "PCI Bus ID":
-                found[-1]["pci"] = value.removesuffix(_LAST_KNOWN)
-            if found and name == "Device UUID":
-                found[-1]["uuid"] = value
+            if found and name in _NAMES and not value.startswith("<<<"):  # what is not known; a lost GPU has no name
+                found[-1][_NAMES[name]] = value
             if found and name in ("Error", "Return"):  # no attributes, and why
                 found[-1]["status"] = _STATUS["LOST"] if value == "GPU is lost" else 0
         count = _COUNT.search(text)

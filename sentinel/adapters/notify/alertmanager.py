@@ -49,7 +49,10 @@ class Alertmanager:
 def alerts_of(notice: Notice, link: str = "") -> list[Mapping[str, Any]]:
     """The alerts, each as ``postableAlert`` of the API's OpenAPI description."""
     data = notice.data
-    events = {"blind": "SentinelBlind", "sees_again": "SentinelBlind", "test": "SentinelTest"}
+    events = {
+        "blind": "SentinelBlind", "sees_again": "SentinelBlind", "unreadable_state": "SentinelUnreadableState",
+        "test": "SentinelTest",
+    }  # fmt: skip
     known = data.get("labels")
     labels = {
         "alertname": events.get(str(data.get("event")), "SentinelIncident"),

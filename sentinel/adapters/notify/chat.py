@@ -160,9 +160,9 @@ class _Heard(logging.Handler):
 def _cut(text: str, markup: Markup, link: str, most: int) -> str:
     """The text escaped, cut where the service would, and then our own link, which is one."""
     end = f"\n{link}" if link else ""
-    room = max(0, most - len(end) - 2)
+    fits = max(0, most - len(end) - 2)
     shown = escaped(text, markup)
-    while len(shown) > room and text:
-        text = text[: max(0, min(len(text) - 1, len(text) * room // max(1, len(shown))))]
+    while len(shown) > fits and text:
+        text = text[: max(0, min(len(text) - 1, len(text) * fits // max(1, len(shown))))]
         shown = escaped(f"{text}…", markup)
     return shown + end

@@ -11,12 +11,14 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
+from sentinel.adapters.slurm.hostlist import expand
 from sentinel.adapters.slurm.parse import Record, array_spec, fleet_of, job_of, node_of, record_of, records
 from sentinel.adapters.slurm.process import Answer, Asked, Commands, SlurmSaidNo, error_from, untold
 from sentinel.adapters.slurm.topology import Topology
 from sentinel.adapters.slurm.writer import Writer
-from sentinel.errors import ProtocolError, Unavailable
+from sentinel.errors import Denied, ProtocolError, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView
+from sentinel.model.spares import Spares
 from sentinel.text import text_of
 
 SCONTROL_JSON = (23, 2)  # first release whose scontrol knows --json
@@ -98,6 +100,19 @@ class CommandReader:
         found = re.search(r"^BOOT_TIME\s*=\s*(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\s*$", said, re.MULTILINE)
         return datetime.fromisoformat(f"{found[1]}+00:00") if found is not None else None  # asked with TZ=UTC
 
+    async def spares(self, reservation: str) -> Spares | None:
+        """Not in JSON, which tells of reservations in newer releases only; there are no words of users in this text."""
+        said = text_of(await self._ask("scontrol", "--all", "--oneliner", "show", "reservation"))
+        line = next((one for one in said.splitlines() if one.startswith(f"ReservationName={reservation} ")), None)
+        if line is None:
+            return None
+        fields = dict(re.findall(r"\b(Nodes|Users)=(\S*)", line.partition(" Comment=")[0]))
+        try:
+            nodes, users = expand(fields.get("Nodes", "")), expand(fields.get("Users", ""))
+        except ProtocolError as error:
+            raise Unavailable(f"scontrol show reservation: {error.message}") from error
+        return Spares(reservation, nodes, users)
+
     async def _nodes(self, name: str | None = None) -> list[Record]:
         if await self._client_release() >= SCONTROL_JSON:
             command = ["scontrol", "--json", "--all", "show", "nodes", *([name] if name else [])]
@@ -163,8 +178,8 @@ class CommandVerbs:
         words = [f"Reason={reason}"] if reason is not None else []
         await self._commands.run("scontrol", "update", f"NodeName={node}", f"State={state}", *words)
 
-    async def requeue_hold(self, job: str) -> None:
-        await self._commands.run("scontrol", "requeuehold", job)
+    async def requeue_hold(self, job: str, *, incomplete: bool) -> None:
+        await self._commands.run("scontrol", "requeuehold", *(["Incomplete"] if incomplete else []), job)
 
     async def hold(self, job: str) -> None:
         await self._commands.run("scontrol", "uhold", job)  # its user may release it, too
@@ -175,6 +190,15 @@ class CommandVerbs:
     async def set_job(self, job: str, fields: Mapping[str, str]) -> None:
         pairs = [f"{key}={value}" for key, value in fields.items()]
         await self._commands.run("scontrol", "update", f"JobId={job}", *pairs)
+
+    async def set_reservation(self, name: str, fields: Mapping[str, str]) -> None:
+        pairs = [f"{key}={value}" for key, value in fields.items()]
+        try:
+            await self._commands.run("scontrol", "update", f"ReservationName={name}", *pairs)
+        except Denied:  # 24.11 says so also of a user to be taken away who is not named any more
+            kept = await self._reader.spares(name) if (user := fields.get("Users-")) else None
+            if kept is None or user in kept.users:
+                raise
 
     async def end_step(self, job: str, step: int) -> None:
         await self._commands.run("scancel", f"{job}.{step}")

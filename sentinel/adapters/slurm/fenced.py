@@ -29,8 +29,8 @@ class FencedVerbs:
     async def set_node(self, node: str, state: str, reason: str | None) -> None:
         await self._write(self._verbs.set_node(node, state, reason))
 
-    async def requeue_hold(self, job: str) -> None:
-        await self._write(self._verbs.requeue_hold(job))
+    async def requeue_hold(self, job: str, *, incomplete: bool) -> None:
+        await self._write(self._verbs.requeue_hold(job, incomplete=incomplete))
 
     async def hold(self, job: str) -> None:
         await self._write(self._verbs.hold(job))
@@ -40,6 +40,9 @@ class FencedVerbs:
 
     async def set_job(self, job: str, fields: Mapping[str, str]) -> None:
         await self._write(self._verbs.set_job(job, fields))
+
+    async def set_reservation(self, name: str, fields: Mapping[str, str]) -> None:
+        await self._write(self._verbs.set_reservation(name, fields))
 
     async def end_step(self, job: str, step: int) -> None:
         await self._write(self._verbs.end_step(job, step))
@@ -67,7 +70,10 @@ class FencedVerbs:
                     )
                 await asyncio.wait({task}, timeout=left_s)
             task.result()
-        finally:
+        except GeneratorExit:  # the event loop is gone: there is nothing to wait for
+            raise
+        except BaseException:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+            raise

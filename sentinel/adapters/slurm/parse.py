@@ -210,14 +210,24 @@ def job_view(record: Record) -> JobView:
         exit_signal=signal,
         requeue=record["requeue"] if isinstance(record.get("requeue"), bool) else None,
         depends=depends_of(text_of(record.get("dependency"))),
-        batch=record["batch_flag"] if isinstance(record.get("batch_flag"), bool) else None,
+        batch=_is_batch(record),
         submitted_at=time_of(record.get("submit_time")),
         # Slurm keeps its forecast in the same fields: a waiting job has not started, a running one has not ended.
         started_at=None if state == "pending" else time_of(record.get("start_time")),
         ended_at=time_of(record.get("end_time")) if ended else None,
         eligible_at=time_of(record.get("eligible_time")),
         suspended_at=time_of(record.get("suspend_time")),
+        reservation=text_of(record.get("resv_name")),
     )
+
+
+def _is_batch(record: Record) -> bool | None:
+    """Slurm counts failed launches in this flag, and the JSON of 22.05 has true only where there were none. Only batch jobs
+    are requeued."""
+    flag = record.get("batch_flag")
+    if not isinstance(flag, bool):
+        return None
+    return flag or bool(whole(record.get("restart_cnt")))
 
 
 def depends_of(text: str) -> tuple[tuple[str, int], ...]:
@@ -314,7 +324,7 @@ def stdout_of(record: Record) -> str:
     expanded = _raw(record.get("stdout_expanded"))
     pattern = expanded or _raw(record.get("standard_output"))
     if not pattern:
-        if record.get("batch_flag") is not True:
+        if not _is_batch(record):
             return ""
         pattern = "slurm-%A_%a.out" if whole(record.get("array_task_id")) is not None else "slurm-%j.out"
     path = pattern if expanded else _fill(pattern, record)

@@ -119,10 +119,6 @@ def set_node(pyslurm: Any, node: str, state: str, reason: str | None) -> None:
     pyslurm.Node(node).modify(pyslurm.Node(state=state, **words))
 
 
-def requeue_hold(pyslurm: Any, job: int) -> None:
-    pyslurm.Job(job).requeue(hold=True)
-
-
 def release(pyslurm: Any, job: int) -> None:
     pyslurm.Job(job).release()
 
@@ -132,8 +128,7 @@ def notify(pyslurm: Any, job: int, text: str) -> None:
 
 
 VERBS: dict[str, Callable[..., object]] = {
-    "hello": hello, "nodes": nodes, "jobs": jobs, "set_node": set_node, "requeue_hold": requeue_hold,
-    "release": release, "notify": notify,
+    "hello": hello, "nodes": nodes, "jobs": jobs, "set_node": set_node, "release": release, "notify": notify,
 }  # fmt: skip
 
 

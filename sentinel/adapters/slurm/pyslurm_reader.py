@@ -25,6 +25,7 @@ from sentinel.adapters.slurm.process import Asked, Commands, SlurmSaidNo, error_
 from sentinel.adapters.slurm.writer import Writer
 from sentinel.errors import Timeout, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView
+from sentinel.model.spares import Spares
 from sentinel.text import json_of, text_of
 
 CHILD = (sys.executable, "-m", "sentinel.adapters.slurm.pyslurm_child")
@@ -184,6 +185,9 @@ class PyslurmReader:
     async def booted_at(self) -> datetime | None:
         return await self._commands.booted_at()
 
+    async def spares(self, reservation: str) -> Spares | None:
+        return await self._commands.spares(reservation)
+
     async def _records(self, verb: str) -> list[Record]:
         try:
             found = await self._child.ask(verb)
@@ -205,9 +209,6 @@ class PyslurmVerbs(CommandVerbs):
 
     async def set_node(self, node: str, state: str, reason: str | None) -> None:
         await self._child.ask("set_node", node, state, reason)
-
-    async def requeue_hold(self, job: str) -> None:
-        await (self._child.ask("requeue_hold", int(job)) if job.isdecimal() else super().requeue_hold(job))
 
     async def release(self, job: str) -> None:
         await (self._child.ask("release", int(job)) if job.isdecimal() else super().release(job))

@@ -39,13 +39,21 @@ class Verbs(Protocol):
 
     async def set_node(self, node: str, state: str, reason: str | None) -> None: ...
 
-    async def requeue_hold(self, job: str) -> None: ...
+    async def requeue_hold(self, job: str, *, incomplete: bool) -> None:
+        """
+        Args:
+            incomplete: to slurmctld, which looks at the job when it gets this: one that runs or is suspended is requeued,
+                and with any other nothing is done, without a no.
+        """
+        ...
 
     async def hold(self, job: str) -> None: ...
 
     async def release(self, job: str) -> None: ...
 
     async def set_job(self, job: str, fields: Mapping[str, str]) -> None: ...
+
+    async def set_reservation(self, name: str, fields: Mapping[str, str]) -> None: ...
 
     async def end_step(self, job: str, step: int) -> None: ...
 
@@ -150,7 +158,10 @@ class Writer:
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     async def requeue_hold(self, job: int) -> None:
-        """Requeue and hold, from whatever state the job is in.
+        """Requeue and hold a job that runs, has ended or waits.
+
+        A cancelled job stays so, also one that is cancelled between our look and our request. One that ends by itself in
+        that moment is left as it is, and so is one whose epilogs run: how it ended is not known yet.
 
         Raises:
             Refused: purged, no batch job, or ended with Requeue=0 (nothing can be changed in a finished job).
@@ -161,13 +172,13 @@ class Writer:
             if leader is not None:
                 job, record = leader, await self._record(leader)
             view, spec = _view(record), array_spec(record)
-            if view.held and view.state != "completing":
+            if view.state == "cancelled" or (view.held and view.state != "completing"):
                 return
-            if view.state == "pending":
+            if view.state in {"pending", "completing"}:  # completing: on its way back to the queue, or it has ended
                 for part in await self._other_components(record):  # a hold acts on one of them
                     if not _view(part).held:
                         await self._said_yes(self._verbs.hold, array_spec(part))
-                if await self._said_yes(self._verbs.hold, spec):
+                if await self._said_yes(self._verbs.hold, spec) or view.state == "completing":
                     return
                 continue
             if view.requeue is False and view.state not in ENDED:
@@ -179,10 +190,10 @@ class Writer:
     async def _requeued(self, spec: str, view: JobView) -> bool:
         """False: the job became something else meanwhile; look again."""
         try:
-            await self._verbs.requeue_hold(spec)
+            await self._verbs.requeue_hold(spec, incomplete=view.state not in ENDED)
         except SlurmSaidNo as no:
-            if no.answer is Answer.PENDING:  # NODE_FAIL has requeued it, or a COMPLETING job is on its way back
-                return view.held or await self._said_yes(self._verbs.hold, spec)
+            if no.answer is Answer.PENDING:  # somebody has requeued it
+                return await self._said_yes(self._verbs.hold, spec)
             if no.answer is Answer.DISABLED and view.state not in ENDED:
                 return False
             if no.answer is Answer.DISABLED:
@@ -208,6 +219,7 @@ class Writer:
         admin_comment: str | None = None,
         start_now: bool = False,
         size: tuple[int, int, int] | None = None,
+        reservation: str | None = None,
     ) -> None:
         """Change a pending job in one request; an empty list clears.
 
@@ -227,7 +239,10 @@ class Writer:
         if start_now:
             fields["StartTime"] = "now"
         if size is not None:
-            fields["NumTasks"], fields["NumNodes"] = str(size[2]), f"{size[0]}-{size[1]}"
+            fields["NumNodes"] = f"{size[0]}-{size[1]}"
+            fields |= {"NumTasks": str(size[2])} if size[2] else {}  # else Slurm counts them by the nodes
+        if reservation is not None:
+            fields["ReservationName"] = reservation
         if not fields:
             return
         record = await self._record(job)
@@ -248,10 +263,29 @@ class Writer:
         except SlurmSaidNo as no:
             if no.answer in {Answer.NOT_PENDING, Answer.FINISHED}:
                 view = _view(await self._record(job))
-                if _is_as_asked(view, excluded, required, fields.get("AdminComment")):
+                if _is_as_asked(view, excluded, required, fields.get("AdminComment"), reservation):
                     return
                 raise Refused(f"job {job} is {view.state}: {no.message}") from no
             raise _refusal(spec, no) from no
+
+    async def give_access(self, reservation: str, user: str) -> None:
+        await self._set_users(reservation, "Users+", user)
+
+    async def end_loan(self, job: int, reservation: str) -> None:
+        record = await self._verbs.job_record(job)
+        view = job_of(record) if record is not None else None
+        if record is not None and view is not None and view.reservation == reservation and view.state not in ENDED:
+            for part in (*await self._other_components(record), record):
+                await self._said_yes(partial(self._set_fields, {"ReservationName": ""}), array_spec(part))
+
+    async def end_access(self, reservation: str, user: str) -> None:
+        await self._set_users(reservation, "Users-", user)
+
+    async def _set_users(self, reservation: str, change: str, user: str) -> None:
+        try:
+            await self._verbs.set_reservation(reservation, {change: user})
+        except SlurmSaidNo as no:
+            raise Refused(f"Slurm does not change the users of reservation {reservation}: {no.message}") from no
 
     async def defer(self, job: int) -> None:
         """A held job waits for a time far off and is held no more, so that somebody's hold on it shows.
@@ -387,11 +421,16 @@ def _refusal(spec: str, no: SlurmSaidNo) -> Refused:
 
 
 def _is_as_asked(
-    view: JobView, excluded: Sequence[str] | None, required: Sequence[str] | None, comment: str | None
+    view: JobView,
+    excluded: Sequence[str] | None,
+    required: Sequence[str] | None,
+    comment: str | None,
+    reservation: str | None,
 ) -> bool:
     return (
         view.state == "running"
         and (excluded is None or set(excluded) == set(view.excluded))
         and (required is None or set(required) == set(view.required))
         and (comment is None or comment == view.admin_comment)
+        and (reservation is None or reservation == view.reservation)
     )

@@ -23,7 +23,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
-from sentinel.model.stored import ENDED, Stored, StoredStep, not_judged_since, still_excluding
+from sentinel.model.stored import ENDED, Stored, StoredStep, not_judged_since, still_excluding, still_holding
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def load(
     steps = _steps(connection)
     restarted = {step.step.job for step in steps if step.step.kind in RESTARTS and step.step.job is not None}
     attempts = [row._mapping for row in by_id(connection, t.attempt, t.attempt.c.job, restarted | _excluded(steps))]
-    wanted |= still_excluding(steps, attempts, lately - ENDED)
+    wanted |= still_excluding(steps, attempts, lately - ENDED) | still_holding(steps, month)
     rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, wanted - set(rows))}
     made = newest_plans(connection, readable, wanted)
     of_steps = {step.incident for step in steps} - set(rows)

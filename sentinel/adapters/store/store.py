@@ -12,7 +12,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +47,7 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
-from sentinel.model.stored import Stored
+from sentinel.model.stored import Stored, UnreadableRecord
 from sentinel.text import plain
 from sentinel.wire import record_from
 
@@ -227,10 +229,15 @@ class Store:
 
     def load(self, *, month: datetime, lately: datetime, evidence_ids: int) -> Stored:
         """Everything that the engine's state is made of; see ``sentinel.adapters.store.loading``."""
+        left_out: list[UnreadableRecord] = []
+        readable = partial(self._readable, left_out=left_out)
         with self._read(times=_LONG) as connection:
-            return load(connection, self._readable, month=month, lately=lately, evidence_ids=evidence_ids)
+            stored = load(connection, readable, month=month, lately=lately, evidence_ids=evidence_ids)
+        return replace(stored, unreadable=tuple(one for one in left_out if one.kind != Notice.__name__))
 
-    def _readable(self, kind: type[T], found: Iterable[object]) -> list[T]:
+    def _readable(
+        self, kind: type[T], found: Iterable[object], left_out: list[UnreadableRecord] | None = None
+    ) -> list[T]:
         """Records of ``kind``; one that cannot be read (a later release wrote it, or the disk lost it) is left out and said
         once, and hides no other."""
         made = []
@@ -239,6 +246,8 @@ class Store:
                 made.append(record_from(kind, value))
             except ProtocolError as error:
                 why = f"{kind.__name__}: {error.message}"
+                if left_out is not None:
+                    left_out.append(UnreadableRecord(kind.__name__, error.message, value))
                 if why not in self._said and len(self._said) < _SAID:
                     self._said.add(why)
                     self._log.warning("store-record-unreadable", reason=why, record=f"{value!r:.200}")

@@ -64,6 +64,10 @@ class _Seen:
     stood: list[tuple[datetime, float]] = field(default_factory=list)
 
     def add(self, second: _Second) -> None:
+        if self.kept and second.at < self.kept[-1].at:  # the clock was set back: how long anything lasted is not known
+            self.kept.clear()
+            self.stood.clear()
+            self.still_since = self.known_until = None
         self.kept.append(second)
         self.since_usual += 1
         if self.since_usual >= _USUAL_EVERY:

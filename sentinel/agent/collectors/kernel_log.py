@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sentinel.adapters.host.journal import Journal
 from sentinel.adapters.host.kmsg import KernelLog, Record, boot_id, last_words
-from sentinel.agent.process.state_files import bug, restore, save
+from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import Unavailable
 from sentinel.evidence.kernel import read_message
@@ -86,7 +86,7 @@ class KernelWatch:
                 self._stopped.wait(pause_s)
                 pause_s = min(60.0, pause_s * 2)
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
-                bug(log, "kernel watch")
+                log.bug("kernel watch")
                 self._stopped.wait(1.0)
 
     def stop(self) -> None:

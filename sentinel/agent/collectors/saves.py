@@ -49,7 +49,7 @@ class _Root:
     saves: dict[int, Save] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
     before: set[str] = field(default_factory=set)  # findings of the last look
-    room: list[tuple[float, Space]] = field(default_factory=list)  # at each save
+    spaces: list[tuple[float, Space]] = field(default_factory=list)  # at each save
     hung: int = 0  # looks in a row without an answer
     sent: str = ""  # the listing that the daemon has
 
@@ -256,7 +256,7 @@ class SavesWatch:
             if save.step in whole and save.step not in seen.told:
                 seen.told.add(save.step)
                 if space is not None:
-                    seen.room = [*seen.room[-KEPT:], (save.ended_s, space)]
+                    seen.spaces = [*seen.spaces[-KEPT:], (save.ended_s, space)]
                 if watched.first:
                     self._saved(watched, tier, folders[save.step], save, now)
                 if watched.first and tier == "global":
@@ -289,7 +289,7 @@ class SavesWatch:
                 found[f"invalid/{save.step}/{save.ended_s}"] = (kind, trouble)
         troubles = assess(history, now_s, running=True)
         full_already = any(kind == "saves_no_room" for kind, _ in found.values())
-        soon = None if full_already else filling(seen.room, usual)
+        soon = None if full_already else filling(seen.spaces, usual)
         for trouble in [*troubles, *([soon] if soon else [])]:
             early = trouble.kind == "stopped" and now_s - history[-1].ended_s < LEAST_LOOKS * self._period_s
             if trouble.kind in KINDS and not early:

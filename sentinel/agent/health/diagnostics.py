@@ -16,6 +16,7 @@ from sentinel.agent.process.state_files import write_atomically
 from sentinel.agent.settings import AgentSettings
 from sentinel.evidence.gpu_samples import Sample
 from sentinel.log import Log
+from sentinel.text import whole_numbers
 
 log = Log()
 
@@ -83,7 +84,7 @@ class Diagnosing:
     def _chosen(self, gpus: str) -> list[str]:
         sample = self._sample()
         by_index = {gpu.index: gpu.uuid for gpu in sample.gpus if gpu.uuid} if sample is not None else {}
-        wanted = [int(word) for word in gpus.split(",") if word.strip().isdigit()]
+        wanted = whole_numbers(gpus)
         found = [by_index.get(index) for index in wanted]
         return [uuid for uuid in found if uuid is not None] if all(found) else []
 

@@ -23,6 +23,7 @@ from sentinel.correlate.incidents import opens
 from sentinel.errors import ProtocolError
 from sentinel.log import Log
 from sentinel.model.records import Evidence, Source, Trust
+from sentinel.text import whole_numbers
 from sentinel.wire import evidence_from
 
 log = Log()
@@ -203,7 +204,7 @@ class Collecting:
             "log": pattern_of(job.stdout, job=job.job, user=job.user, node=self.node, work_dir=job.work_dir)
             if job.stdout
             else "",
-            "gpus": [int(word) for word in job.gpus.split(",") if word.strip().isdigit()],
+            "gpus": whole_numbers(job.gpus),
             "others": {str(other.job): other.uid for other in self._jobs().values() if other.job != job.job},
             "places": _fitting(self._places.get(f"{job.job}.{job.attempt}", {})),
             "folder": str(self._bundles / f"{job.job}.{job.attempt}"),

@@ -17,9 +17,10 @@ from sentinel.agent.probes import begin, say
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
 from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, OK, PCI_BUS_ID, SLOW, TRAFFIC, WATCHED
 
-STALE_S = 10.0  # a value whose reading is older than this is not known any more
+STALE_S = 10.0  # a value that DCGM has not read again for so long is not known any more
 SLOW_S = 30.0  # period of what belongs to the board: limits, link widths, counts over its life
 SLOW_STALE_S = 3 * SLOW_S
+EVENTS_S = 30.0  # how late an Xid may be told that is dated before others, as after a clock was set back
 
 RETRY_S = 300.0  # how long a worse source is used before the better ones are tried again
 
@@ -131,9 +132,11 @@ class _Parts:
         self._engine = engine
         self._health_s = float(arguments["health_s"])
         self._next_health_s = self._next_slow_s = time.monotonic()
+        self._next_events_s = time.monotonic() + EVENTS_S
+        self._newest: dict[int, tuple[Any, int]] | None = None  # GPU → its last Xid; None: not known
         self._slow: dict[int, dict[int, tuple[Any, int]]] = {}
         wanted: list[tuple[str, Sequence[int], float | None]] = [
-            ("fields", WATCHED, None), ("events", [XID_FIELD], None), ("fast", FAST, None),
+            ("fields", [*WATCHED, XID_FIELD], None), ("events", [XID_FIELD], None), ("fast", [*FAST, XID_FIELD], None),
             ("board", [*SLOW, MINOR, PCI_BUS_ID], SLOW_S),
         ]  # fmt: skip
         if arguments.get("profiling", True):
@@ -162,20 +165,34 @@ class _Parts:
     def readings(self, full: bool) -> dict[int, dict[int, tuple[Any, int]]]:
         """GPU → field → value and time; the board's own are asked again every ``SLOW_S``."""
         if not full:
-            found = self._try("fast", lambda: self._engine.latest("fast")) or {}
+            found = self._with_newest("fast")
             minors = {gpu: {MINOR: fields[MINOR]} for gpu, fields in self._slow.items() if MINOR in fields}
             return {gpu: {**minors.get(gpu, {}), **fields} for gpu, fields in found.items()}
         if time.monotonic() >= self._next_slow_s:
             self._next_slow_s = time.monotonic() + SLOW_S
             self._slow = self._try("board", lambda: self._engine.latest("board")) or {}
         made: dict[int, dict[int, tuple[Any, int]]] = {gpu: dict(fields) for gpu, fields in self._slow.items()}
-        for part in ("fields", "traffic"):
-            for gpu, fields in (self._try(part, partial(self._engine.latest, part)) or {}).items():
+        for found in (self._with_newest("fields"), self._try("traffic", partial(self._engine.latest, "traffic")) or {}):
+            for gpu, fields in found.items():
                 made.setdefault(gpu, {}).update(fields)
         return made
 
+    def _with_newest(self, part: str) -> dict[int, dict[int, tuple[Any, int]]]:
+        """A part's readings without the last Xids, which are remembered."""
+        found: dict[int, dict[int, tuple[Any, int]]] | None = self._try(part, partial(self._engine.latest, part))
+        if found is None:
+            self._newest = None
+            return {}
+        self._newest = {gpu: fields.pop(XID_FIELD) for gpu, fields in found.items() if XID_FIELD in fields}
+        return found
+
     def events(self) -> list[tuple[int, int, int]]:
-        return self._try("events", lambda: self._engine.events("events")) or []
+        """Xids not told yet: asked for where there is a new one, and now and then for all that the engine still has."""
+        everything = time.monotonic() >= self._next_events_s
+        if everything:
+            self._next_events_s = time.monotonic() + EVENTS_S
+        ask = partial(self._engine.events, "events", self._newest, everything=everything)
+        return self._try("events", ask) or []
 
     def health(self) -> list[dict[str, Any]] | None:
         """Now and then; None when it was not asked."""
@@ -187,12 +204,16 @@ class _Parts:
 
 
 def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> None:
-    """Samples until the connection ends. Twice an interval for Xids and what is as grave, once for everything."""
+    """Samples until the connection ends: one of everything each interval, and in between where an Xid or what is as grave
+    is new.
+    """
     version = engine.version()
     gpus = engine.gpus()
     ids = [gpu["id"] for gpu in gpus]
     parts = _Parts(engine, ids, arguments)
     interval_s = arguments["interval_s"]
+    ages = Ages()
+    grave: dict[int, list[Any]] = {}  # as it was told last
     next_s, turn = time.monotonic(), 0
     while True:
         full = turn % 2 == 0
@@ -201,38 +222,78 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
             back = {gpu["id"] for gpu in gpus if gpu["status"] == OK} & engine.unwatched
             if [gpu["id"] for gpu in gpus] != ids or back:
                 return  # another set of GPUs: begin again with new groups
-        latest = parts.readings(full)
+        latest = ages.current(parts.readings(full))
+        events, before = parts.events(), grave
+        grave = {gpu: [fields.get(number) for number in FAST] for gpu, fields in latest.items()}
         message: dict[str, Any] = {
             "type": "sample",
             "via": "dcgm",
             "version": version,
             "full": full,
             "gpus": [_gpu(gpu, latest.get(gpu["id"], {})) for gpu in gpus],
-            "events": parts.events(),
+            "events": events,
         }
         if full and (health := parts.health()) is not None:
             message["health"] = health
         if full:
-            message["missing"] = dict(parts.missing)
-        told(message)
+            message["missing"] = parts.missing | ({"fields": ages.trouble} if ages.trouble else {})
+        if full or events or grave != before:
+            told(message)
         turn += 1
         next_s += interval_s / 2
         time.sleep(max(0.0, next_s - time.monotonic()))
         next_s = max(next_s, time.monotonic() - interval_s)  # after a stop (SIGSTOP, suspend) do not catch up
 
 
-def _gpu(gpu: dict[str, Any], readings: dict[int, tuple[Any, int]]) -> dict[str, Any]:
-    now_us = time.time() * 1e6
-    fields = {
-        number: value if now_us - at_us <= (SLOW_STALE_S if number in SLOW else STALE_S) * 1e6 else None
-        for number, (value, at_us) in readings.items()
-    }
-    minor = readings.get(MINOR, (None, 0))[0]
+class Ages:
+    """Leaves out readings that DCGM does not renew. Clocks are set, DCGM's and ours: its dates are compared with each other
+    alone, and how long one has stood is told by the monotonic clock.
+
+    DCGM 4.6 reads nothing after its clock was set back, until that has caught up; its old values look like fresh ones.
+
+    Attributes:
+        trouble: why no reading is current; empty where one is, or where there is none at all.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.trouble = ""
+        self._clock = clock
+        self._seen: dict[tuple[int, int], tuple[int, float]] = {}  # GPU and field -> date, and when it was seen first
+
+    def current(self, readings: dict[int, dict[int, tuple[Any, int]]]) -> dict[int, dict[int, Any]]:
+        """GPU → field → value, or None where DCGM says blank; a field that is not current is not in it."""
+        now_s = self._clock()
+        newest_us = max((at_us for fields in readings.values() for _, at_us in fields.values()), default=0)
+        made: dict[int, dict[int, Any]] = {}
+        dated = renewed = 0
+        for gpu, fields in readings.items():
+            kept = made[gpu] = {}
+            for number, (value, at_us) in fields.items():
+                if value is None:
+                    kept[number] = None
+                    continue
+                seen = self._seen.get((gpu, number))
+                if seen is None:
+                    seen = self._seen[gpu, number] = (at_us, now_s - (newest_us - at_us) / 1e6)
+                elif seen[0] != at_us:
+                    seen = self._seen[gpu, number] = (at_us, now_s)
+                current = now_s - seen[1] <= (SLOW_STALE_S if number in SLOW else STALE_S)
+                if current or number in (MINOR, PCI_BUS_ID):  # a name does not age
+                    kept[number] = value
+                if number in WATCHED:
+                    dated, renewed = dated + 1, renewed + current
+        if dated:
+            words = f"DCGM has not renewed a value for {STALE_S:g} s, as after its clock was set back: restart nv-hostengine"
+            self.trouble = "" if renewed else words
+        return made
+
+
+def _gpu(gpu: dict[str, Any], fields: dict[int, Any]) -> dict[str, Any]:
     made = {
         **gpu,
         "fields": {str(number): value for number, value in fields.items() if number not in (MINOR, PCI_BUS_ID)},
     }
-    if isinstance(minor, int):
+    if isinstance(minor := fields.get(MINOR), int):
         made["minor"] = minor
     if gpu["status"] == LOST:
         made["fields"] = {}

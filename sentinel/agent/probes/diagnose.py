@@ -70,14 +70,18 @@ def _missing(
 
     def made(text: str, uuid: str | None, **data: Scalar) -> Evidence:
         item = Evidence(
-            stable_id("diagnostic", node, at.isoformat(), Kind.GPU_LOST, uuid), at, at, Source.DIAGNOSTIC,
+            stable_id("diagnostic", node, at.isoformat(), Kind.GPU_LOST, uuid or text), at, at, Source.DIAGNOSTIC,
             Kind.GPU_LOST, Where(node=node, gpu_uuid=uuid), text, data=data,
         )  # fmt: skip
         return replace(item, data={**item.data, "convicts": convictions.of(item) is Drain.YES})
 
     lost = [gpu for gpu in found if gpu["status"] == LOST]
     items = [
-        made(f"the driver lost DCGM's GPU {gpu['id']} ({gpu.get('uuid')})", gpu.get("uuid"), status=LOST)
+        made(
+            f"the driver lost DCGM's GPU {gpu['id']} ({gpu.get('uuid') or 'UUID not known'})",
+            gpu.get("uuid"),
+            status=LOST,
+        )
         for gpu in lost
     ]
     if 0 <= len(found) < promised:
@@ -109,7 +113,7 @@ def _run(
 ) -> Diagnosis:
     stop_s = float(arguments.get("stop_s", 45.0))
     limits = arguments.get("deadlines_s") or [60.0, 600.0, 2400.0, 7200.0]
-    # The order's own deadline leaves room to stop a diagnostic that is late, but never less than half of it to run.
+    # The order's own deadline leaves time to stop a diagnostic that is late, but never less than half of it to run.
     ordered_s = float(arguments["deadline_s"])
     deadline_s = min(float(limits[level - 1]), max(ordered_s - stop_s - 5.0, ordered_s / 2))
     began_s = time.monotonic()

@@ -222,13 +222,13 @@ def _content(path: str, uid: int, began_s: float, limits: Limits, tell: Tell) ->
 
 
 def _kept(header: dict[str, Any], data: bytes, status: os.stat_result, limits: Limits, tell: Tell) -> None:
-    """Tell it, with its content as long as there is room."""
-    room = limits.kept < limits.files and limits.bytes + len(data) <= limits.total_bytes
-    limits.kept += room
-    limits.bytes += len(data) if room else 0
+    """Tell it, with its content as long as the limits allow."""
+    fits = limits.kept < limits.files and limits.bytes + len(data) <= limits.total_bytes
+    limits.kept += fits
+    limits.bytes += len(data) if fits else 0
     changed = datetime.fromtimestamp(status.st_mtime, UTC).isoformat()
-    tell({**header, "size": status.st_size, "changed": changed, "whole": room and status.st_size == len(data)},
-         data if room else b"")  # fmt: skip
+    tell({**header, "size": status.st_size, "changed": changed, "whole": fits and status.st_size == len(data)},
+         data if fits else b"")  # fmt: skip
 
 
 def _dump(path: str, uid: int, began_s: float, limits: Limits, tell: Tell) -> None:

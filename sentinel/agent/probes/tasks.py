@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from sentinel.agent.probes import begin, say
-from sentinel.agent.probes.job_processes import may_be_of
+from sentinel.agent.probes.job_processes import job_of_group, may_be_of
+from sentinel.text import whole_number
 
 # Processes between slurmd and what trains.
 WRAPPERS = frozenset({"slurmstepd", "srun", "slurm_script", "bash", "sh", "dash", "ksh", "zsh", "tcsh", "env", "timeout",
@@ -145,22 +147,30 @@ def _rank(environment: dict[str, str]) -> int | None:
     """The launcher's rank where it gave one (torchrun), else Slurm's."""
     text = environment.get("RANK") if "LOCAL_RANK" in environment else None
     text = text or environment.get("SLURM_PROCID", "")
-    return int(text) if text.isdigit() else None
+    return whole_number(text)
 
 
-def main() -> None:
-    arguments = begin()
+def answer_of(arguments: dict[str, Any], proc: Path = Path("/proc")) -> dict[str, object]:
+    """What is said of the job: a result, or an error where its processes are not known.
+
+    An empty list says that none is left, and the daemon believes it: a process that may not be read is not none.
+    """
     job, node, uid = int(arguments["job"]), str(arguments.get("node", "")), arguments.get("uid")
     if uid is None:
-        say({"error": f"whose job {job} is is not known on this node: its processes are not known"})
-        return
-    tasks = tasks_of(job, node=node, uid=uid)
+        return {"error": f"whose job {job} is is not known on this node: its processes are not known"}
+    tasks = tasks_of(job, proc, node=node, uid=uid)
+    if not tasks and any(entry.name.isdigit() and job_of_group(entry) == job for entry in proc.iterdir()):
+        return {"error": f"there are processes in the control group of job {job}, and what they are cannot be read"}
     result = {"tasks": [asdict(task) for task in tasks], "at_s": time.monotonic()}
     result.update({name: arguments[name] for name in ("gpus", "has_gpus") if name in arguments})
     if result.get("gpus"):
-        here = (p.environment for p in _processes(job, Path("/proc"), 100, uid))
+        here = (p.environment for p in _processes(job, proc, 100, uid))
         result["gpus"] = own_gpus(result["gpus"], (e for e in here if e.get("SLURMD_NODENAME", node) in (node, "")))
-    say({"result": result})
+    return {"result": result}
+
+
+def main() -> None:
+    say(answer_of(begin()))
 
 
 if __name__ == "__main__":

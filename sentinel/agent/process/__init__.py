@@ -1,1 +1,1 @@
-"""Child processes of the agent, its small state files, and whose a job is."""
+"""Child processes of the agent, its small state files, and which user owns a job."""

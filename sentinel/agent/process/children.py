@@ -22,7 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sentinel.agent.process.child import Child, Ending, Program, deadline_of, fill, kind_of, request_of, shortened
-from sentinel.agent.process.state_files import bug
 from sentinel.log import Log
 from sentinel.text import json_with_bytes
 
@@ -116,7 +115,7 @@ class Children:
             try:
                 self.turn(self._next_s())
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
-                bug(log, "children")
+                log.bug("children")
                 self.on_bug()
                 time.sleep(0.5)
         end_s = self._clock() + 1.0

@@ -11,10 +11,8 @@ import json
 import os
 import socket
 import stat
-import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +25,6 @@ log = Log()
 PATIENCE_S = 2.0  # how long a caller waits for a write; one to a healthy disk takes a millisecond
 _OWN_BYTES = 64 << 20  # of one file that is read back; results of orders take a few MB
 _IDLE_S = 10.0  # after which a folder's thread ends until there is something to write
-
-
-def bug(told: Log, where: str) -> None:
-    """Say that a loop survived an error of our own, with the place it came from."""
-    error = sys.exc_info()[1]
-    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
-    place = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames[-4:]))
-    told.error("bug", where=where, error=repr(error), place=place)
 
 
 class Folder:

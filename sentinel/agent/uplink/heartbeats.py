@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.adapters.client import DaemonClient
-from sentinel.agent.process.state_files import bug
 from sentinel.agent.uplink.retries import Retries
 from sentinel.detect.observed_silence import seconds_of
 from sentinel.errors import SentinelError
@@ -67,7 +66,7 @@ class Heartbeats:
                     log.warning("daemon-not-reached", error=error)
                 wait_s = self._retries.pause_s()
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
-                bug(log, "heartbeats")
+                log.bug("heartbeats")
                 wait_s = 1.0
         self._client.close()
 

@@ -19,7 +19,7 @@ from sentinel.adapters.client import DaemonClient
 from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.job_owners import Owner, Owners
 from sentinel.agent.process.probe_programs import INVENTORY
-from sentinel.agent.process.state_files import bug, restore, save
+from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import Slurm
 from sentinel.agent.uplink.retries import Retries
 from sentinel.errors import SentinelError, Unavailable
@@ -135,7 +135,7 @@ class Orders:
                 retries.failed(error)
                 self._stopped.wait(retries.pause_s())
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
-                bug(log, "orders")
+                log.bug("orders")
                 self._stopped.wait(1.0)
         client.close()
 
@@ -325,7 +325,7 @@ class Orders:
                 retries.failed(error)
                 self._stopped.wait(retries.pause_s())
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
-                bug(log, "results")
+                log.bug("results")
                 self._stopped.wait(1.0)
         client.close()
 

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.spool import Item, Spool, Value
-from sentinel.agent.process.state_files import bug
 from sentinel.agent.uplink.retries import Retries
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
 from sentinel.log import Log
@@ -74,7 +73,7 @@ class Sender:
                     log.warning("evidence-not-sent", error=error)
                 self._stopped.wait(self._retries.pause_s())
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
-                bug(log, "sender")
+                log.bug("sender")
                 self._stopped.wait(1.0)
         self._client.close()
 

@@ -13,6 +13,7 @@ from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
 from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, one_save, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import Ask, Finding, newer_than, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.parsing.ranks import first_hole
 
 NAME = "accelerate"
 _RANDOM = re.compile(r"random_states_(\d+)\.pkl")
@@ -32,9 +33,9 @@ def recognise(tree: Tree) -> bool:
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
     ranks = {int(m.group(1)): name for name in tree.files if (m := _RANDOM.fullmatch(name))}
-    holes = set(range(max(ranks) + 1)) - set(ranks)
-    if holes and not ask.part:
-        raise unfinished(tree, ask, f"random_states_{min(holes)}.pkl is missing")
+    hole = first_hole(ranks, 0, max(ranks) + 1)
+    if hole is not None and not ask.part:
+        raise unfinished(tree, ask, f"random_states_{hole}.pkl is missing")
     works, names = safetensors_set.check_models(tree, ask)
     finding = Finding(works=works, unsummed=list(names))
     random_states: dict[str, torch_file.TorchFile] = {}

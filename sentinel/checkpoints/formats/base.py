@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Entry, Foreign, NotKnown, Tree, opened, visible
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.records import Level
@@ -16,6 +17,8 @@ from sentinel.checkpoints.steps import number_of, step_of
 
 # How much newer than its marker a shard may be: clocks of several clients of one file system.
 SKEW_S = 5.0
+_COPY_HANG_S = 120.0  # of storage, between two files of one copy
+_COPY_BYTES_PER_S = 50e6  # of a slow one
 # A save that has not finished is "being written" while something in it changed this recently; storage that hangs for
 # longer makes it look abandoned, and it is then called invalid until its marker appears.
 FRESH_S = 120.0
@@ -91,15 +94,65 @@ def unfinished(tree: Tree, ask: Ask, reason: str) -> Exception:
 def newer_than(tree: Tree, names: Iterable[str], marker: str) -> None:
     """Refuse shards that were written after the marker that says the save had finished (torn overwrite in place).
 
-    A program that was exported beside them is no shard, whatever its name.
+    A program that was exported beside them is no shard, whatever its name; a copy gives times in an order of its own.
     """
+    names = list(names)
     limit = tree.files[marker].mtime_s + SKEW_S
     for name in names:
         late = tree.files[name].mtime_s - limit
-        if late > 0 and not _is_program(tree, name):
+        if late <= 0 or _is_program(tree, name):
+            continue
+        if not times_of_a_copy(tree, [*names, marker]):
             raise Broken(
                 f"{visible(name)} was written {late + SKEW_S:.0f} s after {visible(marker)}: overwritten in place"
             )
+        if put_in := put_in_later(tree.files[other] for other in [*names, marker]):
+            raise NotKnown(
+                f"{visible(name)} was written {late + SKEW_S:.0f} s after {visible(marker)}, and {put_in}: two saves mixed?"
+            )
+
+
+def times_of_a_copy(tree: Tree, names: Iterable[str]) -> bool:
+    """Whether these files may have been made by a copy that keeps no times (``cp -r``, from an object store).
+
+    Such a copy makes every file anew, in an order of its own: then the order of the times says nothing about the save. What
+    was written over in place looks otherwise: it leaves its folder as it was, or lies a pause behind the save before.
+    """
+    entries = {name: tree.files[name] for name in names if name in tree.files}
+    newest = max(entries, key=lambda name: entries[name].mtime_s, default="")
+    for name, entry in entries.items():
+        changed_s = tree.folder_times.get(name.rpartition("/")[0])
+        # A folder is changed when a file in it is begun: only what came last may have been written on after that.
+        writing_s = entry.size / _COPY_BYTES_PER_S if name == newest else 0.0
+        if changed_s is None or entry.mtime_s > changed_s + SKEW_S + writing_s:
+            return False
+    return one_stretch(tree, entries.values())
+
+
+def one_stretch(tree: Tree, entries: Iterable[Entry]) -> bool:
+    """Whether no pause lies between these files, and the others of that time, that is longer than a copy takes for one."""
+    asked = list(entries)
+    first_s, last_s = (edge(entry.mtime_s for entry in asked) for edge in (min, max))
+    between = [entry for entry in tree.files.values() if first_s < entry.mtime_s < last_s]
+    in_order = sorted([*asked, *between], key=lambda entry: entry.mtime_s)
+    return all(
+        after.mtime_s - before.mtime_s <= _COPY_HANG_S + after.size / _COPY_BYTES_PER_S
+        for before, after in pairwise(in_order)
+    )
+
+
+def put_in_later(entries: Iterable[Entry]) -> str:
+    """In words, that some of these files got times that are not those of their writing, after the others were written.
+
+    A copy that keeps no times gives none, and one that keeps them, or a new owner, changes every ctime. Empty otherwise.
+    """
+    changed_s: list[float] = []
+    written_s: list[float] = []
+    for entry in entries:
+        ctime_s = entry.ctime_ns / 1e9
+        (changed_s if ctime_s > entry.mtime_s + SKEW_S else written_s).append(ctime_s)
+    later_s = max(changed_s) - max(written_s) if changed_s and written_s else 0.0
+    return f"a file was put in with its times {later_s:.0f} s after the others were written" if later_s > SKEW_S else ""
 
 
 def _is_program(tree: Tree, name: str) -> bool:

@@ -31,6 +31,7 @@ from sentinel.checkpoints.formats.dcp_parts.safetensors_part import Blob, Withou
 from sentinel.checkpoints.parsing import pickle_names
 from sentinel.checkpoints.parsing.content import look_at, looks_of, role_of
 from sentinel.checkpoints.parsing.floats import Look
+from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.parsing.tensors import Pickled
 from sentinel.checkpoints.parsing.zips import archive_start
 from sentinel.checkpoints.reading import (
@@ -41,6 +42,7 @@ from sentinel.checkpoints.reading import (
     run_all,
     threads_for,
 )
+from sentinel.checkpoints.steps import step_of
 from sentinel.inert_pickle import Opaque
 
 NAME = "dcp"
@@ -104,6 +106,7 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
     if ask.level == "structural":  # the others read every byte
         run_all(ends.works(tree, layout), threads_for("structural"))
         _look_at_bytes(tree, metadata)
+    _saved_here(tree, metadata)
     step = _inner_step(tree, metadata)
     owners = frozenset(shards[name] for name in here if name in shards)
     writers = {int(m.group(1)) for name in files if (m := _SHARD.fullmatch(name))}
@@ -117,6 +120,13 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
         works=chain(_item_works(tree, layout, ask, _always), *(blob.works for blob in blobs.values())),
         unsummed=sorted(blobs),
     )
+
+
+def _saved_here(tree: Tree, metadata: Metadata) -> None:
+    """The metadata names the folder that it was saved to: of another step than this one's it is another save's."""
+    named = step_of(tree.root.name)
+    if named is not None and metadata.saved_step is not None and abs(named - metadata.saved_step) > 1:
+        raise NotKnown(f".metadata was saved for step {metadata.saved_step}, the folder is named step {named}")
 
 
 def _missing(tree: Tree, ask: Ask, missing: list[str]) -> None:
@@ -176,7 +186,7 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     if late:
         raise unfinished(tree, ask, f"rank {late[0]} has shards but no __{late[0]}.metadata: its save did not finish")
     if not ask.part and len(ranks) != world:
-        raise unfinished(tree, ask, f"rank {min(set(range(world)) - ranks)} of {world} is missing")
+        raise unfinished(tree, ask, f"rank {first_hole(ranks, 0, world)} of {world} is missing")
     finding = Finding(owners=frozenset(ranks), world_size=None if ask.part else world, whole=not ask.part)
     union: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {}
     totals: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -320,6 +330,7 @@ def _item_works(tree: Tree, files: Layout, ask: Ask, apart: mixed.Apart) -> Iter
         yield _no_checksum(opaque, ask)
     yield Work(0, partial(mixed.compare, tree, files))
     yield Work(0, partial(mixed.refuse_twins, tree, files, apart))
+    yield Work(0, partial(mixed.refuse_copies, tree, files))
 
 
 def _no_checksum(item: Item, ask: Ask) -> Work:

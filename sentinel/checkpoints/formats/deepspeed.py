@@ -14,6 +14,7 @@ from sentinel.checkpoints.files import Broken, Tree, visible
 from sentinel.checkpoints.formats import one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.formats.torch_file import TorchFile
+from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 
 NAME = "deepspeed"
@@ -117,27 +118,31 @@ def _complete(
         _grid(tree, ask, "optimizer shard", optim, (count, mp))
     if stage == 3 or zero3:
         _grid(tree, ask, "model shard", zero3, (dp or partitions or max((r for r, _ in zero3), default=0) + 1, mp))
-    elif not any(_LAYER.fullmatch(name) for name in tree.files) and models != set(range(mp)):
+    elif not any(_LAYER.fullmatch(name) for name in tree.files) and (
+        len(models) != mp or first_hole(models, 0, mp) is not None
+    ):
         raise unfinished(tree, ask, f"model states of {len(models)} model-parallel ranks, {mp} are needed")
     for pattern, what in ((_LAYER, "layer"), (_EXPERT_OPTIM, "expert rank")):
         pairs = _pairs(tree, pattern)
         if pattern is _LAYER and pairs:
-            missing = {(a, b) for a in {a for a, _ in pairs} for b in {b for _, b in pairs}} - pairs
+            parts = {b for _, b in pairs}
+            hole = next((a for a in sorted({a for a, _ in pairs}) if any((a, b) not in pairs for b in parts)), None)
         else:
-            missing = {(a, 0) for a in range(max((a for a, _ in pairs), default=-1) + 1)} - {(a, 0) for a, _ in pairs}
-        if missing:
-            raise unfinished(tree, ask, f"the states of {what} {min(missing)[0]} are missing")
+            found = {a for a, _ in pairs}
+            hole = first_hole(found, 0, max(found, default=-1) + 1)
+        if hole is not None:
+            raise unfinished(tree, ask, f"the states of {what} {hole} are missing")
     _experts(tree, ask)
 
 
 def _grid(tree: Tree, ask: Ask, what: str, have: set[tuple[int, int]], size: tuple[int, int]) -> None:
-    need = {(dp, mp) for dp in range(size[0]) for mp in range(size[1])}
-    if have - need:
-        dp, mp = min(have - need)
-        raise Broken(f"{what} of rank {dp}/{mp}, but there are {size[0]} x {size[1]} ranks: wrong world size")
-    if need - have:
-        dp, mp = min(need - have)
-        raise unfinished(tree, ask, f"{what} of rank {dp}/{mp} is missing: {len(have)} of {len(need)}")
+    over = min(((dp, mp) for dp, mp in have if dp >= size[0] or mp >= size[1]), default=None)
+    if over is not None:
+        raise Broken(f"{what} of rank {over[0]}/{over[1]}, but there are {size[0]} x {size[1]} ranks: wrong world size")
+    if len(have) < size[0] * size[1]:
+        hole = next(at for at in range(len(have) + 1) if (at // size[1], at % size[1]) not in have)
+        dp, mp = hole // size[1], hole % size[1]
+        raise unfinished(tree, ask, f"{what} of rank {dp}/{mp} is missing: {len(have)} of {size[0] * size[1]}")
 
 
 def _experts(tree: Tree, ask: Ask) -> None:
@@ -148,9 +153,9 @@ def _experts(tree: Tree, ask: Ask) -> None:
             layers.setdefault(match.group(1) or "", set()).add(int(match.group(2)))
     most = max((max(experts) + 1 for experts in layers.values()), default=0)
     for layer, experts in layers.items():
-        missing = set(range(most)) - experts
-        if missing:
-            raise unfinished(tree, ask, f"expert {min(missing)} of layer {visible(layer)} is missing")
+        hole = first_hole(experts, 0, most)
+        if hole is not None:
+            raise unfinished(tree, ask, f"expert {hole} of layer {visible(layer)} is missing")
 
 
 def _same_step(tree: Tree, files: dict[str, TorchFile], shown: list[TorchFile]) -> int | None:

@@ -11,6 +11,7 @@ from sentinel.checkpoints.files import Foreign, NotKnown, Tree, visible
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
+from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 
 PICKLED_INDEX = "pytorch_model.bin.index.json"
@@ -74,9 +75,9 @@ def _holes(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None
         if match:
             ranks.setdefault(match.group(1), set()).add(int(match.group(2)))
     for stem, found in ranks.items():
-        missing = set(range(max(found) + 1)) - found
-        if missing and not ask.part:
-            raise unfinished(tree, ask, f"{visible(stem)}{min(missing)}.bin is missing")
+        hole = first_hole(found, 0, max(found) + 1)
+        if hole is not None and not ask.part:
+            raise unfinished(tree, ask, f"{visible(stem)}{hole}.bin is missing")
 
 
 def check_one_save(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:

@@ -21,6 +21,7 @@ from sentinel.checkpoints.formats.base import (
     unfinished,
 )
 from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.parsing.ranks import first_hole
 
 NAME = "hf_trainer"
 STATE = "trainer_state.json"
@@ -113,9 +114,9 @@ def _has_model(tree: Tree, names: list[str], inner: list[Finding]) -> None:
 
 def _ranks(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None:
     ranks = {int(m.group(1)) for name in tree.files if (m := _RNG.fullmatch(name))}
-    holes = set(range(max(ranks, default=-1) + 1)) - ranks
-    if holes:
-        raise unfinished(tree, ask, f"rng_state_{min(holes)}.pth is missing")
+    hole = first_hole(ranks, 0, max(ranks, default=-1) + 1)
+    if hole is not None:
+        raise unfinished(tree, ask, f"rng_state_{hole}.pth is missing")
     # The arguments keep the state of the processes that saved them.
     arguments = files.get("training_args.bin")
     world = arguments.get("distributed_state", "num_processes") if arguments else None

@@ -12,7 +12,7 @@ import re
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small, visible
 from sentinel.checkpoints.formats import dcp, one_save, torch_file
-from sentinel.checkpoints.formats.base import SKEW_S, Ask, Finding, neighbours, newer_than, refuse_links, unfinished
+from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, refuse_links, unfinished
 from sentinel.checkpoints.formats.jax import zarr
 from sentinel.checkpoints.reading import Work
 
@@ -102,10 +102,7 @@ def _as_beside(tree: Tree, arrays: set[str]) -> None:
 
 def _after(tree: Tree) -> None:
     """The marker is written after ``.metadata``; a newer ``.metadata`` means that it was overwritten in place."""
-    entry = tree.files.get(".metadata")
-    late = entry.mtime_s - tree.files[MARKER].mtime_s - SKEW_S if entry else 0
-    if late > 0:
-        raise Broken(f".metadata was written {late + SKEW_S:.0f} s after {MARKER}: overwritten in place")
+    newer_than(tree, [name for name in (".metadata",) if name in tree.files], MARKER)
 
 
 def _common_step(common: torch_file.TorchFile, inner: int | None) -> int | None:

@@ -12,7 +12,9 @@ import re
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
 from sentinel.checkpoints.formats import torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
+from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
+from sentinel.text import whole_number
 
 NAME = "nvrx_local"
 FILE = re.compile(r"(?:(?:(.*)/)?(\d+)/)?iter_(\d{7,})_(\d+)_local(\.dirty)?\.pt")
@@ -63,14 +65,14 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if len(stated) > 1:
         raise Broken(f"the shards were saved by jobs of different sizes: {sorted(stated)[:4]} ranks")
     world = max([*files, *_holders(tree), *(size - 1 for size in stated)]) + 1
-    missing = set(range(world)) - set(files)
+    missing = first_hole(files, 0, world)
     unmade = [name for name in dirty if int(_owner(name)) not in files]
     if unmade and not ask.part:
         raise unfinished(tree, ask, f"{visible(unmade[0])} was not finished")
     if not ask.part and not tree.single and _one_rank(tree, files):
         raise NotKnown(f"whole, but only the shard of rank {max(files)}: the other ranks' lie elsewhere")
-    if missing and not ask.part and not tree.single:
-        raise unfinished(tree, ask, f"the shard of rank {min(missing)} of {world} is missing")
+    if missing is not None and not ask.part and not tree.single:
+        raise unfinished(tree, ask, f"the shard of rank {missing} of {world} is missing")
     return Finding(
         step=wanted,
         owners=frozenset(files),
@@ -84,7 +86,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
 
 
 def _holders(tree: Tree) -> list[int]:
-    return [int(name) for name in (folder.rpartition("/")[2] for folder in tree.folders) if name.isdigit()]
+    names = (folder.rpartition("/")[2] for folder in tree.folders)
+    return [rank for name in names if (rank := whole_number(name)) is not None]
 
 
 def _one_rank(tree: Tree, files: dict[int, list[str]]) -> bool:

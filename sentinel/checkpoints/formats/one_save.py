@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
-from sentinel.checkpoints.formats.base import SKEW_S, neighbours
+from sentinel.checkpoints.files import Broken, Entry, Handle, NotKnown, Tree, entry_of, opened, visible
+from sentinel.checkpoints.formats.base import SKEW_S, neighbours, one_stretch, put_in_later
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.steps import number_of, step_of
 
@@ -48,8 +48,11 @@ def refuse_mixed(tree: Tree, must_change: Sequence[str], others: Sequence[str] =
 
 def refuse_pause(tree: Tree, names: Iterable[str], hang_s: float = _HANG_S) -> None:
     """`NotKnown` where whoever wrote these files paused for longer than a save can: one process, or the ranks of a job."""
+    mine = [tree.files[name].mtime_s for name in names if name in tree.files]
+    # Whatever else was written meanwhile shows that there was no pause.
     entries = sorted(
-        ((tree.files[name], name) for name in names if name in tree.files), key=lambda pair: pair[0].mtime_s
+        ((entry, name) for name, entry in tree.files.items() if mine and min(mine) <= entry.mtime_s <= max(mine)),
+        key=lambda pair: pair[0].mtime_s,
     )
     for (before, old), (after, new) in pairwise(entries):
         pause_s = after.mtime_s - before.mtime_s
@@ -72,14 +75,17 @@ def _older_than_the_save_before(tree: Tree, names: Sequence[str], folder: Path, 
     mine, theirs = _order(tree.root), _order(folder)
     if mine is None or theirs is None or theirs > mine:
         return
+    names = [name for name in names if name in tree.files]
     ends = names if marker is None else [marker]
-    times = [status.st_mtime for name in ends if (status := _status(folder / name)) is not None]
-    if len(times) < len(ends) or not times:
+    before = [entry for name in ends if (entry := _entry(folder / name)) is not None]
+    if len(before) < len(ends) or not before:
         return
-    ended_s = max(times)
+    ended_s = max(entry.mtime_s for entry in before)
     old = [name for name in names if tree.files[name].mtime_s <= ended_s]
     new = [name for name in names if tree.files[name].mtime_s > ended_s + SKEW_S]
-    if old and new:
+    mine_now = [tree.files[name] for name in names]
+    # Both copied at once, by something that keeps no times.
+    if old and new and (put_in_later(mine_now) or not one_stretch(tree, [*before, *mine_now])):
         raise NotKnown(
             f"{visible(old[0])} is older than the end of {visible(folder.name)}, {visible(new[0])} is newer: two saves mixed"
         )
@@ -120,9 +126,9 @@ def _order(folder: Path) -> int | None:
     return None
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _entry(path: Path) -> Entry | None:
     try:
-        return os.lstat(path)
+        return entry_of(os.lstat(path))
     except OSError:
         return None
 

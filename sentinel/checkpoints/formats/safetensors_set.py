@@ -27,6 +27,7 @@ from sentinel.checkpoints.formats.base import (
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape, TensorInfo, tiles, volume
 from sentinel.checkpoints.formats.safetensors_file import Header, check_file, read_table
 from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 
 NAME = "safetensors_set"
@@ -73,6 +74,7 @@ def _consolidated(tree: Tree, ask: Ask) -> Finding:
     """
     shards = check(tree.below(SHARDED), ask)
     outer = Tree(tree.root, {name: entry for name, entry in tree.files.items() if "/" not in name})
+    outer.folder_times = tree.folder_times
     works, names = check_models(outer, ask)
     if not names:
         raise unfinished(tree, ask, "no model beside the shards: the consolidation did not finish")
@@ -150,6 +152,9 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
     if len(names) > 1:
         one_save.refuse_older(tree, names)
     shards = {name: header for name, header in headers.items() if _SHARD.fullmatch(name)}
+    renamed = [name for name in names if name.startswith("shard-") and name not in shards]
+    if shards and renamed:
+        raise NotKnown(f"{visible(renamed[0])} is no name of a shard: renamed, or downloaded twice")
     if shards:
         _ranks(tree, ask, shards)
         _tile(shards)
@@ -195,9 +200,9 @@ def _ranks(tree: Tree, ask: Ask, shards: Iterable[str]) -> None:
     totals = {int(m.group(3)) for m in matches}
     if len(totals) != 1:
         raise Broken("shards of two saves: they disagree about the number of model files")
-    holes = set(range(1, max(ranks) + 1)) - ranks
-    if holes and not ask.part:
-        raise unfinished(tree, ask, f"the shard of rank {min(holes) - 1} is missing")
+    hole = first_hole(ranks, 1, max(ranks) + 1)
+    if hole is not None and not ask.part:
+        raise unfinished(tree, ask, f"the shard of rank {hole - 1} is missing")
     usual = _usual_ranks(tree)
     if usual is not None and len(ranks) < usual and not ask.part:
         raise NotKnown(f"shards of {len(ranks)} ranks; the step beside it has those of {usual}")

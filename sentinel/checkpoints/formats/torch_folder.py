@@ -14,6 +14,7 @@ from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened, 
 from sentinel.checkpoints.formats import hf_inside, one_save, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.parsing import json_files, zips
+from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.steps import step_of
 
@@ -76,9 +77,9 @@ def _sets_of_ranks(tree: Tree, ask: Ask) -> None:
     """Each without a hole, and written at one time: no marker shows that one file was written over later."""
     for stem, files in _ranks(tree).items():
         low, high = min(files), max(files)
-        holes = set(range(min(low, 1), high + 1)) - set(files)
-        if holes and low <= 1 and not ask.part:
-            raise unfinished(tree, ask, f"{visible(stem.replace('*', str(min(holes))))} is missing")
+        hole = first_hole(files, min(low, 1), high + 1)
+        if hole is not None and low <= 1 and not ask.part:
+            raise unfinished(tree, ask, f"{visible(stem.replace('*', str(hole)))} is missing")
         one_save.refuse_pause(tree, files.values(), one_save.RANKS_HANG_S)
 
 

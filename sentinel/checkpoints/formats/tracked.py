@@ -11,6 +11,7 @@ import re
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small, visible
 from sentinel.checkpoints.formats import deepspeed, megatron
 from sentinel.checkpoints.formats.base import Ask, Finding, Format, no_owners
+from sentinel.text import whole_number
 
 NAME = "tracked"
 MEGATRON = "latest_checkpointed_iteration.txt"
@@ -37,9 +38,10 @@ def target(tree: Tree) -> str:
         return word
     if word == "release":
         return word
-    if not word.isdigit() or len(word) > 12:
+    number = whole_number(word, digits=12)
+    if number is None:
         raise Broken(f"{name} holds no iteration: {visible(repr(text), 60)}")
-    return f"iter_{int(word):07d}"
+    return f"iter_{number:07d}"
 
 
 def check(tree: Tree, ask: Ask) -> Finding:

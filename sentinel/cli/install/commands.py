@@ -18,9 +18,9 @@ from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice, controller_
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, needs_hook, planned
 from sentinel.cli.operator.output import echo, say, shown
 from sentinel.errors import UserError
+from sentinel.protocol import PORT
 
 F = TypeVar("F", bound=Callable[..., Any])
-_PORT = 9478
 _ACCOUNT = "sentinel"
 _LAST_UID = 2**32 - 2  # the one after it means "none"
 _URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})(?:/[A-Za-z0-9._~/-]*)?")
@@ -205,7 +205,7 @@ def _choice(
     head = conf.get("SlurmctldHost") or conf.get("ControlMachine")
     where = head.partition("(")[0] or (socket.gethostname() if controller else "")
     if not daemon_url and not where:
-        raise UserError("where does the daemon run?", fix=f"name it: --daemon http://HOST:{_PORT}")
+        raise UserError("where does the daemon run?", fix=f"name it: --daemon http://HOST:{PORT}")
     if resume and not resume.startswith("/"):
         raise UserError(f"--resume {resume!r} is not absolute", fix="write the path from /")
     return Choice(
@@ -213,7 +213,7 @@ def _choice(
         python=sys.executable,
         account=account,
         slurm_user=slurm_user,
-        daemon_url=daemon_url or f"http://{where}:{_PORT}",
+        daemon_url=daemon_url or f"http://{where}:{PORT}",
         daemon_uid=daemon_uid if daemon_uid is not None else host.uid_of(account),
         slurm_uid=host.uid_of(slurm_user),
         resume=resume,
@@ -230,7 +230,7 @@ def _checked_url(urls: str) -> str:
         if not match or not 0 < int(match[1]) < 65536:
             raise UserError(
                 f"--daemon {url!r:.80} is no address of a daemon",
-                fix=f"write http://HOST:{_PORT} or https://HOST:{_PORT}, several separated by commas",
+                fix=f"write http://HOST:{PORT} or https://HOST:{PORT}, several separated by commas",
             )
     return ",".join(url.rstrip("/") for url in urls.split(","))
 

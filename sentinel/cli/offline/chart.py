@@ -6,6 +6,7 @@ One ``Figure`` feeds both. The file goes through matplotlib, an optional extra t
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 from sentinel.errors import FileError, Unavailable, UserError
 
 FILE_KINDS = (".png", ".svg")
+_TITLE_WIDTH = 84  # characters of the file's title in a line
+_SYMBOLS = {True: "●◆■▲▼★", False: "o#%@+x"}  # of marks, with Unicode and without
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # braille cell: 4 rows of 2
 
 
@@ -28,6 +31,7 @@ class Figure:
     x_log: bool = False
     y_log: bool = False
     y_from_zero: bool = True  # where there is no logarithm
+    x_whole: bool = False  # ticks of the file at whole numbers only
     show_x: Callable[[float], str] = "{:g}".format
     show_y: Callable[[float], str] = "{:g}".format
 
@@ -69,15 +73,14 @@ def terminal(figure: Figure, width: int, height: int = 12, *, unicode: bool = Tr
     cells = [[_cell(grid, row, column, unicode) for column in range(columns)] for row in range(height)]
     for number, (_, x, y) in enumerate(figure.marks):
         column = round(x_axis.at(x) * (columns - 1))
-        cells[round((1 - y_axis.at(y)) * (height - 1))][column] = ("●◆■▲" if unicode else "o#%@")[number % 4]
+        cells[round((1 - y_axis.at(y)) * (height - 1))][column] = _SYMBOLS[unicode][number % 6]
     bar, corner, line = ("│", "└", "─") if unicode else ("|", "+", "-")
     lines = [figure.title]
     for row in range(height):
         lines.append(f"{labels[row]:>{margin}} {bar}{''.join(cells[row])}".rstrip())
     lines.append(f"{'':>{margin}} {corner}{line * columns}")
     lines.append(f"{'':>{margin}}  {_ticks(figure, x_axis, columns)}".rstrip())
-    symbols = "●◆■▲" if unicode else "o#%@"
-    legend = [f"{symbols[i % 4]} {name}" for i, (name, _, _) in enumerate(figure.marks)]
+    legend = [f"{_SYMBOLS[unicode][i % 6]} {name}" for i, (name, _, _) in enumerate(figure.marks)]
     lines.append(
         f"{'':>{margin}}  {figure.y_label} against {figure.x_label}{'   ' if legend else ''}{'   '.join(legend)}"
     )
@@ -144,7 +147,7 @@ def write(figure: Figure, path: Path) -> None:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure as Sheet
-        from matplotlib.ticker import FuncFormatter
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
     except ImportError as error:
         raise Unavailable(
             "plots as files need matplotlib, which is not installed",
@@ -153,10 +156,14 @@ def write(figure: Figure, path: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "sentinel"  # the same input gives the same file
     sheet = Sheet(figsize=(8, 4.8), dpi=150, layout="constrained")
     axes = sheet.add_subplot()
+    told = {name: f"{name} ({figure.show_x(x)}, {figure.show_y(y)})" for name, x, y in figure.marks}
+    colours = {}
     for name, curve in figure.curves:
-        axes.plot([x for x, _ in curve], [y for _, y in curve], label=name, linewidth=1.8)
-    for name, x, y in figure.marks:
-        axes.plot([x], [y], "o", markersize=7, label=f"{name} ({figure.show_x(x)}, {figure.show_y(y)})")
+        (line,) = axes.plot([x for x, _ in curve], [y for _, y in curve], label=told.get(name, name), linewidth=1.8)
+        colours[name] = line.get_color()
+    for name, x, y in figure.marks:  # one that is named like a curve is a point of it
+        known = {"color": colours[name]} if name in colours else {"label": told[name]}
+        axes.plot([x], [y], "o", markersize=7, **known)
     axes.xaxis.set_major_formatter(FuncFormatter(_formatter(figure.show_x)))
     axes.yaxis.set_major_formatter(FuncFormatter(_formatter(figure.show_y)))
     if figure.x_log:
@@ -165,7 +172,9 @@ def write(figure: Figure, path: Path) -> None:
         _log_ticks(axes.yaxis, _axes(figure)[1], axes.set_yscale, figure.show_y)
     elif figure.y_from_zero:
         axes.set_ylim(bottom=0)
-    axes.set_title(figure.title)
+    if figure.x_whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_title(textwrap.fill(figure.title, _TITLE_WIDTH), fontsize="medium")
     axes.set_xlabel(figure.x_label)
     axes.set_ylabel(figure.y_label)
     axes.grid(visible=True, alpha=0.3)
@@ -174,7 +183,7 @@ def write(figure: Figure, path: Path) -> None:
         sheet.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
     except OSError as error:
         raise FileError(
-            path, f"cannot be written: {error.strerror}", fix="Check the folder's rights and room."
+            path, f"cannot be written: {error.strerror}", fix="Check the folder's rights and free space."
         ) from error
 
 
@@ -202,9 +211,10 @@ def bars(rows: Sequence[tuple[str, float, str]], width: int, *, unicode: bool = 
         return []
     names = max(len(name) for name, _, _ in rows)
     texts = max(len(text) for _, _, text in rows)
-    room = max(8, width - names - texts - 4)
+    bar_width = max(8, width - names - texts - 4)
     top = max(value for _, value, _ in rows)
     mark = "█" if unicode else "#"
     return [
-        f"{name:>{names}}  {mark * (round(value / top * room) if top > 0 else 0)} {text}" for name, value, text in rows
+        f"{name:>{names}}  {mark * (round(value / top * bar_width) if top > 0 else 0)} {text}"
+        for name, value, text in rows
     ]

@@ -15,7 +15,7 @@ from sentinel.cli.operator.arguments import rules_option
 
 if TYPE_CHECKING:
     from sentinel.evidence.logs.reader import Signatures
-    from sentinel.model.records import Incident, Verdict
+    from sentinel.model.records import Evidence, Incident, Verdict
 
 
 MOST_UNREAD = 8  # lines that are shown where none was recognised
@@ -83,14 +83,26 @@ def judge_path(
     path: Path, signatures: Signatures, now: datetime, *, source: str = "auto", node: str | None = None
 ) -> dict[str, Any]:
     """The JSON answer for one path; what cannot be read is answered as unknown, with ``error``."""
+    return judge_paths([path], signatures, now, source=source, node=node)
+
+
+def judge_paths(
+    paths: Sequence[Path], signatures: Signatures, now: datetime, *, source: str = "auto", node: str | None = None
+) -> dict[str, Any]:
+    """The same for the paths of one failure together; the first one names the answer."""
     from sentinel.classify import classify as judge
     from sentinel.cli.offline.classify_input import read_path
     from sentinel.model.records import Incident
 
-    evidence, problems = read_path(path, signatures, now, source=source, node=node)
+    evidence: list[Evidence] = []
+    problems: list[str] = []
+    for path in paths:
+        found, unreadable = read_path(path, signatures, now, source=source, node=node)
+        evidence += found
+        problems += unreadable
     nodes = tuple(dict.fromkeys(e.where.node for e in evidence if e.where.node))
     incident = Incident("offline", now, now, nodes=nodes, evidence=tuple(evidence))
-    answer = answer_of(str(path), judge(incident, rules=signatures.rules, now=now), incident)
+    answer = answer_of(str(paths[0]), judge(incident, rules=signatures.rules, now=now), incident)
     if problems:
         answer["error" if not evidence else "unreadable"] = "; ".join(problems[:8])
     return answer

@@ -169,7 +169,8 @@ def _files(path: Path, problems: list[str]) -> Iterator[Path]:
         problems.append(f"{path}: a folder without a readable file")
 
 
-def _source(file: Path, told: str) -> Source:
+def source_of(file: Path, told: str = "auto") -> Source:
+    """Who wrote the file: as was told, else by its name."""
     named = {"job": Source.JOB_LOG, "kernel": Source.KERNEL, "slurm": Source.SLURM, "dcgm": Source.DCGM}
     if told in named:
         return named[told]
@@ -181,12 +182,12 @@ def _source(file: Path, told: str) -> Source:
 
 def _read(file: Path, signatures: Signatures, now: datetime, told: str, node: str | None) -> list[Evidence]:
     """Evidence of one file in constant memory; of step lines only the last few. A large file is read by all cores."""
-    log = Log(file, _source(file, told), node)
+    log = Log(file, source_of(file, told), node)
     found = read_parts(log, signatures, now) if may_be_parted(file) else read_log(log, signatures, now)
-    return _in_order(found, now)
+    return in_order(found, now)
 
 
-def _in_order(items: list[Evidence], now: datetime) -> list[Evidence]:
+def in_order(items: list[Evidence], now: datetime) -> list[Evidence]:
     """Times that do not contradict the order of the lines; a line without a time has that of the line before it."""
     items.sort(key=lambda item: item.line or 0)
     stamped = [item.at for item in items if item.at != now]

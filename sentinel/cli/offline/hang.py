@@ -213,6 +213,6 @@ def _visible_long(text: str) -> str:
 
 
 def _labels(ranks: dict[int, RankTrace], finding: HangFinding) -> list[str]:
-    """The group in question first, then the others by name; a table has room for a few."""
+    """The group in question first, then the others by name; a table shows a few."""
     names = {group.name for trace in ranks.values() for group in trace.groups if group.calls}
     return sorted(names, key=lambda name: (name != finding.group_name, name))[:6]

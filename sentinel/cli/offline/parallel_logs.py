@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from sentinel.cli.offline.log_blocks import blocks, next_data
 from sentinel.cli.offline.progress_bar import byte_bar
-from sentinel.evidence.logs.reader import Limits, LogReader, Signatures
+from sentinel.evidence.logs.limits import Limits
+from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 
 KEEP_STEPS = 64  # last step lines kept for the verdict
@@ -60,6 +61,7 @@ def read_parts(log: Log, signatures: Signatures, now: datetime) -> list[Evidence
     parts = list(_parts(log))
     found: list[Evidence] = []
     steps: list[Evidence] = []
+    latest: dict[object, Evidence] = {}  # of units that have enough, the last one
     limits = Limits()
     lines = 0
     size = log.file.stat().st_size
@@ -68,14 +70,17 @@ def read_parts(log: Log, signatures: Signatures, now: datetime) -> list[Evidence
         for part, (evidence, count) in zip(parts, results, strict=True):
             moved = [_moved(item, lines) for item in evidence] if lines else evidence
             steps = [*steps, *(item for item in moved if item.kind == Kind.STEP)][-KEEP_STEPS:]
-            found.extend(
-                item
-                for item in moved
-                if item.kind != Kind.STEP and limits.takes(item.trust, item.rule, item.where, item.data)
-            )
+            for item in moved:
+                if item.kind == Kind.STEP:
+                    continue
+                taken = limits.takes(item.trust, item.rule, item.where, item.data)
+                if taken:
+                    found.append(item)
+                elif taken is None:
+                    latest[item.trust, item.rule, item.where] = item
             lines += count
             advance((part.end or size) - part.start)
-    return found + steps
+    return [*found, *latest.values(), *steps]
 
 
 def on_all_cores(function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:

@@ -21,6 +21,7 @@ from sentinel.cli.operator.output import json_option, print_json, say, shown
 from sentinel.config.rules_files import without_rules
 from sentinel.config.settings import Settings, load
 from sentinel.errors import SentinelError, UserError
+from sentinel.protocol import PORT
 
 _INDENT = len(NOT_KNOWN) + 2  # of what stands below an answer
 
@@ -108,7 +109,7 @@ def _certificate(settings: Settings) -> list[Finding]:
     found = []
     for parts in map(urlsplit, addresses_of(settings.daemon.url)):
         try:
-            ends = certificate_ends(parts.hostname or "", parts.port or 9478, settings.daemon.ca_file, DEADLINE_S)
+            ends = certificate_ends(parts.hostname or "", parts.port or PORT, settings.daemon.ca_file, DEADLINE_S)
         except SentinelError as error:
             found.append(Finding("wire", BAD, error.message, error.fix))
         else:

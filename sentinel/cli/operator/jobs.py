@@ -38,7 +38,7 @@ LOST_COLUMNS = ("lost gpu h", "failures", "redone steps", "redone gpu h", "down 
 @json_option
 @paged
 def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> None:
-    """Jobs: attempts, steps gained, time lost. With a job's id, its story: the attempts side by side.
+    """Jobs: attempts, steps gained, time lost. With a job's id, the attempts side by side.
 
     With --json, one object for each attempt.
 
@@ -61,7 +61,7 @@ def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> Non
         print_json(attempts)
         return
     if number is not None:
-        story(attempts, seen.get("incidents", ()))
+        attempts_table(attempts, seen.get("incidents", ()))
     elif not attempts:
         echo(f"No job{filter_words(chosen) or ' in the last 30 days'}.")
     else:
@@ -132,7 +132,7 @@ def hours(number: float) -> str:
     return f"{number:.0f}" if number >= 99.5 else f"{number:.1f}" if number >= 0.95 else f"{number:.2g}"
 
 
-def story(attempts: list[dict[str, Any]], incidents: Iterable[dict[str, Any]] = ()) -> None:
+def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str, Any]] = ()) -> None:
     """One job: who, what it gained and lost, its attempts side by side, its incidents."""
     newest = attempts[-1]
     say(f"Job {newest['job']} {shown(newest['name'])} of {shown(newest['user'])} in {shown(newest['partition'])}: "

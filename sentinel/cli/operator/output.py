@@ -79,7 +79,7 @@ def table(
     """Print a table that fits the line; where even its narrow form does not fit, a block of lines for each row.
 
     Args:
-        wide: columns that are left out where the line has no room for them, the last one first.
+        wide: columns that are left out where the line is too short for them, the last one first.
         whole: columns whose cells are not broken.
         cut: columns, at most one, whose cells are one line, cut where the line ends.
     """
@@ -93,29 +93,29 @@ def table(
             return min(natural[n], LEAST_CUT)
         return natural[n] if columns[n] in whole else min(natural[n], LEAST_WRAPPED)
 
-    room = line_width()
+    width = line_width()
     kept = list(range(len(columns)))
     for name in reversed(wide):
-        if name in columns and _sum(kept, least) > room:
+        if name in columns and _sum(kept, least) > width:
             kept.remove(columns.index(name))
     if title:
         echo()
         echo(_styled(title, "bold"))
-    if _sum(kept, least) > room:
+    if _sum(kept, least) > width:
         _blocks(columns, cells)
         return
     for n in (n for n in kept if columns[n] in cut):
         others = _sum([k for k in kept if k != n], lambda k: natural[k] if columns[k] in whole else least(k))
         for row in cells:
-            row[n].truncate(max(LEAST_CUT, room - others - BETWEEN), overflow="ellipsis")
-    _grid([columns[n] for n in kept], [[row[n] for n in kept] for row in cells], whole, room)
+            row[n].truncate(max(LEAST_CUT, width - others - BETWEEN), overflow="ellipsis")
+    _grid([columns[n] for n in kept], [[row[n] for n in kept] for row in cells], whole, width)
 
 
 def _sum(kept: Sequence[int], size: Callable[[int], int]) -> int:
     return sum(size(n) for n in kept) + BETWEEN * (len(kept) - 1)
 
 
-def _grid(columns: Sequence[str], cells: Sequence[Sequence[Any]], whole: Sequence[str], room: int) -> None:
+def _grid(columns: Sequence[str], cells: Sequence[Sequence[Any]], whole: Sequence[str], width: int) -> None:
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, BETWEEN, 0, 0), header_style="bold", collapse_padding=False)
@@ -123,7 +123,7 @@ def _grid(columns: Sequence[str], cells: Sequence[Sequence[Any]], whole: Sequenc
         made.add_column(name, overflow="fold", no_wrap=name in whole)
     for row in cells:
         made.add_row(*row)
-    console = rich_console(room)
+    console = rich_console(width)
     with console.capture() as captured:
         console.print(made)
     for line in captured.get().splitlines():

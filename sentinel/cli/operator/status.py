@@ -149,7 +149,7 @@ def mode_words(seen: dict[str, Any]) -> str:
         "act": "ACT: it drains and restarts",
         "suggest": "SUGGEST: it asks before it drains or restarts",
         "observe": "OBSERVE: it judges and tells, and changes nothing",
-        "paused": "PAUSED by an operator: it observes; sentinel resume ends that",
+        "paused": "PAUSED: it observes; sentinel resume ends that",
         "mixed": "MIXED: not the same everywhere",
     }
     return words.get(seen["mode"], shown(seen["mode"]))

@@ -135,7 +135,7 @@ def _room(answer: Answer, inputs: Inputs, nodes: int, copies: int) -> None:
         ),
         ("sent at each save", show_bytes(cost.sent_bytes_per_save), "by each node"),
     ]
-    answer.sections.append(Section("Room for the copies", ("", "", ""), rows))
+    answer.sections.append(Section("Memory for the copies", ("", "", ""), rows))
     if memory is not None and cost.held_bytes_per_node > memory / 2:
         answer.warnings.append("the copies take more than half of a node's memory: fewer copies, more nodes, or disks")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,7 @@ class Answer:
     warnings: list[str] = field(default_factory=list)
     figure: chart.Figure | None = None
     bars: Sequence[tuple[str, float, str]] = ()
+    commands: list[str] = field(default_factory=list)  # of a shell; printed under the notes
 
 
 def show(key: str, value: float) -> str:
@@ -106,6 +108,9 @@ def _print(answer: Answer, inputs: Inputs, warnings: list[str]) -> None:
     for kind, style, texts in (("note", "dim", answer.notes), ("warning", "yellow", warnings)):
         for text in texts:
             console.print(Text.assemble((f"{kind}: ", style), _visible(text)))
+    for command in answer.commands:
+        lines = textwrap.wrap(command, max(40, console.width - 8), break_long_words=False, break_on_hyphens=False)
+        console.print(Text("  " + " \\\n      ".join(lines)), soft_wrap=True)
 
 
 def _input_cells(row: Row) -> tuple[str, str, str, str]:

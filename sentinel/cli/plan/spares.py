@@ -16,6 +16,12 @@ from sentinel.planning import history, quantities
 from sentinel.planning.quantities import show_duration, show_share
 from sentinel.planning.spares import SparesPlan, plan_spares, within_wait_probability
 
+# Whose flags are needed for what: docs/operate.md, "Nodes kept for restarts".
+_RESERVATION = (
+    "scontrol create reservation ReservationName=spares StartTime=now Duration=UNLIMITED NodeCnt={nodes} "
+    "PartitionName=YOUR_PARTITION Users=root Flags=FLEX,REPLACE,IGNORE_JOBS"
+)
+
 
 @click.command()
 @options(
@@ -152,8 +158,19 @@ def _add_spares(answer: Answer, inputs: Inputs, nodes: int, mtbf_s: float) -> No
         "(Palm 1938); "
         "the wait takes repairs as equally long, its mean holds for any repair times"
     )
+    if plan.spares:
+        _add_reservation(answer, plan.spares)
     answer.warnings.extend(plan.warnings)
     answer.figure = _figure(plan, share / mtbf_s, repair)
+
+
+def _add_reservation(answer: Answer, nodes: int) -> None:
+    reservation = _RESERVATION.format(nodes=nodes)
+    answer.document["reservation_command"] = reservation
+    answer.notes.append(
+        'to keep them for jobs that lost a node, make this reservation once and set spares = "spares" in [recovery]:'
+    )
+    answer.commands.append(reservation)
 
 
 def _pools(plan: SparesPlan) -> Section:

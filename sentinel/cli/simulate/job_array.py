@@ -60,8 +60,14 @@ def read_part(path: Path) -> list[Found]:
 
 
 def _ran(row: dict[str, Any]) -> Ran:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-    return Ran(**fields)
+    return Ran(**{key: _with_tuples(value) for key, value in row.items()})
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON knows lists only."""
+    if isinstance(value, dict):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 def run_in_slurm(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +145,9 @@ def _days(answers: Sequence[dict[str, Any]]) -> chart.Figure:
         curves=curves,
         marks=tuple((name, points[-1][0], points[-1][1]) for name, points in curves),
         y_from_zero=False,
+        x_whole=True,
         show_x=lambda x: f"{x:.0f}",
-        show_y=lambda y: f"{100 * y:.1f} %",
+        show_y=_percents([value for _, points in curves for _, value in points]),
     )
 
 
@@ -169,8 +171,15 @@ def _swept(answers: Sequence[dict[str, Any]], sweep: Sweep) -> chart.Figure:
         y_label="ETTR",
         curves=curves,
         y_from_zero=False,
-        show_y=lambda y: f"{100 * y:.2f} %",
+        show_y=_percents([value for _, points in curves for _, value in points]),
     )
+
+
+def _percents(values: Sequence[float]) -> Callable[[float], str]:
+    """Shares with as many digits as tell the ends of the axis and its labels apart."""
+    span = 100 * (max(values) - min(values)) if values else 0.0
+    digits = 1 if span >= 1 or span <= 0 else min(4, 1 - math.floor(math.log10(span)))
+    return lambda share: f"{100 * share:.{digits}f} %"
 
 
 def _placed(answers: Sequence[dict[str, Any]], sweep: Sweep, name: str) -> list[tuple[float, dict[str, Any]]]:

@@ -1,8 +1,8 @@
 """Bounds the server's connections: how many there are, how many may be silent, and for how long.
 
 Anybody who reaches the port can open connections. Those of nodes and operators who have proved who they are, and those
-with a request under way, are never closed to make room; of the others goes the one that has waited longest, of the address
-that has most of them.
+with a request under way, are never closed for a new one; of the others is closed the one that has waited
+longest, of the address that has most of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Connections:
         seconds: Callable[[], float],
         full: Callable[[], None] = lambda: None,
     ) -> None:
-        self.closed = 0  # to make room
+        self.closed = 0  # for a new one
         self.overdue = 0
         self.refused = 0
         self._most = most
@@ -62,7 +62,7 @@ class Connections:
         self._seconds = seconds
         self._full = full
         self._all: dict[Hashable, _Connection] = {}
-        # Those that may be closed to make room, by their address; the longest waiting first.
+        # Those that may be closed for a new one, by their address; the longest waiting first.
         self._waiting_of: dict[str, dict[Hashable, None]] = {}
 
     def __len__(self) -> int:

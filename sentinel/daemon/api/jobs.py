@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sentinel.adapters.store.store import Store
@@ -17,6 +18,7 @@ from sentinel.ports import Clock
 from sentinel.wire import to_json
 
 _HISTORY_DAYS = 30.0  # of failures, for the recommended save interval
+_MTBF_KEPT = timedelta(minutes=1)  # a month's failures take a second to read, and a minute changes little
 
 Row = Mapping[str, Any]
 
@@ -24,6 +26,7 @@ Row = Mapping[str, Any]
 class JobAttempts:
     def __init__(self, store: Store, live: ClusterView, clock: Clock) -> None:
         self._store, self._live, self._clock = store, live, clock
+        self._mtbf_read: tuple[datetime, Callable[[int], MtbfEstimate] | None] | None = None
 
     def read(
         self,
@@ -88,11 +91,11 @@ class JobAttempts:
     def _mtbf(self) -> Callable[[int], MtbfEstimate] | None:
         """MTBF of a job as a function of its GPU count, from the cluster's history; None while there is none."""
         now = self._clock.now()
-        document = fleet_history(self._store, self._live.fleet, now - timedelta(days=_HISTORY_DAYS), now)
-        if document["gpu_s"] <= 0:
-            return None
-        past = history_from(document)
-        return lambda gpus: job_mtbf(past, gpus)
+        if self._mtbf_read is None or not timedelta() <= now - self._mtbf_read[0] < _MTBF_KEPT:
+            document = fleet_history(self._store, self._live.fleet, now - timedelta(days=_HISTORY_DAYS), now)
+            known = partial(job_mtbf, history_from(document)) if document["gpu_s"] > 0 else None
+            self._mtbf_read = now, known
+        return self._mtbf_read[1]
 
     def _saving(self, seen: AttemptSeen, mtbf: Callable[[int], MtbfEstimate] | None) -> dict[str, Any]:
         """A running job's save interval and the recommended one."""

@@ -57,6 +57,18 @@ class NodeAddresses:
                 return True
         return False if own else None
 
+    def is_known(self, node: str, addresses: Collection[str]) -> bool:
+        """Whether one of ``addresses`` is the node's, as far as that is known without a look-up."""
+        fleet = self._fleet()
+        view = fleet.nodes.get(node) if fleet is not None else None
+        if view is None or not view.address:
+            return False
+        own = _literal(view.address)
+        if own is None:
+            until_s, own = self._known.get(view.address, (float("-inf"), frozenset()))
+            own = own if self._seconds() < until_s else frozenset()
+        return any(_same(sender, mine) for sender in addresses for mine in own)
+
     async def _of(self, name: str) -> frozenset[str]:
         if (literal := _literal(name)) is not None:
             return literal
@@ -103,3 +115,8 @@ def of_this_host(address: str) -> bool:
         except OSError:
             return False
     return True
+
+
+def addresses_of(peer: str | None, signed: str) -> frozenset[str]:
+    """Where a request comes from. The loopback address of another host's credential would look like one of ours."""
+    return frozenset({peer or "", "" if signed.startswith("127.") else signed}) - {""}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel import protocol
 from sentinel.daemon.api.node_addresses import NodeAddresses
 from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.ingest.event_files import EVENT
 from sentinel.daemon.ingest.heartbeats import heartbeat_of
 from sentinel.daemon.ingest.intake import Intake
 from sentinel.daemon.ingest.watched_folders import unread, watch_list
@@ -21,8 +23,10 @@ from sentinel.log import Log
 from sentinel.model.records import Evidence, Source, Trust
 from sentinel.ports import Clock
 from sentinel.telemetry import Telemetry
+from sentinel.text import whole_number
 from sentinel.wire import MOST_NODE, evidence_from
 
+_EVENT = re.compile(EVENT)
 _DELAY_S = 0.1  # shorter waits of a request are no news: heartbeats come every 2 s
 # What only the daemon finds out by itself; no node states it.
 _DAEMONS_OWN = frozenset({Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})
@@ -73,8 +77,8 @@ class NodeRequests:
         Raises:
             Denied: it comes from an address that is not the node's.
         """
-        node = body.get("node")
-        if not isinstance(node, str) or not node or len(node) > MOST_NODE or not node.isprintable():
+        node = _node_of(body)
+        if node is None:
             raise ProtocolError("node must be the node's name")
         if await self._addresses.may_speak(node, caller.addresses) is False:
             fleet = self._live.fleet
@@ -96,8 +100,20 @@ class NodeRequests:
             return False
         return where.job is None or self._live.may_run_on(where.job, where.attempt, node)
 
+    def known_sender(self, addresses: Collection[str], body: dict[str, Any]) -> str | None:
+        """The node that a request from these addresses speaks for; None where that needs a look-up, or is not so."""
+        node = _node_of(body)
+        return node if node is not None and self._addresses.is_known(node, addresses) else None
+
     async def heartbeat(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
-        node = await self._sender(caller, body)
+        return self.beat(await self._sender(caller, body), body)
+
+    def beat(self, node: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Take in a heartbeat of this node, and answer it.
+
+        Raises:
+            ProtocolError: nothing was taken in.
+        """
         now = self._clock.now()
         self._runner.handle(heartbeat_of(node, body, now, self._runner.seconds()))
         seen = self._live.node(node)
@@ -158,10 +174,17 @@ class NodeRequests:
         return {}
 
     async def event(self, _caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
-        environment = body.get("environment")
-        job = str(environment.get("SLURM_JOB_ID", "")) if isinstance(environment, dict) else ""
+        """Take what a hook of Slurm's controller reports.
+
+        Raises:
+            ProtocolError: it names no event.
+        """
+        event, environment = body.get("event"), body.get("environment")
+        if not isinstance(event, str) or not _EVENT.fullmatch(event):
+            raise ProtocolError("event must be its name, as job_ended")
+        job = whole_number(str(environment.get("SLURM_JOB_ID", ""))) if isinstance(environment, dict) else None
         # Slurm is asked after the hook got its answer, since a hook must not wait for Slurm.
-        self._runner.report(str(body.get("event")), {int(job)} if job.isdecimal() else ())
+        self._runner.report(event, {job} if job is not None else ())
         return {}
 
     def delayed(self, for_s: float) -> None:
@@ -170,5 +193,12 @@ class NodeRequests:
             self._runner.handle(RequestDelayed(self._clock.now(), for_s))
 
     def exhausted(self, why: str) -> None:
-        """This host has no room for connections: what nodes say meanwhile is not known."""
+        """This host can take no more connections: what nodes say meanwhile is not known."""
         self._runner.handle(ResourceExhausted(self._clock.now(), why))
+
+
+def _node_of(body: dict[str, Any]) -> str | None:
+    """The node that a request names; None where that is no name of one."""
+    node = body.get("node")
+    named = isinstance(node, str) and 0 < len(node) <= MOST_NODE and node.isprintable()
+    return node if named else None

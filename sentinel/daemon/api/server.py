@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
-from prometheus_client import exposition
 
 from sentinel import protocol
 from sentinel.adapters.encrypted_bodies import decrypted, encrypted
@@ -28,14 +27,16 @@ from sentinel.daemon.api.accounts import uids_of
 from sentinel.daemon.api.callers import MOST_CREDENTIAL, DenialLog, Turns, UsedCredentials
 from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.api.memory_budget import MemoryBudget
+from sentinel.daemon.api.node_addresses import addresses_of
 from sentinel.daemon.api.node_requests import Caller, NodeRequests
 from sentinel.daemon.api.sessions import NoSession, Session, Sessions
-from sentinel.daemon.api.transport import Listener, Page
+from sentinel.daemon.api.transport import Listener, Page, answered
 from sentinel.daemon.api.views import Views
+from sentinel.daemon.ingest.quick_heartbeats import QuickHeartbeats
 from sentinel.errors import Denied, ProtocolError, SentinelError, StandingBy, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.ports import Credentials, Signed
-from sentinel.telemetry import Telemetry
+from sentinel.telemetry import EXPOSITION_TYPE, Telemetry
 from sentinel.wire import to_text
 
 # Threads that talk to munged, which takes a tenth of a millisecond or more per credential and serves few clients at once.
@@ -136,8 +137,9 @@ class Server:
         self._metrics_text, self._metrics_s = b"", float("-inf")
         self._acts = acts
         self._listener = Listener(
-            settings, self._page, telemetry, log, full=lambda: nodes.exhausted("all connections are in use")
-        )
+            settings, self._page, telemetry, log, full=lambda: nodes.exhausted("all connections are in use"),
+            quick=QuickHeartbeats(self._sessions, nodes, self._trusted, acts) if settings.wire != "munge" else None,
+        )  # fmt: skip
         self.connections = self._listener.connections
 
     async def start(self) -> None:
@@ -190,6 +192,7 @@ class Server:
             await self._deliver(request, response)
         finally:  # what else is raised is a bug: aiohttp answers 500 and logs it
             self.connections.ended(request.protocol)
+            answered(request.protocol)
         return response
 
     def _refusal(self, request: web.BaseRequest, error: SentinelError) -> web.Response:
@@ -253,7 +256,7 @@ class Server:
                     raw = await self._munge(decrypted, self._credentials, raw, signed.uid, kind.most_bytes)
                 if kind.allowed is not None or signed.uid in self._operators:
                     self.connections.trust(request.protocol)
-                caller = Caller(signed.uid, _addresses(request.remote, signed.address))
+                caller = Caller(signed.uid, addresses_of(request.remote, signed.address))
                 result = await kind.handler(caller, _object(raw))
                 if kind.allowed is self._trusted and not self._acts():
                     # What the node said was taken in: it may be us again.
@@ -347,16 +350,11 @@ class Server:
     async def _metrics(self, _request: web.BaseRequest) -> web.Response:
         now_s = time.monotonic()
         if now_s - self._metrics_s >= _METRICS_S:
-            self._metrics_text, self._metrics_s = exposition.generate_latest(self._telemetry.registry), now_s
-        return web.Response(body=self._metrics_text, headers={"Content-Type": exposition.CONTENT_TYPE_LATEST})
+            self._metrics_text, self._metrics_s = self._telemetry.exposition(), now_s
+        return web.Response(body=self._metrics_text, headers={"Content-Type": EXPOSITION_TYPE})
 
     async def _healthz(self, _request: web.BaseRequest) -> web.Response:
         return web.Response(text=f"{protocol.ACTIVE if self._acts() else protocol.STANDBY}\n")
-
-
-def _addresses(peer: str | None, signed: str) -> frozenset[str]:
-    """Where a request comes from. The loopback address of another host's credential would look like one of ours."""
-    return frozenset({peer or "", "" if signed.startswith("127.") else signed}) - {""}
 
 
 def _object(raw: bytes) -> dict[str, Any]:

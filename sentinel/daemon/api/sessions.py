@@ -76,6 +76,20 @@ class Sessions:
         Raises:
             NoSession
         """
+        session, signed, stamp_us = self.verified(mark, peer)
+        self.used(session, stamp_us)
+        return session, signed
+
+    def used(self, session: Session, stamp_us: int) -> None:
+        """A verified mark was taken in: it is not good again."""
+        session.stamp_us = stamp_us
+
+    def verified(self, mark: str, peer: str) -> tuple[Session, Signed, int]:
+        """As ``check``, with the mark's stamp, and without using it up.
+
+        Raises:
+            NoSession
+        """
         words = mark.split(" ")
         session = self._all.get(words[1]) if len(words) == _WORDS and mark.isascii() else None
         if session is None:
@@ -93,9 +107,8 @@ class Sessions:
             raise NoSession("a request of this session was sent before, or overtaken")
         if not -_AHEAD_S <= age_s - stamp_us / 1e6 <= _BEHIND_S:
             raise NoSession("the request was not sent just now, by the session's clock")
-        session.stamp_us = stamp_us
         by = session.signed
-        return session, Signed(words[3].encode(), by.uid, by.gid, by.address)
+        return session, Signed(words[3].encode(), by.uid, by.gid, by.address), stamp_us
 
     def _end(self, name: str) -> None:
         peer = self._all.pop(name).peer

@@ -18,7 +18,8 @@ from aiohttp import http_exceptions, web
 from sentinel.adapters.tls import ServerCertificate
 from sentinel.config.settings import Daemon
 from sentinel.daemon.api.connections import Connections, open_files_limit
-from sentinel.errors import UserError
+from sentinel.daemon.ingest.quick_heartbeats import QuickHeartbeats, WholeRequest, begins, is_one_request, whole
+from sentinel.daemon.periodic import Periodic
 from sentinel.log import Log
 from sentinel.telemetry import Telemetry
 
@@ -28,7 +29,9 @@ _RESERVED_FILES = 512  # descriptors kept for the store, Slurm's commands and th
 _BACKLOG = 4096  # connections that wait in the kernel; a client whose connection is dropped there tries again after 1 s
 _SAYS_NOTHING_S = 5  # the kernel keeps a connection on which nothing was sent for so long, before we are told of it
 _LINGER_S = 2.0  # a refused client's body is read and thrown away for so long, so that it reads the answer
+_NEVER_S = 365 * 86400.0
 _RENEW_S = 10.0  # how often the certificate's files are looked at
+_OVERDUE_S = 1.0  # how often connections are looked at, at the least
 _RESET = struct.pack("ii", 1, 0)  # of SO_LINGER
 Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
@@ -44,18 +47,23 @@ class Listener:
         log: Log,
         *,
         full: Callable[[], None] = lambda: None,
+        quick: QuickHeartbeats | None = None,
     ) -> None:
-        """``full``: called when a connection is refused because all others are trusted or busy."""
+        """
+        Args:
+            full: called when a connection is refused because all others are trusted or busy.
+            quick: answers heartbeats without aiohttp; None: nothing does.
+        """
+        self._quick = quick
         self._settings = settings
         self._answer = answer
         self._telemetry = telemetry
         self._log = log
         tls = settings.wire == "tls"
         self._certificate = ServerCertificate(settings.certificate_file, settings.key_file) if tls else None
-        self._renewing: asyncio.Task[None] | None = None
         self._runner: web.ServerRunner | None = None
         self._acceptor: Acceptor | None = None
-        self._sweep: asyncio.TimerHandle | None = None
+        self._periodic = Periodic(telemetry, log)
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.connections = Connections(
             most=open_files_limit(settings.connections, files, _RESERVED_FILES),
@@ -77,10 +85,11 @@ class Listener:
         server = CountingServer(
             self._answer,
             self.connections,
+            self._quick,
             handler_cancellation=True,
             access_log=None,
             auto_decompress=False,  # nobody of ours compresses; a kilobyte may be a megabyte
-            keepalive_timeout=self._settings.idle_s,
+            keepalive_timeout=_NEVER_S,  # ``Connections`` closes those that wait too long, and knows of all requests
             lingering_time=_LINGER_S,
             logger=http_log(self._log, self._telemetry),
         )
@@ -92,19 +101,19 @@ class Listener:
         certificate = self._certificate
         tls = (lambda: certificate.context) if certificate is not None else None
         self._acceptor = Acceptor(bound, server, self.connections, tls=tls, handshake_s=self._settings.header_s)
-        self._close_overdue()
-        if self._certificate is not None:
-            self._renewing = asyncio.create_task(self._renew(self._certificate))
+        self._periodic.every(min(_OVERDUE_S, self._settings.header_s / 4), self._close_overdue, "overdue connections")
+        if certificate is not None:
+            self._periodic.every(_RENEW_S, partial(self._renew, certificate), "certificate", first_s=_RENEW_S)
+        self._periodic.start()
 
     async def _renew(self, certificate: ServerCertificate) -> None:
-        """Take changed certificate files, so that a renewal needs no restart."""
-        while True:
-            await asyncio.sleep(_RENEW_S)
-            try:
-                if await asyncio.to_thread(certificate.reload):
-                    self._log.info("certificate-renewed")
-            except UserError as error:  # the one before stays in force
-                self._log.warning("certificate-refused", reason=error.message, fix=error.fix)
+        """Take changed certificate files, so that a renewal needs no restart.
+
+        Raises:
+            UserError: they cannot be used; the certificate before stays in force.
+        """
+        if await asyncio.to_thread(certificate.reload):
+            self._log.info("certificate-renewed")
 
     @property
     def address(self) -> tuple[str, int]:
@@ -114,29 +123,32 @@ class Listener:
 
     async def stop(self) -> None:
         """A second call, or one before ``start``, does nothing."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-        if self._renewing is not None:
-            self._renewing.cancel()
+        self._periodic.stop()
         if self._acceptor is not None:
             await self._acceptor.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def _close_overdue(self) -> None:
-        """Now, and again in a while."""
+    async def _close_overdue(self) -> None:
         self.connections.close_overdue()
         self._telemetry.connections.set(len(self.connections))
-        after_s = min(1.0, self._settings.header_s / 4)
-        self._sweep = asyncio.get_running_loop().call_later(after_s, self._close_overdue)
 
 
 class CountingServer(web.Server):
     """aiohttp's server, whose connections are counted."""
 
-    def __init__(self, handler: Page, connections: Connections, **options: Any) -> None:
+    def __init__(
+        self, handler: Page, connections: Connections, quick: QuickHeartbeats | None = None, **options: Any
+    ) -> None:
         super().__init__(handler, **options)
+        self._options = {name: value for name, value in options.items() if name != "handler_cancellation"}
         self._counted = connections
+        self._quick = quick
+
+    def __call__(self) -> web.RequestHandler:
+        if self._quick is None:
+            return super().__call__()
+        return _Connection(self, self._quick, self._counted, loop=self._loop, **self._options)
 
     def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
@@ -148,11 +160,77 @@ class CountingServer(web.Server):
         super().connection_lost(handler, exc)
 
 
+class _Connection(web.RequestHandler):
+    """One connection: whole heartbeats are answered at once, everything else by aiohttp.
+
+    With what is not one whole request in its turn, all that follows goes to aiohttp: what its parser holds is not known.
+    """
+
+    __slots__ = ("_aside", "_asked", "_counted", "_ordinary", "_peer", "_quick")
+
+    def __init__(self, server: CountingServer, quick: QuickHeartbeats, counted: Connections, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._quick = quick
+        self._counted = counted
+        self._aside = b""  # the beginning of a heartbeat
+        self._asked = False  # aiohttp has a request that it did not answer yet
+        self._ordinary = False
+        self._peer = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if peer else ""
+
+    def data_received(self, data: bytes) -> None:
+        if self._ordinary or not data:  # aiohttp calls this with nothing, too
+            super().data_received(data)
+            return
+        if self._aside:
+            data, self._aside = self._aside + data, b""
+        if self._asked:
+            self._ordinary = True
+        elif begins(data):
+            found = whole(data)
+            if found is False:
+                self._aside = data
+                return
+            if isinstance(found, WholeRequest) and self._answered(found):
+                return
+            self._ordinary = found is True
+        else:
+            self._ordinary = not is_one_request(data)
+        self._asked = True
+        super().data_received(data)
+
+    def _answered(self, request: WholeRequest) -> bool:
+        transport = self.transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size() > 0:
+            return False
+        answer = self._quick.answer(request, self._peer)
+        if answer is None:
+            return False
+        transport.write(answer)
+        self._counted.began(self)
+        self._counted.trust(self)
+        self._counted.ended(self)
+        return True
+
+    def answered(self) -> None:
+        """aiohttp has answered the request that it had."""
+        self._asked = False
+
+
+def answered(connection: object) -> None:
+    if isinstance(connection, _Connection):
+        connection.answered()
+
+
 class Acceptor:
     """Accepts connections, and hands one to aiohttp when its client has said something and the TLS handshake is over.
 
     Until then a connection is a socket and a row in the count, no more: thousands that say nothing take no time from those
-    that do, and who only begins handshakes gets no more room than who is silent.
+    that do, and who only begins handshakes gets no more connections than who is silent.
     """
 
     def __init__(

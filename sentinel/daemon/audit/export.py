@@ -12,41 +12,26 @@ import json
 from sentinel.adapters.store.store import Store
 from sentinel.adapters.syslog import MOST_BYTES, Syslog
 from sentinel.daemon.audit.listing import shown
-from sentinel.errors import SentinelError
-from sentinel.log import Log
 from sentinel.model.audit import EXPORTED, ChainedEntry
-from sentinel.telemetry import Telemetry
 
-_EVERY_S = 1.0
-_PAUSE_S = 10.0  # before the next try, after one that failed
+EVERY_S = 1.0
 _AT_ONCE = 100
 _HEAD_BYTES = 500  # what syslog writes before the text
 
 
 class AuditExport:
-    def __init__(self, store: Store, syslog: Syslog, telemetry: Telemetry, log: Log) -> None:
+    def __init__(self, store: Store, syslog: Syslog) -> None:
         self._store = store
         self._syslog = syslog
-        self._telemetry = telemetry
-        self._log = log
-        self._problem = ""
 
-    async def run(self) -> None:
-        while True:
-            try:
-                while await asyncio.to_thread(self.export):
-                    continue
-                self._problem = ""
-                await asyncio.sleep(_EVERY_S)
-            except SentinelError as error:
-                if error.message != self._problem:
-                    self._log.warning("audit-not-exported", reason=error.message, fix=error.fix)
-                self._problem = error.message
-                await asyncio.sleep(_PAUSE_S)
-            except Exception as error:  # the daemon goes on
-                self._telemetry.bugs.inc()
-                self._log.error("bug", where="audit export", error=repr(error))
-                await asyncio.sleep(_PAUSE_S)
+    async def export_all(self) -> None:
+        """Hand over what there is.
+
+        Raises:
+            SentinelError: see ``export``.
+        """
+        while await asyncio.to_thread(self.export):
+            continue
 
     def export(self) -> bool:
         """Hand over the next entries; whether there were any. Blocking.

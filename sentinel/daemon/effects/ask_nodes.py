@@ -64,8 +64,6 @@ class NodeQuestions:
             found.extend(self._read(job, attempt, node, answer))
             now_s = self._clock.now().timestamp()
             look = None if isinstance(answer, Unavailable) else read_look(answer, now_s)
-            if look is None and isinstance(answer, dict) and isinstance(answer.get("tasks"), list):
-                look = Look(now_s, (), None)
             if look is not None:
                 looks[node] = look
         return looks, found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from sentinel.actions import Means
-from sentinel.actions.carry_out import carry_out
+from sentinel.actions import ACTIONS, Means
+from sentinel.actions.requeue import leave_held
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.diagnostics import Diagnostics
 from sentinel.daemon.effects.node_returns import NodeReturnEffects
@@ -15,12 +16,20 @@ from sentinel.daemon.effects.slurmd_probe import slurmd_answers
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.daemon.runner import Perform
-from sentinel.engine.events import DrainReasonWritten, EffectCompleted, Event, NoticeDelivered, NoticeNotDelivered
+from sentinel.engine.events import (
+    DrainReasonWritten,
+    EffectCompleted,
+    Event,
+    NoticeDelivered,
+    NoticeNotDelivered,
+    SparesLent,
+)
 from sentinel.engine.transition import (
     AskHungJob,
     AskNodes,
     CarryOutStep,
     DeliverNotice,
+    LendSpares,
     LookAtJob,
     ObserveFleet,
     OpenTicket,
@@ -34,6 +43,7 @@ from sentinel.engine.transition import (
 )
 from sentinel.engine.watch.events import JobObserved, NodeProbed
 from sentinel.errors import Refused, SentinelError, Unavailable
+from sentinel.model.records import OPTIONAL_STEPS, Outcome, Result, Task
 from sentinel.ports import Clock, Sink, SlurmWriter
 
 
@@ -75,14 +85,41 @@ class Effects:
             RunDiagnostic: self._diagnostics.run,
             ReadScores: self._diagnostics.scores,
             WriteDrainReason: self._drain_reason,
+            LendSpares: self._lend,
             RunSiteCommand: self._returns.command,
             ReturnNode: self._returns.put_back,
             OpenTicket: self._returns.ticket,
         }
 
     async def _step(self, effect: CarryOutStep) -> Event:
-        outcome = await carry_out(effect.task, self._means)
+        """Outcome ``NOT_KNOWN``: it may have happened; the action reads Slurm first when it is retried."""
+        task = effect.task
+        try:
+            outcome = await self._carried_out(task)
+        except Unavailable as error:
+            outcome = Outcome(task.step, Result.NOT_KNOWN, self._clock.now(), error.message)
         return EffectCompleted(self._clock.now(), effect.id, outcome=outcome)  # the time at which it was over
+
+    async def _carried_out(self, task: Task) -> Outcome:
+        """Run the step's action. An error other than a missing answer is a failure, after which the job is left held for a
+        person.
+
+        Raises:
+            Unavailable: it is not known whether the action happened.
+        """
+        means = self._means
+        try:
+            outcome = await ACTIONS[task.step.kind](task, means)
+        except Unavailable:
+            raise
+        except SentinelError as error:
+            outcome = means.failed(task, error.message)
+        if outcome.result is Result.FAILED and task.step.kind not in OPTIONAL_STEPS:
+            try:
+                await leave_held(task, means)
+            except Refused as error:
+                return means.failed(task, f"{outcome.reason}; {error.message}", outcome.data)
+        return outcome
 
     async def _fleet(self, effect: ObserveFleet) -> Event:
         """The snapshot itself, or that there is none, is reported as a separate event."""
@@ -125,6 +162,25 @@ class Effects:
         except Refused as error:
             result, reason = "refused", error.message
         return DrainReasonWritten(self._clock.now(), effect.id, effect.node, result, reason)
+
+    async def _lend(self, effect: LendSpares) -> Event:
+        """Jobs before users: Slurm starts no job whose user may not ask for the reservation that it asks for."""
+        reasons = []
+        writer = self._writer
+
+        async def give(job: int, user: str) -> None:
+            await writer.give_access(effect.reservation, user)
+            await writer.update_job(job, reservation=effect.reservation)
+
+        requests = [partial(give, job, user) for job, user in effect.give]
+        requests += [partial(writer.end_loan, job, effect.reservation) for job in effect.over]
+        requests += [partial(writer.end_access, effect.reservation, user) for user in effect.leave]
+        for request in requests:
+            try:
+                await request()
+            except SentinelError as error:
+                reasons.append(error.message)
+        return SparesLent(self._clock.now(), effect.id, "; ".join(reasons))
 
     async def _deliver(self, effect: DeliverNotice) -> Event:
         """One attempt. Whether and when there is another is the engine's matter."""

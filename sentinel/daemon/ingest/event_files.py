@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from sentinel.log import Log
-from sentinel.telemetry import Telemetry
 
-_EVERY_S = 0.1
-_NAME = re.compile(r"([a-z_]{1,40})\.(\d{1,10})\.(\d{1,10})\Z")
+EVERY_S = 0.1
+EVENT = "[a-z_]{1,40}"  # the name of what a hook of the controller reports
+_NAME = re.compile("(" + EVENT + r")\.(\d{1,10})\.(\d{1,10})\Z")
 
 Report = Callable[[str, Collection[int]], None]
 
@@ -31,23 +31,13 @@ class EventFiles:
         report: takes the name of an event and the jobs concerned.
     """
 
-    def __init__(self, folder: Path, trusted: Collection[int], report: Report, telemetry: Telemetry, log: Log) -> None:
+    def __init__(self, folder: Path, trusted: Collection[int], report: Report, log: Log) -> None:
         self._folder = folder
         self._trusted = trusted
         self._report = report
-        self._telemetry = telemetry
         self._log = log
         self._problem = ""
         self._left: set[str] = set()  # names of refused files, each logged once
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception as error:  # top-level loop: the daemon keeps running
-                self._telemetry.bugs.inc()
-                self._log.error("bug", where="event-files", error=repr(error))
-            await asyncio.sleep(_EVERY_S)
 
     async def look(self) -> None:
         """Read and remove the event files, and pass their events on."""

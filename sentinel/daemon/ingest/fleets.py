@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.model.records import Fleet, Unread
+from sentinel.model.spares import Spares
 from sentinel.ports import SlurmReader
 from sentinel.telemetry import Telemetry
 
@@ -25,9 +27,12 @@ class FleetSnapshots:
         log: Log,
         *,
         seconds: Callable[[], float] | None = None,
+        spares: str = "",
     ) -> None:
-        """``seconds``: a monotonic clock; the system's where none is given."""
+        """``seconds``: a monotonic clock; the system's where none is given. ``spares``: a reservation to read with it."""
         self._reader = reader
+        self._spares = spares
+        self._spares_problem = ""  # why they are not known
         self._seconds = seconds or time.monotonic
         self._live = live
         self._telemetry = telemetry
@@ -52,6 +57,8 @@ class FleetSnapshots:
             begun_s = self._seconds()
             try:
                 fleet = await self._reader.fleet()
+                if self._spares:
+                    fleet = replace(fleet, spares=await self._read_spares())
             except Unavailable as error:
                 self._telemetry.snapshots.labels(result="unavailable").inc()
                 if error.message != self.problem:
@@ -67,6 +74,19 @@ class FleetSnapshots:
             self.observed(fleet)
             self._say_unread(fleet)
             return fleet
+
+    async def _read_spares(self) -> Spares | None:
+        """None: not known, and nothing is concluded from that."""
+        found, problem = None, ""
+        try:
+            found = await self._reader.spares(self._spares)
+            problem = "" if found is not None else "Slurm has no reservation of this name"
+        except Unavailable as error:
+            problem = error.message
+        if problem and problem != self._spares_problem:
+            self._log.warning("spares-not-known", reservation=self._spares, reason=problem)
+        self._spares_problem = problem
+        return found
 
     def _say_unread(self, fleet: Fleet) -> None:
         """Log each unreadable record once, and set the metric of their number."""

@@ -139,21 +139,17 @@ class PrometheusSignals:
         since = {name: last.since.get(name, at) for name in firing}
         self.last = LastAnswers(at, firing, since, "", last.wrong)
 
-    async def run(self, observe: Callable[[Sequence[Evidence]], Awaitable[None]], every_s: float) -> None:
-        """Query every ``every_s`` and report each signal as evidence once when it starts firing."""
-        while True:
-            try:
-                before = set(self.last.firing)
-                await self.ask()
-                fresh = [item for name, items in self.last.firing.items() if name not in before for item in items]
-                if fresh and not self.last.problem:
-                    await observe([_alone(item) for item in fresh])
-            except Unavailable as error:  # the store cannot be written: tried again
-                self._log.warning("signals-not-kept", reason=error.message)
-            except Exception as error:  # top-level loop: the daemon keeps running, the bug is logged
-                self._telemetry.bugs.inc()
-                self._log.error("bug", where="signals", error=repr(error))
-            await asyncio.sleep(every_s)
+    async def report(self, observe: Callable[[Sequence[Evidence]], Awaitable[None]]) -> None:
+        """Query once, and report each signal as evidence when it starts firing.
+
+        Raises:
+            Unavailable: the store does not take the evidence.
+        """
+        before = set(self.last.firing)
+        await self.ask()
+        fresh = [item for name, items in self.last.firing.items() if name not in before for item in items]
+        if fresh and not self.last.problem:
+            await observe([_alone(item) for item in fresh])
 
     def _of(self, incident: Incident, item: Evidence) -> Evidence:
         where = Where(node=item.where.node, job=incident.job, attempt=incident.attempt)

@@ -81,15 +81,15 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> Markup | None:
         return None
     most = max(value for _, value, _ in rows) or 1.0
     step, names = 22, 150
-    room = WIDTH - names - 60
+    width = WIDTH - names - 60
     parts = []
     for number, (name, value, words) in enumerate(rows):
         y = number * step
         parts.append(
             Markup('<text x="{}" y="{}" text-anchor="end">{}</text><rect class="bar" x="{}" y="{}" width="{}" height="14"/>'
                    '<text x="{}" y="{}">{}</text>').format(
-                names - 8, y + 15, name[:22], names, y + 4, _px(max(1.0, room * value / most)),
-                _px(names + room * value / most + 6), y + 15, words,
+                names - 8, y + 15, name[:22], names, y + 4, _px(max(1.0, width * value / most)),
+                _px(names + width * value / most + 6), y + 15, words,
             )
         )  # fmt: skip
     return _figure(title, Markup("").join(parts), step * len(rows) + 4)

@@ -22,6 +22,7 @@ from sentinel.config.settings import Page
 from sentinel.daemon.api.callers import DenialLog
 from sentinel.daemon.api.connections import Connections
 from sentinel.daemon.api.transport import CountingServer, http_log, listening
+from sentinel.daemon.periodic import Periodic
 from sentinel.daemon.web.access import SOCKET, Viewer, WhoAsks
 from sentinel.daemon.web.pages import Pages
 from sentinel.daemon.web.templates import style
@@ -33,6 +34,7 @@ _PAGES = 2  # made at once: one may read thousands of incidents
 _MOST_FIELDS = 32  # of a request's query
 _HEADER_S = 5.0  # from the opening of a connection to the end of its first header
 _IDLE_S = 60.0
+_OVERDUE_S = 1.0  # how often connections are looked at
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -56,7 +58,7 @@ class PageServer:
         self._making = asyncio.Semaphore(_PAGES)
         self._style = style().encode()
         self._runner: web.ServerRunner | None = None
-        self._sweep: asyncio.TimerHandle | None = None
+        self._periodic = Periodic(telemetry, log)
         self.connections = Connections(
             most=settings.connections,
             most_waiting=settings.connections,
@@ -93,12 +95,12 @@ class PageServer:
                 f"[page] listen = {listen!r:.120} cannot be had: {error}", fix="name another one"
             ) from error
         await web.SockSite(self._runner, made).start()
-        self._close_overdue()
+        self._periodic.every(_OVERDUE_S, self._close_overdue, "overdue connections of the page")
+        self._periodic.start()
         self._log.info("page-served", listen=listen)
 
     async def stop(self) -> None:
-        if self._sweep is not None:
-            self._sweep.cancel()
+        self._periodic.stop()
         if self._runner is not None:
             await self._runner.cleanup()
         self._denials.flush()
@@ -108,9 +110,8 @@ class PageServer:
         """Where it listens; for tests."""
         return list(self._runner.addresses) if self._runner is not None else []
 
-    def _close_overdue(self) -> None:
+    async def _close_overdue(self) -> None:
         self.connections.close_overdue()
-        self._sweep = asyncio.get_running_loop().call_later(1.0, self._close_overdue)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         self.connections.began(request.protocol)

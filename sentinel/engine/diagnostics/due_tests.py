@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,10 +11,12 @@ from sentinel.classify import NodeScore
 from sentinel.classify.ageing import Trend
 from sentinel.config.settings import Diagnostics, Modes
 from sentinel.errors import SentinelError
+from sentinel.model.changes import of_users_words
 from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Kind, NodeView, Verdict
 from sentinel.wire import time_from
 
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 # Reasons of pending jobs that would not start now even on idle nodes.
 _NOT_YET = frozenset({"Dependency", "DependencyNeverSatisfied", "BeginTime", "JobArrayTaskLimit"})
 
@@ -24,6 +26,7 @@ class DiagnosticRecord:
     """When one node was suspected and tested. None: never, or not known."""
 
     suspect: datetime | None = None  # since when; None again after a diagnostic passed
+    user: str | None = None  # whose programs' output alone made it a suspect last; "": of nobody known
     passed: datetime | None = None
     tried: datetime | None = None  # when the last diagnostic was ordered or, if it did not pass, when it ended
     until: datetime | None = None  # latest end of the diagnostic that is running
@@ -65,12 +68,12 @@ def due_tests(
     chosen: list[DueTest] = []
     if settings.suspect_level:
         suspects = sorted((tested.suspect, name) for name, tested in free.items() if tested.suspect and due(tested))
-        room = max(most, 1) - len(running)
-        chosen = [DueTest(name, settings.suspect_level, True) for _, name in suspects[: max(room, 0)]]
+        left = max(most, 1) - len(running)
+        chosen = [DueTest(name, settings.suspect_level, True) for _, name in suspects[: max(left, 0)]]
     if waiting or not settings.idle_level:
         return chosen
     lately = sum(1 for tested in known.values() if tested.tried is not None and now - tested.tried < HOUR)
-    room = min(most - len(running), settings.idle_per_hour - lately) - len(chosen)
+    left = min(most - len(running), settings.idle_per_hour - lately) - len(chosen)
     taken = {turn.node for turn in chosen}
     period, settled = timedelta(seconds=settings.idle_period_s), timedelta(seconds=settings.settled_s)
     never = datetime.min.replace(tzinfo=now.tzinfo)
@@ -82,7 +85,7 @@ def due_tests(
         and now - idle[name] >= settled
         and (tested.passed is None or now - tested.passed >= period)
     )
-    return chosen + [DueTest(name, settings.idle_level, False) for _, _, name in rested[: max(room, 0)]]
+    return chosen + [DueTest(name, settings.idle_level, False) for _, _, name in rested[: max(left, 0)]]
 
 
 def has_waiting_job(jobs: Iterable[JobView]) -> bool:
@@ -110,29 +113,73 @@ def idle_nodes(fleet: Fleet, modes: Modes) -> set[str]:
     }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Since when a node is a suspect."""
+
+    since: datetime
+    user: str | None = None  # as in ``DiagnosticRecord``
+
+
 def suspects(
-    verdicts: Iterable[tuple[datetime, Verdict]],
+    verdicts: Iterable[tuple[datetime, Verdict, str]],
     scores: Mapping[str, NodeScore],
     trends: Mapping[str, tuple[Trend, ...]],
     settings: Diagnostics,
     now: datetime,
-) -> dict[str, datetime]:
-    """Suspect nodes and since when: named by a verdict, failing more often than others, or with ageing counters.
+) -> dict[str, Suspicion]:
+    """Suspect nodes: named by a verdict, failing more often than others, or with ageing counters.
 
     A passed diagnostic does not end ageing: such a node is tested again when its last pass is ``idle_period_s`` old.
+
+    Args:
+        verdicts: each with the time from which it counts and the job's owner ("": not known).
     """
-    found: dict[str, datetime] = {}
-    for at, verdict in verdicts:
+    found: dict[str, Suspicion] = {}
+
+    def add(name: str, since: datetime, user: str | None = None) -> None:
+        known = found.get(name)
+        if known is not None:  # two users' programs say more than one's; the machine's own words need neither
+            since, user = max(since, known.since), user if user == known.user else None
+        found[name] = Suspicion(since, user)
+
+    for at, verdict, owner in verdicts:
         for name in verdict.suspect:
-            found[name] = max(at, found.get(name, at))
+            add(name, at, owner if of_users_words(verdict) else None)
     for name, score in scores.items():
         if score.lemon and score.last_at is not None:
-            found[name] = max(score.last_at, found.get(name, score.last_at))
+            add(name, score.last_at)
     since = now - timedelta(seconds=settings.idle_period_s)
     for name, ages in trends.items():
         if any(trend.suspect for trend in ages):
-            found[name] = max(since, found.get(name, since))
+            add(name, since)
     return found
+
+
+def add_suspects(
+    known: dict[str, DiagnosticRecord], found: Mapping[str, Suspicion], settings: Diagnostics, now: datetime
+) -> bool:
+    """Add new suspicions to ``known``; whether there were any.
+
+    What one user's programs print makes at most ``user_suspects_per_day`` nodes suspects, each once a day: otherwise
+    whoever prints the words of a broken GPU in every job would keep idle nodes under test.
+    """
+    new = False
+    for name, suspicion in sorted(found.items(), key=lambda item: (item[1].since, item[0])):
+        record = known.get(name, DiagnosticRecord())
+        if any(at is not None and at >= suspicion.since for at in (record.passed, record.suspect)):
+            continue
+        if suspicion.user is not None:
+            lately = {other for other, one in known.items() if one.user == suspicion.user and _within_a_day(one, now)}
+            if name in lately or len(lately) >= settings.user_suspects_per_day:
+                continue
+        known[name] = replace(record, suspect=suspicion.since, user=suspicion.user)
+        new = True
+    return new
+
+
+def _within_a_day(record: DiagnosticRecord, now: datetime) -> bool:
+    return any(at is not None and now - at < DAY for at in (record.suspect, record.tried))
 
 
 def nodes_with_failed_diagnostic(incidents: Iterable[Incident]) -> set[str]:
@@ -149,7 +196,11 @@ def nodes_with_failed_diagnostic(incidents: Iterable[Incident]) -> set[str]:
 def written(known: Mapping[str, DiagnosticRecord]) -> dict[str, dict[str, str]]:
     """JSON for the store."""
     return {
-        name: {key: at.isoformat() for key, at in asdict(tested).items() if at is not None}
+        name: {
+            key: value.isoformat() if isinstance(value, datetime) else value
+            for key, value in asdict(tested).items()
+            if value is not None
+        }
         for name, tested in known.items()
     }
 
@@ -159,7 +210,8 @@ def read(value: Any) -> dict[str, DiagnosticRecord]:
     found = {}
     for name, entry in value.items() if isinstance(value, dict) else ():
         try:
-            found[str(name)] = DiagnosticRecord(**{key: time_from(at) for key, at in entry.items()})
+            fields = {key: str(of) if key == "user" else time_from(of) for key, of in entry.items()}
+            found[str(name)] = DiagnosticRecord(**fields)  # type: ignore[arg-type]  # by name, as written
         except (TypeError, ValueError, AttributeError, SentinelError):
             continue
     return found

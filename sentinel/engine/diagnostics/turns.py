@@ -10,6 +10,7 @@ from sentinel.engine.diagnostics.due_tests import (
     HOUR,
     DiagnosticRecord,
     DueTest,
+    add_suspects,
     due_tests,
     has_waiting_job,
     idle_nodes,
@@ -79,20 +80,14 @@ def _unavailable(state: State, fleet: Fleet, now: datetime) -> set[str]:
 
 def _add_suspects(state: State, now: datetime) -> bool:
     """Add new suspicions to what is known; whether there were any."""
-    tests = state.diagnostics
+    tests, settings = state.diagnostics, state.settings.diagnostics
     # Dated by the incident's opening: evidence that a diagnostic adds to it is no new suspicion.
     verdicts = [
-        (state.incidents[name].opened_at, verdict)
+        (state.incidents[name].opened_at, verdict, state.past.owner(name) or "")
         for name, verdict in state.verdicts.items()
         if name in state.incidents
     ]
-    new = False
-    for name, since in suspects(verdicts, tests.scores, tests.trends, state.settings.diagnostics, now).items():
-        known = tests.known.get(name, DiagnosticRecord())
-        if (known.passed is None or known.passed < since) and (known.suspect is None or known.suspect < since):
-            tests.known[name] = replace(known, suspect=since)
-            new = True
-    return new
+    return add_suspects(tests.known, suspects(verdicts, tests.scores, tests.trends, settings, now), settings, now)
 
 
 def _order(state: State, out: Transition, test: DueTest, now: datetime) -> None:

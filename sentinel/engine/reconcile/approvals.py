@@ -59,7 +59,7 @@ def answered(state: State, out: Transition, event: ApprovalGiven) -> None:
     state.answers[event.incident] = (*state.answers.get(event.incident, ()), answer)[-_MOST:]
     out.save(SettingChanged(ANSWERS, to_json(state.answers)))
     out.say("answered", incident=event.incident, by=event.by, answer=action, what=",".join(event.what))
-    waits.look(out)
+    waits.look(state, out, (event.incident,))
 
 
 def stored_answers(stored: Any) -> dict[str, tuple[Answer, ...]]:

@@ -1,6 +1,8 @@
 """Waits until a restarted job makes steps again: no action asks for it, snapshots and step lines tell.
 
-A job that waits in the queue is waited for without a limit, since its turn is Slurm's matter.
+A job that waits in the queue is waited for without a limit, since its turn is Slurm's matter. So is a job that is requeued
+by somebody else before it makes a step (its prolog refused, a node died at its start, its user asked for it): then its
+next attempt is waited for.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ _LOOKS_S = (
     20.0,
 )  # between snapshots taken for it, while no step line is seen; the last one repeats
 _FRESH_S = 1.0
+_GOES_ON = frozenset({"pending", "running", "completing", "configuring", "suspended"})
 _REPORTED = timedelta(seconds=10)  # the end of an attempt is reported, and becomes an incident, within this time
 
 
@@ -48,9 +51,11 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
 
 def steps_printed(state: State, out: Transition, items: Iterable[Evidence], now: datetime) -> None:
     """The first step line of a restarted job confirms it at once."""
-    jobs = {item.where.job for item in items if item.kind == Kind.STEP}
+    jobs = {item.where.job for item in items if item.kind == Kind.STEP and item.where.job is not None}
     if not jobs:
         return
+    fleet = state.cluster.fleet
+    jobs |= {part.id for job in jobs for part in components_with(fleet, job)} if fleet is not None else set()
     for incident in sorted(state.recoveries):
         step = _step(state, incident)
         if step is not None and step.job in jobs:
@@ -82,10 +87,17 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
     fleet = state.cluster.fleet
     newer = fleet is not None and fleet.at > began
     job = state.cluster.job(fleet, step.job, following) if fleet is not None and newer else None
+    if job is not None and _was_requeued(job, following) and _first_step(state, step.job, following) is None:
+        other = _taken_over_by(state, incident, step.job, following, now)
+        if other is None:
+            _show(state, out, incident, job, following)
+            out.do(StartTimer(recovery.confirm_timer(incident), now + timedelta(seconds=_LOOKS_S[0])))
+            return False
+        following = following if other else job.restarts
     seen = state.cluster.attempts.get((step.job, following))
     started = job.started_at if job is not None and job.restarts >= following else None
     data: dict[str, Scalar] = {"running_at": started.isoformat() if started is not None else None}
-    first = state.cluster.first_step(step.job, following)
+    first = _first_step(state, step.job, following)
     result, words = None, ""
     if first is not None:
         result, words = Result.DONE, f"gains steps again from step {first}"
@@ -114,6 +126,19 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
 def _following(step: Step) -> int:
     """The attempt that is waited for; a restart in the allocation begins none."""
     return (step.attempt or 0) + (0 if step.data.get("in_allocation") else 1)
+
+
+def _first_step(state: State, job: int, attempt: int) -> int | None:
+    """The first step of this attempt; of a heterogeneous job that any component printed: the others may print none."""
+    fleet = state.cluster.fleet
+    parts = (job, *(part.id for part in components_with(fleet, job))) if fleet is not None else (job,)
+    steps = [step for part in parts if (step := state.cluster.first_step(part, attempt)) is not None]
+    return min(steps, default=None)
+
+
+def _was_requeued(job: JobView, following: int) -> bool:
+    """Whether the job began anew since, or will by itself."""
+    return job.restarts > following and job.state in _GOES_ON and not job.held
 
 
 def _taken_over_by(state: State, incident: str, job: int, following: int, now: datetime) -> str | None:
@@ -154,8 +179,7 @@ def _of_snapshot(
         return None, ""  # slurmctld forgot the requeue: it is done again
     if job.restarts == following and job.state == "completed":
         return Result.DONE, "ran to its end; no step line was seen"
-    waits = job.state in ("pending", "running", "completing", "configuring", "suspended")
-    if job.restarts > following or not waits:
+    if job.restarts > following or job.state not in _GOES_ON:
         return Result.FAILED, f"attempt {following} ended as {job.state} before it gained a step"
     for part in components_with(fleet, step.job):
         if part.restarts == following and part.state in FAILED_STATES:
@@ -176,4 +200,4 @@ def _show(state: State, out: Transition, incident: str, job: JobView | None, fol
     words = "restarted" if job.state != "pending" else f"waits in the queue ({job.reason or 'no reason given'})"
     if known.outcome != words:
         state.put(dataclasses.replace(known, outcome=words))
-        out.save(IncidentChanged(state.incidents[incident]))
+        out.save(IncidentChanged(state.judged(state.incidents[incident])))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 
-from sentinel.engine.reconcile import node_proof
+from sentinel.engine.reconcile import node_proof, spares
 from sentinel.engine.reconcile.situations import exclusions_of_ours
 from sentinel.engine.state import State
+from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
@@ -28,15 +29,21 @@ def bound(state: State, incident: Incident, step: Step, now: datetime) -> Step:
     data: dict[str, Scalar] = {"nodes": ",".join(found.nodes), "ours": ",".join(sorted(added))}
     if (size := _size(state, job, found, _waited_s(state, incident, job, now))) is not None:
         data["size"] = ",".join(map(str, size))
+    if state.settings.recovery.spares:
+        data["user"], data["spares"] = job.user, spares.may_use(state, incident, job)
     return dataclasses.replace(step, data=data)
 
 
 def _size(state: State, job: JobView, found: Exclusions, waited_s: float) -> tuple[int, int, int] | None:
-    """Least and most nodes, and tasks, with which an elastic job is to start; None: Slurm fits it in by itself.
+    """Least and most nodes, and tasks (0: as they are), with which a job is to start; None: Slurm fits it in by itself.
 
     Slurm keeps a range of nodes over a requeue, but not where tasks per node are given: it has counted the tasks then.
     """
     (least, most), recovery = nodes_wanted(job), state.settings.recovery
+    if intent_of(job.comment).in_allocation is not None and intent_of(job.comment).nodes is None and job.het is None:
+        most = max(most, _widest(state, job))  # as submitted: a start without its spare nodes made it smaller
+        nodes = min(found.left, most)
+        return (nodes, most, 0) if nodes >= least and (nodes < most or job.node_count != most) else None
     most = min(most, _widest(state, job))
     if least >= most or job.tasks_per_node is None:
         return None

@@ -58,7 +58,7 @@ def bound(state: State, incident: Incident, step: Step, suspects: tuple[str, ...
     if isinstance(found, str):
         return dataclasses.replace(step, data={**data, "nodes": "", "why": found})
     data["nodes"] = ",".join(found.nodes)
-    if step.kind is StepKind.STOP_RUN:
+    if step.kind in _OF_LAUNCHER:
         data["given_up"] = ",".join(found.given_up)
     if step.kind is StepKind.CHOOSE_CHECKPOINT:
         data["same"] = found.nodes == run_nodes(state, job.id, job.restarts, count)

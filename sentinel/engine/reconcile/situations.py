@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from sentinel.classify import each_once
+from sentinel.classify import PastFailure, each_once
 from sentinel.engine.mass_failures import failing_together, hung_together
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
 from sentinel.engine.reconcile import in_allocation, node_proof
@@ -31,7 +31,8 @@ def situation_of(
     real = fleet
     going_on = unfinished((state.plans[name] for name in sorted(state.open_plans & state.plans.keys())), state.ledger)
     fleet, hour = with_pending_drains(fleet, state.plans.values(), rows, now, going_on)
-    failing = failing_together(state.incidents, state.verdicts, state.judging, look, limits, now)
+    waiting = [name for name in state.judging if name != incident.id]  # policy counts what its own verdict convicts
+    failing = failing_together(state.incidents, state.verdicts, waiting, look, limits, now)
     reached = None
     if incident.job is not None and incident.attempt is not None:
         reached = state.cluster.last_step(incident.job, incident.attempt)
@@ -68,6 +69,7 @@ def situation_of(
         wait_s=_wait_s(state, incident, now),
         smaller_for_s=state.settings.recovery.smaller_for_s,
         run_nodes=in_allocation.run_nodes_of(state, job) if job is not None else (),
+        spares=fleet.spares,
         allocation_failed=in_allocation.has_failed(state, incident),
         breaker_passed=passed,
         answers=state.answers.get(incident.id, ()),
@@ -93,13 +95,21 @@ def _request(state: State, incident: Incident) -> Wait | None:
 def hurt(state: State, incident: Incident) -> tuple[NodeHurt, ...]:
     """Nodes that earlier incidents of this job convicted, for other attempts of it; not those from which the job was only
     taken along, as one that shares nodes with a job that breaks them. None if it is taken along now."""
-    key = (incident.job or -1, incident.attempt or 0)
-    if incident.job is None or any(taken_along_id(name, *key) == incident.id for name in state.incidents):
+    if incident.job is None:
+        return ()
+
+    def is_of_job(past: PastFailure) -> bool:
+        return past.job == incident.job and past.node is not None and past.blamed and past.attempt != incident.attempt
+
+    failures = state.past.failures(without=incident.id).failures
+    nodes = {past.node for past in failures if is_of_job(past)}
+    key = (incident.job, incident.attempt or 0)
+    if not nodes or any(taken_along_id(name, *key) == incident.id for name in state.incidents):
         return ()
     found = [
         NodeHurt(past.at, past.cause, past.node, past.attempt)
-        for past in each_once(state.past.failures(without=incident.id).failures)
-        if past.job == incident.job and past.node is not None and past.blamed and past.attempt != incident.attempt
+        for past in each_once([past for past in failures if past.node in nodes])
+        if past.node is not None and is_of_job(past)
     ]
     return tuple(sorted(found, key=lambda one: one.at))
 

@@ -22,6 +22,8 @@ CHECK_S = 0.25  # interval of the periodic check of nodes and jobs
 PROBE = "probe"  # timer: the pause before the next attempt to connect
 _TOGETHER = 3  # if at least this many nodes are expected and all are silent, the daemon itself is probably cut off
 _PAUSE_SHARE = 0.25  # pause between two attempts to connect, in deadlines of one
+_HOLDS_NODES = frozenset({"configuring", "running", "suspended", "completing"})
+_SWITCHED_OFF = frozenset({"power_down", "powered_down", "powering_up"})  # by Slurm's power saving, and on again
 _ANSWER_LOST_S = 30.0  # a probe without an answer for so long beyond its deadlines is given up: its answer was lost
 
 
@@ -41,6 +43,8 @@ def heartbeat(state: State, out: Transition, event: HeartbeatReceived) -> None:
     seen = message(state, out, event.node, now_s)
     seen.version, seen.clock_offset_s = event.version, event.clock_offset_s
     seen.verdict, seen.spool, seen.gpus = dict(event.verdict), dict(event.spool), dict(event.gpus)
+    seen.jobs = frozenset(event.jobs)
+    state.watch.was_on_nodes |= seen.jobs
     backlog.agent_heard(state, event.node, event.spool)
     log_coverage.logs_read(state, event, now_s)
     for key in event.jobs:
@@ -83,6 +87,8 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
             fell_silent.append(name)
         elif seen.state == "silent" and now_s - watch.probed_s.get(name, 0.0) > patience_s:
             again.append(name)  # the agent may have died first and its node later; or the daemon was cut off
+    if fell_silent:  # Slurm may have switched them off just now
+        reconciliation.request_soon(state, out, now, now_s)
     _probe_all(state, out, fell_silent, now, now_s)  # now that it is known which others fell silent with it
     if in_contact == 0 and len(expected) >= _TOGETHER:
         watch.all_silent_s = now_s  # probably cut off: probing would tell nothing
@@ -93,8 +99,8 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
 
 
 def _carrying(state: State) -> set[str]:
-    """Nodes that carry a job now."""
-    return {name for job in state.cluster.jobs() if job.state == "running" for name in job.nodes}
+    """Nodes that a job holds now: a node that dies at a job's start or end holds the job up until it is set down."""
+    return {name for job in state.cluster.jobs() if job.state in _HOLDS_NODES for name in job.nodes}
 
 
 def _expected(state: State, carrying: Iterable[str]) -> dict[str, float | None]:
@@ -124,7 +130,7 @@ def _probe(state: State, out: Transition, node: str, now: datetime, now_s: float
     watch.probed_s[node] = now_s
     log_coverage.check(state, now, now_s)  # from here on it is known whether the daemon stood still during the probe
     view = fleet.nodes.get(node) if fleet is not None else None
-    if view is None or view.port is None:
+    if view is None or view.port is None or _is_away(state, view):
         return
     watch.probes[node] = Probe(now_s, state.cluster.node(node).contact_s, cut_off)
     _connect(state, out, view, now)
@@ -185,6 +191,16 @@ def _cut_off(state: State) -> bool:
     return expected >= _TOGETHER and silent == expected
 
 
+def _is_away(state: State, node: NodeView) -> bool:
+    """Whether the node's silence says nothing: people work on it, or Slurm's power saving has switched it off.
+
+    A node that does not come back in ``ResumeTimeout`` Slurm calls down.
+    """
+    if reconciliation.left_to_people(state, node.name):
+        return True
+    return bool(node.flags & _SWITCHED_OFF) and state.cluster.job_on(node.name) is None
+
+
 def _conclude(state: State, out: Transition, node: str, probe: Probe, now: datetime) -> None:
     """All attempts to connect failed: report the node, unless the daemon is cut off or nobody needs the node."""
     fleet, seen = state.cluster.fleet, state.cluster.node(node)
@@ -195,9 +211,9 @@ def _conclude(state: State, out: Transition, node: str, probe: Probe, now: datet
     if seen.state == "unreachable" or view.state == "down" or out_of_work:
         seen.state = "unreachable"
         return
-    if reconciliation.left_to_people(state, node):
-        seen.state = "silent"  # asked again: who stays silent when the reservation or the reboot is over is judged then
-        out.say("node-in-maintenance", node=node, reading="its silence says nothing")
+    if _is_away(state, view):
+        seen.state = "silent"  # asked again: who stays silent when this is over is judged then
+        out.say("node-away", node=node, reading="in maintenance, rebooting or switched off: its silence says nothing")
         return
     seen.state = "unreachable"
     if probe.cut_off or _cut_off(state):

@@ -62,6 +62,7 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     save_attempts(state, out, state.cluster.attempts.values())
     state.cluster.forget(now, state.settings.judgement.group_s)
     watch.saved = {key: saved for key, saved in watch.saved.items() if key in state.cluster.attempts}
+    watch.was_on_nodes &= state.cluster.attempts.keys()
 
 
 def ended(state: State, job: JobView, now: datetime) -> Evidence:

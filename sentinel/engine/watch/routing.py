@@ -9,7 +9,7 @@ from sentinel.engine.diagnostics import turns
 from sentinel.engine.events import EffectCompleted, TimerDue
 from sentinel.engine.state import State
 from sentinel.engine.transition import StartTimer, Transition
-from sentinel.engine.watch import job_ends, jobs, log_coverage, nodes, reconciliation
+from sentinel.engine.watch import job_ends, jobs, log_coverage, lost_ends, nodes, reconciliation
 from sentinel.engine.watch.events import (
     ConnectionLost,
     HeartbeatReceived,
@@ -33,6 +33,8 @@ def receive(state: State, out: Transition, event: WatchEvent) -> None:
             nodes.heartbeat(state, out, event)
         case NodeHeard():
             nodes.message(state, out, event.node, seconds_of(event))
+        case JobObserved() if event.effect.startswith(lost_ends.PROCESSES):
+            lost_ends.observed(state, out, event)
         case JobObserved():
             jobs.observed(state, out, event)
         case NodeProbed():
@@ -69,7 +71,11 @@ def timer_due(state: State, out: Transition, event: TimerDue) -> None:
     if name in (CHECK_NODES, CHECK_JOBS):
         _next_check(state, out, name, now)  # first: a bug below must not end the checks
         log_coverage.check(state, now, now_s)
-        (nodes.check if name == CHECK_NODES else jobs.check)(state, out, now, now_s)
+        if name == CHECK_NODES:
+            nodes.check(state, out, now, now_s)
+            lost_ends.check(state, out, now, now_s)
+        else:
+            jobs.check(state, out, now, now_s)
     elif name == nodes.PROBE:
         nodes.pause_over(state, out, rest, now)
     elif name == jobs.ANSWER:
@@ -87,6 +93,8 @@ def effect_completed(state: State, out: Transition, event: EffectCompleted) -> N
         reconciliation.snapshot_taken(state, out, event.at)
     elif name == job_ends.JOB_ENDS:
         job_ends.snapshot_taken(state, out, event.at)
+    elif name == lost_ends.STILL_LISTED:
+        lost_ends.slurm_checked(state, out, event)
     elif name == jobs.STILL_RUNS:
         jobs.slurm_checked(state, out, event)
     elif name == jobs.ASK:

@@ -36,6 +36,15 @@ class JobEnds:
 
 
 @dataclass(slots=True)
+class LostEnd:
+    """An attempt that Slurm lists as running and that no agent of its nodes has any longer."""
+
+    since: datetime
+    asked_at: datetime | None = None  # when its nodes were last asked for its processes
+    answered: bool = False  # each of them found none
+
+
+@dataclass(slots=True)
 class WatchState:
     cluster: ClusterView
     delays: OwnDelays
@@ -55,6 +64,8 @@ class WatchState:
     reconcile_again: bool = False  # requested once more meanwhile
     requested_s: float = NEVER_S  # when an agent's unknown job last requested it
     job_ends: JobEnds = field(default_factory=JobEnds)
+    was_on_nodes: set[tuple[int, int]] = field(default_factory=set)  # attempts that an agent had in a heartbeat
+    lost_ends: dict[tuple[int, int], LostEnd] = field(default_factory=dict)
     saved: dict[tuple[int, int], AttemptSeen] = field(default_factory=dict)  # attempts as they are in the store
     examined: tuple[int, int] | None = None  # the attempt that is being examined, in case of an exception
     set_aside: dict[tuple[int, int], datetime] = field(default_factory=dict)  # attempts whose examination failed

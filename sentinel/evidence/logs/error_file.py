@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from sentinel.evidence.logs.prefixes import visible
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id, utc
-from sentinel.text import json_of
+from sentinel.text import json_of, whole_number
 
 MOST = 8  # evidence of one file: a traceback quotes the same failure several times
 _TEXT = 64 << 10
@@ -62,8 +62,8 @@ def read_error_file(data: bytes, where: Where, rules: Signatures, began: datetim
 
 def _when(at_s: object, began: datetime, now: datetime) -> datetime:
     """The file's own time, whole seconds without a zone, if it can be believed."""
-    text = str(at_s)
-    at = utc(int(text)) if text.isdigit() and len(text) <= 10 else None
+    number = whole_number(at_s, digits=10) if isinstance(at_s, str) else at_s if type(at_s) is int else None
+    at = utc(number) if number is not None and 0 <= number < 10**10 else None
     # It is cut to seconds; a job that failed at once would seem to fail before it began.
     return max(at, began) if at is not None and began - timedelta(seconds=2) <= at <= now else now
 

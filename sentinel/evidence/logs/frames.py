@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 BEFORE = 2048  # bytes before an exception that are looked at
 BETWEEN = 4  # lines between a frame and the exception that ends its traceback: the source, its marks, a note
+BETWEEN_DRAWN = 14  # the same where the source around the line is shown, as IPython and rich do
 _FRAME = re.compile(rb'\bFile "([^"\n]{1,300})", line \d{1,7}, in ([\w<>.]{1,80})(?:(?=[^\n]{0,40}\n([^\n]{0,240})))?')
+# IPython: "File /a/b.py:12, in f(x)" and, before release 8, "/a/b.py in f(x)"; rich: "| /a/b.py:12 in f |".
+_DRAWN = re.compile(
+    rb"(?m)^(?:[^\n]{0,24}?File |\W{0,8}\[?)(/[^\s:\]]{1,240}\.py)(?::\d{1,7})?(?:\]\([^)\n]{0,240}\))?,? in ([\w<>.]{1,80})"
+)
+_POINTED = re.compile(
+    rb"(?m)^[^\n]{0,24}?(?:-{2,}> ?|\xe2\x9d\xb1 {1,4})\d{1,7}([^\n]{0,240})"
+)  # the line that they point at
 _STANDARD = re.compile(rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<frozen ")
 # What only hands on the exception of another: of a worker, of a wrapped call.
 _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$")
@@ -28,6 +36,7 @@ class Frame:
     refused: bool
     standard: str = ""
     table: bool = False  # its line looks a name up in a constant of the program, as ``MODELS[name]`` does
+    source: str = ""  # the line itself, where it is a check
 
 
 def innermost(before: bytes) -> Frame | None:
@@ -35,8 +44,11 @@ def innermost(before: bytes) -> Frame | None:
 
     Frames of the standard library raise for whom they were called by, and are passed over.
     """
-    frames = list(_FRAME.finditer(before))
-    if not frames or before.count(b"\n", frames[-1].end(2)) > BETWEEN:
+    frames, between = list(_FRAME.finditer(before)), BETWEEN
+    drawn = list(_DRAWN.finditer(before))
+    if drawn and (not frames or frames[-1].start() < drawn[-1].start()):
+        frames, between = drawn, BETWEEN_DRAWN
+    if not frames or before.count(b"\n", frames[-1].end(2)) > between:
         return None
     named = [f for f in frames if not _STANDARD.search(f[1]) and not _HANDS_ON.search(f[1]) and f[1][:1] != b"<"]
     last = frames[-1]
@@ -44,9 +56,17 @@ def innermost(before: bytes) -> Frame | None:
     if not named:
         return Frame("", "", False, standard) if standard else None
     frame = named[-1]
-    source = frame[3] if frame is last and frame[3] is not None else b""
+    source = _source(before, frame) if frame is last else b""
     refused, table = _CHECKS.search(source) is not None, _TABLE.search(source) is not None
-    return Frame(_text(frame[1]), _text(frame[2]), refused, standard, table)
+    return Frame(_text(frame[1]), _text(frame[2]), refused, standard, table, _text(source.strip()) if refused else "")
+
+
+def _source(before: bytes, frame: re.Match[bytes]) -> bytes:
+    """The line of source that the frame shows; empty where it shows none."""
+    if frame.re is _FRAME:
+        return frame[3] or b""
+    pointed = _POINTED.findall(before, frame.end())
+    return b"    " + pointed[-1].strip(b" \xe2\x94\x82|") if pointed else b""
 
 
 def _text(value: bytes) -> str:

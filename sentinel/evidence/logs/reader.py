@@ -2,7 +2,7 @@
 
 The same reader serves a 10 GB file and a job's log that grows by a few bytes at a time. One screen over a block of whole
 lines finds the lines that rules know; only those are looked at one by one. What a hostile log can make it keep is bounded:
-per rule and unit ``LIMIT`` evidences, then a count.
+per rule and unit ``limits.LIMIT`` evidences and the last one, then a count.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import Form, Role, Rule, Rules
 from sentinel.evidence.logs.frames import BEFORE, innermost
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
+from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, clean_own, prefix_of, time_of, uptime_of, visible
@@ -28,16 +29,15 @@ from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.xid import xid_data
 from sentinel.model.rank_states import RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
+from sentinel.text import whole_number
 
 __all__ = ["LogReader", "Signatures", "number"]
 
 LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
 WINDOW = 2048  # bytes around a hit that are looked at
-LIMIT = 6  # evidences kept per rule and unit; further ones are counted
 XID_LIMIT = (
     128  # lines with one Xid of one device that are looked at; nodes of a merged log may share the device's address
 )
-UNIT_LIMIT = 2048  # rules times units kept
 FORGET_S = 600.0  # while following a live log, the limits above hold for so long
 ENOUGH = 4096  # hits of one rule after which its lines are only counted; Xids, which differ by number, are all read
 FIRST_FAILURE = "first-failure"  # a launcher's headline; the worker it means stands in the lines behind it
@@ -53,27 +53,17 @@ _SAYS_LITTLE = frozenset({Role.FALLBACK, Role.CONTEXT, Role.PROGRESS})  # beside
 _OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
 
-class Limits:
-    """How many evidences of one rule and unit are kept, and how many units.
+@dataclass(frozen=True, slots=True)
+class _LineHit:
+    """A line that a rule knows, with what was read from it; ``before`` is the text up to it, for rules that read frames."""
 
-    By trust: what users wrote into a machine's own log must not use up the limits of what the machine says.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[Trust, dict[tuple[str | None, object], int]] = defaultdict(dict)
-
-    def takes(self, trust: Trust, rule: str | None, where: Where, data: Mapping[str, Scalar]) -> bool:
-        """Whether one more is kept; counts it."""
-        unit = (rule, (where.node, where.rank, where.gpu, data.get("pci"), data.get("xid"), data.get("peer")))
-        kept = self._kept[trust]
-        seen = kept.get(unit, 0)
-        if seen >= LIMIT or (not seen and len(kept) >= UNIT_LIMIT):
-            return False
-        kept[unit] = seen + 1
-        return True
-
-    def clear(self) -> None:
-        self._kept.clear()
+    hit: Hit
+    text: bytes
+    before: bytes
+    line: int
+    now: datetime
+    where: Where
+    data: dict[str, Scalar]
 
 
 class LogReader:
@@ -108,6 +98,7 @@ class LogReader:
         self._line = first_line
         self._kept = Limits()
         self._kept_since: datetime | None = None
+        self._latest: dict[tuple[Trust, str, Where], _LineHit] = {}  # of units that have enough, the last one
         self._xids: dict[Trust, dict[tuple[str, str | None, str | None], int]] = defaultdict(dict)
         self._timers = Blocks()
         self._timed_at: dict[str, datetime] = {}  # by form of report
@@ -133,7 +124,8 @@ class LogReader:
     def finish(self, now: datetime) -> list[Evidence]:
         block, self._pending = self._pending, b""
         found = self._read(block, now, whole=True) if block else []
-        return found + self._held_steps(now) + self._timed(list(self._timers.finish()), now)
+        latest, self._latest = [self._made(said) for said in self._latest.values()], {}
+        return found + latest + self._held_steps(now) + self._timed(list(self._timers.finish()), now)
 
     def _read(self, block: bytes, now: datetime, *, whole: bool) -> list[Evidence]:
         block = clean_own(block) if self._own else clean(block)
@@ -183,6 +175,7 @@ class LogReader:
         """What was kept long ago does not silence what a job that runs for weeks says now."""
         if self._kept_since is None or (now - self._kept_since).total_seconds() > FORGET_S:
             self._kept.clear()
+            self._latest.clear()
             self._xids.clear()
             self.counts.clear()
             self._kept_since = now
@@ -221,11 +214,11 @@ class LogReader:
         for hit in hits:
             if known and hit.compiled.rule.role is Role.FALLBACK:
                 continue
-            evidence = self._evidence(hit, block[start:end][:OWN_LINE] if self._own else hit.searched, line, now)
+            before = block[max(0, start - BEFORE) : start] if hit.compiled.rule.frame else b""
+            text = block[start:end][:OWN_LINE] if self._own else hit.searched
+            evidence = self._evidence(hit, text, before, line, now)
             if evidence is not None and evidence.kind == FIRST_FAILURE:
                 evidence = _named(evidence, block[end : end + BLOCK])
-            if evidence is not None and hit.compiled.rule.frame:
-                evidence = _framed(evidence, block[max(0, start - BEFORE) : start])
             if evidence is not None:
                 found.append(evidence)
         return found
@@ -265,7 +258,7 @@ class LogReader:
         count = self.counts[rule.id] = self.counts.get(rule.id, 0) + 1
         return count <= ENOUGH or rule.role is Role.PROGRESS or rule.kind == Kind.XID
 
-    def _evidence(self, hit: Hit, line_text: bytes, line: int, now: datetime) -> Evidence | None:
+    def _evidence(self, hit: Hit, line_text: bytes, before: bytes, line: int, now: datetime) -> Evidence | None:
         compiled, rule = hit.compiled, hit.compiled.rule
         groups = {name: value for name, value in hit.match.groupdict().items() if value is not None}
         if compiled.capture is not None and (more := compiled.capture.search(hit.searched)):
@@ -278,30 +271,38 @@ class LogReader:
             return None
         if kind == Kind.XID and not self._worth(hit, fields):
             return None
-        searched, text = hit.searched.decode("utf-8", "replace"), line_text.decode("utf-8", "replace")
+        searched = hit.searched.decode("utf-8", "replace")
         where, data = self._place(hit, fields, searched, kind)
         if kind == Kind.XID:
             data = {**data, **xid_data(fields, searched)}
-        if rule.role is not Role.PROGRESS and not self._kept.takes(hit.trust, rule.id, where, data):
-            return None
+        taken = True if rule.role is Role.PROGRESS else self._kept.takes(hit.trust, rule.id, where, data)
+        line_hit = _LineHit(hit, line_text, before, line, now, where, data)
+        if taken is None:  # a log may hold several runs: what the last one says is still to come
+            self._latest[hit.trust, rule.id, where] = line_hit
+        return self._made(line_hit) if taken else None
+
+    def _made(self, said: _LineHit) -> Evidence:
+        hit, where, data, now = said.hit, said.where, said.data, said.now
+        text, rule = said.text.decode("utf-8", "replace"), hit.compiled.rule
         if (uptime := uptime_of(hit.head)) is not None:
-            data["uptime_s"] = uptime
+            data = {**data, "uptime_s": uptime}
         at = time_of(hit.head, zoned=not self._own_times)
-        return Evidence(
+        evidence = Evidence(
             id=stable_id(
-                self._source, self._where.path, self._where.job, self._where.attempt, line, rule.id, text[:200]
+                self._source, self._where.path, self._where.job, self._where.attempt, said.line, rule.id, text[:200]
             ),
             at=at if at is not None and at <= now else now,
             seen_at=now,
             source=self._source,
-            kind=kind,
+            kind=rule.kind,
             where=where,
             text=visible(text.strip()[:512]),
             rule=rule.id,
-            line=line,
+            line=said.line,
             data=data,
             trust=hit.trust,
         )
+        return _framed(evidence, said.before) if rule.frame else evidence
 
     def _worth(self, hit: Hit, fields: dict[str, str]) -> bool:
         """Whether an Xid line is worth reading: one number of one device a hundred times over says nothing new."""
@@ -356,6 +357,7 @@ def _framed(evidence: Evidence, before: bytes) -> Evidence:
     if frame is None:
         return evidence
     found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
+    found["check"] = frame.source[:200]
     found = {name: value for name, value in found.items() if value}
     return replace(evidence, data={**evidence.data, **found, "refused": frame.refused, "table": frame.table})
 
@@ -392,4 +394,4 @@ def number(text: str) -> float | int | None:
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() and len(text) < 7 else None
+    return whole_number(text, digits=6) if text is not None else None

@@ -82,6 +82,7 @@ class Counts:
     detection_s: list[float] = field(default_factory=list)
     decision_s: list[float] = field(default_factory=list)
     restart_s: list[float] = field(default_factory=list)  # decision to RUNNING
+    steps_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # each step of a plan, by kind
     down_s: list[float] = field(default_factory=list)  # failure to the next step
     persons_causes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     waits: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # plans that waited, by reason

@@ -38,15 +38,18 @@ class Times:
     slurm_read: Span = Span(0.1, 0.3)  # a snapshot
     slurm_write: Span = Span(0.15, 0.4)  # a request that changes something
     job_end: Span = Span(0.5, 1.5)  # from the end of a program to Slurm's final state, with the epilogs
-    requeue: Span = Span(0.8, 2.0)  # until a stopped job is pending and holds no node
-    choose: Span = Span(2.3, 4.5)  # nodes list and check the checkpoints
+    requeue: Span = Span(1.5, 2.5)  # until a stopped job is pending and holds no node
+    choose: Span = Span(0.5, 3.0)  # nodes list and check the checkpoints
     ask: Span = Span(0.5, 2.0)  # nodes answer what their processes do
-    start: Span = Span(0.6, 1.6)  # from the release to RUNNING
+    start: Span = Span(1.5, 3.0)  # from the release to RUNNING; slurmd takes no start within 2 s of the requeue
 
 
 def listed(times: Times) -> tuple[Assumption, ...]:
     """The times of Slurm and Sentinel, as they are shown to the user."""
-    lab = "docs/benchmarks.md: fault to decision p50 0.5 s, decision to RUNNING p50 4.1 s, max 6.5 s (lab, 64 slurmd)"
+    lab = (
+        "docs/benchmarks.md: fault to decision p50 0.5 s, decision to RUNNING p50 4.1 s, max 6.5 s (lab, 64 slurmd); "
+        "each step: docs/simulate.md, calibration"
+    )
     return tuple(
         Assumption(f"{name}_s", [span.median_s, span.p99_s], "s (median, p99)", lab)
         for name, span in ((name, getattr(times, name)) for name in times.__dataclass_fields__)

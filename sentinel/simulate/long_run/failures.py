@@ -77,7 +77,7 @@ class Lemons:
         self.names = frozenset(rng.sample(list(nodes), count))
 
     def choose(self, nodes: Sequence[str], place: float) -> int:
-        """Index of the node at this place, each lemon taking the room of several nodes."""
+        """Index of the node at this place, each lemon counted as several nodes."""
         ends, total = [], 0.0
         for name in nodes:
             total += assumptions.LEMON_FACTOR if name in self.names else 1.0

@@ -44,6 +44,7 @@ class Ran:
     decision_s: tuple[float, ...]
     restart_s: tuple[float, ...]
     down_s: tuple[float, ...]
+    steps_s: Mapping[str, Sequence[float]]  # by kind of step, and from release to RUNNING ("start")
     by_person_causes: Mapping[str, int]
     waits: Mapping[str, int]
     wall_s: float
@@ -79,6 +80,7 @@ def run_one(scenario: Scenario, seed: int, behaviour: str, progress: Callable[[i
         decision_s=tuple(counts.decision_s),
         restart_s=tuple(counts.restart_s),
         down_s=tuple(counts.down_s),
+        steps_s={kind: tuple(took) for kind, took in counts.steps_s.items()},
         by_person_causes=dict(counts.persons_causes),
         waits=dict(counts.waits),
         wall_s=time.monotonic() - began,
@@ -197,6 +199,10 @@ def summary(scenario: Scenario, runs: Sequence[Ran]) -> dict[str, object]:
         "times_s": {
             key: quantiles([value for ran in runs for value in getattr(ran, f"{key}_s")])
             for key in ("detection", "decision", "restart", "down")
+        },
+        "step_times_s": {
+            kind: quantiles([value for ran in runs for value in ran.steps_s.get(kind, ())])
+            for kind in sorted({kind for ran in runs for kind in ran.steps_s})
         },
         "daily_ettr": [round(math.fsum(day) / len(day), 5) for day in zip(*(ran.days for ran in runs), strict=True)],
         "confidence": CONFIDENCE,

@@ -14,6 +14,7 @@ from sentinel.simulate.long_run.run import Run
 if TYPE_CHECKING:
     from sentinel.simulate.long_run.engine_runner import EngineRunner
 
+START = "start"  # beside the kinds of steps: from the release to RUNNING
 _FAR_S = 30 * 86400.0  # a job that waits for its restart is deferred so long
 
 
@@ -34,6 +35,7 @@ class Steps:
             took_s = times.requeue.draw(rng)
         else:
             took_s = times.slurm_write.draw(rng)
+        self._run.counts.steps_s[str(kind)].append(took_s)
         self._run.later(took_s, partial(self._done, effect))
 
     def _done(self, effect: CarryOutStep) -> None:
@@ -110,6 +112,7 @@ class Steps:
             job.eligible_s = run.now_s
             start_s = run.scenario.times.start.draw(run.rng)
             run.later(start_s, partial(run.start, job))
+            run.counts.steps_s[START].append(start_s)
             run.counts.restart_s.append(run.now_s + start_s - (effect.task.plan.at - moment(0.0)).total_seconds())
         return Result.DONE, "", {}
 

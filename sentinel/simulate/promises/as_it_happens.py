@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 from sentinel.engine.audit import target_of
-from sentinel.model.records import NODE_STEPS, OURS, STOPS, StepKind
+from sentinel.model.records import NODE_STEPS, OURS, StepKind
 from sentinel.simulate.crossings import SLURM_DEADLINE_S
 from sentinel.simulate.happened import (
     AttemptBegan,
     Bug,
+    DaemonWrote,
     Happened,
     MovedAside,
     NoticeArrived,
@@ -18,11 +19,16 @@ from sentinel.simulate.happened import (
     SlurmWrite,
     StepBegan,
 )
-from sentinel.simulate.observer import Observer, number_of, puts_back, takes_out
+from sentinel.simulate.observer import Observer, lends, number_of, puts_back, stops, takes_out
 from sentinel.simulate.promises.node_returns import record_of
 
 HOUR_S = 3600.0
-_VERBS = {StepKind.REQUEUE_HOLD: "restart", StepKind.HOLD: "hold"}  # as people are asked to approve it
+_NAMED = {  # as people are asked to approve it
+    StepKind.REQUEUE_HOLD: "restart {}",
+    StepKind.STOP_RUN: "restart {} in its allocation",
+    StepKind.GIVE_BACK: "give back nodes of {}",
+    StepKind.HOLD: "hold {}",
+}
 _SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
 _SNAPSHOT_S = 5.0  # oldest snapshot of Slurm that something is decided with
 _JUDGED_S = (
@@ -61,6 +67,8 @@ def saved_before_done(seen: Observer, what: Happened) -> Iterator[str]:
         if stage not in ("returning", "probation"):  # its answer was lost, and a snapshot showed it before
             yield f"{what.target} is put back into service, and its record says {stage}"
     elif isinstance(what, SlurmWrite) and what.verb != "notify":
+        if what.task is None and lends(what):
+            return  # compared with each snapshot, see ``loans_end``
         if what.task is None:
             yield f"{what.verb} {what.target} belongs to no step of a plan"
         elif what.task.step.key(what.task.incident.id) not in seen.world.store.steps:
@@ -72,6 +80,9 @@ def audited_before_done(seen: Observer, what: Happened) -> Iterator[str]:
     if isinstance(what, SlurmWrite) and puts_back(what):
         if ("", "return", f"node {what.target}") not in seen.world.store.audited:
             yield f"{what.target} is put back into service: the audit has no entry of it"
+    elif isinstance(what, SlurmWrite) and what.task is None and lends(what):
+        if not any(action == "spares" for _, action, _ in seen.world.store.audited):
+            yield f"{what.verb} {what.target}: the audit has no entry of it"
     elif isinstance(what, SlurmWrite) and what.verb != "notify" and what.task is not None:
         step, incident = what.task.step, what.task.incident.id
         if (incident, step.kind, target_of(step)) not in seen.world.store.audited:
@@ -83,7 +94,7 @@ def nothing_twice(seen: Observer, what: Happened) -> Iterator[str]:
     if not isinstance(what, SlurmWrite) or what.task is None:
         return
     incident = what.task.incident.id
-    if what.verb == "requeue_hold" and what.job is not None and what.job.state != "PENDING":
+    if stops(what) and what.job is not None:
         before = [stop for stop in seen.stops if stop[1] == incident and stop[2] == what.job.id]
         if before and before[-1][3] != what.job.attempt:
             yield f"incident {incident} stops job {what.job.id} again, in attempt {what.job.attempt}"
@@ -91,6 +102,15 @@ def nothing_twice(seen: Observer, what: Happened) -> Iterator[str]:
         back = seen.resumed.get(what.target, -1.0)
         if any(d.node == what.target and d.incident == incident and d.at_s < back for d in seen.drains):
             yield f"incident {incident} drains {what.target} again, which a person put back into service"
+
+
+def one_daemon_acts(_seen: Observer, what: Happened) -> Iterator[str]:
+    """Of two daemons the one with the lease changes something; one that goes on after it has lost it changes nothing.
+
+    A request that slurmctld has already takes effect later: it counts when it is sent.
+    """
+    if isinstance(what, DaemonWrote) and not what.active:
+        yield f"{what.what} by {what.daemon}, which has lost the lease"
 
 
 # -- 4: blast radius -----------------------------------------------------------------------------------------------
@@ -171,8 +191,8 @@ def only_what_is_ours(seen: Observer, what: Happened) -> Iterator[str]:
     if what.job is None:
         return
     cancelled_s = seen.cancelled.get(what.job.id)
-    # Slurm refuses a release that was on its way then; a requeue would bring the job back.
-    late = what.verb == "requeue_hold" or (
+    # Slurm refuses a release that was on its way then; a requeue would bring the job back, unless it says "Incomplete".
+    late = stops(what) or (
         what.verb == "release" and cancelled_s is not None and seen.world.now_s - cancelled_s > _flight_s(seen)
     )
     if cancelled_s is not None and late:
@@ -190,7 +210,7 @@ def only_what_is_ours(seen: Observer, what: Happened) -> Iterator[str]:
 
 def done_stays_done(seen: Observer, what: Happened) -> Iterator[str]:
     """A job that was done before anything happened does not run again."""
-    if not isinstance(what, SlurmWrite) or what.verb != "requeue_hold" or what.job is None:
+    if not isinstance(what, SlurmWrite) or not stops(what) or what.job is None:
         return
     attempt, state, at_s = seen.ended.get(what.job.id, (-1, "", 0.0))
     before = any(one.at_s <= at_s for one in seen.world.history.happenings)
@@ -269,8 +289,8 @@ def nothing_unapproved(seen: Observer, what: Happened) -> Iterator[str]:
     of_node = step.kind in NODE_STEPS
     if (setup.mode if of_node else setup.restart_mode or setup.mode) != "suggest":
         return
-    stops = [one for one in what.task.plan.steps if one.kind in STOPS]
-    names = {f"{step.kind} {step.node}"} if of_node else {f"{_VERBS[one.kind]} {one.job}" for one in stops}
+    stops = [one for one in what.task.plan.steps if one.kind in _NAMED]
+    names = {f"{step.kind} {step.node}"} if of_node else {_NAMED[one.kind].format(one.job) for one in stops}
     if not names or not names <= seen.approved[incident]:
         yield f"{', '.join(sorted(names)) or step.kind} of incident {incident} begins, and nobody approved it"
 

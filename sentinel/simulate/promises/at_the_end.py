@@ -38,7 +38,7 @@ def nothing_lost(seen: Observer) -> Iterator[str]:
         elif not refusals - _OVER and not any("Not drained" in store.plans[i].explanation for i in judged):
             yield f"{name} broke ({what}), was judged broken, and is in service"
         elif refusals & _BUDGETS and has_room(seen, name):
-            yield f"{name} broke ({what}), was not drained for want of budget; there is room now, and it is in service"
+            yield f"{name} broke ({what}), was not drained for want of budget; the budget allows it now, and it is still up"
 
 
 def reasons(plan: Plan) -> set[str]:

@@ -73,3 +73,31 @@ def stays_in_its_allocation(seen: Observer, what: Happened) -> Iterator[str]:
     good = [name for name in job.on if not nodes[name].out and name not in suspect]
     if not tried and job.on[0] in good and len(good) >= count:
         yield f"job {job.id} is requeued, and holds {len(good)} good nodes of the {count} that it trains on"
+
+
+def lends_to_who_lost_a_node(seen: Observer, what: Happened) -> Iterator[str]:
+    """Nodes that are kept for restarts are lent to a job that waits and lost a node to a fault, and to nobody else."""
+    if not isinstance(what, SlurmWrite) or not what.fields.get("ReservationName") or what.job is None:
+        return
+    verdicts, incidents = seen.world.store.verdicts, seen.world.store.incidents
+    lost = [name for name, one in verdicts.items() if one.drain and incidents[name].job == what.job.id]
+    if not lost:
+        yield f"job {what.job.id} may start on spare nodes, and no verdict says that it lost a node"
+    elif what.job.state != "PENDING":
+        yield f"job {what.job.id} is {what.job.state}, and is lent spare nodes"
+
+
+def loans_end(seen: Observer) -> Iterator[str]:
+    """In the end nobody may ask for the nodes kept for restarts but who waits for one, and no job hangs on them."""
+    kept = seen.world.slurm.kept
+    if kept is None or seen.world.paused:
+        return
+    jobs = [job for job in seen.world.slurm.jobs.values() if not job.over]
+    waiting = {str(job.record["user_name"]) for job in jobs if job.state == "PENDING" and job.reservation}
+    for user in sorted(kept.users - {"root"} - waiting):
+        yield f"jobs of {user} may ask for reservation {kept.name}, and none of them waits for it"
+    for job in jobs:
+        if job.reservation and job.state != "PENDING":
+            yield f"job {job.id} is {job.state} and asks for reservation {job.reservation}"
+        elif job.reservation and job.record["user_name"] not in kept.users:
+            yield f"job {job.id} waits for reservation {job.reservation}, and may not use it"

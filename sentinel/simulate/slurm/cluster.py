@@ -23,9 +23,10 @@ from typing import Any
 from sentinel.adapters.slurm.writer import Writer
 from sentinel.errors import Denied, Timeout
 from sentinel.model.records import Fleet, JobView, NodeView
+from sentinel.model.spares import Spares
 from sentinel.ports import Clock
 from sentinel.simulate.slurm.people import PeopleUseScontrol
-from sentinel.simulate.slurm.records import SimulatedJob, SimulatedNode, SlurmTimes, StandingClock, Views
+from sentinel.simulate.slurm.records import KeptNodes, SimulatedJob, SimulatedNode, SlurmTimes, StandingClock, Views
 from sentinel.simulate.slurm.requests import Requests
 from sentinel.simulate.slurm.scheduling import start_what_may_run
 
@@ -50,6 +51,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self.times = times or SlurmTimes()
         self.nodes = {name: SimulatedNode(name, port=17_001 + index, gpus=gpus) for index, name in enumerate(names)}
         self.jobs: dict[int, SimulatedJob] = {}
+        self.kept: KeptNodes | None = None
         self.calls: list[tuple[str, ...]] = []
         self.answers = True  # False: slurmctld is frozen
         self.denies = False  # True: munge trouble
@@ -64,7 +66,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self._views = Views(self)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._saved: tuple[dict[str, SimulatedNode], dict[int, SimulatedJob]] | None = None
+        self._saved: tuple[dict[str, SimulatedNode], dict[int, SimulatedJob], KeptNodes | None] | None = None
 
     # -- what happens on the cluster -------------------------------------------------------------------------------
 
@@ -164,7 +166,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
 
     def save_state(self) -> None:
         """What slurmctld has on its disk by now: a crash falls back to it."""
-        self._saved = copy.deepcopy((self.nodes, self.jobs))
+        self._saved = copy.deepcopy((self.nodes, self.jobs, self.kept))
 
     def crash(self) -> None:
         """slurmctld is started again and has forgotten what it had not saved yet.
@@ -173,7 +175,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         """
         if self._saved is None:
             return
-        nodes, jobs = copy.deepcopy(self._saved)
+        nodes, jobs, self.kept = copy.deepcopy(self._saved)
         for name, node in nodes.items():
             node.alive = self.nodes[name].alive
         for job in jobs.values():
@@ -201,6 +203,19 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         this = self.jobs.get(job)
         if this is not None and this.ghost and this.state == "RUNNING":
             self._stop(this, "NODE_FAIL", requeues=this.requeue and this.batch)
+            self.schedule()
+
+    def launch_fails_later(self, job: SimulatedJob) -> None:
+        """A node of the job is gone, and Slurm does not know it yet: the prolog there does not answer."""
+        self.later(self.times.launch_s, partial(self._launch_fails, job.id, job.restarts))
+
+    def _launch_fails(self, job: int, attempt: int) -> None:
+        this = self.jobs.get(job)
+        if this is not None and this.ghost and this.state == "RUNNING" and this.restarts == attempt:
+            for part in self.parts(this):
+                if part.state == "RUNNING":
+                    part.launch_failed = True
+                    self._stop(part, "NODE_FAIL", requeues=this.requeue and this.batch)
             self.schedule()
 
     def schedule(self) -> None:
@@ -261,6 +276,12 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
     async def booted_at(self) -> datetime | None:
         self.check()
         return self.booted
+
+    async def spares(self, reservation: str) -> Spares | None:
+        self.check()
+        self.catch_up()
+        kept = self.kept if self.kept is not None and self.kept.name == reservation else None
+        return Spares(kept.name, kept.nodes, tuple(sorted(kept.users))) if kept is not None else None
 
     def check(self) -> None:
         if not self.answers:

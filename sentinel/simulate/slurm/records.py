@@ -40,6 +40,7 @@ class SlurmTimes:
     requeue_s: float = REQUEUE_WAIT_S
     min_job_age_s: float | None = None  # ended jobs are forgotten after this; None: never
     ghost_s: float = 300.0  # until Slurm finds that a job listed as running has no processes
+    launch_s: float = 11.0  # until Slurm gives up starting a job on a node that does not answer, and requeues it
     save_s: float = 5.0  # between two saves of slurmctld's state
 
 
@@ -54,6 +55,7 @@ class SimulatedNode:
     silent: bool = False  # Slurm has noticed that it does not answer
     maintenance: bool = False  # in a reservation with the flag MAINT
     rebooting: bool = False  # as an operator asked of Slurm (scontrol reboot)
+    power: str = ""  # flag of Slurm while it switches the node off, has done so, or switches it on
     reserved_for: str = ""  # user of a reservation of another kind
     reason: str = ""
     partitions: tuple[str, ...] = ("train",)
@@ -63,6 +65,16 @@ class SimulatedNode:
     def out(self) -> bool:
         """Whether Slurm gives it no work."""
         return self.down or self.drained or self.silent
+
+
+@dataclass
+class KeptNodes:
+    """A reservation with Flags=FLEX,REPLACE: its jobs run on other nodes, too, and Slurm keeps as many idle nodes in it."""
+
+    name: str
+    count: int
+    users: set[str] = field(default_factory=lambda: {"root"})
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -77,6 +89,7 @@ class SimulatedJob:
     counted: bool = False  # its restart is counted already: Slurm does so when it stops the job
     held: bool = False
     held_by: str = ""
+    launch_failed: bool = False  # ever
     special: bool = False  # SPECIAL_EXIT: it failed, and RequeueExitHold requeued and held it
     bad: bool = False  # BadConstraints: no node could ever do
     never: bool = False  # DependencyNeverSatisfied
@@ -91,6 +104,7 @@ class SimulatedJob:
     excluded: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     admin_comment: str = ""
+    reservation: str = ""
     eligible: float = 0.0
     started: float = 0.0
     ended: float = 0.0
@@ -162,9 +176,9 @@ class Views:
             "NOT_RESPONDING": node.silent and not node.down,
             "MAINTENANCE": node.maintenance,
             "REBOOT_ISSUED": node.rebooting,
-            "RESERVED": bool(node.reserved_for),
+            "RESERVED": bool(node.reserved_for) or (self._slurm.kept is not None and name in self._slurm.kept.nodes),
         }
-        flags = [flag for flag, there in seen.items() if there]
+        flags = [*(flag for flag, there in seen.items() if there), *([node.power] if node.power else [])]
         return {
             "name": name,
             "state": "down" if node.down else "mixed" if busy else "idle",
@@ -192,11 +206,12 @@ class Views:
             # slurmctld lists a completing job's nodes as long as their epilogs run; here the last of them is the slow one.
             "nodes": ",".join(job.on[-1:] if job.completing else job.on),
             "batch_host": job.on[0] if job.on else "",
-            "batch_flag": job.batch,
+            "batch_flag": job.batch and not job.launch_failed,  # as the JSON of 22.05 has it
             "restart_cnt": job.restarts,
             "requeue": job.requeue,
             "dependency": f"afterok:{job.after_ok}(unfulfilled)" if job.after_ok is not None else "",
             "admin_comment": job.admin_comment,
+            "resv_name": job.reservation,
             "excluded_nodes": ",".join(job.excluded),
             "required_nodes": ",".join(job.required),
             "node_count": len(job.on) or job.nodes,

@@ -49,15 +49,18 @@ class Requests:
             assert state == "DOWN", state
             self._slurm.set_down(node)
 
-    async def requeue_hold(self, job: str) -> None:
+    async def requeue_hold(self, job: str, *, incomplete: bool) -> None:
         this = self._leader(self._job("requeue_hold", job))
+        parts = [part for part in self._slurm.parts(this) if part.state == "RUNNING" or not incomplete]
+        if not parts:
+            return  # scontrol requeuehold Incomplete says no no
         if this.state == "PENDING":
             raise SlurmSaidNo(Answer.PENDING, "Job is pending execution")
         if not this.batch:
             raise SlurmSaidNo(Answer.NOT_BATCH, "Only batch jobs are accepted or processed")
         if not this.requeue:
             raise SlurmSaidNo(Answer.DISABLED, "Requested operation is presently disabled")
-        for part in self._slurm.parts(this):
+        for part in parts:
             if part.state == "PENDING":  # back in the queue already, or on its way there
                 part.held, part.held_by = True, part.held_by or "JobHeldUser"
             else:
@@ -94,6 +97,11 @@ class Requests:
                 this.bad = False  # looked at anew
         if "NodeList" in fields:
             self._shrink(this, fields["NodeList"].split(","))
+        if "ReservationName" in fields:
+            kept, asked = self._slurm.kept, fields["ReservationName"]
+            if asked and (kept is None or asked != kept.name or this.record["user_name"] not in kept.users):
+                raise SlurmSaidNo(Answer.OTHER, "Access denied to requested reservation")
+            this.reservation = asked
         if "NumNodes" in fields:
             this.nodes, this.bad = int(fields["NumNodes"].partition("-")[0]), False
         this.admin_comment = fields.get("AdminComment", this.admin_comment)
@@ -103,6 +111,17 @@ class Requests:
             this.eligible = self._slurm.time_s()
         elif fields.get("StartTime") == DEFERRED:
             this.eligible = self._slurm.time_s() + _FAR_S
+        self._slurm.schedule()
+
+    async def set_reservation(self, name: str, fields: Mapping[str, str]) -> None:
+        self._called("set_reservation", name, *(f"{key}={value}" for key, value in fields.items()))
+        kept = self._slurm.kept
+        if kept is None or kept.name != name:
+            raise SlurmSaidNo(Answer.OTHER, "Requested reservation is invalid")
+        if user := fields.get("Users+"):
+            kept.users |= {user}
+        if user := fields.get("Users-"):
+            kept.users -= {user}
         self._slurm.schedule()
 
     def _shrink(self, job: SimulatedJob, kept: list[str]) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def start_what_may_run(slurm: SimulatedSlurm) -> None:
     """First come, first served; a job that cannot start holds up nobody behind it."""
+    _refill(slurm)
     pending = [
         job for job in slurm.jobs.values() if job.state == "PENDING"
     ]  # in the order in which they were submitted
@@ -37,11 +38,25 @@ def start_what_may_run(slurm: SimulatedSlurm) -> None:
         for part in together:
             taken.update(places[part.id])
             _start(slurm, part, places[part.id])
+        _refill(slurm)
+
+
+def _refill(slurm: SimulatedSlurm) -> None:
+    """Flag REPLACE: idle nodes take the place of those of the reservation that are busy or out of service."""
+    kept = slurm.kept
+    if kept is None:
+        return
+    busy = {name for job in slurm.jobs.values() if job.has_nodes for name in job.on}
+    idle = [name for name, node in slurm.nodes.items() if not (node.out or node.maintenance or name in busy)]
+    still = [name for name in kept.nodes if name in idle]
+    kept.nodes = tuple([*still, *(name for name in idle if name not in still)][: kept.count])
 
 
 def _is_ready(slurm: SimulatedSlurm, job: SimulatedJob) -> bool:
     """Whether the job lacks nothing but nodes."""
     if job.completing or job.held or job.eligible > slurm.time_s():
+        return False
+    if job.reservation and (slurm.kept is None or job.record.get("user_name") not in slurm.kept.users):
         return False
     return _dependencies_are_met(slurm, job)
 
@@ -50,6 +65,8 @@ def _start(slurm: SimulatedSlurm, job: SimulatedJob, chosen: list[str]) -> None:
     job.on = tuple(sorted(chosen, key=list(slurm.nodes).index))
     job.state, job.started, job.ended = "RUNNING", slurm.time_s(), 0.0
     job.ghost = any(not slurm.nodes[name].alive for name in job.on)
+    if job.ghost:
+        slurm.launch_fails_later(job)
     slurm.started(job)
 
 
@@ -63,7 +80,10 @@ def _nodes_for(slurm: SimulatedSlurm, job: SimulatedJob, taken: set[str]) -> lis
     free = [
         name
         for name, node in slurm.nodes.items()
-        if name in members and not (node.out or name in taken or name in job.excluded or _is_kept(node, job))
+        if name in members
+        and not (
+            node.out or name in taken or name in job.excluded or _is_kept(node, job) or _is_spare(slurm, name, job)
+        )
     ]
     if len(free) < job.nodes or not set(job.required) <= set(free):
         return []
@@ -74,6 +94,12 @@ def _nodes_for(slurm: SimulatedSlurm, job: SimulatedJob, taken: set[str]) -> lis
 def _is_kept(node: SimulatedNode, job: SimulatedJob) -> bool:
     """Whether a reservation keeps the job away from the node."""
     return node.maintenance or node.reserved_for not in ("", job.record.get("user_name"))
+
+
+def _is_spare(slurm: SimulatedSlurm, node: str, job: SimulatedJob) -> bool:
+    """Whether the node is kept for jobs that ask for its reservation and may."""
+    kept = slurm.kept
+    return kept is not None and node in kept.nodes and job.reservation != kept.name
 
 
 def members_of(slurm: SimulatedSlurm, job: SimulatedJob) -> set[str]:

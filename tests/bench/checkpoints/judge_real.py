@@ -23,8 +23,10 @@ import time
 from pathlib import Path
 
 import real_writers
+from storage_damages import COPIES, files_of
+from storage_damages import DAMAGES as STORAGE_DAMAGES
 
-from sentinel.checkpoints.validate import validate
+from sentinel.checkpoints.validate import Settings, validate
 
 LEVELS = ("structural", "checksum", "content")
 # What a resumed run does without, or makes anew.
@@ -70,10 +72,6 @@ def shift(path, began, age_s):
             os.utime(file, (began - age_s, status.st_mtime - age_s))
 
 
-def files_of(path):
-    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-
-
 def read_by_orbax(path, file):
     """Whether Orbax fails to restore the checkpoint without this file."""
     import orbax.checkpoint as ocp
@@ -92,8 +90,11 @@ def read_by_orbax(path, file):
 class Case:
     """One checkpoint with the step before it, copied, to be damaged."""
 
-    def __init__(self, paths, root, rng):
+    def __init__(self, paths, root, rng, name=""):
         self.rng = rng
+        self.one_process = name.startswith(ONE_PROCESS)
+        self.file_per_item = name in FILE_PER_ITEM
+        self.ranks_unnamed = name in RANKS_UNNAMED
         base = Path(os.path.commonpath(paths))
         inside = base if base.is_dir() else base.parent
         shutil.copytree(inside, root, symlinks=True)
@@ -107,6 +108,16 @@ class Case:
         status = file.stat()
         file.write_bytes(data)
         os.utime(file, (status.st_atime, status.st_mtime + late))
+
+    def files(self):
+        return files_of(self.path)
+
+    def state(self, file):
+        """Whether a file of that name is another in every save."""
+        return file.name.startswith(STATE) and file.suffix not in (".json", "") and file.name != "scheduler.pt"
+
+    def remove(self, path):
+        path.unlink() if path.is_file() else shutil.rmtree(path)
 
     def needed(self, file):
         name = str(file.relative_to(self.path)) if self.path.is_dir() else file.name
@@ -172,12 +183,8 @@ def cut_json(case):
 STATE = ("model", "optimizer", "shard", "__", "scheduler", "d/", "checkpoint_")
 
 
-def _state(file):
-    return file.name.startswith(STATE) and file.suffix not in (".json", "") and file.name != "scheduler.pt"
-
-
 def of_another_save(case, *, times, beside):
-    file = None if case.path.is_file() else case.pick(_state)
+    file = None if case.path.is_file() else case.pick(case.state)
     if file is None:
         return None
     other = case.other / file.relative_to(case.path)
@@ -209,7 +216,7 @@ def mixed_same_times(case):
 
 
 def torn_overwrite(case):
-    file = None if case.path.is_file() else case.pick(_state)
+    file = None if case.path.is_file() else case.pick(case.state)
     if file is None:
         return None
     case.put(file, file.read_bytes(), late=1800)
@@ -261,7 +268,7 @@ def appended(case):
 
 DAMAGES = [
     truncated, emptied, zeroed, missing, flipped, zeroed_page, cut_json, mixed_old_times, mixed_alone, mixed_same_times,
-    torn_overwrite, half_of_another, hole, appended,
+    torn_overwrite, half_of_another, hole, appended, *STORAGE_DAMAGES,
 ]  # fmt: skip
 
 
@@ -276,6 +283,28 @@ def with_leftovers(case):
 
 ONE_PROCESS = ("trainer", "accelerate")
 FILE_PER_ITEM = ("dcp_file_per_item",)
+RANKS_UNNAMED = ("dcp_experimental",)  # nothing in a file says whose it is
+
+
+def judge_copies(made, seed, refused):
+    """Copy each kind of checkpoint in each way: what was valid at a level is so still. Returns the number of copies."""
+    done = 0
+    root = Path(tempfile.mkdtemp())
+    for (name, written), paths in made.items():
+        if written != min(other for kind, other in made if kind == name):
+            continue
+        for copy in COPIES:
+            case = Case(paths, root / "case", random.Random(f"{seed} {name} {copy.__name__}"), name)
+            before = {level: validate(case.path, level).valid for level in LEVELS}
+            copy(case)
+            done += 1
+            for level in LEVELS:
+                answer = validate(case.path, level, settings=Settings(fresh_s=0.0))
+                if answer.valid is not before[level]:
+                    refused.append((name, copy.__name__, level, answer.valid, answer.reason))
+            shutil.rmtree(root / "case")
+    shutil.rmtree(root)
+    return done
 
 
 def main():
@@ -289,7 +318,7 @@ def main():
     names = asked.only or sorted(real_writers.WRITERS)
     root = Path(tempfile.mkdtemp())
     seeds = [asked.seed * 1000 + index for index in range(max(1, -(-asked.good // (2 * len(names)))))]
-    refused, accepted, good, counts = [], [], 0, {}
+    refused, accepted, good, copies, counts = [], [], 0, 0, {}
     try:
         made = write_all(asked.made or root / "made", names, seeds)
         for (name, seed), paths in made.items():
@@ -299,21 +328,20 @@ def main():
                     answer = validate(path, level)
                     if answer.valid is False or (level == "structural" and answer.valid is not True):
                         refused.append((name, seed, level, answer.valid, answer.reason))
-            case = Case(paths, root / "case", random.Random(f"{asked.seed} {name}"))
+            case = Case(paths, root / "case", random.Random(f"{asked.seed} {name}"), name)
             with_leftovers(case)
             answer = validate(case.path, "structural")
             if answer.valid is not True:
                 refused.append((name, seed, "with leftovers", answer.valid, answer.reason))
             shutil.rmtree(root / "case")
+        copies = judge_copies(made, asked.seed, refused)
         done = number = 0
         while done < asked.damages and number < 40 * asked.damages:
             number += 1
             rng = random.Random(f"{asked.seed} {number}")
             name, seed = rng.choice(names), rng.choice(seeds)
             damage = DAMAGES[number % len(DAMAGES)]
-            case = Case(made[name, seed], root / "case", rng)
-            case.one_process = name.startswith(ONE_PROCESS)
-            case.file_per_item = name in FILE_PER_ITEM
+            case = Case(made[name, seed], root / "case", rng, name)
             seen_at = damage(case)
             if seen_at:
                 done += 1
@@ -326,7 +354,9 @@ def main():
     finally:
         shutil.rmtree(root)
     kinds = len(names)
-    print(json.dumps({"kinds": kinds, "good": good, "refused": refused, "damages": counts, "accepted": accepted}))
+    print(json.dumps({
+        "kinds": kinds, "good": good, "copies": copies, "refused": refused, "damages": counts, "accepted": accepted,
+    }))  # fmt: skip
     return 1 if refused or accepted else 0
 
 

@@ -8,7 +8,7 @@ takes to show a drain made by hand, which no daemon can beat.
 
 Then all nodes at once with the lab's own limits: when the last decision was made, what was drained, how many messages.
 
-Run: PYTHONPATH=.:deploy python tests/bench/loop/faults.py [--nodes 64] [--faults 40] [--seed N] [--storms 1]
+Run: PYTHONPATH=$PWD:$PWD/deploy python tests/bench/loop/faults.py [--nodes 64] [--faults 40] [--seed N] [--storms 1]
 """
 
 from __future__ import annotations

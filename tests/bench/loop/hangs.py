@@ -5,7 +5,7 @@ seconds; at a random moment a random rank is stopped. The clock runs from SIGSTO
 Baseline: what waiting for NCCL's own timeout takes, 600 s by default. Everything but GPUs and NCCL is real: log, follower,
 agent, daemon.
 
-Run: PYTHONPATH=.:deploy python tests/bench/loop/hangs.py [--hangs 10] [--steps 0.2 1 5] [--parallel 2]
+Run: PYTHONPATH=$PWD:$PWD/deploy python tests/bench/loop/hangs.py [--hangs 10] [--steps 0.2 1 5] [--parallel 2]
 """
 
 from __future__ import annotations

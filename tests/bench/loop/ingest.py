@@ -13,7 +13,7 @@ Phases: beating only; then progress of the jobs, harmless evidence, and a fatal 
 (--burst nodes send 20 items each within a second) while faults go on. A decision counts from before the evidence is sent to
 the verdict in the store. Baseline: the same with --baseline nodes, in the same run.
 
-Run: PYTHONPATH=.:deploy python tests/bench/loop/ingest.py [--nodes 2048] [--phase-s 40] [--credentials munge]
+Run: PYTHONPATH=$PWD:$PWD/deploy python tests/bench/loop/ingest.py [--nodes 2048] [--phase-s 40] [--credentials munge]
 """
 
 from __future__ import annotations
@@ -383,6 +383,11 @@ def cpu_s(pid: int) -> float:
     return sum(int(value) for value in stat[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
+def waited_s(pid: int) -> float:
+    """Seconds so far in which the daemon's event loop could have run, and others had the core."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
 def peak_mib(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(x for x in status.splitlines() if x.startswith("VmHWM")).split()[1]) / 1024
@@ -405,7 +410,7 @@ def decisions(folder: Path, faults: dict[str, float]) -> list[float]:
 
 async def phase(what: str, nodes: Nodes, pid: int, for_s: float, options: argparse.Namespace) -> None:
     nodes.counts = Counts()
-    began, cpu = time.monotonic(), cpu_s(pid)
+    began, cpu, waited = time.monotonic(), cpu_s(pid), waited_s(pid)
     faults_before = set(nodes.faults)
     burst_s = None
     if what == "burst":
@@ -415,13 +420,14 @@ async def phase(what: str, nodes: Nodes, pid: int, for_s: float, options: argpar
             await nodes.fault()
         await asyncio.sleep(options.fault_every)
     took, counts = time.monotonic() - began, nodes.counts
-    used_s = cpu_s(pid) - cpu
+    used_s, starved_s = cpu_s(pid) - cpu, waited_s(pid) - waited
     beats = counts.beats
     print(
         f"  {what:<9} {len(beats) / took:6.0f} beats/s  answered p50 {1000 * quantile(beats, 0.5):.0f} p99 "
         f"{1000 * quantile(beats, 0.99):.0f} ms  late {counts.late}  failed {counts.failed} {counts.said:.80}  "
         f"{counts.items / took:.0f} items/s  {counts.orders} orders  daemon {used_s:.1f} s = {100 * used_s / took:.0f} % "
-        f"of its core, {1000 * used_s / max(1, len(beats)):.2f} ms a beat, peak {peak_mib(pid):.0f} MiB  load {load()}",
+        f"of its core (others had it for {100 * starved_s / took:.0f} % while it could run), "
+        f"{1000 * used_s / max(1, len(beats)):.3f} ms a beat, peak {peak_mib(pid):.0f} MiB  load {load()}",
         flush=True,
     )
     await asyncio.sleep(8)
@@ -430,6 +436,11 @@ async def phase(what: str, nodes: Nodes, pid: int, for_s: float, options: argpar
         print("  " + line(f"{what}: fault sent to decision", took_s, {0.5: 1.0, 0.99: 3.0}), flush=True)
     if burst_s is not None:
         print(f"  burst of {options.burst} x 20 items acknowledged within {burst_s:.2f} s", flush=True)
+
+
+def silent(options: argparse.Namespace) -> int:
+    """How often a node was called silent so far. Until its agent has connected, that is since the daemon's start."""
+    return int((options.folder / "daemon.log").read_text().count(" node-silent "))
 
 
 async def drive(
@@ -445,6 +456,7 @@ async def drive(
         for task in tasks:
             if task.done():
                 task.result()
+    print(f"  all agents connected: {silent(options)} nodes were called silent before", flush=True)
     await asyncio.sleep(8)
     for what in options.phases:
         if what == "working":
@@ -478,11 +490,11 @@ def one(count: int, lab: Lab, options: argparse.Namespace) -> None:
             flush=True,
         )
         asyncio.run(drive(port, daemon.pid, jobs, count, options))
-        said = log.read_text()
-        print(f"  called silent: {said.count(' node-silent ')}; bugs and errors: {said.count(' ERROR ')}; log {log}")
     finally:
+        called = silent(options)  # while agents and daemon worked
         daemon.send_signal(signal.SIGTERM)
         daemon.wait(30)
+    print(f"  called silent: {called} with those; bugs and errors: {log.read_text().count(' ERROR ')}; log {log}")
 
 
 def main() -> None:

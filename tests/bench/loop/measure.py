@@ -2,7 +2,7 @@
 
 The benches are scripts, run from the root of the source tree:
 
-    PYTHONPATH=.:deploy python tests/bench/loop/rest.py --nodes 64
+    PYTHONPATH=$PWD:$PWD/deploy python tests/bench/loop/rest.py --nodes 64
 
 They bring up a lab (real slurmctld, slurmd, munged, daemon, agents), measure, print a table, and take the lab down.
 """

@@ -4,7 +4,8 @@ Measured: CPU and memory of the daemon and of each agent (with its children), th
 count, sdiag), and how fast tiny jobs go through the same cluster with Sentinel and without it (the baseline). Real:
 slurmctld, slurmd, munged, hooks, daemon, agents. Simulated: GPUs and DCGM (the lab's), and that all nodes share one host.
 
-Run: PYTHONPATH=.:deploy python tests/bench/loop/rest.py [--nodes 64] [--rest-s 120] [--jobs 200] [--per-s 2] [--rounds 3]
+Run: PYTHONPATH=$PWD:$PWD/deploy python tests/bench/loop/rest.py [--nodes 64] [--rest-s 120] [--jobs 200] [--per-s 2]
+     [--rounds 3]
 """
 
 from __future__ import annotations

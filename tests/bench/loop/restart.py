@@ -6,7 +6,7 @@ drained). Measured from the plan's time in the store: the release of the job (le
 Slurm saying RUNNING for the next attempt (squeue), its first step in the log. Beside it, as the baseline of the same run, a
 job that an operator requeues with ``scontrol requeue``: Slurm makes it wait two minutes.
 
-Run: PYTHONPATH=.:deploy python tests/bench/loop/restart.py [--nodes 64] [--job-nodes 16] [--restarts 12]
+Run: PYTHONPATH=$PWD:$PWD/deploy python tests/bench/loop/restart.py [--nodes 64] [--job-nodes 16] [--restarts 12]
 """
 
 from __future__ import annotations

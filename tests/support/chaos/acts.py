@@ -195,15 +195,18 @@ def _scancel(self: Performance, act: Act) -> None:
 
 def _hold(self: Performance, act: Act) -> None:
     job = self.job(act)
-    if job.cancelled or job.state() not in ("RUNNING", "PENDING"):
+    restarts = job.restarts()
+    state = job.state()
+    if job.cancelled or state not in ("RUNNING", "PENDING"):
         return
     if job.held():
         return  # by us: whose hold it then is, nobody can tell
-    before = job.restarts() if job.state() == "RUNNING" else -1
     for number in (job.id, *job.others):
         self.slurm("scontrol", "hold", str(number))
-    job.held_at = before
-    self.say(f"hold {job.id}, after {before} restarts")
+    ran = "RUNNING" in (state, job.state())  # no held job begins
+    job.held_at = restarts if ran else -1
+    job.held_perhaps = ran and job.restarts() > restarts  # slurmctld counts when it gets the request
+    self.say(f"hold {job.id}, after {job.held_at} restarts{', while it was requeued' if job.held_perhaps else ''}")
 
 
 def _requeue(self: Performance, act: Act) -> None:

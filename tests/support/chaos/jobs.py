@@ -25,6 +25,7 @@ class Witnessed(Job):
     damaged: list[str] = field(default_factory=list)  # checkpoints: their folders
     cancelled: bool = False
     held_at: int | None = None  # held by its user: after so many restarts, -1 when it was pending
+    held_perhaps: bool = False  # ... when it had just been requeued: whose hold it is, nobody can tell
     requeued_by_user: bool = False
     bad_numbers: bool = False
 

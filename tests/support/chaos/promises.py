@@ -41,7 +41,7 @@ def broken(story: Story, facts: Facts, before: Seen, now: Seen) -> list[str]:
     """``before``: a look some seconds earlier, to see which jobs gain steps."""
     return [
         *_nodes(story, facts, now),
-        *(line for job in facts.jobs for line in _job(story, facts, job, before, now)),
+        *(line for job in facts.jobs for line in promise_of_job(story, facts, job, before, now)),
         *(line for job in facts.jobs for line in _resumes(job)),
         *_untouched(story, facts),
         *_messages(story, facts),
@@ -59,20 +59,28 @@ def _nodes(story: Story, facts: Facts, now: Seen) -> Iterator[str]:
             yield f"faulty node {name} is in service: {state}"
         if theirs is not None and (reason != theirs or not out):
             yield f"{name} was drained by a person as {theirs!r}, now it is {state} {reason!r}"
-        if name in facts.returned_by_user and out and reason.startswith(OURS):
+        if name in facts.returned_by_user and out and reason.startswith(OURS) and not _slurm_drained(story, name):
             yield f"{name} was returned by a person and is drained again: {reason!r}"
         if out and theirs is None and name not in facts.ever_faulty:
             yield f"healthy node {name} is out of service: {state} {reason!r}"
 
 
-def _job(story: Story, facts: Facts, job: Witnessed, before: Seen, now: Seen) -> Iterator[str]:
+def _slurm_drained(story: Story, node: str) -> bool:
+    """Whether the prolog refused a job since the node's return, so that Slurm itself drained it: its GPU is still gone."""
+    since = story.controller_log().rpartition(f"update_node: node {node} state set to IDLE")[2]
+    return f"drain_nodes: node {node} state set to DRAIN" in since
+
+
+def promise_of_job(story: Story, facts: Facts, job: Witnessed, before: Seen, now: Seen) -> Iterator[str]:
     """It runs on, has ended, or is held with a stated reason."""
     state, name = job.state(), f"job {job.id} ({job.asked.kind})"
     if job.cancelled:
         if state not in ("CANCELLED", "COMPLETED", "FAILED"):
             yield f"{name} was cancelled by its user and is {state}: {job.shown()}"
         return
-    if job.held_at is not None and state not in ("COMPLETED", "FAILED", "CANCELLED"):
+    if job.held_perhaps and job.held():
+        return  # where that hold was lost, it is a job as any other
+    if job.held_at is not None and not job.held_perhaps and state not in ("COMPLETED", "FAILED", "CANCELLED"):
         if not job.held() and (state != "RUNNING" or job.restarts() != job.held_at):
             yield f"{name} was held by its user and is {state} after {job.restarts()} restarts, then {job.held_at}"
         return

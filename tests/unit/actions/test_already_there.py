@@ -140,6 +140,23 @@ async def test_job_that_its_user_held_while_it_ran_keeps_the_hold(world: Worlds,
     assert there.slurm.jobs[there.job].state == "PENDING" and there.slurm.jobs[there.job].held
 
 
+async def test_job_that_fails_before_the_request_comes_is_requeued(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = world()
+    real = there.slurm.verbs.requeue_hold
+
+    async def late(job: str, *, incomplete: bool) -> None:
+        if there.slurm.jobs[there.job].state == "RUNNING":
+            there.slurm.end(there.job, exit_code=3)
+        await real(job, incomplete=incomplete)
+
+    monkeypatch.setattr(there.slurm.verbs, "requeue_hold", late)
+    outcome, _ = await do(there, StepKind.REQUEUE_HOLD)
+    assert outcome.result is Result.DONE
+    assert (there.slurm.jobs[there.job].state, there.slurm.jobs[there.job].restarts) == ("PENDING", 1)
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
 async def test_released_job_is_not_released_again(world: Worlds, state: str) -> None:
     there = world()

@@ -23,13 +23,17 @@ async def stop(there: World, kind: StepKind, tries: int = 0) -> Outcome:
     return outcome
 
 
-def cancelled_while_it_completes(there: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def cancelled_while_it_completes(there: World, monkeypatch: pytest.MonkeyPatch, *, requeued: bool = True) -> None:
+    """``requeued``: the cancellation comes after our request, which slurmctld gets else for a job that does not run."""
     verbs = there.slurm.verbs
     real = verbs.requeue_hold
 
-    async def requeue_hold(job: str) -> None:
-        await real(job)
+    async def requeue_hold(job: str, *, incomplete: bool) -> None:
+        if requeued:
+            await real(job, incomplete=incomplete)
         there.slurm.cancel(there.job)
+        if not requeued:
+            await real(job, incomplete=incomplete)
 
     monkeypatch.setattr(verbs, "requeue_hold", requeue_hold)
 
@@ -58,6 +62,16 @@ async def test_a_hold_that_its_user_had_put_on_the_job_before_is_no_hold_of_ours
     there.slurm.person_holds(there.job)
     cancelled_while_it_completes(there, monkeypatch)
     assert "left_hold" not in (await stop(there, kind)).data
+
+
+@pytest.mark.parametrize("kind", STOPS)
+async def test_a_job_that_was_cancelled_before_our_request_has_no_hold_of_ours(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, kind: StepKind
+) -> None:
+    there = world()
+    cancelled_while_it_completes(there, monkeypatch, requeued=False)
+    found = await stop(there, kind)
+    assert found.data == {"cancelled": True} and there.slurm.jobs[there.job].state == "CANCELLED"
 
 
 async def test_a_job_cancelled_between_requeue_and_deferral_has_it_too(

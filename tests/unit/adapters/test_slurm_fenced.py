@@ -60,3 +60,26 @@ async def test_a_request_ends_with_the_lease(fake_slurm: FakeSlurm, monkeypatch:
     with pytest.raises(Unavailable, match="ran out during a request"):
         await fenced(fake_slurm, Fence(0.01, 0.01, 0.0)).drain("n1", "sentinel: test")
     assert began.is_set() and ended.is_set()
+
+
+def test_a_request_under_way_can_be_closed_when_the_event_loop_is_gone(
+    fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(fake_slurm.verbs, "set_node", never)
+    request = FencedVerbs(fake_slurm.verbs, Fence(60.0)).set_node("n1", "DRAIN", None)
+
+    async def begin() -> None:
+        request.send(None)
+
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(begin())
+        request.close()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+    finally:
+        loop.close()

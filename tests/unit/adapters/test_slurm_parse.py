@@ -177,7 +177,7 @@ def test_a_node_of_which_nothing_is_told_is_not_usable() -> None:
         ("/logs/raw\\7", {"job_state": ["RUNNING"]}, ""),
         ("%A_%a", {"array_job_id": 5, "array_task_id": 3}, "/home/alice/5_3"),
         ("", {"array_job_id": 5, "array_task_id": 0}, "/home/alice/slurm-5_0.out"),
-        ("", {"batch_flag": False}, ""),
+        ("", {"batch_flag": False, "restart_cnt": 0}, ""),
         ("%q%", {}, "/home/alice/%q%"),
         ("/logs/%x", {"name": "%j/../x"}, "/logs/%j/../x"),
     ],
@@ -195,6 +195,21 @@ def test_a_forecast_is_no_start() -> None:
         OLD_JOB | {"job_state": "CANCELLED", "start_time": 0, "end_time": 6090219370, "eligible_time": None}
     )
     assert (never.started_at, never.ended_at, never.eligible_at) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("record", "batch"),
+    [
+        ({"batch_flag": True, "restart_cnt": 0}, True),
+        ({"batch_flag": False, "restart_cnt": 0}, False),
+        # BatchFlag=2 in scontrol: its launch failed, Slurm requeued it.
+        ({"batch_flag": False, "restart_cnt": 1}, True),
+        ({"batch_flag": None, "restart_cnt": 0}, None),
+    ],
+)
+def test_a_job_whose_launch_failed_is_still_a_batch_job(record: dict[str, Any], batch: bool | None) -> None:
+    job = job_view(OLD_JOB | record)
+    assert (job.batch, job.stdout) == (batch, "/home/alice/slurm-7.out" if batch else "")
 
 
 def test_one_task_of_an_array_is_named_by_its_task() -> None:

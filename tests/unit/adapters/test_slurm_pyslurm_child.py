@@ -41,9 +41,6 @@ class Described:
     def modify(self, changes: Described) -> None:
         self.calls.append(("modify", self.made, changes.fields))
 
-    def requeue(self, hold: bool = False) -> None:
-        self.calls.append(("requeue", self.made, hold))
-
     def release(self) -> None:
         raise RPCError("Invalid job id specified", 2017)
 
@@ -89,8 +86,6 @@ def test_writing() -> None:
     assert Described.calls == [("modify", ("n1",), {"state": "DRAIN", "reason": "sentinel: i42"})]
     assert ask("set_node", "n1", "RESUME", None) == {"ok": None}
     assert Described.calls == [("modify", ("n1",), {"state": "RESUME"})]
-    assert ask("requeue_hold", 7) == {"ok": None}
-    assert Described.calls == [("requeue", (7,), True)]
 
 
 def test_slurms_no_and_a_pyslurm_that_does_not_fit_are_told_apart() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from fake_slurm import REQUEUE_WAIT_S, FakeSlurm
 
@@ -20,20 +23,44 @@ async def test_requeue_of_an_unrequeueable_job_mends_it_first(fake_slurm: FakeSl
     assert fake_slurm.jobs[job].held
 
 
-async def test_slurms_own_requeue_between_look_and_request_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def before_the_next(verb: str, slurm: FakeSlurm, what: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """``what`` happens after the writer's look and before its request."""
+    asked = getattr(slurm.verbs, verb)
+
+    async def late(spec: str, **how: bool) -> None:
+        monkeypatch.setattr(slurm.verbs, verb, asked)
+        what()
+        await asked(spec, **how)
+
+    monkeypatch.setattr(slurm.verbs, verb, late)
+
+
+async def test_slurms_own_requeue_between_look_and_request_is_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = FakeSlurm()
     job = slurm.submit()
-    verbs = slurm._verbs
-    asked = verbs.requeue_hold
-
-    async def late(spec: str) -> None:
-        monkeypatch.setattr(verbs, "requeue_hold", asked)
-        slurm.back_to_queue(slurm.jobs[job], held=False)  # NODE_FAIL got there first
-        await asked(spec)
-
-    monkeypatch.setattr(verbs, "requeue_hold", late)
-    await slurm.requeue_hold(job)
+    node_fail = partial(slurm.back_to_queue, slurm.jobs[job], held=False)
+    before_the_next("requeue_hold", slurm, node_fail, monkeypatch)
+    for _ in range(2):  # a caller looks again, see the port
+        await slurm.requeue_hold(job)
     assert (slurm.jobs[job].held, slurm.jobs[job].restarts) == (True, 1)
+
+
+async def test_a_job_cancelled_between_look_and_request_stays_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm()
+    job = slurm.submit()
+    before_the_next("requeue_hold", slurm, partial(slurm.cancel, job), monkeypatch)
+    for _ in range(2):
+        await slurm.requeue_hold(job)
+    assert (slurm.jobs[job].state, slurm.jobs[job].held, slurm.jobs[job].restarts) == ("CANCELLED", False, 0)
+
+
+async def test_a_waiting_job_cancelled_between_look_and_hold_stays_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm(1)
+    slurm.submit()
+    job = slurm.submit()
+    before_the_next("hold", slurm, partial(slurm.cancel, job), monkeypatch)
+    await slurm.requeue_hold(job)
+    assert (slurm.jobs[job].state, slurm.jobs[job].held) == ("CANCELLED", False)
 
 
 async def test_a_job_that_starts_between_look_and_hold_is_requeued(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,16 +68,12 @@ async def test_a_job_that_starts_between_look_and_hold_is_requeued(monkeypatch: 
     job = slurm.submit(held=True)
     slurm.jobs[job].held = False
     slurm.jobs[job].eligible = slurm.clock.advance(5).timestamp() + 5
-    verbs = slurm._verbs
-    asked = verbs.hold
 
-    async def late(spec: str) -> None:
-        monkeypatch.setattr(verbs, "hold", asked)
+    def starts() -> None:
         slurm.clock.advance(10)
         slurm.schedule()
-        await asked(spec)
 
-    monkeypatch.setattr(verbs, "hold", late)
+    before_the_next("hold", slurm, starts, monkeypatch)
     await slurm.requeue_hold(job)
     assert (slurm.jobs[job].state, slurm.jobs[job].held, slurm.jobs[job].restarts) == ("PENDING", True, 1)
 
@@ -59,7 +82,7 @@ async def test_a_job_that_never_settles_is_not_known(monkeypatch: pytest.MonkeyP
     slurm = FakeSlurm()
     job = slurm.submit()
 
-    async def always(spec: str) -> None:
+    async def always(_spec: str, *, incomplete: bool) -> None:
         raise SlurmSaidNo(Answer.DISABLED, "Requested operation is presently disabled")
 
     monkeypatch.setattr(slurm._verbs, "requeue_hold", always)
@@ -207,7 +230,7 @@ def test_what_slurmctld_says_no_to(said: str, answer: Answer) -> None:
 async def test_no_no_of_slurm_leaves_the_writer_as_such(fake_slurm: FakeSlurm) -> None:
     job = fake_slurm.submit()
 
-    async def no(*_: object) -> None:
+    async def no(*_: object, **_how: object) -> None:
         raise SlurmSaidNo(Answer.OTHER, "something new")
 
     for name in ("set_node", "requeue_hold", "hold", "release", "set_job", "notify"):
@@ -230,4 +253,4 @@ async def test_an_elastic_jobs_size_is_written_with_its_tasks(fake_slurm: FakeSl
     job = fake_slurm.submit(nodes=4)
     await fake_slurm.requeue_hold(job)
     await fake_slurm.update_job(job, size=(3, 4, 6))
-    assert ("NumTasks=6", "NumNodes=3-4") == fake_slurm.calls[-1][2:]
+    assert fake_slurm.calls[-1][2:] == ("NumNodes=3-4", "NumTasks=6")

@@ -126,3 +126,11 @@ def test_a_job_is_judged_by_its_own_gpus(environments: list[dict[str, str]], lef
 
 def test_where_gpus_are_not_known_none_are_chosen() -> None:
     assert own_gpus(None, iter([{}])) is None
+
+
+def test_a_clock_that_was_set_back_makes_no_duration() -> None:
+    node = Node().seconds(100, WORKS).seconds(9, SPINS)
+    node.now_s -= 3600.0
+    told = node.seconds(3, SPINS).told()
+    assert (told["still_s"], told["utilisation"], told["stood"]) == (2.0, 1.0, [])
+    assert node.seconds(2, WORKS).told()["still_s"] == 0.0

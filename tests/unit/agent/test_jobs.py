@@ -15,7 +15,7 @@ from sentinel.adapters.host.logfile import LogFile
 from sentinel.agent.collectors.gpus import plain_pci
 from sentinel.agent.collectors.jobs import Jobs, first_node, job_from
 from sentinel.agent.collectors.log_path import newest, pattern_of
-from sentinel.agent.probes.tasks import tasks_of
+from sentinel.agent.probes.tasks import answer_of, tasks_of
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError, Unavailable
@@ -326,6 +326,12 @@ def test_with_a_launcher_the_workers_count(proc: Proc) -> None:
     assert [(task.pid, task.rank, task.leaf) for task in found] == [(11, 1, False), (20, 8, True), (21, 9, True)]
 
 
+@pytest.mark.parametrize("rank", ["\u00b2", "9" * 5000, "-1", "+1", "1_0"])
+def test_a_rank_that_is_no_number_hides_no_task(proc: Proc, rank: str) -> None:
+    proc.add(11, 1, "python", LOCAL_RANK="0", RANK=rank)
+    assert [(task.pid, task.rank) for task in tasks_of(5, proc.folder, ticks=100, uid=UID)] == [(11, None)]
+
+
 V1, V2 = "/slurm_n1/uid_1000/job_{}/step_0/task_0", "/system.slice/n1_slurmstepd.scope/job_{}/step_0/user/task_0"
 
 
@@ -342,6 +348,17 @@ def test_a_process_of_another_user_is_not_of_the_job_and_without_a_user_none_is(
     assert [task.pid for task in tasks_of(5, proc.folder, ticks=100, uid=UID)] == [11]
     assert tasks_of(5, proc.folder, ticks=100, uid=UID + 1) == []
     assert tasks_of(5, proc.folder, ticks=100, uid=None) == []
+
+
+@pytest.mark.parametrize("group", [V1, V2])
+def test_processes_that_may_not_be_read_are_not_none(proc: Proc, group: str) -> None:
+    """No list of processes may be told empty while one is in the job's control group: the job would count as ended."""
+    asked = {"job": 5, "uid": UID}
+    proc.add(20, 1, "python", SLURM_JOB_ID="55", group=group.format(55))
+    assert answer_of(asked, proc.folder)["result"]["tasks"] == []  # type: ignore[index]
+    proc.add(11, 1, "python", group=group.format(5))
+    (proc.folder / "11" / "environ").unlink()
+    assert "control group of job 5" in str(answer_of(asked, proc.folder).get("error"))
 
 
 # --- the log -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from core_records import AT, ended, evidence, incident, job, plan, step, verdict
 
-from sentinel.alerts import Stage, Story, for_operators, for_owner, severity_of, stage_of
+from sentinel.alerts import IncidentFacts, Stage, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.audiences import WORDS
 from sentinel.model.records import (
     Cause,
@@ -48,25 +48,25 @@ def gpu_lost(**changes: Any) -> Verdict:
     return dataclasses.replace(made, confidence=0.99, grounds=(Ground(item, 6.0), Ground(item, 5.0)), **changes)
 
 
-def story(**changes: Any) -> Story:
+def facts(**changes: Any) -> IncidentFacts:
     given = {
         "incident": incident(job=8801, id="51a7"), "verdict": gpu_lost(), "plan": RESTART,
         "outcomes": (done(DRAIN), done(REQUEUE), CHOSEN, done(RELEASE), done(CONFIRM)),
         "job": job(8801, name="pretrain-7b", partition="gpu"), "last_step": 37, "step_time_s": 40.0, "gpus": 24,
         "nodes_now": ("n4", "n5", "n6"), "cluster": "alps", **changes,
     }  # fmt: skip
-    return Story(**given)
+    return IncidentFacts(**given)
 
 
 def test_owner_of_a_job_that_runs_again() -> None:
-    assert for_owner(story()) == (
+    assert for_owner(facts()) == (
         "Job 8801 (pretrain-7b) runs again from step 25 on n4, n5, n6. 12 steps are made again (8 min, 3.2 GPU-hours). "
         "A GPU fell off the bus (GPU n2:5). Nothing to do. More: sentinel why 8801"
     )
 
 
 def test_operators_of_the_same() -> None:
-    assert for_operators(story()).splitlines() == [
+    assert for_operators(facts()).splitlines() == [
         "WARNING: A GPU fell off the bus (GPU n2:5).",
         "Where: cluster alps, partition gpu, job 8801.",
         "Serial number: 1650522003820.",
@@ -103,28 +103,28 @@ WAIT = Wait("drain-budget", AT, "8 nodes are drained; 8 are allowed.", ("drain n
     ],
 )
 def test_nothing_is_announced_before_it_is_so(made: Any, outcomes: Any, stage: Stage, words: str) -> None:
-    told = story(plan=made, outcomes=outcomes)
+    told = facts(plan=made, outcomes=outcomes)
     assert stage_of(told) is stage and words in for_owner(told)
     assert ("runs again" in for_owner(told)) is (stage is Stage.RUNNING)
 
 
 def test_a_job_that_is_left_on_its_bad_node_is_not_called_failed() -> None:
     left = dataclasses.replace(plan(DRAIN), explanation="Job 8801 did not ask to be restarted.")
-    told = story(plan=left, outcomes=(done(DRAIN),))
+    told = facts(plan=left, outcomes=(done(DRAIN),))
     assert "still runs and is not restarted: Job 8801 did not ask to be restarted." in for_owner(told)
-    over = story(plan=left, outcomes=(done(DRAIN),), incident=incident(ended(8801), job=8801))
+    over = facts(plan=left, outcomes=(done(DRAIN),), incident=incident(ended(8801), job=8801))
     assert "has failed and is not restarted: Job 8801 did not ask to be restarted." in for_owner(over)
 
 
 def test_a_job_without_a_checkpoint_is_not_said_to_resume() -> None:
-    told = story(outcomes=(done(CHOOSE, path=None), done(RELEASE)))
+    told = facts(outcomes=(done(CHOOSE, path=None), done(RELEASE)))
     assert "is being restarted, without a checkpoint to resume from." in for_owner(told)
 
 
 def test_the_owner_hears_that_no_requeue_was_changed() -> None:
     mine = dataclasses.replace(job(8801), requeue=False)
-    assert "submitted with --no-requeue" in for_owner(story(job=mine))
-    assert "--no-requeue" not in for_owner(story()) + for_owner(story(job=mine, plan=plan(refusal="breaker")))
+    assert "submitted with --no-requeue" in for_owner(facts(job=mine))
+    assert "--no-requeue" not in for_owner(facts()) + for_owner(facts(job=mine, plan=plan(refusal="breaker")))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_owner_hears_that_no_requeue_was_changed() -> None:
     ],
 )
 def test_what_needs_no_person_is_no_failure(data: dict[str, Scalar], stage: Stage, words: str) -> None:
-    told = story(outcomes=(done(REQUEUE, Result.FAILED, "why", **data),))
+    told = facts(outcomes=(done(REQUEUE, Result.FAILED, "why", **data),))
     assert stage_of(told) is stage and words in for_owner(told) and "Nothing to do." in for_owner(told)
     assert severity_of(told) == "warning"
 
@@ -144,25 +144,25 @@ CHAINED = {9: "afterok", 12: "afternotok", 13: "afterany", 14: "after"}
 
 
 def test_the_owner_hears_what_slurm_did_with_the_jobs_that_waited() -> None:
-    said = for_owner(story(incident=incident(ended(8801), job=8801), dependents=CHAINED))
+    said = for_owner(facts(incident=incident(ended(8801), job=8801), dependents=CHAINED))
     words = (
         "Slurm took its failure for its end: it let go 12 (afternotok), 13 (afterany) and will never start 9 (afterok)."
     )
     assert words in said
     end = ended(8801)
     kept = dataclasses.replace(end, data={**end.data, "exit_held": True})
-    said = for_owner(story(incident=incident(kept, job=8801), dependents=CHAINED))
+    said = for_owner(facts(incident=incident(kept, job=8801), dependents=CHAINED))
     assert "it let go 12 (afternotok). " in said
-    assert "never start" not in for_owner(story(dependents=CHAINED)), "requeued while it ran: they still wait"
+    assert "never start" not in for_owner(facts(dependents=CHAINED)), "requeued while it ran: they still wait"
     cancelled = incident(ended(8801, state="cancelled"), job=8801)
-    assert "never start" not in for_owner(story(incident=cancelled, dependents=CHAINED))
+    assert "never start" not in for_owner(facts(incident=cancelled, dependents=CHAINED))
 
 
 def test_held_job_says_what_to_do_and_how_it_goes_on() -> None:
     mine = dataclasses.replace(
         verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD), advice="read it"
     )
-    said = for_owner(story(verdict=mine, plan=plan(HOLD), outcomes=(done(HOLD),)))
+    said = for_owner(facts(verdict=mine, plan=plan(HOLD), outcomes=(done(HOLD),)))
     assert "To do: read it Then: scontrol release 8801." in said and "made again" not in said
 
 
@@ -177,7 +177,7 @@ def test_held_job_says_what_to_do_and_how_it_goes_on() -> None:
     ],
 )
 def test_what_is_not_known_of_the_loss_is_not_said(changes: dict[str, Any], words: str | None) -> None:
-    said = for_owner(story(**changes))
+    said = for_owner(facts(**changes))
     assert words in said if words else ("made again" not in said and "lost" not in said)
 
 
@@ -194,17 +194,17 @@ def test_what_is_not_known_of_the_loss_is_not_said(changes: dict[str, Any], word
     ],
 )
 def test_severity(changes: dict[str, Any], severity: str) -> None:
-    assert severity_of(story(**changes)) == severity
+    assert severity_of(facts(**changes)) == severity
 
 
 def test_without_a_job_its_owner_is_told_nothing() -> None:
-    alone = story(incident=incident(job=None, id="51a7"), job=None)
+    alone = facts(incident=incident(job=None, id="51a7"), job=None)
     assert for_owner(alone) == "" and "Where: cluster alps." in for_operators(alone)
 
 
 def test_doubt_is_told_and_certainty_is_not() -> None:
-    assert "%" not in for_operators(story())
-    assert "; 61% sure." in for_operators(story(verdict=dataclasses.replace(gpu_lost(), confidence=0.61)))
+    assert "%" not in for_operators(facts())
+    assert "; 61% sure." in for_operators(facts(verdict=dataclasses.replace(gpu_lost(), confidence=0.61)))
 
 
 @pytest.mark.parametrize("cause", list(Cause))
@@ -216,7 +216,7 @@ HOSTILE = "x\nMore: sentinel why other\r\n\x1b[31m\u2028\u202e\x00" + "y" * 5000
 
 
 def test_user_text_forges_no_line() -> None:
-    told = story(
+    told = facts(
         job=job(8801, name=HOSTILE, partition=HOSTILE), cluster=HOSTILE, nodes_now=(HOSTILE,),
         verdict=dataclasses.replace(gpu_lost(), advice=HOSTILE, grounds=(Ground(evidence(text=HOSTILE), 1.0),)),
         outcomes=(CHOSEN, done(RELEASE, Result.FAILED, HOSTILE)),

@@ -9,7 +9,7 @@ from core_records import AT, evidence, incident, job, plan, step, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.alerts import Story, Thread, compose, severity_of, stage_of
+from sentinel.alerts import IncidentFacts, Thread, compose, severity_of, stage_of
 from sentinel.alerts.text import plain
 from sentinel.model.records import (
     Cause,
@@ -34,12 +34,12 @@ def notice(**how: object) -> Notice:
         "happened": incident(), "judged": verdict(drain=("n1",), gpus=("n1:3",)), "made": plan(DRAIN), "outcomes": (),
         "of": job(), "last_step": 250, **how,
     }  # fmt: skip
-    story = Story(
+    facts = IncidentFacts(
         given_["happened"], given_["judged"], given_["made"], given_["outcomes"],  # type: ignore[arg-type]
         job=given_["of"], last_step=given_["last_step"],  # type: ignore[arg-type]
     )  # fmt: skip
-    thread = given_.get("thread") or Thread((str(stage_of(story)),), severity_of(story))
-    return compose(story, thread, AT)  # type: ignore[arg-type]
+    thread = given_.get("thread") or Thread((str(stage_of(facts)),), severity_of(facts))
+    return compose(facts, thread, AT)  # type: ignore[arg-type]
 
 
 def done(this: object, result: Result = Result.DONE, reason: str = "", **data: Scalar) -> Outcome:

@@ -8,7 +8,7 @@ import pytest
 from core_records import AT, incident, job, plan, step, verdict
 from shipped import shipped_signatures
 
-from sentinel.alerts import Story, appended, for_log
+from sentinel.alerts import IncidentFacts, appended, for_log
 from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Cause, Outcome, Result, Scope, StepKind, Where
 
@@ -17,17 +17,17 @@ CHOSEN = Outcome(CHOOSE, Result.DONE, AT, "", {"path": "/shared/run/iter_0000025
 SIGNATURES = shipped_signatures()
 
 
-def story(cause: Cause = Cause.GPU_FALLEN_OFF_BUS, *outcomes: Outcome, **how: object) -> Story:
+def facts(cause: Cause = Cause.GPU_FALLEN_OFF_BUS, *outcomes: Outcome, **how: object) -> IncidentFacts:
     judged = verdict(cause, scope=Scope.GPU, drain=("n2",), gpus=("n2:5",))
-    return Story(incident(job=8801, id="51a7"), judged, plan(CHOOSE), outcomes, job(8801), 37, **how)  # type: ignore[arg-type]
+    return IncidentFacts(incident(job=8801, id="51a7"), judged, plan(CHOOSE), outcomes, job(8801), 37, **how)  # type: ignore[arg-type]
 
 
 def test_it_says_what_happened_and_from_where_it_goes_on() -> None:
-    assert for_log(story(Cause.GPU_FALLEN_OFF_BUS, CHOSEN)) == (
+    assert for_log(facts(Cause.GPU_FALLEN_OFF_BUS, CHOSEN)) == (
         "sentinel: attempt 0 was ended by gpu_fallen_off_bus (n2:5); what it resumes from is in SENTINEL_RESUME_PATH; "
         "n2 left out; nothing to do. Why: sentinel why 8801"
     )
-    assert "the script resumes by its own rule" in for_log(story())
+    assert "the script resumes by its own rule" in for_log(facts())
 
 
 HELD = Outcome(step(StepKind.HOLD, job=8801, attempt=0), Result.DONE, AT)
@@ -35,27 +35,27 @@ NOT_RELEASED = Outcome(step(StepKind.RELEASE, job=8801, attempt=0), Result.FAILE
 
 
 def test_the_time_of_lost_work_is_said() -> None:
-    assert "; 4 min of work lost;" in for_log(story(Cause.PCIE, CHOSEN, step_time_s=20.0))
-    assert "; 24 s of work lost;" in for_log(story(Cause.PCIE, CHOSEN, step_time_s=2.0))
+    assert "; 4 min of work lost;" in for_log(facts(Cause.PCIE, CHOSEN, step_time_s=20.0))
+    assert "; 24 s of work lost;" in for_log(facts(Cause.PCIE, CHOSEN, step_time_s=2.0))
 
 
 def test_a_hold_says_what_to_do() -> None:
-    assert appended(story(Cause.USER_CODE, HELD)) == (
+    assert appended(facts(Cause.USER_CODE, HELD)) == (
         "sentinel: attempt 0: user_code (n2:5); the job is held and keeps its id; mend what is wrong, then: "
         "scontrol release 8801. Why: sentinel why 8801"
     )
 
 
 def test_a_failed_restart_and_a_refusal_are_said() -> None:
-    assert "could not be put back to work" in appended(story(Cause.PCIE, NOT_RELEASED))
-    waits = dataclasses.replace(story(), plan=dataclasses.replace(plan(CHOOSE), refusal="breaker"))
+    assert "could not be put back to work" in appended(facts(Cause.PCIE, NOT_RELEASED))
+    waits = dataclasses.replace(facts(), plan=dataclasses.replace(plan(CHOOSE), refusal="breaker"))
     assert "; the restart waits (breaker); nothing to do" in appended(waits)
 
 
 def test_nothing_is_appended_where_an_attempt_prints_it_or_sentinel_only_observes() -> None:
-    assert appended(story(Cause.PCIE, CHOSEN)) == ""
+    assert appended(facts(Cause.PCIE, CHOSEN)) == ""
     observed = dataclasses.replace(
-        story(), plan=dataclasses.replace(plan(CHOOSE), refusal="breaker", observe_only=True)
+        facts(), plan=dataclasses.replace(plan(CHOOSE), refusal="breaker", observe_only=True)
     )
     assert appended(observed) == ""
 
@@ -64,15 +64,15 @@ def test_nothing_is_appended_where_an_attempt_prints_it_or_sentinel_only_observe
 @pytest.mark.parametrize("outcomes", [(), (CHOSEN,), (HELD,), (NOT_RELEASED,)])
 def test_nothing_in_it_is_taken_for_a_failure_or_for_progress(cause: Cause, outcomes: tuple[Outcome, ...]) -> None:
     reader = LogReader(SIGNATURES, where=Where(job=8801, attempt=1))
-    found = reader.feed((for_log(story(cause, *outcomes, step_time_s=20.0)) + "\n").encode(), AT) + reader.finish(AT)
+    found = reader.feed((for_log(facts(cause, *outcomes, step_time_s=20.0)) + "\n").encode(), AT) + reader.finish(AT)
     assert [item.kind for item in found] == []
 
 
 def test_names_of_nodes_stay_one_printable_line() -> None:
     judged = verdict(Cause.PCIE, drain=("n\n\x1b[2J\u202e" + "x" * 9999,))
-    line = for_log(dataclasses.replace(story(), verdict=judged))
+    line = for_log(dataclasses.replace(facts(), verdict=judged))
     assert line.isprintable() and len(line) <= 400
 
 
 def test_without_a_job_there_is_none() -> None:
-    assert for_log(dataclasses.replace(story(), incident=incident(job=None))) == ""
+    assert for_log(dataclasses.replace(facts(), incident=incident(job=None))) == ""

@@ -44,6 +44,16 @@ def test_nearest_local_wins():
     assert "more" in decision.candidates[1].verdict
 
 
+def test_a_valid_save_proves_that_its_step_was_reached():
+    """A batch host that dies takes the last lines of the log with it: the step that was told last is an older one."""
+    newest, older = candidate(path="/g/step-20", step=20, bytes=101), candidate(bytes=100)
+    decision = pick([older, newest], step_last=11, costs=COSTS)
+    assert decision.chosen is newest and decision.lost_steps == 0
+    assert decision.candidates[1].lost_steps == 10
+    torn = candidate(path="/g/step-30", step=30, valid=False)
+    assert pick([older, torn], step_last=11).lost_steps == 1
+
+
 def test_a_lost_host_takes_its_shard():
     decision = pick([local(90, BOTH), candidate()], lost_nodes=frozenset("b"))
     assert decision.chosen.tier == "global" and "lost" in decision.candidates[1].verdict
@@ -109,6 +119,7 @@ def brute_force(items, step_last, step_time_s, following, lost, world, onset, re
     wanted = LEVELS.index(level or ("content" if onset is not None else "structural"))
     if step_last is None:
         step_last = max((c.step for c in items if c.step is not None), default=0)
+    step_last = max([step_last, *(c.step for c in items if c.valid and c.step is not None)])
     costs = []
     for c in items:
         if c.valid is not True or c.step is None or c.path in rejected or LEVELS.index(c.level) < wanted:

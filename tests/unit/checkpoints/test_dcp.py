@@ -248,6 +248,73 @@ def test_parameters_that_were_skipped_or_frozen_are_no_mix(make, names):
     assert ask(make, with_pieces_of_another_save(make, names), "checksum").valid is True
 
 
+def trained(make, step, path):
+    """As `ADAM`, with the learning rate and the count of steps of each parameter, saved into one shard."""
+    rate = make.torch_file(1e-4)
+    items, tensors, blobs, stored, data = {"optim.param_groups.0.lr": rate}, {}, ["optim.param_groups.0.lr"], [], b""
+    for name in (*[f"model.{layer}" for layer in "wv"], *[n for n in ADAM if n.startswith("optim")]):
+        items[name] = make.torch_file(make.tensor((8, 16)), [make.floats(128)])
+        tensors[name] = ("float32", (8, 16), [((0, 0), (8, 16))])
+    for layer in "wv":
+        name = f"optim.state.{layer}.step"
+        items[name] = make.torch_file(make.tensor(()), [struct.pack("<f", step)])
+        tensors[name] = ("float32", (), [((), ())])
+    for name, item in items.items():
+        place = None if name in blobs else (0,) * len(tensors[name][1])
+        stored.append((name, place, "__0_0.distcp", len(data), len(item)))
+        data += item
+    make.write(make.root / path / "__0_0.distcp", data)
+    make.write(make.root / path / ".metadata", make.metadata(tensors, blobs, stored), 1)
+    return make.root / path, {name: (at, length) for name, _, _, at, length in stored}
+
+
+def with_tensors_of_another_save(make, names):
+    (path, places), (other, _) = (trained(make, step, f"run/step-{step}") for step in (20, 10))
+    data, theirs = bytearray((path / "__0_0.distcp").read_bytes()), (other / "__0_0.distcp").read_bytes()
+    for at, length in (places[name] for name in names):
+        data[at : at + length] = theirs[at : at + length]
+    put(path / "__0_0.distcp", data)
+    return path
+
+
+def put(file, data):
+    status = file.stat()
+    file.write_bytes(data)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["model.w"],
+        ["model.w", "model.v", "optim.state.w.exp_avg"],
+        ["optim.state.v.exp_avg_sq"],
+        ["optim.state.w.step"],
+        ["optim.state.w.step", "optim.state.v.step"],
+    ],
+)
+def test_a_shard_that_begins_or_ends_as_another_saves(make, names):
+    assert ask(make, trained(make, 30, "other/step-30")[0], "content").valid is True
+    answer = ask(make, with_tensors_of_another_save(make, names), "checksum")
+    assert answer.valid is None and "two saves mixed" in answer.reason
+
+
+def test_a_parameter_that_did_not_learn_between_two_saves(make):
+    names = ["model.w", *[f"optim.state.w.{name}" for name in ("step", "exp_avg", "exp_avg_sq")]]
+    assert ask(make, with_tensors_of_another_save(make, names), "checksum").valid is True
+
+
+@pytest.mark.parametrize("kind", ["exp_avg", "exp_avg_sq"])
+def test_a_tensor_copied_over_one_of_another_name(make, kind):
+    path, places = trained(make, 20, "run/step-20")
+    data = bytearray((path / "__0_0.distcp").read_bytes())
+    (mine, length), (theirs, _) = places[f"optim.state.w.{kind}"], places[f"optim.state.v.{kind}"]
+    data[mine : mine + length] = data[theirs : theirs + length]
+    put(path / "__0_0.distcp", data)
+    answer = ask(make, path, "checksum")
+    assert answer.valid is None and "there twice" in answer.reason
+
+
 def test_without_checksums_the_step_beside_it_says_nothing(make, monkeypatch):
     plain = make.torch_file
     monkeypatch.setattr(make, "torch_file", lambda *given, **named: plain(*given, **named | {"crc": False}))

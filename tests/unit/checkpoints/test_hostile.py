@@ -7,8 +7,10 @@ import os
 import pickle
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel import inert_pickle
+from sentinel.checkpoints.fleet_parts import world_size_of
 from sentinel.checkpoints.inventory import listing
-from sentinel.checkpoints.validate import validate
+from sentinel.checkpoints.join import join
+from sentinel.checkpoints.records import Part
+from sentinel.checkpoints.validate import validate, validate_part
 
 
 def values(leaves):
@@ -154,6 +159,63 @@ def test_headers_made_to_exhaust(make, header):
     file = make.root / "step-5.safetensors"
     make.write(file, len(header).to_bytes(8, "little") + header)
     assert validate(file, "structural", now_s=make.now_s).valid is False
+
+
+@pytest.mark.parametrize("name", ["3000000", "9" * 250, "\u00b2"])
+def test_a_folder_that_names_an_absurd_rank_takes_no_memory(make, name):
+    path = make.nvrx("session", 200)
+    (path / name).mkdir()
+    tracemalloc.start()
+    answer = validate(path, "structural", now_s=make.now_s + 3600)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert answer.valid is (False if name == "3000000" else True) and most < 32 << 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("accelerate", "random_states_{}.pkl"),
+        ("hf_writer", "shard-{}-model-00001-of-00001.safetensors"),
+        ("deepspeed", "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"),
+        ("deepspeed", "mp_rank_{}_model_states.pt"),
+        ("nvrx", "0/iter_0000200_{}_local.pt"),
+    ],
+)
+def test_a_file_that_names_an_absurd_rank_takes_no_memory(make, kind, name):
+    path = getattr(make, kind)("checkpoint-200")
+    like = sorted(path.rglob(Path(name.format("*")).name))
+    for number in (2_000_000, "9" * 200):
+        odd = path / name.format(number)
+        odd.write_bytes(like[0].read_bytes())
+        os.utime(odd, (like[0].stat().st_mtime,) * 2)
+        tracemalloc.start()
+        for ask in (validate, partial(validate_part, tier="local", host="n1", root=make.root)):
+            answer = ask(path, "structural", now_s=make.now_s + 3600)
+            assert answer.valid in (True, False, None)
+            assert (getattr(answer, "world_size", None) or 0) < 1000
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < 32 << 20
+
+
+def test_a_stated_number_of_ranks_takes_no_memory_of_the_daemon():
+    stated = {"tier": "global", "world_size": 10**12, "whole": True, "valid": True}
+    first = Part(
+        "n1", "/r", "/r/x", "x", 1, "local", "dcp", 1, True, "structural", "", whole=False, owners=frozenset({0})
+    )
+    other = Part.from_json(first.to_json() | stated)
+    assert world_size_of([first, other], 2) == 2
+    tracemalloc.start()
+    for owners in ([0], [0, 10**12]):
+        part = Part.from_json(first.to_json() | {"owners": owners, "world_size": 3_000_000})
+        (joined,) = join([[part]], world_size=world_size_of([part], 1))
+        assert joined.valid is None
+        (joined,) = join([[part]], world_size=3_000_000)
+        assert "rank 1 and 2999998 more" in joined.reason
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 16 << 20
 
 
 def test_names_that_lead_elsewhere(make):

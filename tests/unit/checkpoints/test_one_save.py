@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from sentinel.checkpoints import files
+from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.validate import validate
 
 
@@ -120,6 +123,14 @@ def test_a_consolidated_model_states_how_many_shards_there_were(make):
     assert answer.valid is False and "(24, 4)" in answer.reason
 
 
+def test_a_shard_under_another_name(make):
+    path = make.consolidated()
+    shard = path / "sharded/shard-00003-model-00001-of-00001.safetensors"
+    shard.rename(shard.with_name("shard-00003-model-00001-of-00001 (1).safetensors"))
+    answer = ask(make, path)
+    assert answer.valid is None and "no name of a shard" in answer.reason
+
+
 @pytest.mark.parametrize("damage", ["", "{", '{"a": 1', "\0" * 40, '{"a": {"b": 1}'])
 @pytest.mark.parametrize("name", ["config.json", "adapter_config.json", "tokenizer_config.json"])
 def test_json_that_is_read_at_resume(make, name, damage):
@@ -165,3 +176,127 @@ def test_a_save_before_that_was_written_again_says_nothing(make):
     for file in old.iterdir():
         make.age(file, 60)
     assert ask(make, new).valid is True
+
+
+# --- copies that keep no times: their order is the copying tool's --------------------------------------------------------
+
+
+def copied(make, path, names, apart_s, *, folders_too=True):
+    """As a copy leaves them that makes these files one after another."""
+    for number, name in enumerate(names):
+        make.age(path / name, 3000 - number * apart_s)
+    for folder in (path, *(p for p in path.rglob("*") if p.is_dir())):
+        make.age(folder, 3000 - (len(names) - 1) * apart_s if folders_too else 3600)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "folder"),
+    [
+        ("dcp", "step-10"),
+        ("hf", "checkpoint-6"),
+        ("accelerate", "step_100"),
+        ("consolidated", "step-70"),
+        ("megatron", "step-200"),
+    ],
+)
+def test_a_copy_in_the_order_of_names(make, kind, folder, reverse):
+    getattr(make, kind)(folder)
+    path = make.root / folder
+    names = sorted((str(f.relative_to(path)) for f in path.rglob("*") if f.is_file()), reverse=reverse)
+    copied(make, path, names, 60)
+    answer = ask(make, path)
+    assert answer.valid is True, answer
+
+
+def test_what_was_written_over_in_place_left_its_folder_as_it_was(make):
+    path = make.dcp("step-10")
+    copied(make, path, [".metadata", *(f"__{rank}_0.distcp" for rank in range(4))], 60, folders_too=False)
+    answer = ask(make, path)
+    assert answer.valid is False and "overwritten in place" in answer.reason
+
+
+def test_a_pause_lies_between_two_saves_though_the_folder_changed(make):
+    path = make.dcp("step-10")
+    copied(make, path, [".metadata", *(f"__{rank}_0.distcp" for rank in range(4))], 600)
+    answer = ask(make, path)
+    assert answer.valid is False and "overwritten in place" in answer.reason
+
+
+def test_two_saves_loaded_from_an_object_store_at_once(make):
+    old, new = (make.dcp(f"run/step-{step}", step=step) for step in (10, 20))
+    files = [(path, f.name) for path in (new, old) for f in sorted(path.iterdir())]
+    for number, (path, name) in enumerate(files[::2] + files[1::2]):
+        make.age(path / name, 3000 - number * 7)
+    for path in (old, new):
+        make.age(path, 2900)
+    answer = ask(make, new)
+    assert answer.valid is True, answer
+
+
+@pytest.fixture
+def put_in(monkeypatch):
+    """Puts another save's file in, with its times, so long after the save; the kernel notes that in ctime."""
+    changed_ns = {}
+    of_kernel = files.entry_of
+
+    def entry_of(status):
+        entry = of_kernel(status)
+        return replace(entry, ctime_ns=changed_ns.get(entry.inode, entry.mtime_ns))
+
+    monkeypatch.setattr(files, "entry_of", entry_of)
+    monkeypatch.setattr(one_save, "entry_of", entry_of)
+
+    def put(file, other, after_s=600):
+        saved_ns = file.stat().st_mtime_ns
+        take(file, other)
+        changed_ns[file.stat().st_ino] = saved_ns + int(after_s * 1e9)
+
+    put.changed_ns = changed_ns
+    return put
+
+
+_MARKERS = [
+    ("dcp", ("run/a", "run/b"), ".metadata"),
+    ("accelerate", ("run/step_10", "run/step_20"), "random_states_0.pkl"),
+    ("consolidated", ("run/step-10", "run/step-20"), "model.safetensors.index.json"),
+]
+
+
+def seconds_apart(make, old, new, apart_s):
+    for path, back_s in ((old, 3600 + apart_s), (new, 3600)):
+        for file in [*path.rglob("*"), path]:
+            make.age(file, back_s)
+    return old, new
+
+
+@pytest.mark.parametrize("apart_s", [10, 60, 100])
+@pytest.mark.parametrize(("kind", "names", "marker"), _MARKERS)
+def test_the_end_marker_of_a_save_shortly_before(make, put_in, kind, names, marker, apart_s):
+    """No copy that keeps no times left one file with times of its own."""
+    old, new = seconds_apart(make, *(getattr(make, kind)(name) for name in names), apart_s)
+    assert ask(make, new).valid is True
+    put_in(new / marker, old / marker)
+    shutil.rmtree(old)
+    answer = ask(make, new)
+    assert answer.valid is None and "two saves mixed" in answer.reason
+
+
+@pytest.mark.parametrize("apart_s", [10, 60, 100])
+def test_a_shard_of_the_save_shortly_before(make, put_in, apart_s):
+    old, new = seconds_apart(make, *(make.dcp(f"run/step-{step}", step=step) for step in (10, 20)), apart_s)
+    put_in(new / "__2_0.distcp", old / "__2_0.distcp")
+    answer = ask(make, new)
+    assert answer.valid is None and "older than the end of step-10" in answer.reason
+
+
+@pytest.mark.parametrize("after_s", [1, 600])
+def test_a_copy_that_was_given_to_another_user(make, put_in, after_s):
+    """``chown -R`` after ``cp -r``: every ctime is later than its file, those of the last ones hardly."""
+    path = make.dcp("step-10")
+    names = [".metadata", *(f"__{rank}_0.distcp" for rank in range(4))]
+    copied(make, path, names, 60)
+    given_ns = max((path / name).stat().st_mtime_ns for name in names) + int(after_s * 1e9)
+    put_in.changed_ns.update({(path / name).stat().st_ino: given_ns for name in names})
+    answer = ask(make, path)
+    assert answer.valid is True, answer

@@ -145,3 +145,25 @@ def test_rivals_rank_first_among_what_nothing_speaks_for_and_take_nothing_from_t
     assert raised[1][0] is Cause.GPU_GSP_OR_DRIVER
     assert sum(share for _, share in raised) == pytest.approx(1.0)
     assert with_rivals([], RULES) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("prefix", ["[rank{}]: ", ""])
+def test_of_runs_appended_to_one_log_the_last_one_counts(prefix: str, ranks: int) -> None:
+    steps = "".join(f" iteration {n:8d}/ 250000 | lm loss: 2.31E+00 | grad norm: 0.3 |\n" for n in range(40))
+    end = "".join(
+        f"{prefix.format(r)}RuntimeError: CUDA error: uncorrectable ECC error encountered\n" for r in range(ranks)
+    )
+    assert judge(log((steps + end) * 5)).cause is Cause.GPU_MEMORY_ECC
+    assert judge(log((steps + end) * 9)).cause is Cause.GPU_MEMORY_ECC
+    assert judge(log((steps + end) * 5 + steps)).cause is Cause.UNKNOWN
+
+
+def test_a_watchdog_explains_the_abort_that_follows_it() -> None:
+    text = (
+        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLGATHER, Timeout(ms)=600000)\n"
+        "terminate called after throwing an instance of 'std::runtime_error'\n"
+        "failed (exitcode: -6) local_rank: 0 (pid: 95313) of binary: /opt/bin/python\n"
+    )
+    assert judge(log(text)).cause is Cause.NCCL_HANG_UNKNOWN
+    assert judge(log(text[text.index("terminate") :])).cause is Cause.SOFTWARE_ENV

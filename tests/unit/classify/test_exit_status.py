@@ -28,6 +28,10 @@ def verdict(*lines: str) -> Verdict:
         ("ProcessExitedException: process 3 terminated with signal SIGKILL", Cause.APP_OOM_HOST),
         ("mpirun noticed that process rank 1 with PID 7 on node n3 exited on signal 7 (Bus error).", Cause.DATALOADER),
         ("worker exited with exit code 135", Cause.DATALOADER),
+        ("  exitcode  : -24 (pid: 4242)", Cause.USER_CONFIG),
+        ("  exitcode  : -25 (pid: 4242)", Cause.DISK_FULL),
+        ("  exitcode  : -31 (pid: 4242)", Cause.SOFTWARE_ENV),
+        ("  exitcode  : -12 (pid: 4242)", Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT),
     ],
 )
 def test_a_launchers_number_is_the_signals_name(line: str, cause: Cause) -> None:

@@ -177,3 +177,41 @@ def test_a_rendezvous_behind_a_collective_call_that_timed_out_is_its_clean_up() 
     found = reader.feed(text.encode(), AT) + reader.finish(AT)
     verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
     assert verdict.cause is Cause.NCCL_HANG_UNKNOWN
+
+
+def judged(text: str) -> Cause:
+    reader = LogReader(RULES)
+    found = reader.feed(text.encode(), AT) + reader.finish(AT)
+    return classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT).cause
+
+
+@pytest.mark.parametrize(
+    "form", ["File {}:2481, in Trainer.go(self)", "{} in go(self, batch)", "[{}](https://n/) in go(self)"]
+)
+def test_a_notebook_draws_its_frames(form: str) -> None:
+    shown = "   2480 with context():\n-> 2481     loss = self.step(model, inputs)\n   2482\n   2483 if done:\n\n"
+    raised = "TypeError: step() takes 3 positional arguments but 4 were given\n"
+    assert judged(form.format(LIBRARY) + "\n" + shown + raised) is Cause.SOFTWARE_ENV
+    assert judged(form.format(OWN) + "\n" + shown + raised) is Cause.USER_CODE
+
+
+def test_rich_draws_its_frames() -> None:
+    shown = "│ {}:245 in go   │\n│   244 │   # mesh │\n│ ❱ 245 │   return self.plan.mesh  │\n│   246 │  )  │\n╰────╯\n"
+    raised = "AttributeError: 'Plan' object has no attribute 'mesh'\n"
+    assert judged(shown.format(LIBRARY) + raised) is Cause.SOFTWARE_ENV
+    assert judged(shown.format(OWN) + raised) is Cause.USER_CODE
+
+
+@pytest.mark.parametrize(
+    "check", ["assert args.batch_size % len(devices) == 0", "assert cfg.model.heads == 8", "assert world_size == 4"]
+)
+def test_a_bare_assertion_is_about_what_it_reads(check: str) -> None:
+    assert cause(OWN, raised="AssertionError", source=check) is Cause.USER_CONFIG
+    assert cause(OWN, raised="AssertionError", source="assert len(rows) == len(self.rows)") is Cause.USER_CODE
+
+
+def test_a_method_called_with_what_it_does_not_take_is_of_another_release() -> None:
+    assert (
+        judged("TypeError: PairTrainer.compute_loss() got an unexpected keyword argument 'num'\n") is Cause.SOFTWARE_ENV
+    )
+    assert judged("TypeError: forward() got an unexpected keyword argument 'num'\n") is Cause.USER_CODE

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.adapters.slurm.accounting import FIELDS, arguments, read
-from sentinel.cli.offline.import_jobs import import_jobs
+from sentinel.cli.past.import_jobs import import_jobs
+from sentinel.cli.past.job_logs import logs_by_job
 from sentinel.cli.simulate.command import simulate
 from sentinel.errors import SentinelError
 
@@ -52,7 +53,7 @@ def test_attempts_of_a_requeued_job_are_told_apart_and_what_is_unknown_stays_so(
     assert (4717, 0) not in told  # it never began
     first, second = told[4711, 0], told[4711, 1]
     assert (first.state, first.gpus, first.nodes) == ("node_fail", 16, ("n1", "n2")) and second.gpus == 16
-    assert first.held_s == 36000.0 and second.exit_code == 1
+    assert first.held_s(first.started_at, NOW) == 36000.0 and second.exit_code == 1
     assert told[4713, 0].state == "cancelled" and told[4713, 0].exit_signal == 15
     assert told[4715, 0].gpus == 0 and told[4719, 0].gpus is None
     assert told[4718, 0].ended_at == NOW  # it runs still
@@ -88,6 +89,45 @@ def test_failures_are_counted_by_cause_with_what_would_have_been_done(accounted:
     assert "4 failures" in next(r for r in json.loads(ran.output)["assumptions"] if "1000" in r["name"])["source"]
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        "-5|a|t|FAILED|1:0|2026-01-01T00:00:00|2026-01-02T00:00:00|gres/gpu=8|n1",
+        "5|a|t|FAILED|1:0|2026-01-02T00:00:00|2026-01-01T00:00:00|gres/gpu=8|n1",
+        "5|a|t|FAILED|1:0|0001-01-01T00:00:00|2026-01-01T00:00:00|gres/gpu=8|n1",
+        "5|a|t|FAILED|1:0|2026-01-01T00:00:00|9999-12-31T23:59:59|gres/gpu=8|n1",
+    ],
+)
+def test_a_row_that_cannot_be_is_not_read(row: str) -> None:
+    """It counted as seven hundred thousand million GPU-hours."""
+    assert read(f"{row}\n", NOW) == ([], [1])
+
+
+def test_the_log_of_a_task_of_an_array_is_not_that_of_the_job_with_the_arrays_number(tmp_path: Path) -> None:
+    """Job 5 is the last task of array 5 (``5_2``); task ``5_1`` has the number 6."""
+    row = "train|FAILED|1:0|2026-03-01T00:00:00|2026-03-01T10:00:00|gres/gpu=8|n1"
+    attempts, _ = read(f"6|ada|{row}|5_1\n5|ada|{row}|5_2\n7|ada|{row}|7\n1|ada|{row}|1\n", NOW)
+    assert [one.task for one in attempts] == [(5, 1), (5, 2), None, None]
+    for name in (
+        "a-5_1.out",
+        "b-5_2.err",
+        "c-5_2.out",
+        "d-5_9.out",
+        "e-6.out",
+        "f_7_2026-03-01.out",
+        "2026_7.log",
+        "7ab1.sh",
+        "beef7.sh",
+    ):
+        (tmp_path / name).write_text("")
+    found = {job: [path.name for path in paths] for job, paths in logs_by_job(tmp_path, attempts).items()}
+    assert found == {
+        6: ["a-5_1.out", "e-6.out"],
+        5: ["b-5_2.err", "c-5_2.out"],
+        7: ["2026_7.log", "beef7.sh", "f_7_2026-03-01.out"],
+    }
+
+
 def test_sacct_is_asked_once_with_times_in_utc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for sacct that keeps what it was asked."""
     program = tmp_path / "sacct"
@@ -96,7 +136,7 @@ def test_sacct_is_asked_once_with_times_in_utc(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "answer").write_text(SACCT)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SENTINEL_CONFIG", str(tmp_path / "none.toml"))
-    found = called("--slurm-accounting", "--since", "30d")
+    found = called("--slurm-accounting", "--since", "2026-02-01")
     assert found.exit_code == 0, found.exception
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[0] == "UTC" and "--duplicates" in asked and "--allusers" in asked
@@ -135,3 +175,16 @@ def test_bad_input_is_refused_with_the_sentence_that_helps(
     found = called(*given)
     assert found.exit_code != 0 and isinstance(found.exception, SentinelError), found.output
     assert words in str(found.exception) and found.exception.fix
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "read_as"), [("7", "9" * 5000, (7, None)), ("7", "\u00b2", (7, None)), ("9" * 40, "1", None)]
+)
+def test_a_number_that_slurm_does_not_print_ends_no_import(
+    job: str, code: str, read_as: tuple[int, None] | None
+) -> None:
+    row = f"{job}|ada|p|FAILED|{code}:0|2026-01-01T00:00:00|2026-01-01T01:00:00|gres/gpu=8|n1|7"
+    attempts, unread = read(row, None)
+    assert [(one.job, one.exit_code) for one in attempts] == ([read_as] if read_as else []) and len(unread) == (
+        not read_as
+    )

@@ -42,7 +42,7 @@ def test_quiet_status(asked: Asked) -> None:
     [
         ("act", "ACT: it drains and restarts"),
         ("observe", "OBSERVE: it judges and tells, and changes nothing"),
-        ("paused", "PAUSED by an operator"),
+        ("paused", "PAUSED: it observes"),
         ("mixed", "MIXED: not the same everywhere"),
     ],
 )
@@ -92,7 +92,7 @@ def test_status_with_trouble(asked: Asked) -> None:
         "recent_incidents": rows,
     }  # fmt: skip
     lines = asked.run("status").output
-    assert "PAUSED by an operator" in lines and "Slurm:  not known: slurmctld did not answer" in lines
+    assert "PAUSED: it observes" in lines and "Slurm:  not known: slurmctld did not answer" in lines
     assert "Drained by Sentinel: n[1-2]" in lines and "No open incident." not in lines
     assert "Open incidents" in lines and "95%" in lines
     assert lines.count("0f3a9c") == 1 and "Latest" not in lines  # what is open is not told twice

@@ -1,38 +1,18 @@
-"""The daemon's own loop: what its end cuts off is no error, and what it runs out of is its own trouble."""
+"""The daemon's start: an address that cannot be had, and what this host runs out of."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import pytest
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from core_daemon import Daemon
 from core_world import World
 
 from sentinel.config.settings import Settings
-from sentinel.daemon.run import _listen, _report_exhaustion, until_stopped
+from sentinel.daemon.run import _listen, _report_exhaustion
 from sentinel.errors import UserError
-
-
-async def test_a_job_that_is_under_way_when_the_daemon_stops_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    begun = asyncio.Event()
-
-    async def reconcile() -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    scheduler = AsyncIOScheduler(timezone=UTC)
-    scheduler.add_job(until_stopped(reconcile), "interval", hours=1, next_run_time=datetime.now(UTC))
-    scheduler.start()
-    await begun.wait()
-    scheduler.shutdown(wait=False)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,30 @@ def test_all_blank_is_a_fault_of_its_own_but_convicts_nobody() -> None:
     assert reader.facts() == []
 
 
+def test_what_was_not_read_is_not_blank() -> None:
+    """A clock that was set back stops DCGM's reading; a part may be refused. Neither is a fault of the GPUs."""
+    reader = DcgmReader("n7", RULES, 4)
+    gpus = [Gpu(n, f"GPU-{n:04x}", f"0000:{0x10 + n:02x}:00.0", n, 1, {}) for n in range(4)]
+    assert [reader.read(sample(n, *gpus)) for n in range(5)] == [[]] * 5
+
+
+def test_growth_over_a_clock_that_was_set_back_is_no_rate() -> None:
+    reader = DcgmReader("n7", RULES)
+    assert reader.read(sample(3600, gpu(0, _202=0))) == []
+    assert reader.read(sample(0, gpu(0, _202=9))) == []
+    assert reader.read(sample(1, gpu(0, _202=9))) == []
+    assert kinds(reader.read(sample(2, gpu(0, _202=30)))) == ["pcie_replay"]
+
+
+@pytest.mark.parametrize("status", [3, 7])
+def test_gpus_that_dcgm_cannot_use_are_blank_and_that_says_nothing(status: int) -> None:
+    """In another's hands, or the driver was detached, as before it is changed."""
+    reader = DcgmReader("n7", RULES, 4)
+    blank = {f"_{number}": None for number in HEALTHY}
+    found = [kinds(reader.read(sample(n, *[gpu(m, status, **blank) for m in range(4)]))) for n in range(5)]
+    assert found == [["unreadable"] * 4, [], [], [], []]
+
+
 def test_one_gpu_that_is_blank_says_nothing() -> None:
     reader = DcgmReader("n7", RULES, 4)
     blank = gpu(0, **{f"_{number}": None for number in HEALTHY})

@@ -1,4 +1,4 @@
-"""The order of the rooms, how plans grow, and promise 2: what a user's program prints never drains a node."""
+"""Verdict and plan of one incident, how plans grow, and promise 2: what a user's program prints never drains a node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sentinel.classify import EMPTY, History, PastFailure
 from sentinel.config.settings import Limits, Mode, Modes, Settings
-from sentinel.engine import decision
+from sentinel.engine import decision, judging
 from sentinel.model.intent import Intent
 from sentinel.model.records import (
     NODE_STEPS,
@@ -53,7 +53,7 @@ def situation() -> Situation:
 
 def test_trusted_evidence_drains() -> None:
     """Without this the property below would hold for a core that never drains."""
-    made = decision.decide(incident(BUS, nodes=("n1",)), situation(), history=EMPTY, rules=RULES, settings=ACT, now=AT)
+    made = judging.decide(incident(BUS, nodes=("n1",)), situation(), history=EMPTY, rules=RULES, settings=ACT, now=AT)
     assert made.verdict.drain == ("n1",) and made.plan.steps[0].kind is StepKind.DRAIN
 
 
@@ -132,7 +132,7 @@ histories = st.just(EMPTY) | st.builds(
 @given(st.lists(user_evidence, min_size=1, max_size=8), st.lists(harmless, max_size=3), histories)
 def test_user_evidence_never_drains(items: list[Evidence], more: list[Evidence], history: History) -> None:
     happened = incident(*items, *more, nodes=("n1",))
-    made = decision.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
+    made = judging.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
     assert made.verdict.drain == ()
     assert not [s for s in made.plan.steps if s.kind in NODE_STEPS]
 
@@ -142,7 +142,7 @@ def test_user_evidence_never_drains(items: list[Evidence], more: list[Evidence],
 def test_user_evidence_never_widens_a_drain(items: list[Evidence], history: History) -> None:
     """BlockingCalls an honest Xid of one node, a program's output may convict no other node."""
     happened = incident(BUS, *items, nodes=("n1",))
-    made = decision.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
+    made = judging.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
     assert {s.node for s in made.plan.steps if s.kind in NODE_STEPS} <= {"n1"}
 
 

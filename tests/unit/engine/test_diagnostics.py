@@ -22,6 +22,7 @@ from sentinel.engine import Engine, Transition
 from sentinel.engine.diagnostics.due_tests import (
     DiagnosticRecord,
     DueTest,
+    add_suspects,
     due_tests,
     has_waiting_job,
     idle_nodes,
@@ -41,12 +42,14 @@ from sentinel.model.records import (
     Cause,
     Evidence,
     Fleet,
+    Ground,
     IncidentState,
     JobView,
     Kind,
     NodeView,
     Scope,
     StepKind,
+    Trust,
     Verdict,
 )
 from sentinel.model.stored import Stored
@@ -216,12 +219,38 @@ def test_who_is_suspect() -> None:
     settings = Diagnostics(idle_period_s=86400.0)
     scores = {"often": score("often", True, 2), "well": score("well", False, 2), "named": score("named", True, 3)}
     trends = {"ages": (trend("ages", False), trend("ages", True)), "well": (trend("well", False),)}
-    found = suspects([(NOW - DAY, verdict("named")), (NOW, verdict("named"))], scores, trends, settings, NOW)
+    named = [(NOW - DAY, verdict("named"), "ann"), (NOW, verdict("named"), "ann")]
+    found = {name: one.since for name, one in suspects(named, scores, trends, settings, NOW).items()}
     assert found == {"named": NOW, "often": NOW - timedelta(hours=2), "ages": NOW - DAY}
 
 
+def printed(*suspect: str) -> Verdict:
+    """A verdict for which nothing but a program's words speak."""
+    said = evidence(Kind.NUMBERS, node=suspect[0], trust=Trust.USER)
+    ground = Ground(said, 1.0, "what a program printed")
+    return replace(verdict(*suspect), grounds=(ground,))
+
+
+def test_one_users_words_cost_few_tests_and_two_users_words_count_as_the_machines() -> None:
+    settings, known = Diagnostics(user_suspects_per_day=2), dict[str, DiagnosticRecord]()
+
+    def add(now: datetime, *told: tuple[str, str]) -> list[str]:
+        verdicts = [(now, printed(node), user) for node, user in told]
+        add_suspects(known, suspects(verdicts, {}, {}, settings, now), settings, now)
+        return sorted(name for name, record in known.items() if record.suspect == now)
+
+    assert add(NOW, *((f"n{number}", "eve") for number in range(9))) == ["n0", "n1"]
+    later = NOW + timedelta(hours=1)
+    known["n0"] = replace(known["n0"], suspect=None, passed=later, tried=later)
+    later += timedelta(hours=1)
+    assert add(later, ("n0", "eve"), ("n5", "eve"), ("n6", "ann")) == ["n6"], "n0 was tested for eve's words today"
+    assert add(later + DAY, ("n0", "eve"), ("n5", "eve")) == ["n0", "n5"]
+    assert add(later + 2 * DAY, ("n7", "eve"), ("n7", "ann"), ("n8", ""), ("n9", "")) == ["n7", "n8", "n9"]
+    assert known["n7"].user is None and known["n8"].user == ""
+
+
 def test_what_is_kept_reads_back() -> None:
-    known = {"a": DiagnosticRecord(suspect=NOW, tried=NOW - DAY), "b": DiagnosticRecord()}
+    known = {"a": DiagnosticRecord(suspect=NOW, user="eve", tried=NOW - DAY), "b": DiagnosticRecord()}
     assert read(written(known)) == known
     assert read({"a": {"suspect": "yesterday"}, "b": {"colour": "blue"}, "c": 5}) == {}
     assert read(None) == {}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from core_daemon import RULES
+from collections.abc import Callable
+
+import pytest
+from core_daemon import RULES, Daemon, fail
 from core_records import AT, ended, evidence, incident, later, verdict
+from core_world import World
 
 from sentinel.config.settings import Limits
+from sentinel.engine import mass_failures
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike, failing_together, hung_together
 from sentinel.model.records import Cause, Incident, Kind, Verdict
 
@@ -70,3 +75,14 @@ def test_jobs_that_were_called_hung_within_the_window_count_whatever_became_of_t
 
     known = [hung("a", 1, 0.0), hung("b", 2, -100.0), hung("c", 3, -130.0), hung("d", 1, -5.0), hung("e", None, 0.0)]
     assert hung_together([*known, hung("f", 4, 0.0, Kind.JOB_ENDED)], Limits(hung_window_s=120.0), AT) == {1, 2}
+
+
+async def test_a_failure_that_comes_alone_is_classified_once(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its own verdict convicts, policy counts by itself."""
+    looks: list[object] = []
+    monkeypatch.setattr(mass_failures, "classify", lambda seen, **_: looks.append(seen))
+    daemon = Daemon(there := world())
+    await fail(daemon, evidence(node="n1", data={"xid": 79}))
+    assert looks == [] and there.slurm.nodes["n1"].drained

@@ -343,11 +343,27 @@ async def test_a_restarted_job_that_prints_nothing_counts_as_running_after_its_t
     assert states(there) == ["closed"] and outcomes(there) == ["runs; no step line was seen"]
 
 
-async def test_an_attempt_that_was_replaced_is_not_confirmed(world: Worlds) -> None:
+async def test_a_restart_that_slurm_repeats_by_itself_is_followed_to_its_first_step(world: Worlds) -> None:
+    """A prolog that refuses, a node that dies at the start: Slurm requeues the job without anybody's help."""
+    there, sink = silent(world()), FakeSink("hook")
+    daemon = Daemon(there, sinks=[sink])
+    await fail(daemon, bus("n1"))
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
+    await daemon.pass_time(20.0)
+    assert states(there) == ["watching"] and outcomes(there)[0].startswith("waits in the queue"), outcomes(there)
+    await daemon.pass_time(200.0)
+    assert there.slurm.jobs[there.job].state == "RUNNING" and states(there) == ["watching"]
+    await daemon.observe([printed(there.job, 2, 201, 260.0)])
+    await daemon.quiet()
+    assert states(there) == ["closed"] and outcomes(there) == ["gains steps again from step 201"]
+    assert heard(sink) == ["restarting", "running again"]
+
+
+async def test_a_restart_that_slurm_puts_back_and_holds_is_left_to_people(world: Worlds) -> None:
     there = silent(world())
     daemon = Daemon(there)
     await fail(daemon, bus("n1"))
-    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)
     await daemon.pass_time(20.0)
     assert states(there) == ["held"]
 
@@ -399,6 +415,10 @@ async def test_a_heterogeneous_job_is_restarted_with_all_its_components(world: W
         job = there.slurm.jobs[name]
         assert job.state == "RUNNING" and job.restarts == 1 and bad not in job.on, daemon.said
         assert job.excluded == (bad,)
+    assert states(there) == ["watching"]
+    await daemon.observe([printed(leader, 1, 201, 60.0)])
+    await daemon.quiet()
+    assert states(there) == ["closed"], "only the first component prints steps"
 
 
 async def test_a_job_that_began_after_the_newest_snapshot_is_found_on_its_bad_node(world: Worlds) -> None:

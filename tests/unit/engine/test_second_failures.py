@@ -15,7 +15,7 @@ from core_world import World
 from sentinel.config.settings import Limits
 from sentinel.engine.reconcile import node_proof
 from sentinel.evidence.logs.reader import LogReader, Signatures
-from sentinel.model.records import Evidence, Kind, Source, Where
+from sentinel.model.records import Evidence, IncidentState, Kind, Source, Where
 from sentinel.simulate.slurm.records import SimulatedJob, SlurmTimes
 
 Worlds = Callable[..., World]
@@ -62,6 +62,53 @@ async def test_a_second_node_that_dies_while_the_job_is_being_stopped_is_set_dow
     rows = {(row["kind"], row["node"]): row for row in there.store.steps_of(next(iter(incidents_of(there.store))))}
     assert (rows["down", "n2"]["intended_at"] - rows["requeue_hold", None]["intended_at"]).total_seconds() < 10.0
     assert daemon.bugs() == 0
+
+
+async def test_evidence_that_was_not_judged_yet_is_not_saved_as_the_incidents(world: Worlds) -> None:
+    """A daemon that is killed before it judges: the next one finds it as news, and nobody else would judge it."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    requeue, second, next_one = there.slurm.requeue_hold, bus("n2", at_s=1.0), []
+
+    async def stopping(job: int) -> None:
+        await requeue(job)
+        if not next_one:
+            await daemon.runner.observe([second])
+            (name,) = daemon.state.incidents
+            assert second in daemon.state.incidents[name].evidence
+            await daemon.close(name, IncidentState.OPEN, "")  # as before steps are done again
+            next_one.append(Daemon(there).stored)
+
+    there.slurm.requeue_hold = stopping  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    (stored,) = next_one
+    assert second in stored.unclaimed and second not in stored.incidents[0].evidence
+    assert drained(there) == {"n1", "n2"}
+    assert second in Daemon(there).stored.incidents[0].evidence
+
+
+async def test_a_second_node_is_taken_out_though_its_incident_closes_while_the_snapshot_is_taken(world: Worlds) -> None:
+    """Evidence of the first node's incident, which is judged; before Slurm answers, the job is over."""
+    there = world(nodes=6, comment="")
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, bus("n1"))
+    (name,) = daemon.state.incidents
+    await daemon.close(name, IncidentState.OPEN, "")
+    take, answers = daemon.fleets.take_until_answered, asyncio.Event()
+
+    async def slowly(max_age_s: float) -> None:
+        await answers.wait()
+        await take(max_age_s)
+
+    daemon.fleets.take_until_answered = slowly  # type: ignore[method-assign, assignment]
+    daemon.state.cluster.fleet = None  # none that is fresh
+    await daemon.runner.observe([bus("n2", at_s=1.0)])
+    while not daemon.state.judging[name].awaits:
+        await asyncio.sleep(0.1)
+    await daemon.close(name, IncidentState.CLOSED, "the job was cancelled")
+    answers.set()
+    await daemon.quiet()
+    assert drained(there) == {"n1", "n2"}, daemon.said
 
 
 async def test_a_restart_waits_from_the_requeue_on_and_not_from_the_last_epilog(world: Worlds) -> None:
@@ -437,3 +484,27 @@ async def test_what_a_daemon_grouped_stays_where_it_is_for_the_next_one(world: W
     await again.observe([more])
     await again.quiet()
     assert late in again.state.incidents[name].evidence and drained(there) == set(), again.said
+
+
+async def test_a_hold_left_on_a_cancelled_job_is_known_to_a_daemon_that_starts_later(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = silent(world())
+    verbs, job = there.verbs, there.slurm.jobs[there.job]
+    real = verbs.requeue_hold
+
+    async def requeue_hold(name: str, *, incomplete: bool) -> None:
+        await real(name, incomplete=incomplete)
+        there.slurm.cancel(there.job)
+
+    monkeypatch.setattr(verbs, "requeue_hold", requeue_hold)
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, bus("n1"))
+    assert job.state == "CANCELLED" and states(there) == ["closed"], daemon.said
+    there.slurm.clock.advance(1000.0)
+    following = Daemon(there, settings=WIDE)
+    await following.start()
+    there.slurm.person_requeues(there.job)
+    assert job.held
+    await following.pass_time(20.0)
+    assert not job.held, following.said

@@ -6,14 +6,28 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from core_daemon import SETTINGS, Daemon, FakeSink, fail, incidents_of, states
-from core_records import OPTED_IN, ended, evidence, later
+from core_daemon import RULES, SETTINGS, Daemon, FakeSink, fail, incidents_of, states
+from core_records import AT, OPTED_IN, ended, evidence, fleet, incident, later, node, plan, verdict
 from core_world import World
 
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.commands import OperatorCommands
+from sentinel.detect.bad_numbers_onset import OnsetTracker
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine import Engine
+from sentinel.engine.events import (
+    EffectCompleted,
+    Event,
+    FleetObserved,
+    FleetUnavailable,
+    OperatorCommand,
+    TimerDue,
+)
+from sentinel.engine.reconcile import waits as reconcile_waits
+from sentinel.engine.state import State
+from sentinel.engine.transition import ObserveFleet, StartTimer
 from sentinel.log import Log
-from sentinel.model.records import Evidence, Kind, Plan, Source
+from sentinel.model.records import Evidence, Fleet, Kind, Plan, Source, Wait
 
 Worlds = Callable[..., World]
 
@@ -268,3 +282,61 @@ async def test_a_wait_says_what_waits_for_what_and_since_when(world: Worlds) -> 
     (wait,) = only_plan(there).waits
     assert (wait.kind, wait.what) == ("drain-budget", ("drain n5",)) and wait.since >= later(0.0)
     assert outcome_of(there) == ["0 nodes are drained by Sentinel; 0 are allowed."]
+
+
+# --- many that wait -----------------------------------------------------------------------------------------------------
+
+
+def many_waiting(count: int) -> tuple[Engine, Fleet]:
+    """Incidents whose drains exceed the budget of this hour, all judged at the same time."""
+    there = fleet([node(f"n{number}") for number in range(count)])
+    view, settings = ClusterView(), limited(drain_per_hour=0)
+    state = State(rules=RULES, settings=settings, cluster=view, onsets=OnsetTracker(view, settings.judgement))
+    for number in range(count):
+        name = f"n{number}"
+        found = incident(bus(name), id=f"i{number}", job=None, attempt=None, nodes=[name])
+        state.put(found)
+        state.verdicts[found.id] = verdict(drain=(name,))
+        waits_for = Wait("drain-budget", AT, "full", (f"drain {name}",))
+        state.plans[found.id] = dataclasses.replace(plan(incident=found.id), waits=(waits_for,))
+        state.open_plans.add(found.id)
+    return Engine(state), there
+
+
+def judged_in(engine: Engine, events: list[Event]) -> list[int]:
+    """Handles these events and the timers that follow from them; how many incidents each judged again."""
+    counts, state = [], engine.state
+    while events:
+        event, before = events.pop(0), dict(state.judged_again)
+        out = engine.handle(event)
+        counts.append(sum(before.get(name) != at for name, at in state.judged_again.items()))
+        for effect in out.effects:
+            if isinstance(effect, StartTimer) and effect.id == reconcile_waits.NEXT:
+                events.append(TimerDue(effect.due, effect.id))
+            elif isinstance(effect, ObserveFleet):
+                assert state.cluster.fleet is not None
+                fresh = dataclasses.replace(state.cluster.fleet, at=event.at)
+                events += [FleetObserved(event.at, fresh), EffectCompleted(event.at, effect.id)]
+    return counts
+
+
+def test_no_event_judges_many_that_wait_and_a_snapshot_still_brings_all_of_them_to_it() -> None:
+    engine, there = many_waiting(30)
+    counts = judged_in(engine, [FleetObserved(later(60.0), dataclasses.replace(there, at=later(60.0)))])
+    assert max(counts) <= 2 and sum(counts) == 30 == len(engine.state.judged_again)
+
+
+def test_no_event_judges_many_that_wait_when_an_operator_resumes() -> None:
+    engine, there = many_waiting(70)
+    engine.handle(FleetObserved(later(1.0), dataclasses.replace(there, at=later(1.0))))
+    counts = judged_in(engine, [OperatorCommand(later(2.0), "resume", "operator")])
+    assert max(counts) <= 2 and len(engine.state.judged_again) == 70
+
+
+def test_what_waits_is_not_judged_from_an_old_snapshot_while_slurm_cannot_be_read() -> None:
+    engine, there = many_waiting(30)
+    engine.handle(FleetObserved(later(60.0), dataclasses.replace(there, at=later(60.0))))
+    engine.handle(FleetUnavailable(later(61.0), "down", "look"))
+    assert judged_in(engine, [TimerDue(later(65.0), reconcile_waits.NEXT)]) == [0]
+    counts = judged_in(engine, [FleetObserved(later(70.0), dataclasses.replace(there, at=later(70.0)))])
+    assert sum(counts) == 30

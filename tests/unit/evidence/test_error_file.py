@@ -98,3 +98,10 @@ def test_a_long_file_makes_few_evidences(rules: Signatures) -> None:
 
 def test_half_a_character_is_no_trouble(rules: Signatures) -> None:
     assert read(rules, json.dumps(error("\ud800 alone", "\udcff")).encode())
+
+
+@pytest.mark.parametrize("at", ["\u00b2", "\u0661", "9" * 5000, 10**400, -1, True])
+def test_a_time_that_is_none_is_not_believed(rules: Signatures, at: object) -> None:
+    assert {item.at for item in read(rules, json.dumps(error(OOM, at=str(at) if at == 10**400 else at)).encode())} == {
+        NOW
+    }

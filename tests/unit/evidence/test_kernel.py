@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from shipped import shipped_signatures
 
 from sentinel.evidence.kernel import read_message
@@ -34,6 +35,21 @@ def test_an_xid_of_the_kernel_convicts_and_is_one_evidence_when_read_twice() -> 
     xid = next(item for item in first if item.kind == Kind.XID)
     assert (xid.data["xid"], xid.data["pci"], xid.where.node, xid.trust) == (79, "0000:3b:00", "n7", Trust.SYSTEM)
     assert [item.id for item in first] == [item.id for item in again]
+
+
+@pytest.mark.parametrize(
+    ("device", "pci"),
+    [
+        ("PCI:0000:3b:00", "0000:3b:00"),
+        ("PCI:0000:3b:00 GPU-I:05", "0000:3b:00"),
+        ("0000:3b:00", "0000:3b:00"),
+        ("GPU 3", None),
+        ("PCI:", None),
+    ],
+)
+def test_one_line_is_one_xid(device: str, pci: str | None) -> None:
+    (found,) = [item for item in read(f"4,1,1,-;NVRM: Xid ({device}): 31, pid=7, name=python") if item.kind == Kind.XID]
+    assert (found.data["xid"], found.data.get("pci")) == (31, pci)
 
 
 def test_user_space_writing_into_kmsg_is_not_the_kernel() -> None:

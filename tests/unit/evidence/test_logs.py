@@ -13,9 +13,10 @@ from shipped import shipped_rules, shipped_signatures
 
 from sentinel.adapters.hyperscan import HyperscanScreen
 from sentinel.errors import Unavailable
+from sentinel.evidence.logs.limits import LIMIT, UNIT_LIMIT
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, prefix_of, time_of, visible
-from sentinel.evidence.logs.reader import LIMIT, LINE_LIMIT, UNIT_LIMIT, XID_LIMIT, LogReader, Signatures
+from sentinel.evidence.logs.reader import LINE_LIMIT, XID_LIMIT, LogReader, Signatures
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where
 
 NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 from shipped import shipped_signatures
 
+from sentinel.evidence.logs.limits import LIMIT
 from sentinel.evidence.logs.machine_logs import kernel_line, said
-from sentinel.evidence.logs.reader import LIMIT, LogReader
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.evidence.logs.user_names import without_names
 from sentinel.model.records import Evidence, Source, Trust, Where
 
@@ -63,7 +64,7 @@ def test_severity_of_an_xid_is_not_the_programs_name() -> None:
 def test_claims_do_not_use_up_what_is_kept_of_the_machines_word() -> None:
     claims = b"".join(b"Mar  4 05:06:07 n7 alice[1]: " + XID.encode() + b"\n" for _ in range(300))
     found = read(claims + f"Mar  4 05:06:08 n7 kernel: {XID}\n".encode())
-    assert len(xids(found, Trust.USER)) == LIMIT
+    assert len(xids(found, Trust.USER)) == LIMIT + 1, "the last one is kept, too"
     assert xids(found) == [79]
 
 

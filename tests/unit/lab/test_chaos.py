@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from chaos.acts import ACTS
-from chaos.drawn import BAD_NODES, JOB_FAULTS, NODE_FAULTS, NODES, OURS, PEOPLE, SHARED_FAULTS, draw
-from chaos.promises import expanded
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from chaos.acts import ACTS, Facts, Performance
+from chaos.drawn import BAD_NODES, JOB_FAULTS, NODE_FAULTS, NODES, OURS, PEOPLE, SHARED_FAULTS, Act, draw
+from chaos.jobs import Witnessed
+from chaos.promises import Seen, expanded, promise_of_job
 
 
 def test_the_same_seed_gives_the_same_story():
@@ -28,3 +34,77 @@ def test_every_story_has_a_bad_node_and_leaves_room_for_its_jobs():
 def test_node_lists_are_read_as_slurm_writes_them():
     assert expanded("n7") == {"n7"}
     assert expanded("n[1-3,5]") == {"n1", "n2", "n3", "n5"}
+
+
+def shown(state: str, reason: str, restarts: int) -> str:
+    return f"   JobState={state} Reason={reason} Dependency=(null)\n   Requeue=1 Restarts={restarts} BatchFlag=1\n"
+
+
+class Slurm:
+    """Knows one job, which changes after so many looks at it; remembers after how many it was held."""
+
+    def __init__(self, *states: str, change_after: int = 1) -> None:
+        self.states, self.change_after, self.looks = states, change_after, 0
+        self.held_after: int | None = None
+
+    def slurm(self, *command: str) -> str:
+        if command[:2] == ("scontrol", "hold"):
+            self.held_after = self.looks
+        if command[:3] != ("scontrol", "show", "job"):
+            return ""
+        self.looks += 1
+        return self.states[0 if self.looks <= self.change_after else -1]
+
+
+class Unheard:
+    """Of a story, that nobody was told anything."""
+
+    def received(self) -> list[object]:
+        return []
+
+
+HELD_LATE = {"held_at": 0, "held_perhaps": True}
+
+
+@pytest.mark.parametrize(
+    ("state", "known", "steps", "right"),
+    [
+        (("RUNNING", "None", 0), {"held_at": 0}, (5, 5), True),  # it was suspended, say: its user's affair
+        (("RUNNING", "None", 1), {"held_at": 0}, (5, 9), False),
+        (("PENDING", "JobHeldUser", 1), {"held_at": 0}, (5, 5), True),
+        (("PENDING", "JobHeldUser", 1), HELD_LATE, (5, 5), True),
+        (("RUNNING", "None", 1), HELD_LATE, (5, 9), True),
+        (("RUNNING", "None", 1), HELD_LATE, (5, 5), False),
+        (("PENDING", "BeginTime", 1), HELD_LATE, (5, 5), False),
+        (("PENDING", "JobHeldUser", 1), {}, (5, 5), False),
+    ],
+)
+def test_a_job_that_its_user_held_waits_held_and_one_whose_hold_was_lost_trains(
+    state: tuple[str, str, int], known: dict[str, Any], steps: tuple[int, int], right: bool
+):
+    job = dataclasses.replace(Witnessed(Slurm(shown(*state)), 7, "job0", faults=1), **known)
+    before, now = (Seen({}, {7: (1, step)}) for step in steps)
+    assert (list(promise_of_job(Unheard(), Facts([job]), job, before, now)) == []) is right
+
+
+@pytest.mark.parametrize("change_after", range(6))
+@pytest.mark.parametrize("then", [("COMPLETING", "None", 1), ("PENDING", "job_requeued_in_held_state", 1)])
+def test_a_hold_that_falls_into_a_requeue_may_be_lost(then: tuple[str, str, int], change_after: int):
+    slurm = Slurm(shown("RUNNING", "None", 0), shown(*then), change_after=change_after)
+    job = Witnessed(slurm, 7, "job0")
+    play = Performance(SimpleNamespace(lab=slurm), draw(1, 1))
+    play.facts.jobs.append(job)
+    ACTS["hold"](play, Act("hold", 0))
+    if slurm.held_after is not None:
+        assert (job.held_at, job.held_perhaps) == (0, slurm.looks > change_after)
+
+
+@pytest.mark.parametrize("change_after", range(6))
+def test_a_hold_of_a_job_that_waits_keeps_it_waiting_unless_it_had_just_begun(change_after: int):
+    slurm = Slurm(shown("PENDING", "BeginTime", 1), shown("RUNNING", "None", 1), change_after=change_after)
+    job = Witnessed(slurm, 7, "job0")
+    play = Performance(SimpleNamespace(lab=slurm), draw(1, 1))
+    play.facts.jobs.append(job)
+    ACTS["hold"](play, Act("hold", 0))
+    began = slurm.looks > change_after
+    assert (job.held_at, job.held_perhaps) == (1 if began else -1, False)

@@ -215,3 +215,15 @@ def test_an_order_is_read_or_refused_and_nothing_else(kind: OrderKind, arguments
 def test_what_it_comes_in_too(order: dict[str, Any]) -> None:
     with pytest.raises(OrderRefused):
         read_order({**order, "kind": "no kind"}, "o")
+
+
+@pytest.mark.parametrize(
+    "change", [{"kind": "later_kind"}, {"later": 1}, {"arguments": {"later": 1}}, {"deadline_s": None}, {"kind": []}]
+)
+def test_an_order_of_a_daemon_of_another_release_says_which_side_to_upgrade(change: dict[str, Any]) -> None:
+    order = {"kind": "task_states", "arguments": {}, "deadline_s": 10.0, **change}
+    if order["deadline_s"] is None:
+        del order["deadline_s"]
+    with pytest.raises(OrderRefused, match="upgrade the older one") as refused:
+        read_order(order, "o1")
+    assert "\n" not in refused.value.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -144,10 +145,20 @@ def test_a_wish_out_of_reach_is_said_with_the_way_out(answer) -> None:
     assert any("no number of saves reaches 95 %" in w and "or less" in w for w in found["warnings"])
 
 
+def test_spares_names_the_reservation_in_a_command_that_can_be_copied(run, answer) -> None:
+    asked = ("spares", "--nodes", "2048", "--node-mtbf", "6250h", "--repair", "24h", "--wait", "10min")
+    command = answer(*asked)["reservation_command"]
+    assert f"\n  {command}\n" in re.sub(r" \\\n +", " ", run(*asked, width=80)[1])
+    none = answer("spares", "--nodes", "2", "--node-mtbf", "90000h", "--repair", "1h", "--wait", "2h")
+    assert none["spares"] == 0 and "reservation_command" not in none
+
+
 def test_spares(answer) -> None:
     found = answer("spares", "--nodes", "2048", "--node-mtbf", "6250h", "--repair", "24h", "--wait", "10min")
     assert found["spares"] == 16
     assert found["within_wait_fraction"] >= 0.99
+    assert found["reservation_command"].startswith("scontrol create reservation ReservationName=spares ")
+    assert " NodeCnt=16 " in found["reservation_command"]
     same = answer("spares", "--gpus", "16384", "--gpu-mtbf", "50000h", "--repair", "24h", "--wait", "10min")
     assert same["spares"] == 16 and same["nodes"] == 2048
     assert same["mtbf_s"] == pytest.approx(found["mtbf_s"])

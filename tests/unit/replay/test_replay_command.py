@@ -41,13 +41,14 @@ def call(*arguments: str) -> tuple[int, str]:
     return found.exit_code, found.output
 
 
-def counts(output: str) -> dict[str, int]:
-    found: dict[str, int] = json.loads(output.splitlines()[-1])
+def counts(output: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(output.splitlines()[-1])
     return found
 
 
 def test_a_store_and_its_bundle_replay_the_same(store: str, tmp_path: Path) -> None:
-    same = {"incidents": 1, "same": 1, "different": 0, "unreadable": 0}
+    done = {"incidents": 1, "drains": 1, "restarts": 1, "holds": 0, "refused": 0}
+    same = {"incidents": 1, "same": 1, "different": 0, "unreadable": 0, "was": done, "now": done}
     status, output = call("replay", store, LONG, "--json")
     assert (status, counts(output)) == (0, same)
     _, told = call("bundle", "n1", LONG, "--store", store, "--out", "plain")
@@ -70,10 +71,75 @@ def test_a_difference_is_an_exit_status_and_says_why(store: str, tmp_path: Path)
     assert status == 1 and first["now"]["refusal"] == "drain-budget" and first["reasons"]
 
 
+def test_two_policies_are_compared_over_the_same_past(store: str, tmp_path: Path) -> None:
+    acting = '[modes.default]\ndrain = "act"\nrestart = "act"\n'
+    (tmp_path / "old.toml").write_text(f"[limits]\ndrain_count = 0\n{acting}")
+    (tmp_path / "new.toml").write_text(acting)
+    status, output = call("replay", store, LONG, "--against", "old.toml", "--policy", "new.toml", "--json")
+    first, last = map(json.loads, output.splitlines())
+    assert status == 1 and (first["was"]["refusal"], first["now"]["refusal"]) == ("drain-budget", "")
+    assert (last["was"]["drains"], last["now"]["drains"]) == (0, 1)
+    assert call("replay", store, LONG, "--against", "old.toml", "--policy", "old.toml")[0] == 0
+
+
+SACCT = """\
+4711|ada|train|FAILED|1:0|2026-03-01T00:00:00|2026-03-01T10:00:05|cpu=64,gres/gpu=16,node=2|n[1-2]|4711
+4712|bob|train|FAILED|1:0|2026-03-02T00:00:00|2026-03-03T00:00:00|cpu=64,gres/gpu=8,node=1|n4|4712
+"""
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("SENTINEL_CONFIG", raising=False)
+    folder = tmp_path / "logs"
+    (folder / "n1").mkdir(parents=True)
+    (folder / "sacct.txt").write_text(SACCT)
+    (folder / "n1" / "kern.log").write_text(f"2026-03-01T10:00:00+00:00 n1 kernel: {BUS.text}\n")
+    (folder / "train-4711.out").write_text(
+        "2026-03-01 10:00:02 [rank3]: torch.AcceleratorError: CUDA error: unknown error\n"
+    )
+    (folder / "slurm-4712.out").write_text("Traceback (most recent call last):\nIndexError: list index out of range\n")
+    return folder
+
+
+def test_logs_with_times_show_what_would_have_been_done(logs: Path) -> None:
+    """No incident was recorded: each is a difference, and the log without times has those of its job."""
+    status, output = call("replay", str(logs), "--json")
+    *found, last = map(json.loads, output.splitlines())
+    assert status == 1 and last["was"]["incidents"] == 0
+    gpu, bug = found
+    assert (gpu["now"]["cause"], gpu["now"]["drain"]) == ("gpu_fallen_off_bus", ["n1"])
+    assert "drain n1" in gpu["now"]["steps"] and "release 4711" in gpu["now"]["steps"]
+    assert "nothing was decided then; now: drain n1" in gpu["reasons"][0]
+    assert (bug["now"]["cause"], bug["now"]["steps"], bug["at"][:10]) == ("user_code", ["hold 4712"], "2026-03-03")
+
+
+def test_logs_show_the_effect_of_a_budget_alone(logs: Path, tmp_path: Path) -> None:
+    acting = '[modes.default]\ndrain = "act"\nrestart = "act"\n'
+    (tmp_path / "old.toml").write_text(acting)
+    (tmp_path / "new.toml").write_text(f"[limits]\ndrain_count = 0\n{acting}")
+    words = ["replay", str(logs), "--against", str(tmp_path / "old.toml"), "--policy"]
+    assert call(*words, str(tmp_path / "old.toml"))[0] == 0
+    status, output = call(*words, str(tmp_path / "new.toml"), "--json")
+    *found, last = map(json.loads, output.splitlines())
+    assert status == 1 and "not done now: drain n1 (Waits (drain-budget)" in found[0]["reasons"][0], output
+    # The job is restarted without the node that stays in service, as often as before, and nothing else is judged.
+    assert last["was"] == {"incidents": 2, "drains": 1, "restarts": 1, "holds": 1, "refused": 0}
+    assert last["now"] == {**last["was"], "drains": 0} and last["different"] == 1
+
+
+def test_logs_without_accounting_and_without_times_are_not_judged_at_a_guess(logs: Path) -> None:
+    (logs / "sacct.txt").unlink()
+    status, output = call("replay", str(logs), "--json")
+    *found, last = map(json.loads, output.splitlines())
+    assert status == 1 and last["unreadable"] == 1  # the log of 4712
+    assert [one["now"]["cause"] for one in found] == ["gpu_fallen_off_bus"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["replay", "nowhere"], "is not there"), (["replay", "."], "holds no store"),
+        (["replay", "nowhere"], "is not there"), (["replay", "."], "holds no store .* and no logs"),
         (["replay", "text"], "neither a bundle"),
         (["replay", "STORE", "--since", "7"], "is no time"), (["bundle", "ghost", "--store", "STORE"], "names node ghost"),
         (["replay", "STORE", "--since", "1s"], "opened in that time"),

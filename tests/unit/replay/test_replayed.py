@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from core_daemon import RULES, SETTINGS, Daemon, FakeSink
@@ -12,10 +13,10 @@ from core_world import World
 
 from sentinel.adapters.store.recording import LOOK_BACK
 from sentinel.config.settings import Limits, Mode, Modes
-from sentinel.model.recording import Recording
+from sentinel.model.recording import RecordedAttempt, Recording
 from sentinel.model.records import Evidence, Kind, Source
 from sentinel.replay.compare import Comparison, compare
-from sentinel.replay.run import Replay
+from sentinel.replay.run import PastCluster, Replay
 
 Worlds = Callable[..., World]
 
@@ -82,6 +83,23 @@ async def test_evidence_that_nobody_judged_is_shown_when_it_is_judged_now(world:
     recording = await recorded(world(nodes=20), [BUS])
     (only,) = replayed(dataclasses.replace(recording, incidents=()))
     assert only.was is None and only.now is not None and only.now["drain"] == ["n1"]
+
+
+def test_snapshots_of_the_past_are_those_that_each_moment_alone_would_give() -> None:
+    """They are taken one after another, each from what changed; one that starts anew sees the same."""
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    attempts = tuple(
+        RecordedAttempt(
+            job=job, attempt=number, started_at=at + timedelta(minutes=40 * number + job), nodes=(f"n{job}", f"n{number}"),
+            ended_at=at + timedelta(minutes=40 * number + job + 30), state="failed",
+        )
+        for job in range(3) for number in range(4)
+    )  # fmt: skip
+    recording = Recording(attempts=attempts)
+    stepwise = PastCluster(recording)
+    for minute in range(0, 400, 7):
+        moment = at + timedelta(minutes=minute)
+        assert stepwise.fleet(moment) == PastCluster(recording).fleet(moment)
 
 
 async def test_an_incident_whose_evidence_is_gone_differs(world: Worlds) -> None:

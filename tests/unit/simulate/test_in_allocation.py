@@ -121,3 +121,50 @@ def test_explore_finds_a_job_whose_end_is_taken_for_that_of_its_spare_node(monke
     monkeypatch.setattr(in_allocation, "stops_nothing", lambda _plan: False)
     found = run(History(7, 1, "in-allocation", Setup(nodes=8, jobs=(SPEC,)), what, 600.0))[0]
     assert "brought-back" in {one.promise for one in found}
+
+
+def test_who_approved_a_restart_in_the_allocation_is_asked_again_before_the_requeue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sentinel.simulate.programs.WAIT_S", 2000.0)
+    monkeypatch.setattr("sentinel.simulate.programs.LOOK_S", 120.0)
+    setup = Setup(nodes=8, jobs=(SPEC,), mode="suggest")
+    world = World(History(7, 1, "in-allocation", setup, (FAULT, Happening("approve", 70.0)), 900.0))
+    assert world.run() == []
+    assert world.slurm.nodes["n2"].drained and world.slurm.jobs[101].restarts == 0
+    (plan,) = world.store.plans.values()
+    assert [wait.what for wait in plan.waits if wait.kind == "approval"] == [("restart 101",)]
+    assert "requeue_hold" not in verbs(world)
+
+
+def test_an_order_that_nobody_took_in_time_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the launcher begins while the requeue waits, and is stopped in the middle of its work."""
+    monkeypatch.setattr("sentinel.simulate.programs.LOOK_S", 120.0)
+    world = ran(FAULT, Happening("pause", 80.0), Happening("resume", 200.0))
+    assert (0, 1) not in {(attempt, run) for attempt, run, _ in runs(world)}
+    assert [one.attempt for one in world.observer.attempts] == [0, 1]
+
+
+@pytest.mark.parametrize("at_s", [60.1, 60.35, 60.6, 61.0, 65.0])
+@pytest.mark.parametrize("first", ["n2", "n4"])
+def test_a_second_spare_that_breaks_is_given_back_too(first: str, at_s: float) -> None:
+    """Whether its failure comes with the first one's, while the plan of that is carried out, or after it."""
+    world = ran(
+        Happening("gpu-off-bus", 60.0, first), Happening("gpu-off-bus", at_s, "n5"), spec=JobSpec(nodes=5, trains_on=3)
+    )
+    (job,) = world.slurm.jobs.values()
+    assert job.restarts == 0 and not {first, "n5"} & set(job.on), job.on
+    assert {node.name for node in world.slurm.nodes.values() if node.drained} == {first, "n5"}
+
+
+def test_requeued_without_enough_nodes_for_its_spares_it_starts_on_those_that_it_trains_on() -> None:
+    world = World(
+        History(7, 1, "in-allocation", Setup(nodes=4, jobs=(SPEC,)), (Happening("gpu-off-bus", 60.0, "job0/0"),), 900.0)
+    )
+    assert world.run() == []
+    assert runs(world) == [(0, 0, "n1,n2,n3"), (1, 0, "n2,n3,n4")]
+    (plan,) = world.store.plans.values()
+    assert "Job 101 starts on 3 of 4 nodes: it trains on 3, the others are its spares." in plan.explanation
+    assert ("set_job", "101", "NumNodes=3-4") in {
+        (one[0], one[1], text) for one in world.slurm.calls for text in one[2:]
+    }

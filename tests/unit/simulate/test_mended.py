@@ -187,3 +187,51 @@ def test_a_stop_does_not_wait_for_an_attempt_that_a_person_began_meanwhile() -> 
     world = World(history)
     world.run()
     assert world.slurm.jobs[102].held and world.slurm.jobs[102].state == "PENDING"
+
+
+def test_a_job_that_is_cancelled_while_our_requeue_is_on_its_way_stays_cancelled() -> None:
+    """Slurm has ended jobs run again, too, unless the request says "Incomplete"."""
+    for hundredth in range(14, 23):
+        cancelled = Happening("cancel", 60.4 + hundredth / 100, "job0")
+        world = ran(Setup(nodes=8), Happening("gpu-lost-silently", 60.0, "job0/0"), cancelled, story="people")
+        assert [began.attempt for began in world.observer.attempts if began.job == 101] == [0]
+
+
+def test_a_cancellation_that_slurmctld_forgot_is_nobodys_will_any_more() -> None:
+    """And the launcher that waited in the job's allocation for an order was gone with it: it failed a minute later."""
+    setup = Setup(nodes=8, jobs=(JobSpec(nodes=3, trains_on=3), JobSpec(user="bob")))
+    world = ran(
+        setup, Happening("program-error", 63.325, "job0/2"), Happening("cancel", 72.055, "job0"),
+        Happening("slurmctld-crash", 72.227, data={"for_s": 2.0}), story="in-allocation",
+    )  # fmt: skip
+    assert world.slurm.jobs[101].state == "RUNNING"
+
+
+def test_a_job_that_slurm_could_not_start_once_is_restarted_after_its_next_failure() -> None:
+    """A node of its restart had just died while the daemon stood still. Slurm's JSON has such a job as interactive."""
+    world = ran(
+        Setup(), Happening("gpu-off-bus", 60.0, "job0/1"), Happening("node-lost", 60.4, "n3"),
+        Happening("freeze", 64.0, data={"for_s": 20.0}), Happening("gpu-off-bus", 400.0, "job0/1"),
+    )  # fmt: skip
+    assert world.slurm.jobs[101].launch_failed
+    assert [began.attempt for began in world.observer.attempts if began.job == 101] == [0, 2, 3]
+
+
+def test_what_broke_while_nothing_could_be_judged_is_judged_by_the_next_daemon() -> None:
+    """Slurm is gone; the evidence was saved with the incident when its plan was begun anew, before the kill."""
+    history = History(101, 1264, "anything", TWO, (
+        Happening("gpu-firmware", 37.15265457907045, "job1/0"),
+        Happening("slurmctld-crash", 38.93607811062872, data={"for_s": 90.0}),
+        Happening("gpu-off-bus", 64.20587291027891, "job1/1"), Happening("node-lost", 72.54142102154067, "job0/0"),
+        Happening("kill", 72.54142102154067, data={"nth": 43, "after": True, "down_s": 60.0}),
+    ), 1097.9432731097747)  # fmt: skip
+    assert run(history)[0] == []
+
+
+def test_a_list_that_is_written_again_after_the_release_lends_nothing_to_a_job_that_runs() -> None:
+    """With its new list alone the job started at once, before the reservation of spare nodes was named."""
+    history = History(201, 490, "spares", Setup(nodes=8, jobs=(JobSpec(nodes=3), JobSpec(nodes=3)), spares=2), (
+        Happening("gpu-memory-contained", 40.09450649047325, "job1/1"), Happening("gpu-off-bus", 50.24734103057012, "n7"),
+        Happening("repair", 240.09450649047324),
+    ), 1140.0945064904731)  # fmt: skip
+    assert run(history)[0] == []

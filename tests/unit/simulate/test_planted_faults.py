@@ -15,9 +15,10 @@ import pytest
 
 from sentinel import policy
 from sentinel.actions import ACTIONS, Means, requeue
+from sentinel.adapters.slurm.writer import Writer
 from sentinel.correlate import incidents
 from sentinel.daemon.effects import checkpoints
-from sentinel.engine import decision, loading, notices, recovery
+from sentinel.engine import judging, loading, notices, recovery
 from sentinel.engine.audit import AuditTrail
 from sentinel.engine.ledger import Ledger
 from sentinel.engine.node_return.state import NodeReturns
@@ -30,6 +31,7 @@ from sentinel.simulate.explore import SAME_END, run
 from sentinel.simulate.histories import Happening, History, Setup
 from sentinel.simulate.promises import PROMISES
 from sentinel.simulate.stories import history_of
+from sentinel.simulate.two_daemons import DaemonsLease
 
 Patch = pytest.MonkeyPatch
 SEED = 1
@@ -47,8 +49,8 @@ async def claimed(task: Task, means: Means) -> Outcome:
 
 
 def judged(patch: Patch, change: Callable[[Any, Verdict], Verdict]) -> None:
-    real = decision.classify
-    patch.setattr(decision, "classify", lambda incident, **how: change(incident, real(incident, **how)))
+    real = judging.classify
+    patch.setattr(judging, "classify", lambda incident, **how: change(incident, real(incident, **how)))
 
 
 def planned(patch: Patch, change: Callable[[Plan], Plan]) -> None:
@@ -113,6 +115,11 @@ def a_start_forgets(patch: Patch) -> None:
     patch.setattr(loading, "carry_on", lambda *_what: None)
 
 
+def the_lease_is_by_the_clock_only(patch: Patch) -> None:
+    """A daemon that was stopped believes what its clock says; no transaction is rolled back."""
+    patch.setattr(DaemonsLease, "require_lease", lambda _self: None)
+
+
 def no_partition_limit(patch: Patch) -> None:
     patch.setattr("sentinel.policy.drains._partition_limit", lambda *_what: None)
 
@@ -127,7 +134,8 @@ def any_number_of_restarts(patch: Patch) -> None:
 
 def requeues_whatever_it_finds(patch: Patch) -> None:
     async def requeue(task: Task, means: Means) -> Outcome:
-        await means.writer.requeue_hold(task.job)
+        assert isinstance(means.writer, Writer)
+        await means.writer.verbs.requeue_hold(f"{task.job}", incomplete=False)
         return means.done(task)
 
     instead_of(patch, StepKind.REQUEUE_HOLD, requeue)
@@ -292,6 +300,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "saved-before-done": (nothing_in_the_ledger, "killed"),
     "audited-before-done": (nothing_in_the_audit, "killed"),
     "nothing-twice": (drains_again, BUS_RESUMED),
+    "one-daemon-acts": (the_lease_is_by_the_clock_only, "doubled"),
     "nothing-lost": (a_start_forgets, "killed"),
     SAME_END: (a_start_forgets, "killed"),
     "blast-radius": (no_partition_limit, "many-nodes"),
@@ -347,6 +356,8 @@ def watched(*happenings: Happening) -> list[History]:
 
 LOST = Happening("node-lost", 80.0, "job0/1")
 
+PLANTED_IN_OTHER_FILES = ("lends-to-who-lost-a-node", "loans-end")  # test_spares.py
+
 # the same for what is watched in some histories only
 PLANTED_IN_WATCHING: list[tuple[str, Callable[[Patch], None], list[History]]] = [
     ("unknown-drains-nobody", silence_convicts, watched(Happening("agent-dead", 80.0, "n2", {"for_s": 60.0}))),
@@ -356,7 +367,7 @@ PLANTED_IN_WATCHING: list[tuple[str, Callable[[Patch], None], list[History]]] = 
 
 
 def test_every_promise_has_a_planted_fault() -> None:
-    assert PLANTED.keys() == {*PROMISES, SAME_END}
+    assert {*PLANTED, *PLANTED_IN_OTHER_FILES} == {*PROMISES, SAME_END}
 
 
 @pytest.mark.parametrize("promise", PLANTED)

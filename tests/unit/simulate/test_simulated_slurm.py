@@ -36,7 +36,7 @@ async def test_an_ended_job_completes_keeps_its_nodes_meanwhile_and_is_forgotten
 
 async def test_a_requeued_job_is_pending_and_completing_and_waits_before_it_starts(slurm: SimulatedSlurm) -> None:
     job = slurm.submit(nodes=2)
-    await Requests(slurm).requeue_hold(f"{job}")
+    await Requests(slurm).requeue_hold(f"{job}", incomplete=False)
     assert slurm.job_json(slurm.jobs[job])["job_state"] == "PENDING,COMPLETING" and slurm.jobs[job].restarts == 1
     after(slurm, 2.0)
     assert (slurm.jobs[job].restarts, slurm.jobs[job].held, slurm.jobs[job].on) == (1, True, ())
@@ -68,7 +68,7 @@ async def test_a_completing_job_waits_for_a_lost_node_until_that_is_down(slurm: 
 
 async def test_the_components_of_a_heterogeneous_job_start_together_or_not_at_all(slurm: SimulatedSlurm) -> None:
     leader, other = slurm.submit(nodes=2, het=101), slurm.submit(nodes=1, het=101)
-    await Requests(slurm).requeue_hold(f"{other}")
+    await Requests(slurm).requeue_hold(f"{other}", incomplete=False)
     after(slurm, 2.0)
     slurm.person_releases(other)
     after(slurm, REQUEUE_WAIT_S)
@@ -83,7 +83,7 @@ async def test_the_components_of_a_heterogeneous_job_start_together_or_not_at_al
 
 async def test_a_cancelled_job_does_not_come_back_from_its_requeue(slurm: SimulatedSlurm) -> None:
     job = slurm.submit(nodes=2)
-    await Requests(slurm).requeue_hold(f"{job}")
+    await Requests(slurm).requeue_hold(f"{job}", incomplete=False)
     slurm.cancel(job)
     after(slurm, 2.0)
     assert slurm.jobs[job].state == "CANCELLED"
@@ -94,7 +94,7 @@ async def test_a_cancelled_job_does_not_come_back_from_its_requeue(slurm: Simula
 
 async def test_an_exclusion_that_leaves_too_few_nodes_stays_bad_until_the_list_changes(slurm: SimulatedSlurm) -> None:
     job = slurm.submit(nodes=4)
-    await Requests(slurm).requeue_hold(f"{job}")
+    await Requests(slurm).requeue_hold(f"{job}", incomplete=False)
     after(slurm, 2.0)
     await Requests(slurm).set_job(f"{job}", {"ExcNodeList": "n1", "StartTime": "now"})
     await Requests(slurm).release(f"{job}")
@@ -119,7 +119,7 @@ async def test_a_failed_job_is_final_for_its_dependents(slurm: SimulatedSlurm) -
     assert slurm.job_json(slurm.jobs[second])["state_reason"] == "Dependency"
     slurm.end(first, exit_code=1)
     after(slurm, 2.0)
-    await Requests(slurm).requeue_hold(f"{first}")
+    await Requests(slurm).requeue_hold(f"{first}", incomplete=False)
     after(slurm, 2.0)
     slurm.person_releases(first)
     slurm.end(first)
@@ -131,7 +131,7 @@ async def test_the_leader_of_a_heterogeneous_job_takes_its_components_along(slur
     leader = slurm.submit(nodes=2, het=0)
     component = slurm.submit(nodes=2, het=leader)
     slurm.schedule()
-    await Requests(slurm).requeue_hold(f"{component}")
+    await Requests(slurm).requeue_hold(f"{component}", incomplete=False)
     after(slurm, 2.0)
     assert slurm.jobs[leader].held and slurm.jobs[component].held
     await Requests(slurm).set_job(f"{leader}", {"StartTime": DEFERRED})
@@ -152,7 +152,7 @@ async def test_a_crash_of_slurmctld_forgets_what_it_had_not_saved(slurm: Simulat
     job = slurm.submit(nodes=2)
     slurm.save_state()
     await Requests(slurm).set_node("n1", "DRAIN", "sentinel:1 broken")
-    await Requests(slurm).requeue_hold(f"{job}")
+    await Requests(slurm).requeue_hold(f"{job}", incomplete=False)
     after(slurm, 2.0)
     slurm.crash()
     assert not slurm.nodes["n1"].drained
@@ -161,3 +161,17 @@ async def test_a_crash_of_slurmctld_forgets_what_it_had_not_saved(slurm: Simulat
     after(slurm, slurm.times.ghost_s)
     after(slurm, 2.0)
     assert slurm.jobs[job].state == "PENDING" and slurm.jobs[job].restarts == 1
+
+
+async def test_job_that_starts_on_a_node_that_is_gone_is_requeued_and_waits_until_the_node_is_down() -> None:
+    """As seen on Slurm 22.05: requeued when its prolog does not answer, and then completing there."""
+    slurm = SimulatedSlurm(nodes=3, times=SlurmTimes(epilog_s=1.0, requeue_s=0.0))
+    slurm.lose("n2")
+    job = slurm.jobs[slurm.submit(nodes=2)]
+    assert job.state == "RUNNING" and job.ghost
+    after(slurm, slurm.times.launch_s)
+    after(slurm, 60.0)
+    assert job.completing and job.restarts == 1
+    slurm.set_down("n2")
+    after(slurm, 1.0)
+    assert job.state == "RUNNING" and job.on == ("n1", "n3")

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
@@ -17,12 +19,16 @@ from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item, volume
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.parsing.content import Role, role_of
+from sentinel.checkpoints.reading import open_archive
 
 _NEIGHBOURS = 4
 _SAMPLE = 3  # pieces of a file that are compared first
 _SMALL = 4  # elements; what is smaller may well stay the same
 _COPIED = re.compile(r"expert|moe", re.IGNORECASE)  # layers that training may begin with as copies of one another
 _FIRST_MOMENT, _SECOND_MOMENT = ".exp_avg", ".exp_avg_sq"  # of Adam and its kin
+_STEP = ".step"
+_OFTEN_IDLE = re.compile(r"expert|moe|emb", re.IGNORECASE)  # rows and layers that no token may have reached for long
+_COMPARED = 4096  # parameters whose numbers are compared with one another
 _ENDS = 8  # parameters at either end of a shard that are compared: a save is written from one end to the other
 _START_BYTES = 4096  # of a piece: whether it is one number again and again
 
@@ -32,14 +38,13 @@ Apart = Callable[[str, str, str], bool]
 def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
     """`NotKnown` where some of these shards are those of a step beside this one and others are not."""
     del buffer
-    if len(files) < 2:
-        return
+    all_learn = lru_cache(partial(_all_learn, tree, files))
     for folder in neighbours(tree.root, _NEIGHBOURS):
         same: list[str] = []
         other = 0
         for name, items in files.items():
             alike = _alike(tree, name, items, folder)
-            half = _half_of(tree, name, items, folder) if alike is False else None
+            half = _half_of(tree, name, items, folder, all_learn) if alike is False else None
             if half:
                 raise NotKnown(
                     f"{visible(name)}: {visible(half[0])} is that of {visible(folder.name)}, {visible(half[1])} is not:"
@@ -69,18 +74,46 @@ def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], apart: Apart, 
             sums = [_sums(mine, item) for item in telling[:_SAMPLE]]
             if None in sums:
                 continue
-            sample = [
-                (item.name, item.offset, *(found or {}).items()) for item, found in zip(telling, sums, strict=False)
-            ]
+            sample = [(item.offset, *(found or {}).items()) for item, found in zip(telling, sums, strict=False)]
             twins = seen.setdefault((mine.size, *sample), [])
             for twin in twins:
-                if not all(apart(twin, name, item.name) for item in telling):
+                theirs = _of_one_rank(files[twin])
+                pairs = list(zip(telling, theirs, strict=False))
+                # Other tensors of the same numbers are no replicas of one part.
+                if not all(one.name != two.name or apart(twin, name, one.name) for one, two in pairs):
                     continue
                 with opened(tree.path(twin), twin) as other:
-                    same = all(_sums(mine, item) == _sums(other, item) for item in telling[_SAMPLE:])
+                    same = len(theirs) == len(telling) and all(
+                        _sums(mine, one) == _sums(other, two) for one, two in pairs[_SAMPLE:]
+                    )
                 if same and not all(_constant(mine, item) for item in telling):
                     raise NotKnown(f"{visible(name)} holds the numbers of {visible(twin)}: a shard is there twice")
         twins.append(name)
+
+
+def refuse_copies(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
+    """`NotKnown` where two matrices have the same moments: training gives no two of them the same gradients.
+
+    Vectors may have the same (two biases that are added), and tied weights are kept with one state.
+    """
+    del buffer
+    seen: dict[tuple[object, ...], str] = {}
+    for name, items in files.items():
+        with opened(tree.path(name), name) as handle:
+            for one in parameters(items).values():
+                for item in (one.first, one.second):
+                    if item is None or item.size is None or len(item.size) < 2 or min(item.size) < 2:
+                        continue
+                    sums = _sums(handle, item)
+                    if sums is None:
+                        return
+                    other = seen.setdefault((item.dtype, item.size, *sums.values()), item.name)
+                    if other != item.name and not _constant(handle, item):
+                        raise NotKnown(
+                            f"{visible(item.name)} holds the numbers of {visible(other)}: a tensor is there twice"
+                        )
+                if len(seen) > _COMPARED:
+                    return
 
 
 def _of_one_rank(items: Sequence[Item]) -> list[Item]:
@@ -122,30 +155,86 @@ def _alike(tree: Tree, name: str, items: Sequence[Item], folder: Path) -> bool |
         return False  # not there, not readable or not whole: then it is not the same
 
 
-def _half_of(tree: Tree, name: str, items: Sequence[Item], folder: Path) -> tuple[str, str] | None:
+def _half_of(
+    tree: Tree, name: str, items: Sequence[Item], folder: Path, all_learn: Callable[[], bool]
+) -> tuple[str, str] | None:
     """What of a shard is as in the other step, and what is not though it must be; None where that is nothing.
 
-    A step that leaves a parameter's first moment as it was has skipped the parameter: then nothing of it may differ.
+    A step changes a parameter, both its moments and the count of its steps, or none of them.
     """
-    pieces = {item.name: item for item in _telling(items)}
-    tails = {other.partition(".")[2]: other for other in pieces if role_of(other.split(".")) is Role.MODEL}
+    found = sorted(parameters(items).values(), key=lambda one: one.first.offset)
     try:
         with opened(folder / name, name) as other, opened(tree.path(name), name) as mine:
             if other.size != mine.size:
                 return None
-            moments = sorted((i.offset, i.name) for i in pieces.values() if i.name.endswith(_FIRST_MOMENT))
-            for _, moment in moments[:_ENDS] + moments[_ENDS:][-_ENDS:]:
-                state = moment.removesuffix(_FIRST_MOMENT)
-                weight = next((tails[tail] for tail in _tails(state) if tail in tails), None)
-                rest = [pieces[one] for one in (state + _SECOND_MOMENT, weight) if one in pieces]
-                if not rest or _sums(mine, pieces[moment]) != _sums(other, pieces[moment]):
+            moved: list[tuple[bool, str]] = []
+            for one in found[:_ENDS] + found[_ENDS:][-_ENDS:]:
+                same = {item.name: _sums(mine, item) == _sums(other, item) for item in one.all()}
+                if _constant(mine, one.first):
                     continue
-                changed = next((one for one in rest if _sums(mine, one) != _sums(other, one)), None)
-                if changed is not None and not _constant(mine, pieces[moment]):
-                    return moment, changed.name
+                if same[one.first.name]:
+                    changed = next((item.name for item in one.all() if not same[item.name]), None)
+                    if changed:
+                        return one.first.name, changed
+                    continue
+                kept = [item for item in (one.step, one.second) if item and same[item.name]]
+                if kept and one.exact and (kept[0] is one.step or not _constant(mine, kept[0])):
+                    return kept[0].name, one.first.name
+                if one.weight is not None and one.exact and not _OFTEN_IDLE.search(one.weight.name):
+                    moved.append((not same[one.weight.name], one.weight.name))
+            still = [weight for has_moved, weight in moved if not has_moved]
+            if still and len(still) < len(moved) and all_learn():
+                return still[0], next(weight for has_moved, weight in moved if has_moved)
     except (NotKnown, Broken):
         pass  # not there, not readable or cut otherwise: nothing to compare with
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What a shard holds of one parameter. ``first``, ``second``: Adam's moments."""
+
+    first: Item
+    second: Item | None
+    step: Item | None
+    weight: Item | None
+
+    def all(self) -> list[Item]:
+        return [item for item in (self.first, self.second, self.step, self.weight) if item is not None]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the type is so fine that a step changes every one of them; half of it rounds small changes away."""
+        return all(item.dtype in ("float32", "float64") for item in self.all())
+
+
+def parameters(items: Sequence[Item]) -> dict[str, Parameter]:
+    """The parameters whose first moment lies in this shard, by the name of their state."""
+    pieces = {item.name: item for item in _telling(items)}
+    counts = {item.name: item for item in items if item.plain and item.size == () and item.name.endswith(_STEP)}
+    tails = {other.partition(".")[2]: other for other in pieces if role_of(other.split(".")) is Role.MODEL}
+    found: dict[str, Parameter] = {}
+    for moment, first in pieces.items():
+        if moment.endswith(_FIRST_MOMENT):
+            state = moment.removesuffix(_FIRST_MOMENT)
+            weight = next((pieces[tails[tail]] for tail in _tails(state) if tail in tails), None)
+            second, step = pieces.get(state + _SECOND_MOMENT), counts.get(state + _STEP)
+            found[state] = Parameter(first, second, step, weight)
+    return found
+
+
+def _all_learn(tree: Tree, files: Mapping[str, Sequence[Item]]) -> bool:
+    """Whether the learning rates are known, and none of them is 0: then a parameter whose moments change does, too."""
+    values: list[object] = []
+    for name, items in files.items():
+        rates = [item for item in items if item.plain and item.size is None and item.name.endswith(".lr")]
+        if rates:
+            with opened(tree.path(name), name) as handle:
+                for item in rates[: 2 * _ENDS]:
+                    piece = handle.read(item.offset, min(item.length, _START_BYTES))
+                    found = open_archive(lambda at, n, p=piece: p[at : at + n], len(piece), handle.name)  # type: ignore[misc]
+                    values.append(found.pickled.value)
+    return bool(values) and all(type(value) is float and value > 0 for value in values)
 
 
 def _tails(name: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.formats.jax import ocdbt, zarr
 from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.steps import number_of, step_of
 
 NAME = "orbax"
@@ -55,7 +56,11 @@ def check(tree: Tree, ask: Ask) -> Finding:
         finding.step = number_of(tree.root.name)
     for item in items:
         assert item is not None
-        inner = tree.below(item) if item else Tree(tree.root, dict(tree.files), folders=set(tree.folders))
+        inner = (
+            tree.below(item)
+            if item
+            else Tree(tree.root, dict(tree.files), folders=set(tree.folders), folder_times=tree.folder_times)
+        )
         _check_item(inner, ask, item or tree.root.name)
     written = [name for name in tree.files if not name.rpartition("/")[2].startswith(".sentinel")]
     # What lies beside the items and is none of Orbax's was put there by somebody, at any time.
@@ -155,9 +160,9 @@ def _processes(tree: Tree, ask: Ask) -> None:
     """Each process wrote a store of its own: their numbers have no hole."""
     numbers = {int(m.group(2)) for name in tree.files if (m := _PROCESS.fullmatch(name))}
     numbers |= {int(m.group(1)) for folder in tree.folders if (m := re.fullmatch(r"ocdbt\.process_(\d+)", folder))}
-    holes = set(range(max(numbers, default=-1) + 1)) - numbers
-    if holes and not ask.part:
-        raise unfinished(tree, ask, f"ocdbt.process_{min(holes)} is missing")
+    hole = first_hole(numbers, 0, max(numbers, default=-1) + 1)
+    if hole is not None and not ask.part:
+        raise unfinished(tree, ask, f"ocdbt.process_{hole} is missing")
     for number in sorted(numbers):
         if f"ocdbt.process_{number}/{STORE}" not in tree.files:
             raise NotKnown(f"ocdbt.process_{number} has no {STORE}: half deleted or half written?")

@@ -52,6 +52,8 @@ WORDS = st.sampled_from(
         "<b>",
         "../../etc/passwd",
         "x" * 5000,
+        "9" * 5000,
+        "\u00b2",
     ]
 )
 SCALARS = st.one_of(
@@ -61,7 +63,7 @@ SCALARS = st.one_of(
     st.integers(),
     st.floats(),
     st.text(max_size=20),
-    st.sampled_from([2**63, -(2**70), 1e308]),
+    st.sampled_from([2**63, -(2**70), 10**400, 1e308]),
 )
 KEYS = st.sampled_from(
     [
@@ -149,6 +151,13 @@ async def test_any_bytes(served: Served, path: str, raw: bytes) -> None:
     answer = await served.post(path, raw=raw, uid=0)
     assert answer.status in (400, 413), (answer.status, raw)
     checked(served, answer, raw)
+
+
+@pytest.mark.parametrize("event", [None, [], 7, "", "job ended", "x" * 41, "job_ended\n"])
+async def test_what_names_no_event_is_refused(served: Served, event: Any) -> None:
+    assert (
+        await served.post(protocol.EVENT, {"event": event, "environment": {"SLURM_JOB_ID": "7"}}, uid=0)
+    ).status == 400
 
 
 async def test_memory_of_hostile_requests_is_bounded(served: Served) -> None:

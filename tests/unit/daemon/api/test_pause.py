@@ -11,8 +11,8 @@ from core_records import ended, evidence
 from core_world import World
 
 from sentinel.actions import ACTIONS, Means, Task
-from sentinel.actions import carry_out as carrying
 from sentinel.daemon.api.commands import OperatorCommands
+from sentinel.daemon.effects import perform
 from sentinel.daemon.runner import Runner
 from sentinel.log import Log
 from sentinel.model.records import Kind, Outcome, StepKind
@@ -70,7 +70,7 @@ def pausing(monkeypatch: pytest.MonkeyPatch) -> Callable[[World, StepKind], None
             await means.ledger.command("pause", "an operator")
             return await real(task, means)
 
-        monkeypatch.setattr(carrying, "ACTIONS", {**ACTIONS, at: act})
+        monkeypatch.setattr(perform, "ACTIONS", {**ACTIONS, at: act})
 
     return arrange
 
@@ -97,7 +97,7 @@ async def test_plan_stops_after_its_step_and_is_carried_on(
     await fail(daemon)
     assert done(there) == [(kind, "done") for kind in ALL[: number + 1]]
     assert state(there) != "closed" and len(there.store.open_plans()) == 1
-    monkeypatch.setattr(carrying, "ACTIONS", ACTIONS)
+    monkeypatch.setattr(perform, "ACTIONS", ACTIONS)
     if restarted:
         daemon = Daemon(there, [sink])
         await daemon.start()

@@ -329,7 +329,7 @@ async def test_poll_that_is_answered_is_no_loss(served: Served, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("environment", "jobs"),
     [({"SLURM_JOB_ID": "7"}, {7}), ({"SLURM_JOB_ID": "../1"}, set()), ({"SLURM_JOB_ID": "²"}, set()), ("torn", set()),
-     (None, set())],
+     (None, set()), ({"SLURM_JOB_ID": "7" * 5000}, set())],
 )  # fmt: skip
 async def test_event_of_a_hook(
     served: Served, monkeypatch: pytest.MonkeyPatch, environment: object, jobs: set[int]

@@ -190,6 +190,24 @@ async def test_nodes_without_slurm_are_not_known(world: Worlds) -> None:
         await shown("nodes")
 
 
+async def test_a_months_failures_are_read_once_a_minute_however_often_jobs_are_asked_for(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Shown(world())
+    store, reads = shown.world.store, list[StepKind]()
+    steps_done = store.steps_done
+
+    def read_steps(kinds: Any, **how: Any) -> Any:
+        reads.extend(kind for kind in kinds if kind is StepKind.DRAIN)
+        return steps_done(kinds, **how)
+
+    monkeypatch.setattr(store, "steps_done", read_steps)
+    for after_s, read in ((0.0, 1), (59.0, 1), (1.0, 2)):
+        shown.world.slurm.clock.advance(after_s)
+        await shown("jobs")
+        assert len(reads) == read
+
+
 async def test_running_job_with_how_often_it_saves(world: Worlds) -> None:
     shown = Shown(world())
     slurm, live = shown.world.slurm, shown.daemon.live

@@ -13,16 +13,13 @@ import pytest
 from core_records import later
 from core_views import ADA, Shown
 from core_world import World
-from prometheus_client import CollectorRegistry
 
 from sentinel.adapters.syslog import Syslog
 from sentinel.daemon.audit.export import AuditExport
 from sentinel.daemon.audit.listing import PAGE
 from sentinel.errors import Unavailable, UserError
-from sentinel.log import Log
 from sentinel.model.audit import EXPORTED, FIRST, AuditEntry, Stage
 from sentinel.model.changes import Audited
-from sentinel.telemetry import Telemetry
 
 Worlds = Callable[..., World]
 
@@ -71,7 +68,7 @@ def listening(family: int, address: Any) -> Iterator[socket.socket]:
 
 
 def exporting(there: World, address: str) -> AuditExport:
-    return AuditExport(there.store, Syslog(address), Telemetry(CollectorRegistry()), Log())
+    return AuditExport(there.store, Syslog(address))
 
 
 async def test_each_entry_is_handed_over_once_and_in_order(world: Worlds, tmp_path: Path) -> None:

@@ -8,11 +8,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from sentinel.daemon.ingest.event_files import EventFiles
 from sentinel.log import Log
-from sentinel.telemetry import Telemetry
 
 
 class Scene:
@@ -22,8 +20,7 @@ class Scene:
         self.got: list[tuple[str, list[int]]] = []
         self.stream = io.StringIO()
         whose = {os.getuid()} if trusted is None else trusted
-        telemetry = Telemetry(CollectorRegistry())
-        self.box = EventFiles(self.folder, whose, self.report, telemetry, Log(self.stream))
+        self.box = EventFiles(self.folder, whose, self.report, Log(self.stream))
 
     def report(self, event: str, jobs: Collection[int]) -> None:
         self.got.append((event, sorted(jobs)))

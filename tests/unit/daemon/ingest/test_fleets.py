@@ -10,8 +10,11 @@ from core_daemon import Daemon
 from core_watch import Seconds
 from core_world import World
 
+from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.errors import Unavailable
+from sentinel.log import Log
 from sentinel.model.records import Fleet
+from sentinel.simulate.slurm.records import KeptNodes
 
 Worlds = Callable[..., World]
 
@@ -111,3 +114,24 @@ async def test_who_insists_waits_ever_longer_and_gets_it(
     monkeypatch.setattr(asyncio, "sleep", sleep)
     assert there.job in (await daemon.fleets.take_until_answered()).jobs
     assert slept == [0.5, 1.0, 2.0, 5.0, 5.0, 5.0]
+
+
+async def test_a_reservation_that_slurm_does_not_know_is_said_once(world: Worlds) -> None:
+    """A name that was mistyped: jobs would wait in the queue beside idle spare nodes, and nobody would know why."""
+    daemon = Daemon(world())
+    slurm, clock = daemon.world.slurm, Seconds()
+    fleets = FleetSnapshots(
+        slurm, daemon.live, daemon.telemetry, Log(daemon.stream), seconds=clock.monotonic, spares="spare"
+    )
+
+    async def said() -> int:
+        clock.now_s += 1.0
+        await fleets.take()
+        return daemon.said.count("spares-not-known")
+
+    assert [await said(), await said()] == [1, 1]
+    assert "reservation=spare" in daemon.said and daemon.live.fleet is not None and daemon.live.fleet.spares is None
+    slurm.kept = KeptNodes("spare", 1)
+    assert await said() == 1 and daemon.live.fleet.spares is not None
+    slurm.kept = None
+    assert await said() == 2

@@ -23,6 +23,7 @@ from sentinel.engine.watch import nodes
 from sentinel.engine.watch.events import ConnectionLost, NodeProbed, RequestDelayed
 from sentinel.errors import Unavailable
 from sentinel.model.records import Kind, NodeView, Source
+from sentinel.simulate.slurm.records import SlurmTimes
 
 Worlds = Callable[..., World]
 Open = Callable[..., Awaitable[Scene]]
@@ -91,6 +92,36 @@ async def test_silence_that_people_asked_for_says_nothing_until_it_is_over(
     assert [item.where.node for item in scene.reported] == ["n1"]
 
 
+@pytest.mark.parametrize("power", ["POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"])
+async def test_a_node_that_slurm_has_switched_off_is_not_lost_and_not_asked_before_it_is_back(
+    opened: Open, ports: Ports, power: str
+) -> None:
+    """SuspendProgram and ResumeProgram: no agent and no slurmd is there, as is to be expected."""
+    scene = await opened()
+    ports.answers["n3"] = "Connection refused"
+    scene.world.slurm.nodes["n3"].power = power
+    await scene.advance(0.01)
+    await scene.fleets.take()
+    await pass_s(scene, 60.0, "n1", "n2", "n4")
+    assert scene.reported == [] and "n3" not in ports.asked
+    assert scene.daemon.said.count("node=n3") == 2, "heard, and once that it fell silent"
+    scene.world.slurm.nodes["n3"].power = ""
+    await scene.advance(0.01)
+    await scene.fleets.take()
+    await pass_s(scene, 30.0, "n1", "n2", "n4")
+    assert [item.where.node for item in scene.reported] == ["n3"]
+
+
+async def test_a_node_that_is_to_be_switched_off_after_its_job_is_found_lost(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    ports.answers["n1"] = "Connection refused"
+    scene.world.slurm.nodes["n1"].power = "POWER_DOWN"
+    await scene.advance(0.01)
+    await scene.fleets.take()
+    await pass_s(scene, 20.0, "n2", "n3", "n4")
+    assert [item.where.node for item in scene.reported] == ["n1"]
+
+
 async def test_patience_is_the_setting(opened: Open, ports: Ports) -> None:
     scene = await opened()
     await pass_s(scene, 6.0, "n2", "n3", "n4")
@@ -113,6 +144,24 @@ async def test_node_whose_agent_died_first_is_still_found_lost(opened: Open, por
     ports.answers["n1"] = "no answer"
     await pass_s(scene, 10.0, "n2", "n3", "n4")
     assert scene.kinds == [Kind.NODE_UNREACHABLE]
+
+
+async def test_node_that_only_a_completing_job_holds_is_found_lost_by_a_daemon_that_never_heard_it(
+    world: Worlds, ports: Ports
+) -> None:
+    """Slurm lists the job as completing until the node is set down: nobody else would look there."""
+    scene = Scene(world())
+    slurm = scene.world.slurm
+    slurm.times = SlurmTimes(epilog_s=1.0)
+    slurm.lose("n2")
+    slurm.end(scene.world.job, exit_code=1)
+    ports.answers["n2"] = "no answer"
+    await scene.advance(5.0)
+    await scene.fleets.take()
+    assert slurm.jobs[scene.world.job].completing
+    scene.hear("n1", "n3", "n4")
+    await pass_s(scene, 20.0, "n1", "n3", "n4")
+    assert [(item.kind, item.where.node) for item in scene.reported] == [(Kind.NODE_UNREACHABLE, "n2")]
 
 
 async def test_silent_node_is_not_asked_at_every_look(opened: Open, ports: Ports) -> None:
@@ -343,12 +392,21 @@ async def test_port_that_listens_and_port_that_does_not() -> None:
     assert await slurmd_answers(node("n1", port=port), 30.0) == "Connection refused"
 
 
-async def test_port_that_says_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("late_s", "said"), [(0.0, "no answer"), (0.6, None)])
+async def test_port_that_says_nothing_in_time_as_far_as_a_busy_daemon_can_tell(
+    monkeypatch: pytest.MonkeyPatch, late_s: float, said: str | None
+) -> None:
+    loop = asyncio.get_running_loop()
+    began_s = now_s = loop.time()
+
     async def never(*_where: object) -> None:
+        nonlocal now_s
+        now_s = began_s + 30.0 + late_s  # the loop notices the deadline so late
         await asyncio.Event().wait()
 
+    monkeypatch.setattr(loop, "time", lambda: now_s)
     monkeypatch.setattr(asyncio, "open_connection", never)
-    assert await slurmd_answers(node("n1"), 0.0) == "no answer"
+    assert await slurmd_answers(node("n1"), 30.0) == said
 
 
 async def test_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from sentinel.model.accounting import AccountedAttempt
     from sentinel.planning.past_jobs import Judged, Key, PastJobs
 
-_NUMBER = re.compile(r"(?<!\d)(\d{1,10})(?!\d)")
 _SHOWN = 12  # causes in the table; all of them are in the JSON
 MOST_LOGS = 20_000
 _BAR_FROM = 50
@@ -61,11 +59,11 @@ def import_jobs(
 ) -> None:  # fmt: skip
     """What failed before Sentinel, what it cost, and what Sentinel would have done.
 
-    Failures are attempts with GPUs that ended as FAILED, NODE_FAIL, BOOT_FAIL or OUT_OF_MEMORY. A log tells the cause, and
-    what would have been done; without one, only Slurm's word is known. Accounting does not say what was saved: an attempt
-    counts as lost at most whole. Nothing is changed anywhere. On a host without sacct, --from takes the output of
-    `sacct --allusers --duplicates --allocations --noheader --parsable2 --starttime=now-30days
-    --format=JobIDRaw,User,Partition,State,ExitCode,Start,End,AllocTRES,NodeList`, run with TZ=UTC.
+    Failures are attempts with GPUs that ended as FAILED, NODE_FAIL, BOOT_FAIL or OUT_OF_MEMORY. Logs with the job's id in
+    their names tell the cause, and what would have been done; without one, only Slurm's word is known. Accounting does not
+    say what was saved: an attempt counts as lost at most whole. Nothing is changed anywhere. On a host without sacct, --from
+    takes the output of `sacct --allusers --duplicates --allocations --noheader --parsable2 --starttime=now-30days
+    --format=JobIDRaw,User,Partition,State,ExitCode,Start,End,AllocTRES,NodeList,JobID`, run with TZ=UTC.
     """
     from sentinel.adapters.slurm import accounting
     from sentinel.planning.past_jobs import history_document, past_jobs
@@ -74,23 +72,24 @@ def import_jobs(
         raise UserError("where from?", fix="sentinel import --slurm-accounting, or --from FILE with what sacct printed")
     until = datetime.now(UTC)
     begin = since_time(since, until)
-    text = (
-        _read(file)
-        if file is not None
-        else asyncio.run(accounting.ask(_slurm(), begin, until)).decode("utf-8", "replace")
-    )
-    attempts, unread = accounting.read(text, until)
+    if file is not None:
+        attempts, unread = accounting.read(_read(file), None)
+    else:
+        asked = asyncio.run(accounting.ask(_slurm(), begin, until))
+        attempts, unread = accounting.read(asked.decode("utf-8", "replace"), until)
     if not attempts:
         raise UserError(
             f"no attempt of a job in it ({counted(len(unread), 'line')} could not be read)",
             fix="a longer --since; or the format that sentinel import --help names",
         )
-    if file is not None:
-        begin, until = attempts[0].started_at, max(attempt.ended_at for attempt in attempts)
-    judged = _judged(attempts, logs)
-    past = past_jobs(attempts, judged)
+    if file is not None:  # --since counts back from the newest time in it
+        until = max(attempt.ended_at for attempt in attempts)
+        begin = max(attempts[0].started_at, since_time(since, until))
+    until = max(until, begin + timedelta(seconds=1))
+    judged = _judged([one for one in attempts if begin <= one.ended_at <= until], attempts, logs)
+    past = past_jobs(attempts, judged, begin, until)
     if out is not None:
-        _write(out, history_document(past, judged, begin, max(until, begin + timedelta(seconds=1)), gpus_per_node))
+        _write(out, history_document(past, judged, begin, until, gpus_per_node))
     if as_json:
         click.echo(json.dumps(_as_json(past, begin, until, unread, len(judged), out)))
     else:
@@ -115,9 +114,12 @@ def _read(file: Path) -> str:
         raise FileError(file, f"cannot be read: {error.strerror}", fix="Check the path.") from error
 
 
-def _judged(attempts: Sequence[AccountedAttempt], logs: Path | None) -> Mapping[Key, Judged]:
-    """The verdict on the log of each failed job that has one; the last of its failed attempts wrote its end."""
-    from sentinel.cli.offline.classify import judge_path
+def _judged(
+    ended: Sequence[AccountedAttempt], attempts: Sequence[AccountedAttempt], logs: Path | None
+) -> Mapping[Key, Judged]:
+    """The verdict on the logs of each failed job that has some; the last of its failed attempts wrote their end."""
+    from sentinel.cli.offline.classify import judge_paths
+    from sentinel.cli.past.job_logs import logs_by_job
     from sentinel.config.rules_files import load_rules
     from sentinel.evidence.logs.reader import Signatures
     from sentinel.planning.past_jobs import Judged, is_failure
@@ -126,18 +128,14 @@ def _judged(attempts: Sequence[AccountedAttempt], logs: Path | None) -> Mapping[
         return {}
     if not logs.is_dir():
         raise FileError(logs, "is no folder", fix="--logs takes the folder in which the jobs' logs lie")
-    last = {attempt.job: attempt.attempt for attempt in attempts if is_failure(attempt) and attempt.gpus != 0}
-    files: dict[int, Path] = {}
-    for path in sorted(path for path in logs.rglob("*") if path.is_file() and not path.is_symlink()):
-        for number in _NUMBER.findall(path.name):
-            if int(number) in last:
-                files.setdefault(int(number), path)
+    last = {attempt.job: attempt.attempt for attempt in ended if is_failure(attempt) and attempt.gpus != 0}
+    files = {job: paths for job, paths in logs_by_job(logs, attempts).items() if job in last}
     if len(files) > MOST_LOGS:
         raise UserError(f"{len(files)} logs, at most {MOST_LOGS} are read", fix="a shorter --since")
     signatures, now, found = Signatures(load_rules()), datetime.now(UTC), {}
     with count_bar("logs", len(files), least=_BAR_FROM) as advance:
-        for job, path in sorted(files.items()):
-            answer = judge_path(path, signatures, now, source="job")
+        for job, paths in sorted(files.items()):
+            answer = judge_paths(paths, signatures, now, source="job")
             if "error" not in answer:
                 found[job, last[job]] = Judged(str(answer["cause"]), str(answer["restart"]))
             advance(1)
@@ -172,6 +170,10 @@ def _as_json(
             }
             for cause, lost in past.by_cause.items()
         },
+        "requeued": {
+            "attempts": past.requeued.failures,
+            "lost_gpu_hours_at_most": round(past.requeued.gpu_hours_at_most, 3),
+        },
         "logs": logs,
         "gpus_not_known": past.gpus_unknown,
         "unreadable_lines": len(unread),
@@ -183,7 +185,8 @@ def _show(past: PastJobs, since: datetime, until: datetime, unread: Sequence[int
     lost_h = sum(lost.gpu_hours_at_most for lost in past.by_cause.values())
     say(
         f"{since:%Y-%m-%d} to {until:%Y-%m-%d}: {counted(past.attempts, 'attempt')}, {past.gpu_s / 3600:,.0f} GPU-hours, "
-        f"{counted(len(past.failures), 'failure')}, at most {lost_h:,.0f} GPU-hours lost; {counted(logs, 'log')} read"
+        f"{counted(len(past.failures), 'failure')}, at most {lost_h:,.0f} GPU-hours lost; "
+        f"logs of {counted(logs, 'job')} read"
     )
     table(
         "",
@@ -199,9 +202,16 @@ def _show(past: PastJobs, since: datetime, until: datetime, unread: Sequence[int
         ],
         whole=("cause", "failures", "lost at most"),
     )
+    if past.requeued.failures:
+        say(
+            f"Not among them: {counted(past.requeued.failures, 'attempt')} of {past.requeued.gpu_hours_at_most:,.0f} "
+            "GPU-hours that a script or a person put back into the queue; whether after a failure, accounting does not say."
+        )
     if past.gpus_unknown:
         say(f"GPUs not known of {counted(past.gpus_unknown, 'attempt')}: set AccountingStorageTRES=gres/gpu")
     if unread:
         say(f"{counted(len(unread), 'line')} could not be read, the first is line {unread[0]}")
     if out is not None:
         say(f"written to {out}: sentinel plan ... --history {out}, sentinel simulate --failures {out}")
+    elif past.failures:
+        say("next: --out history.json, then sentinel simulate --failures history.json shows such a month with Sentinel")

@@ -23,7 +23,11 @@ Examples:
 )
 @click.argument("what", required=False)
 @since_option("30d")
-@click.option("--out", type=click.Path(path_type=Path), help="File to write.  [default: sentinel-WHAT-DATE.bundle]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File to write.  [default: sentinel-WHAT-DATE.bundle; anonymised: without WHAT]",
+)
 @click.option("--anonymise", is_flag=True, help="Replace names of nodes, users, jobs, folders and addresses.")
 @click.option("--store", "source", default=None, help="Store to read.  [default: that of the settings file]")
 @config_option
@@ -33,7 +37,7 @@ def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, sour
     WHAT is the id of an incident, or a node. The store is read as a file or over its URL, so run it as the account of the
     daemon. The file can be read by its owner only; give it to `sentinel replay`.
     """
-    from sentinel.cli.offline.recordings import recording_of, store_of
+    from sentinel.cli.past.recordings import recording_of, store_of
     from sentinel.config.settings import Settings, load
     from sentinel.replay.anonymise import Pseudonyms
     from sentinel.replay.bundle import lines_of, write_bundle
@@ -49,7 +53,8 @@ def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, sour
                 raise
     if recording is None:
         recording = recording_of(where, since=begin, node=what)
-    made = out or Path(f"sentinel-{what or 'all'}-{datetime.now(UTC):%Y%m%d-%H%M%S}.bundle")
+    named = "anonymised" if anonymise else what or "all"  # a node's name is not told by that of the file
+    made = out or Path(f"sentinel-{named}-{datetime.now(UTC):%Y%m%d-%H%M%S}.bundle")
     lines = lines_of(recording)
     names = Pseudonyms(recording) if anonymise else None
     count = write_bundle(made, lines if names is None else map(names.line, lines), anonymised=anonymise)

@@ -1,4 +1,4 @@
-"""Where ``sentinel replay`` and ``sentinel bundle`` find the past: a bundle, or a store that is only read."""
+"""Where ``sentinel replay`` and ``sentinel bundle`` find the past: a bundle, logs, or a store that is only read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from sentinel.config.settings import Settings
 from sentinel.errors import FileError, UserError
 from sentinel.model.recording import Recording
 
+STORE = "sentinel.db"  # in the folder that [daemon] state names
 
-def recording_of(source: str, *, since: datetime, incident: str | None = None, node: str | None = None) -> Recording:
+
+def recording_of(
+    source: str, *, since: datetime, incident: str | None = None, node: str | None = None, rules: Path | None = None
+) -> Recording:
     """
     Args:
-        source: a bundle, a SQLite file, the folder of one, or the URL of a database.
-        since: how far back; a bundle is taken whole.
+        source: a bundle, a SQLite file, the folder of one, a folder of logs, or the URL of a database.
+        since: how far back; a bundle and logs are taken whole.
+        rules: those of the site, by which lines of logs are recognised.
 
     Raises:
         UserError: there is no such source, or it is none.
@@ -22,11 +27,19 @@ def recording_of(source: str, *, since: datetime, incident: str | None = None, n
     """
     path = Path(source)
     if "://" not in source and not path.exists():
-        raise FileError(path, "is not there", fix="name a bundle, the folder of a store, or the URL of a database")
+        raise FileError(
+            path, "is not there", fix="name a bundle, the folder of a store or of logs, or the URL of a database"
+        )
     if "://" not in source and path.is_file() and _begins(path, 2) == b"\x1f\x8b":
         from sentinel.replay.bundle import read_bundle
 
         return read_bundle(path)
+    if "://" not in source and path.is_dir() and not (path / STORE).exists():
+        from sentinel.cli.past.log_recording import recording_of_logs
+        from sentinel.config.rules_files import load_rules
+        from sentinel.evidence.logs.reader import Signatures
+
+        return recording_of_logs(path, Signatures(load_rules(site=rules)))
     return _of_store(_url(source, path), since, datetime.now(UTC), incident, node)
 
 
@@ -46,7 +59,7 @@ def store_of(settings: Settings) -> str:
 def _url(source: str, path: Path) -> str:
     if "://" in source:
         return source
-    file = path / "sentinel.db" if path.is_dir() else path
+    file = path / STORE if path.is_dir() else path
     if not file.exists():
         raise FileError(path, "holds no store", fix="name the folder that [daemon] state names, with sentinel.db in it")
     if _begins(file, 15) != b"SQLite format 3":

@@ -26,7 +26,9 @@ _BAR_FROM = 2000  # items of evidence: a second of work
 Examples:
   sentinel replay /var/lib/sentinel --since 90d
   sentinel replay incident.bundle --rules ./rules
-  sentinel replay postgresql://host/sentinel --policy ./sentinel.toml --json | tail -1
+  sentinel replay /var/lib/sentinel --against /etc/sentinel/sentinel.toml --policy ./new.toml
+  sentinel replay ./logs-of-last-month --policy ./sentinel.toml
+  sentinel replay postgresql://host/sentinel --json | tail -1
 """
 )
 @click.argument("source")
@@ -35,35 +37,58 @@ Examples:
     "--policy", type=click.Path(path_type=Path), envvar="SENTINEL_CONFIG",
     help=f"Settings file with limits and modes.  [default: {CONFIG}, else built-in limits with every step allowed]",
 )  # fmt: skip
+@click.option(
+    "--against", type=click.Path(path_type=Path),
+    help="Compare with what this settings file would have done, instead of with what was done.",
+)  # fmt: skip
+@click.option(
+    "--against-rules", "against_rules", type=click.Path(path_type=Path), help="The same with other rules of the site."
+)
 @since_option("90d")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: each difference, then the counts.")
-def replay(source: str, rules_path: Path | None, policy: Path | None, since: str, as_json: bool) -> None:
+def replay(
+    source: str, rules_path: Path | None, policy: Path | None, against: Path | None, against_rules: Path | None, since: str,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Judge the past again, with the rules and the policy of today, and show what would differ.
 
-    SOURCE is a bundle, the folder of a store, its SQLite file, or the URL of its database. It is only read; nothing is done
-    anywhere. Steps of plans end as the recorded ones did. Exit status: 0 all the same, 1 some differ, 2 a wrong argument.
+    SOURCE is a bundle, the folder of a store, its SQLite file, the URL of its database, or a folder of logs whose lines have
+    times: jobs' logs with the job's id in their names, machines' logs with the node's, and a file sacct*.txt (as sentinel
+    import --from takes it) for nodes and times of jobs. It is only read; nothing is done anywhere. Steps of plans end as the
+    recorded ones did. With --against or --against-rules the past is judged twice, and a difference is due to what differs
+    between the two. Exit status: 0 all the same, 1 some differ, 2 a wrong argument.
     """
-    from sentinel.cli.offline.recordings import recording_of
+    from sentinel.cli.past.recordings import recording_of
     from sentinel.config.rules_files import load_rules
-    from sentinel.replay.compare import compare
+    from sentinel.replay.compare import as_decided, compare, counts
     from sentinel.replay.run import Replay
 
     settings = _settings(policy)
-    recording = recording_of(source, since=since_time(since, datetime.now(UTC)))
     site = rules_path or (Path(settings.judgement.rules) if settings.judgement.rules else None)
+    recording = recording_of(source, since=since_time(since, datetime.now(UTC)), rules=site)
     run = Replay(recording, rules=load_rules(site=site), settings=settings)
-    with count_bar("evidence", len(recording.evidence), least=_BAR_FROM) as progress:
+    twice = against is not None or against_rules is not None
+    with count_bar("evidence", len(recording.evidence) * (2 if twice else 1), least=_BAR_FROM) as progress:
+        if twice:
+            before = _settings(against) if against is not None else settings
+            other = against_rules or (Path(before.judgement.rules) if against and before.judgement.rules else site)
+            then = Replay(recording, rules=load_rules(site=other), settings=before).run(progress)
+            recording = as_decided(recording, then)
         found = compare(recording, run.run(progress))
     differing = [item for item in found if not item.same]
     if as_json:
         for item in differing:
             click.echo(json.dumps(_as_json(item)))
-        counts = {"incidents": len(found), "same": len(found) - len(differing), "different": len(differing)}
-        click.echo(json.dumps({**counts, "unreadable": recording.unreadable}))
+        last = {"incidents": len(found), "same": len(found) - len(differing), "different": len(differing)}
+        click.echo(json.dumps({**last, "unreadable": recording.unreadable, **counts(found)}))
     else:
         for item in differing:
             _print(item)
         unreadable = f"; {counted(recording.unreadable, 'record')} could not be read" if recording.unreadable else ""
+        sums = counts(found)
+        for side, name in (("was", "then"), ("now", "now")):
+            said = ", ".join(f"{number:,} {what}" for what, number in sums[side].items())
+            say(f"{name}: {said}")
         say(
             f"{counted(len(found), 'incident')}: {len(found) - len(differing)} the same, {len(differing)} differ{unreadable}"
         )

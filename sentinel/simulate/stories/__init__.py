@@ -1,0 +1,55 @@
+"""Generates histories from a seed: one story for each kind of trouble, and one in which anything happens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from sentinel.simulate.histories import History
+from sentinel.simulate.stories import recoveries, sites
+from sentinel.simulate.stories.draws import Story
+
+REST_S = 900.0  # after the last thing that happens, until everything must have come to rest
+
+STORIES: Mapping[str, Story] = {
+    "killed": recoveries.killed,
+    "killed-often": recoveries.killed_often,
+    "lost-answers": recoveries.lost,
+    "two-faults": recoveries.two_faults,
+    "people": recoveries.people,
+    "slurmctld": recoveries.slurmctld,
+    "network": recoveries.network,
+    "store": recoveries.store,
+    "crowded": recoveries.crowded,
+    "many-nodes": recoveries.many,
+    "observe": sites.observed,
+    "suggest": sites.suggested,
+    "paused": recoveries.paused,
+    "again": sites.again,
+    "anything": recoveries.anything,
+    "returned": sites.returned,
+    "reserved": sites.reserved,
+    "in-allocation": sites.in_allocation,
+    "doubled": recoveries.doubled,
+    "spares": sites.spares,
+    "watched": recoveries.watched,
+    "done": sites.done,
+}
+_REST_S = {"watched": 420.0}  # Slurm itself sets a silent node down after 300 s
+_RARE = ("watched", "done")  # in turn: one takes ten times as long as others, the other has little to tell
+_DOUBLED_EACH = 16  # every so many-th is "doubled": the numbers of the others mean what they meant before it came
+_TURNS = [*(name for name in STORIES if name not in (*_RARE, "doubled"))] * 8
+
+
+def history_of(seed: int, number: int, story: str | None = None) -> History:
+    """The history of this number; the same for the same seed, story and release."""
+    round_, turn = divmod(number, len(_TURNS) + 1)
+    regular = _TURNS[turn] if turn < len(_TURNS) else _RARE[round_ % len(_RARE)]
+    name = story or ("doubled" if number % _DOUBLED_EACH == _DOUBLED_EACH - 1 else regular)
+    rng = random.Random(f"{seed}/{name}/{number}")  # noqa: S311 - repeatable, not secret
+    setup, happenings = STORIES[name](rng)
+    happenings.sort(key=lambda one: one.at_s)
+    last_s = max((one.at_s for one in happenings), default=0.0)
+    longest_s = max((float(one.data.get(key, 0.0)) for one in happenings for key in ("for_s", "down_s")), default=0.0)
+    rest_s = _REST_S.get(name, REST_S)
+    return History(seed, number, name, setup, tuple(happenings), last_s + longest_s + rest_s)

@@ -1,0 +1,37 @@
+"""What a daemon that stands by answers: it is alive, it is not the active one, and which release it is."""
+
+from __future__ import annotations
+
+import aiohttp
+from prometheus_client import CollectorRegistry
+
+from sentinel import __version__
+from sentinel.config.settings import Daemon
+from sentinel.daemon.standby import StandbyServer
+from sentinel.log import Log
+from sentinel.protocol import ELSEWHERE
+from sentinel.telemetry import Telemetry, described_metrics
+
+
+class NobodyActive:
+    active = None
+
+
+async def test_metrics_say_that_it_is_not_active_and_nothing_that_only_the_active_one_knows() -> None:
+    settings = Daemon(listen="127.0.0.1:0")
+    server = StandbyServer(settings, NobodyActive(), Telemetry(CollectorRegistry()), Log())  # type: ignore[arg-type]
+    await server.start()
+    host, port = server.address
+    try:
+        async with aiohttp.ClientSession(f"http://{host}:{port}") as asked:
+            async with asked.get("/metrics") as answer:
+                lines = (await answer.text()).splitlines()
+            async with asked.post("/v1/anything", data=b"{}") as answer:
+                elsewhere = answer.status
+    finally:
+        await server.stop()
+    values = {line for line in lines if not line.startswith("#")}
+    assert values == {"sentinel_active 0.0", f'sentinel_build_info{{version="{__version__}"}} 1.0'}
+    meanings = {name: meaning for name, _, _, meaning in described_metrics()}
+    assert f"# HELP sentinel_active {meanings['sentinel_active']}" in lines
+    assert elsewhere == ELSEWHERE
