@@ -190,8 +190,13 @@ class ClusterView:
                 seen.view = replace(seen.view, state="requeued" if now else "unknown", ended_at=fleet.at)
                 seen.ended = True
         for job in fleet.jobs.values():
-            if job.state in ("running", "completing") and job.nodes and not self._is_being_requeued(job):
+            if job.state not in ("running", "completing") or not job.nodes:
+                continue
+            attempt = self.attempt_on(job)
+            if attempt == job.restarts:
                 self.see_attempt(job)
+            elif not self._was_seen(job.id, attempt):
+                self.see_attempt(replace(job, restarts=attempt))
         self._see_dependents(fleet)
         self.fleet = self._with_whole_allocations(fleet)
 
@@ -200,9 +205,20 @@ class ClusterView:
         return job.restarts - 1 if self._is_being_requeued(job) else job.restarts
 
     def _is_being_requeued(self, job: JobView) -> bool:
-        """Whether only the epilogs of the attempt before run: Slurm counts the restart at once, on the old nodes."""
-        before = self.attempts.get((job.id, job.restarts - 1))
-        return job.state == "completing" and before is not None and before.view.started_at == job.started_at
+        """Whether only the epilogs of the attempt before run: Slurm counts the restart at once, on the old nodes.
+
+        Where neither attempt was seen, it is the one before: the next starts two minutes after its requeue at the earliest.
+        """
+        if job.state != "completing" or not job.restarts:
+            return False
+        if self._was_seen(job.id, job.restarts - 1):
+            return self.attempts[job.id, job.restarts - 1].view.started_at == job.started_at
+        return (job.id, job.restarts) not in self.attempts
+
+    def _was_seen(self, job: int, attempt: int) -> bool:
+        """Whether a snapshot showed the attempt on its nodes."""
+        seen = self.attempts.get((job, attempt))
+        return seen is not None and seen.view.started_at is not None
 
     def _see_dependents(self, fleet: Fleet) -> None:
         """Slurm forgets what a job waited for when it lets it go: here that is kept as long as both are in the snapshots."""

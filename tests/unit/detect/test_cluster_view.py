@@ -108,3 +108,22 @@ def test_a_job_on_its_way_back_to_the_queue_is_still_its_old_attempt() -> None:
     assert view.attempts[101, 1].nodes == ("n3", "n4") and view.attempts[101, 0].ended
     view.see_fleet(fleet(jobs=[job(state="completing", nodes=("n4",), restarts=1, started_s=0.0)]))
     assert view.attempts[101, 1].nodes == ("n3", "n4") and not view.attempts[101, 1].ended
+
+
+def test_a_job_first_seen_on_its_way_back_to_the_queue_is_the_attempt_that_was_not_seen() -> None:
+    """Missed from its start to its requeue, which takes seconds; its next attempt would wait for two minutes."""
+    view = ClusterView()
+    view.see_fleet(fleet(jobs=[job(state="completing", nodes=("n2",), restarts=2, started_s=-10.0)]))
+    assert (101, 2) not in view.attempts and view.attempts[101, 1].nodes == ("n2",)
+    assert view.fleet is not None and view.attempt_on(view.fleet.jobs[101]) == 1
+    view.see_fleet(fleet(jobs=[job(state="pending", nodes=(), restarts=2, started_s=None)]))
+    assert view.attempts[101, 1].ended
+    view.see_fleet(fleet(jobs=[job(nodes=("n3",), restarts=2, started_s=0.0)]))
+    assert view.attempts[101, 2].nodes == ("n3",)
+
+
+def test_an_attempt_that_spoke_is_not_on_its_way_back() -> None:
+    view = ClusterView()
+    view.note(stepped(7, 0.0, attempt=2))
+    view.see_fleet(fleet(jobs=[job(state="completing", nodes=("n2",), restarts=2, started_s=-10.0)]))
+    assert view.attempts[101, 2].nodes == ("n2",) and (101, 1) not in view.attempts
