@@ -7,7 +7,9 @@ from datetime import datetime
 
 from sentinel.actions.means import WHOLE_SECONDS, Means
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import OURS, SEEN_DRAINED, Outcome, Task
+from sentinel.model.records import OURS, SEEN_DRAINED, NodeView, Outcome, Task
+
+_RETURNED = "was returned to service by somebody else: left there"
 
 
 async def drain(task: Task, means: Means) -> Outcome:
@@ -19,15 +21,27 @@ async def drain(task: Task, means: Means) -> Outcome:
     if node.drained:
         return means.done(task, "" if node.reason.startswith(OURS) else "was drained by somebody else already")
     if task.step.tries and not await _was_lost(task, means):
-        return means.done(task, "was returned to service by somebody else: left there")
+        return means.done(task, _RETURNED)
+    asked_at = means.clock.now()
     try:
         await means.writer.drain(node.name, task.reason)
     except Refused as error:
         return means.done(task, error.message)
     after = await means.reader.node(node.name)
+    if await _returned_since(after, asked_at, means):
+        return means.done(task, _RETURNED)
     if after is None or not after.drained:
         raise Unavailable(f"node {node.name} does not show as drained yet")
     return means.done(task)
+
+
+async def _returned_since(node: NodeView | None, asked_at: datetime, means: Means) -> bool:
+    """Whether somebody put the node back after slurmctld said that it took it out: it does so before it answers, and keeps
+    it unless it is started again."""
+    if node is None or node.drained:
+        return False
+    booted = await means.booted_at()
+    return booted is not None and booted + WHOLE_SECONDS <= asked_at
 
 
 async def _was_lost(task: Task, means: Means) -> bool:
@@ -48,10 +62,13 @@ async def down(task: Task, means: Means) -> Outcome:
     if node is None:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
     if task.step.tries and not node.drained and not await _was_lost(task, means):
-        return means.done(task, "was returned to service by somebody else: left there")
+        return means.done(task, _RETURNED)
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
+        asked_at = means.clock.now()
         await means.writer.down(node.name, task.reason)
         node = await means.reader.node(node.name)
+        if await _returned_since(node, asked_at, means):
+            return means.done(task, _RETURNED)
     if node is None or node.state != "down":
         raise Unavailable(f"node {task.step.node} does not show as down yet")
     return means.done(task)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import heapq
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -59,7 +59,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self.waited_s = 0.0  # what the writer would have waited before releases
         self.release_name = "22.05.8"
         self.requeue_exit_hold = False  # whether slurm.conf requeues and holds what fails
-        self.booted: datetime | None = None  # when slurmctld was started the last time; None: not known
+        self.booted = self.clock.now() - timedelta(days=1)  # when slurmctld was started the last time
         self.started: Callable[[SimulatedJob], None] = lambda _job: None  # called when an attempt begins
         self.stopped: Callable[[SimulatedJob, str], None] = lambda _job, _state: None  # when it ends, with its state
         self.step_over: Callable[[SimulatedJob, str], None] = lambda _job, _name: None  # when a step was ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -60,17 +61,47 @@ async def test_node_that_is_not_drained_is(world: Worlds) -> None:
 
 
 async def test_drain_that_does_not_show_is_not_called_done(world: Worlds) -> None:
+    """Nor a person's doing, where it is not known when slurmctld was started."""
     there = world()
+
+    async def not_known() -> None:
+        return None
 
     async def nothing(*_: object) -> None:
         return None
 
     there.slurm.drain = nothing  # type: ignore[method-assign,assignment]
     with pytest.raises(Unavailable, match="does not show as drained"):
-        await do(there, StepKind.DRAIN, node="n1")
+        await do(there, StepKind.DRAIN, node="n1", booted_at=not_known)
     there.slurm.down = nothing  # type: ignore[method-assign,assignment]
     with pytest.raises(Unavailable, match="does not show as down"):
-        await do(there, StepKind.DOWN, node="n1")
+        await do(there, StepKind.DOWN, node="n1", booted_at=not_known)
+
+
+@pytest.mark.parametrize("kind", [StepKind.DRAIN, StepKind.DOWN])
+@pytest.mark.parametrize("started_again", [False, True])
+async def test_node_that_somebody_returns_at_once_is_left_to_them(
+    world: Worlds, kind: StepKind, started_again: bool
+) -> None:
+    """Before the first look at it; slurmctld may have lost the drain only if it was started again."""
+    there = world()
+    verb = kind.value
+    asked = getattr(there.slurm, verb)
+
+    async def taken_back(*arguments: str) -> None:
+        await asked(*arguments)
+        there.slurm.person_resumes("n1")
+
+    async def booted() -> datetime:
+        return there.means(Fate()).clock.now() - timedelta(seconds=0.0 if started_again else 60.0)
+
+    setattr(there.slurm, verb, taken_back)
+    if started_again:
+        with pytest.raises(Unavailable, match="does not show"):
+            await do(there, kind, node="n1", booted_at=booted)
+    else:
+        outcome, _ = await do(there, kind, node="n1", booted_at=booted)
+        assert (outcome.result, outcome.reason) == (Result.DONE, "was returned to service by somebody else: left there")
 
 
 @pytest.mark.parametrize(
