@@ -1,7 +1,7 @@
 """Which checkpoint to go back to. Pure: candidates in, a decision out that accounts for every one of them.
 
-In this order: is it proven whole at the level that the cause asks for; is it from before the numbers went bad; can every
-rank of the next attempt read its shard; and then the least cost, in seconds until the job is where it was:
+In this order: is it proven whole at the level that the cause asks for; is it of this run, and from before its numbers went
+bad; can every rank of the next attempt read its shard; and then the least cost, in seconds until the job is where it was:
 
     lost steps x step time + reading back + validating + waiting for hosts
 
@@ -22,8 +22,12 @@ from sentinel.checkpoints.records import (
     Decision,
     Level,
     Ranked,
+    Run,
     level_at_least,
 )
+
+# How much the storage's clock may be behind Slurm's, with the time that a job takes before its first save could begin.
+_CLOCKS_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class _Question:
     level: Level
     local_survives: bool
     fetch_peers: bool
+    of_another_run: Mapping[tuple[str, int | None], str]  # path and step -> why
 
 
 def choose(
@@ -59,6 +64,7 @@ def choose(
     margin_steps: int = 1,
     local_survives: bool = True,
     fetch_peers: bool = False,
+    run: Run | None = None,
 ) -> Decision:
     """Choose. ``step_last``: the last step that was completed (None: the highest step among the candidates).
 
@@ -67,13 +73,16 @@ def choose(
     are not known (then every host that is not lost counts). ``rank_hosts``: which host each rank will run on; without
     ``fetch_peers`` a rank must find its own shard there. ``rejected``: paths that failed to load already
     (``path@step`` where several steps share one folder).
-    ``local_survives``: whether node-local folders outlive the end of the job on this site.
+    ``local_survives``: whether node-local folders outlive the end of the job on this site. ``run``: what is known of the run
+    itself; saves that an earlier run left in its folder at higher steps are not taken for its own then.
     """
     items = list(candidates)
+    foreign = _of_another_run(items, run) if run is not None else {}
+    own = [c for c in items if c.step is not None and (c.path, c.step) not in foreign]
     if step_last is None:
-        step_last = max((c.step for c in items if c.step is not None), default=None)
+        step_last = max((c.step for c in own if c.step is not None), default=None)
     else:  # a batch host that dies takes the last lines of the log with it, and a valid save proves its step
-        step_last = max([step_last, *(c.step for c in items if c.step is not None and c.valid)])
+        step_last = max([step_last, *(c.step for c in own if c.step is not None and c.valid)])
     wanted: Level = level or ("content" if onset_step is not None else "structural")
     question = _Question(
         step_last=step_last,
@@ -89,8 +98,35 @@ def choose(
         level=wanted,
         local_survives=local_survives,
         fetch_peers=fetch_peers,
+        of_another_run=foreign,
     )
     return _decide(sorted((_rank(c, question) for c in items), key=_order))
+
+
+def _of_another_run(candidates: Iterable[Candidate], run: Run) -> dict[tuple[str, int | None], str]:
+    """Path and step -> why, for what was saved before the run began, at steps that it has not reached.
+
+    A run may go on from an older one's save: then its steps are higher. And its log may count other steps than its saves:
+    only where it has saved since, at steps that its log says it made, are the two known to be the same count.
+    """
+    items = [c for c in candidates if c.step is not None and c.written_s > 0]
+    since = {
+        c.step
+        for c in items
+        if c.step is not None
+        and c.valid
+        and c.written_s > run.began_s
+        and run.first_step - 1 <= c.step <= run.last_step
+    }
+    if not since:
+        return {}
+    steps = f"steps {min(since)} to {max(since)}" if len(since) > 1 else f"step {min(since)}"
+    made = f"which has saved {steps} since and made step {run.last_step}: of another run"
+    return {
+        (c.path, c.step): f"written {run.began_s - c.written_s:.0f} s before this run began, {made}"
+        for c in items
+        if c.step is not None and c.step > run.last_step and c.written_s < run.began_s - _CLOCKS_S
+    }
 
 
 def _decide(ranked: list[Ranked]) -> Decision:
@@ -163,6 +199,8 @@ def _obstacle(candidate: Candidate, question: _Question) -> str:
         return f"validated at level {candidate.level} only, {question.level} is asked for"
     if candidate.step is None and (candidate.number is None or question.onset_step is not None):
         return "its step is not known"
+    if other := question.of_another_run.get((candidate.path, candidate.step)):
+        return other
     onset, step = question.onset_step, candidate.step
     if onset is not None and step is not None and step > onset - question.margin_steps:
         return f"step {candidate.step} is not before the numbers went bad (step {question.onset_step})"

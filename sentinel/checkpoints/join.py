@@ -76,6 +76,7 @@ def _join(parts: list[Part], world_size: int | None) -> Candidate:
         paths={part.host: part.path for part in parts} if first.tier != "global" else NOTHING,
         key=first.key,
         number=first.number,
+        written_s=max(part.newest_mtime_s for part in parts),
     )
 
 

@@ -160,7 +160,8 @@ class Candidate:
     """One checkpoint that a job could be resumed from.
 
     ``shards``: owner rank -> hosts that hold that rank's shard; empty where every node reads the same folder.
-    ``paths``: host -> folder, where it is not the same on every host. ``number``: see `Part`.
+    ``paths``: host -> folder, where it is not the same on every host. ``number``: see `Part`. ``written_s``: when the last
+    of its files was written, by the storage's clock; 0 where that is not known.
     """
 
     path: str
@@ -176,6 +177,7 @@ class Candidate:
     paths: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     key: str = ""
     number: int | None = None
+    written_s: float = 0.0
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -192,6 +194,7 @@ class Candidate:
             "paths": dict(self.paths),
             "key": self.key,
             "number": self.number,
+            "written_s": self.written_s,
         }
 
     @classmethod
@@ -214,7 +217,17 @@ class Candidate:
             paths={host: str(path) for host, path in _mapping(data, "paths").items()},
             key=str(data.get("key", "")),
             number=_whole_or_none(data, "number"),
+            written_s=_number(data, "written_s"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the run that is to be resumed has shown: when it began, and the first and the last step in its log."""
+
+    began_s: float
+    first_step: int
+    last_step: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from sentinel.adapters.store.store import Store
 from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.fleet_parts import root_of, world_size_of
 from sentinel.checkpoints.join import join
-from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, parse_level
+from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
 from sentinel.daemon.ingest.fleets import FleetSnapshots
-from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.errors import ProtocolError, Refused, Unavailable
 from sentinel.log import Log
 from sentinel.model.intent import Intent, intent_of
@@ -162,6 +162,7 @@ class FleetCheckpoints:
                 rejected=self._rejected(task),
                 level=None if onset is not None else parse_level(self._recovery.checkpoint_level),
                 local_survives=self._recovery.local_survives,
+                run=_run(attempt),
             )
             options.append((decision, nodes))
         return min(options, key=lambda option: option[0].cost_s if option[0].cost_s is not None else float("inf"))
@@ -317,6 +318,14 @@ class FleetCheckpoints:
             paths, steps = tuple(part.path for part in some), tuple(part.step for part in some)
             order = MoveAside(job.id, root, paths, steps, f"incident {task.incident.id}")
             await self._orders.ask(host, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
+
+
+def _run(attempt: AttemptSeen | None) -> Run | None:
+    """What is known of the run that failed; None before its first step, or where Slurm did not say when it began."""
+    began = (attempt.run_since or attempt.view.started_at) if attempt is not None else None
+    if attempt is None or began is None or attempt.first_step is None or attempt.last_step is None:
+        return None
+    return Run(began.timestamp(), attempt.first_step, attempt.last_step)
 
 
 def _next_run(task: Task) -> tuple[str, ...] | None:

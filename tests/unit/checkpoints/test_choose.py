@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.checkpoints.choose import choose
-from sentinel.checkpoints.records import LEVELS, Candidate, Costs
+from sentinel.checkpoints.records import LEVELS, Candidate, Costs, Run
 
 HOSTS = ["a", "b", "c", "d"]
 COSTS = Costs(
@@ -52,6 +52,47 @@ def test_a_valid_save_proves_that_its_step_was_reached():
     assert decision.candidates[1].lost_steps == 10
     torn = candidate(path="/g/step-30", step=30, valid=False)
     assert pick([older, torn], step_last=11).lost_steps == 1
+
+
+BEGAN_S = 1e9
+
+
+def save(step, after_s, **changes):
+    return candidate(path=f"/g/step-{step}", step=step, written_s=BEGAN_S + after_s, **changes)
+
+
+def test_a_save_of_an_older_run_in_the_same_folder():
+    """The run began anew beside it, and its own saves are of lower steps: it was never there."""
+    own, older = [save(step, step) for step in (100, 200)], save(5000, -86_400)
+    run = Run(began_s=BEGAN_S, first_step=1, last_step=230)
+    decision = pick([older, *own], run=run, step_last=230)
+    assert decision.chosen is own[1] and decision.lost_steps == 30
+    assert decision.candidates[-1].verdict == (
+        "written 86400 s before this run began, which has saved steps 100 to 200 since and made step 230: of another run"
+    )
+
+
+def test_a_run_that_continues_from_an_older_one():
+    """Its steps go on where the older one's save was made; before it has saved anything its numbers prove nothing."""
+    older, own = save(5000, -86_400), save(5100, 100)
+    assert pick([older], run=Run(BEGAN_S, 5001, 5050), step_last=5050).chosen is older
+    assert pick([older, own], run=Run(BEGAN_S, 5001, 5150), step_last=5150).chosen is own
+    torn = save(5100, 100, valid=False)
+    assert pick([older, torn], run=Run(BEGAN_S, 5001, 5150), step_last=5150).chosen is older
+    assert pick([older], run=Run(BEGAN_S, 1, 50), step_last=50).chosen is older
+
+
+def test_a_log_that_counts_other_steps_than_the_saves():
+    """Lightning's bar counts batches of an epoch: the saves since the run began show that its log says nothing of them."""
+    older, own = save(5000, -86_400), save(4900, 100)
+    assert pick([older, own], run=Run(BEGAN_S, 1, 50), step_last=50).chosen is older
+
+
+def test_a_save_of_a_clock_a_little_behind_or_of_no_time():
+    own = save(200, 200)
+    run = Run(BEGAN_S, 1, 230)
+    assert pick([late := save(300, -100), own], run=run, step_last=230).chosen is late
+    assert pick([late := candidate(step=300, path="/g/step-300"), own], run=run, step_last=230).chosen is late
 
 
 def test_a_lost_host_takes_its_shard():

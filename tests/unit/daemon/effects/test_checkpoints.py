@@ -147,6 +147,23 @@ async def test_nearest_is_on_the_nodes_themselves(world: Worlds) -> None:
     assert "checkpoint-choice incident=inc1 step=300 tier=local" in case.daemon.said
 
 
+async def test_a_save_that_an_older_run_left_in_the_folder(world: Worlds) -> None:
+    """At a step that this run never reached, which has saved others since: not its own."""
+    old, own = shared(5000), shared(200)
+    nodes = Nodes(old, own)
+    case = Case(world(), nodes, comment=SHARED)
+    began = (await case.view()).started_at
+    assert began is not None
+    began_s = began.timestamp()
+    nodes.parts = (replace(old, newest_mtime_s=began_s - 86_400), replace(own, newest_mtime_s=began_s + 60))
+    await case.ended()
+    case.stepped(1)
+    case.stepped(230)
+    found = await case.choose()
+    assert (found["step"], found["lost_steps"]) == (200, 30), found
+    assert "of another run" in found["explanation"]
+
+
 async def test_shards_of_a_lost_node_are_gone(world: Worlds) -> None:
     case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL))
     found = await case.choose(LOST)
