@@ -27,6 +27,7 @@ from sentinel.checkpoints.records import Costs
 from sentinel.checkpoints.validate import Settings
 
 JOB = Path(__file__).with_name("toy_job.py")
+START_S = 1800.0  # a fresh process imports torch: minutes where others have the cores
 
 
 def start(folder, mode, steps, resume, log):
@@ -36,10 +37,11 @@ def start(folder, mode, steps, resume, log):
         words += ["--resume", resume]
     with log.open("wb") as out:
         job = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + START_S
     while b"ready\n" not in log.read_bytes():
         if job.poll() is not None or time.monotonic() > deadline:
             job.kill()
+            job.wait()
             raise RuntimeError(f"the job did not start: {log.read_text()[-2000:]}")
         time.sleep(0.02)
     return job

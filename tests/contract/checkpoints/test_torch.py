@@ -60,7 +60,7 @@ def run(tmp_path_factory):
     (root / "make.py").write_text(MAKE)
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, root / "make.py", root], capture_output=True, text=True, env=env, timeout=300
+        [sys.executable, root / "make.py", root], capture_output=True, text=True, env=env, timeout=1800
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return root / "run"
