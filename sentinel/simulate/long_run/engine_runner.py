@@ -49,7 +49,7 @@ from sentinel.simulate.long_run.steps import Steps
 _ENDLESS = frozenset({"breaker", "hang-breaker", "observe", LAPSED, REFUSED})  # waits that only a person ends
 HANG_NAMED = 0.981  # docs/hang.md: culprits of 420 generated hangs
 _TEARDOWN = "NVRM: Xid (PCI:0000:5d:00): 45, pid=4711, name=python, Ch 00000008"
-_HOUSEKEEPING_S = 150.0  # after the last event; the live daemon does it every 10 s, which changes nothing more
+_HOUSEKEEPING_S = 150.0  # after the last event: what is over is forgotten; see ``EngineRunner.feed``
 _DIAGNOSTICS_S = 300.0  # after a node changed: by then a node that a restart left out is idle
 
 
@@ -78,6 +78,7 @@ class EngineRunner:
     # -- events and effects ----------------------------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
+        self.state.housekept_at = event.at  # every 10 s in the live daemon, which never stood still
         self._apply(self.engine.handle(event))
 
     def _apply(self, out: Transition) -> None:

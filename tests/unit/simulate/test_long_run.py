@@ -127,6 +127,18 @@ def test_an_error_that_needs_new_code_goes_to_a_person() -> None:
     assert ran.automated == 0 and ran.by_person > 0
 
 
+def test_the_simulated_daemon_lives_all_the_time_and_forgets_what_is_over() -> None:
+    """A daemon that stood still would wait with judgements, and keep closed incidents, for what may still come in."""
+    run = Run(SMALL, 7, "sentinel")
+    runner = EngineRunner(run)
+    run.behaviour = runner
+    kept: list[int] = []
+    run.go(lambda _: kept.append(len(runner.state.incidents)))
+    assert runner.state.absence is None
+    assert run.counts.incidents >= 5 and max(kept) <= 4, kept
+    assert sorted(run.counts.decision_s)[len(run.counts.decision_s) // 2] < 2.0
+
+
 def test_sentinel_loses_less_than_what_is_there_without_it() -> None:
     scenario = dataclasses.replace(SMALL, rates=only("faulty GPU"))
     lost = {name: sum(run_one(scenario, 2, name).lost_gpu_hours.values()) for name in BEHAVIOURS}
