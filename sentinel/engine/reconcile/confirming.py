@@ -180,7 +180,8 @@ def _of_snapshot(
     if job.restarts == following and job.state == "completed":
         return Result.DONE, "ran to its end; no step line was seen"
     if job.restarts > following or job.state not in _GOES_ON:
-        return Result.FAILED, f"attempt {following} ended as {job.state} before it gained a step"
+        end = "was requeued" if job.restarts > following else f"ended as {job.state}"
+        return Result.FAILED, f"attempt {following} {end} before it gained a step"
     for part in components_with(fleet, step.job):
         if part.restarts == following and part.state in FAILED_STATES:
             words = f"component {part.id} of attempt {following} ended as {part.state} before it gained a step"

@@ -333,6 +333,15 @@ async def test_the_end_of_a_restarted_job_before_its_first_step(
     assert states(there) == [state] and words in outcomes(there)[0]
 
 
+async def test_a_restarted_job_that_somebody_requeues_before_its_first_step(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    await fail(daemon, bus("n1"))
+    await there.slurm.requeue_hold(there.job)
+    await daemon.pass_time(20.0)
+    assert outcomes(there)[0].startswith("attempt 1 was requeued before it gained a step")
+
+
 async def test_a_restarted_job_that_prints_nothing_counts_as_running_after_its_time(world: Worlds) -> None:
     there = silent(world())
     daemon = Daemon(there)
