@@ -54,6 +54,8 @@ def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
         found += [*_wire(seen), *_audit(seen)]
     if "partitions" in seen:
         found += _partitions(seen["partitions"])
+    if seen.get("spares"):
+        found.append(_spares(seen["spares"]))
     found += _dependents(seen.get("dependents") or ())
     return [*found, *_nodes(seen)]
 
@@ -150,6 +152,17 @@ def _partitions(partitions: Mapping[str, Any]) -> list[Finding]:
     known = {name: entry for name, entry in partitions.items() if entry["known"] is not False}
     words = [f"{name} {str(entry['mode']).upper()}" for name, entry in known.items()]
     return [*found, Finding("modes", GOOD, ", ".join(words) or "not known: Slurm has not answered yet")]
+
+
+def _spares(kept: Mapping[str, Any]) -> Finding:
+    name, nodes = kept["reservation"], kept["nodes"]
+    if nodes is None:
+        fix = f"scontrol --all show reservation {name}; recovery.spares names it"
+        return Finding("spare nodes", BAD, f"Slurm shows no reservation {name} to the daemon", fix)
+    if not nodes:
+        fix = f"scontrol update ReservationName={name} NodeCnt=N gives it some; sentinel plan spares says how many"
+        return Finding("spare nodes", BAD, f"no node is left in reservation {name}", fix)
+    return Finding("spare nodes", GOOD, f"{folded(nodes)} in reservation {name}")
 
 
 def _dependents(waiting: Sequence[Mapping[str, Any]]) -> list[Finding]:

@@ -76,7 +76,16 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str
         "audit_exported": store.get(EXPORTED),
         "audit_entries": store.audit_length(),
         "operators_unknown": uids_of(settings.daemon.operators)[1],
+        "spares": _spares(settings.recovery.spares, fleet),
     }
+
+
+def _spares(reservation: str, fleet: Fleet | None) -> dict[str, Any] | None:
+    """The reservation of spare nodes that the settings name, with its nodes; ``None`` for these while they are not known."""
+    known = fleet.spares if fleet is not None else None
+    return (
+        {"reservation": reservation, "nodes": list(known.nodes) if known is not None else None} if reservation else None
+    )
 
 
 def unread_records(fleet: Fleet | None) -> dict[str, Any]:

@@ -219,8 +219,9 @@ def own(config: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_daemon_that_has_all_it_needs(asked: Asked, cluster: Cluster, config: Path) -> None:
-    asked.views["doctor"] = own(config)
+    asked.views["doctor"] = own(config, spares={"reservation": "kept", "nodes": ["n3", "n4"]})
     status, found = examine(asked, config)
+    assert found["spare nodes"]["seen"] == "n[3-4] in reservation kept"
     assert status == 0 and {row["answer"] for row in found.values()} == {"good"}
     assert found["daemon"]["seen"] == "release 1.0 as root (uid 0), store sqlite"
     assert found["modes"]["seen"] == "gpu ACT" and found["settings in force"]["seen"] == "those of the file"
@@ -239,6 +240,8 @@ def test_daemon_that_has_all_it_needs(asked: Asked, cluster: Cluster, config: Pa
             {"dependents": [{"job": 12, "on": 7, "kind": "afternotok"}]},
             "dependencies", "not known", "12 (afternotok:7): Slurm lets them go",
         ),
+        ({"spares": {"reservation": "kept", "nodes": None}}, "spare nodes", "bad", "no reservation kept"),
+        ({"spares": {"reservation": "kept", "nodes": []}}, "spare nodes", "bad", "no node is left"),
         ({"nodes": {"n1": GPUS_READ, "n2": GPUS_READ | {"version": "0.9"}}}, "releases", "bad", "n2 have release 0.9"),
         (
             {"nodes": {"n1": GPUS_READ | {"verdict": {"word": "UNKNOWN", "sentence": "no host engine"}}}},

@@ -231,6 +231,7 @@ async def test_doctor_and_past(world: Worlds) -> None:
     shown = Shown(world())
     first = await shown("doctor")
     assert first["nodes"] == {} and first["uid"] == os.getuid() and first["resume_writable"] is None
+    assert first["spares"] is None
     assert first["partitions"] == {} and first["settings"] == settings_digest(SETTINGS)
     await shown.daemon.fleets.take()
     shown.daemon.live.node("n2").state = "silent"
