@@ -55,6 +55,11 @@ def whole_numbers(text: str) -> list[int]:
     return [number for word in text.split(",") if (number := whole_number(word.strip())) is not None]
 
 
+def names(value: object) -> list[str]:
+    """The names of a comma-separated list, as steps and outcomes carry nodes; none of None or of an empty one."""
+    return [name for name in str(value or "").split(",") if name]
+
+
 def json_of(raw: bytes) -> Any:
     """The value of a JSON text, its strings plain.
 

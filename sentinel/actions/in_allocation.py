@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 
 from sentinel.actions.checkpoint import resume_values
-from sentinel.actions.means import Means, names
+from sentinel.actions.means import Means
 from sentinel.actions.requeue import CANCELLED, GOES_ON, goes_on
 from sentinel.errors import Refused
 from sentinel.model.launching import NODES, RUN, run_of
 from sentinel.model.records import JobView, Outcome, StepKind, Task
+from sentinel.text import names
 
 _ENDS_S = 5.0  # for Slurm to show that a step is over
 _LOOK_S = 0.2  # between two looks at the job's steps

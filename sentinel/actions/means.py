@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -76,8 +76,3 @@ class Means:
         step = step or Step(kind, job=task.job, attempt=task.step.attempt)
         outcome = self.ledger.outcome(task.incident.id, step)
         return outcome.data if outcome is not None and outcome.result is Result.DONE else {}
-
-
-def names(nodes: Scalar) -> Sequence[str]:
-    """Node names of a comma-separated value of a step's data."""
-    return [name for name in str(nodes or "").split(",") if name]

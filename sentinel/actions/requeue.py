@@ -11,10 +11,11 @@ import dataclasses
 from datetime import datetime, timedelta
 from functools import partial
 
-from sentinel.actions.means import WHOLE_SECONDS, Means, names
+from sentinel.actions.means import WHOLE_SECONDS, Means
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.launching import run_of
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, Step, StepKind, Task
+from sentinel.text import names
 
 _LOOK_S = 0.2  # between queries of a job that is ending
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days

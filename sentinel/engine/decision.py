@@ -22,6 +22,7 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
+from sentinel.text import names
 
 _REPLACED = NODE_STEPS | {StepKind.HOLD, StepKind.GIVE_BACK}  # a plan with nothing else may become one with a restart
 
@@ -91,7 +92,7 @@ def _given_back_too(before: Plan, after: Plan) -> list[Step]:
 
 
 def _given_up(step: Step) -> set[str]:
-    return set(str(step.data.get("given_up") or "").split(","))
+    return set(names(step.data.get("given_up")))
 
 
 def _requeued_instead(before: Plan, after: Plan) -> Plan:

@@ -41,6 +41,7 @@ from sentinel.model.records import (
     Task,
     Verdict,
 )
+from sentinel.text import names
 
 STEP_S = 0.5  # a step without a recorded outcome takes this long: what a request to slurmctld takes
 QUIET = timedelta(
@@ -258,7 +259,7 @@ class PastCluster:
                 self._stopped[step.job] = step.attempt or 0
                 self._released.pop(step.job, None)
             elif step.kind is StepKind.EXCLUDE:
-                self._excluded[step.job] = frozenset(str(step.data.get("nodes") or "").split(","))
+                self._excluded[step.job] = frozenset(names(step.data.get("nodes")))
             elif step.kind is StepKind.RELEASE:
                 self._released[step.job] = ended
         return ended, Outcome(step, result, ended, reason, data)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sentinel.actions.means import names
 from sentinel.adapters.store.store import Store
 from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.fleet_parts import root_of, world_size_of
@@ -26,6 +25,7 @@ from sentinel.model.intent import Intent, intent_of
 from sentinel.model.orders import MOST_PATHS, ListCheckpoints, MoveAside, Root
 from sentinel.model.records import Cause, Fleet, JobView, Scalar, StepKind, Task
 from sentinel.ports import Orders
+from sentinel.text import names
 
 _ATTEMPTS = 3  # newest attempts (with the failed one) whose allocations may be requested again
 _REMEMBERED = (

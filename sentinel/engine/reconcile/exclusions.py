@@ -16,6 +16,7 @@ from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
+from sentinel.text import names
 
 
 def bound(state: State, incident: Incident, step: Step, now: datetime) -> Step:
@@ -62,8 +63,10 @@ def resized(state: State, incident: Incident, job: JobView, fleet: Fleet, now: d
     """Why a job that waits with a size of ours is to start with another one by now; empty if it keeps its size."""
     rows = [row for row in state.ledger.of_job(job.id, StepKind.EXCLUDE) if row.incident == incident.id]
     written = str(rows[-1].step.data.get("size") or "") if rows else ""
+    if not written:
+        return ""
     waited_s = _waited_s(state, incident, job, now)
-    size = _size(state, job, wanted(state, incident, job, fleet), waited_s) if written else None
+    size = _size(state, job, wanted(state, incident, job, fleet), waited_s)
     if size is None or written == ",".join(map(str, size)):
         return ""
     before, most = written.split(",")[0], size[1]
@@ -127,7 +130,7 @@ def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bo
     outcome = state.ledger.outcome(incident.id, step) if step is not None else None
     if outcome is None or "excluded" not in outcome.data:
         return False
-    written = {name for name in str(outcome.data["excluded"] or "").split(",") if name}
+    written = set(names(outcome.data["excluded"]))
     if set(job.excluded) != written:
         return False
     added, _ = exclusions_of_ours(state, job.id)
@@ -141,8 +144,8 @@ def more_are_bad(state: State, incident: Incident, now: datetime) -> bool:
     outcome = state.ledger.outcome(incident.id, step) if step is not None else None
     if step is None or outcome is None or "excluded" not in outcome.data:
         return False
-    nodes = str(bound(state, incident, step, now).data.get("nodes") or "")
-    return not set(filter(None, nodes.split(","))) <= set(str(outcome.data["excluded"] or "").split(","))
+    nodes = names(bound(state, incident, step, now).data.get("nodes"))
+    return not set(nodes) <= set(names(outcome.data["excluded"]))
 
 
 def again(plan: Plan, kinds: frozenset[StepKind]) -> Plan:

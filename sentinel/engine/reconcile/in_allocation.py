@@ -28,6 +28,7 @@ from sentinel.model.records import (
     Wait,
 )
 from sentinel.policy import next_run
+from sentinel.text import names
 
 GAVE_UP = "allocation-restart-failed"  # kind of the wait: the job is to be requeued instead
 _OF_LAUNCHER = frozenset({StepKind.STOP_RUN, StepKind.START_RUN})
@@ -78,8 +79,8 @@ def _earlier(state: State, step: Step, incident: str) -> list[Outcome]:
 def run_nodes(state: State, job: int, attempt: int, count: int) -> tuple[str, ...]:
     """The nodes on which the launcher's present step runs: at first the first ones of the allocation."""
     runs = [row.outcome for row in state.ledger.of_job(job, StepKind.START_RUN) if row.step.attempt == attempt]
-    named = str(runs[-1].data.get("nodes") or "") if runs and runs[-1] is not None else ""
-    return tuple(named.split(",")) if named else state.cluster.nodes_of(job, attempt)[:count]
+    named = names(runs[-1].data.get("nodes")) if runs and runs[-1] is not None else ()
+    return tuple(named) or state.cluster.nodes_of(job, attempt)[:count]
 
 
 def run_nodes_of(state: State, job: JobView) -> tuple[str, ...]:
@@ -117,7 +118,7 @@ def is_another_failure(state: State, incident: Incident, item: Evidence) -> bool
     if plan is None or at is None or item.at <= at + (_LATE if item.source in USER_SOURCES else timedelta(0)):
         return False
     outcome = state.ledger.of_plan(plan, StepKind.START_RUN)
-    nodes = str(outcome.data.get("nodes") or "").split(",") if outcome is not None else []
+    nodes = names(outcome.data.get("nodes")) if outcome is not None else []
     return item.where.job == incident.job if item.where.job is not None else item.where.node in nodes
 
 

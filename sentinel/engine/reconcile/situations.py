@@ -17,6 +17,7 @@ from sentinel.model.taken_along import taken_along_id
 from sentinel.planning.restart_size import remaining_wait_s
 from sentinel.policy import NO_NODE, NodeHurt, Situation, components_with
 from sentinel.policy.drains import SWITCH
+from sentinel.text import names
 
 _GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
 
@@ -138,8 +139,8 @@ def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], t
     for row in state.ledger.of_job(job, StepKind.EXCLUDE):
         if row.outcome is None:
             continue
-        names = row.outcome.data.get("added", row.step.data.get("nodes"))
-        added.update({name: row.outcome.at for name in str(names or "").split(",") if name})
+        listed = row.outcome.data.get("added", row.step.data.get("nodes"))
+        added.update(dict.fromkeys(names(listed), row.outcome.at))
     kept = (name for name, at in added.items() if not node_proof.good_since(state, name, at))
     return frozenset(added), tuple(kept)
 

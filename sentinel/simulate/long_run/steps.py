@@ -10,6 +10,7 @@ from sentinel.engine.transition import CarryOutStep
 from sentinel.model.records import OURS, Outcome, Result, Scalar, StepKind, Trust
 from sentinel.simulate.long_run.cluster import REQUEUE_S, Job, moment
 from sentinel.simulate.long_run.run import Run
+from sentinel.text import names
 
 if TYPE_CHECKING:
     from sentinel.simulate.long_run.engine_runner import EngineRunner
@@ -135,8 +136,8 @@ class Steps:
 
     def _exclude(self, effect: CarryOutStep, job: Job) -> tuple[Result, str, dict[str, Scalar]]:
         data = effect.task.step.data
-        wanted = {name for name in str(data.get("nodes") or "").split(",") if name}
-        ours = {name for name in str(data.get("ours") or "").split(",") if name}
+        wanted = set(names(data.get("nodes")))
+        ours = set(names(data.get("ours")))
         theirs = set(job.excluded) - ours
         job.excluded = tuple(sorted(theirs | wanted))
         job.admin_comment = f"{OURS}{effect.task.incident.id} attempt={job.restarts}"
