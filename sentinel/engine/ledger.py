@@ -6,7 +6,7 @@ Mirrors the store's table ``step``: loaded from it at start, then changed only t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -36,6 +36,9 @@ class Ledger:
         self._of_nodes: dict[str, None] = {}
         self._stops: dict[str, None] = {}
         self._loans: dict[str, None] = {}
+        self._done_of_job: dict[
+            tuple[int, StepKind], tuple[LedgerRow, ...]
+        ] = {}  # answers of ``of_job`` until a row changes
         for row in rows:
             self._put(row.step.key(row.incident), row)
 
@@ -43,6 +46,7 @@ class Ledger:
         self._rows[key] = row
         if row.step.job is not None:
             self._of_job.setdefault((row.step.job, row.step.kind), {})[key] = None
+            self._done_of_job.pop((row.step.job, row.step.kind), None)
         if row.step.kind in NODE_STEPS:
             self._of_nodes[key] = None
         if row.step.kind in INTERRUPTIONS:
@@ -81,11 +85,17 @@ class Ledger:
         found = (self.outcome(incident, step) for step in steps)
         return [outcome for outcome in found if outcome is not None]
 
-    def of_job(self, job: int, kind: StepKind) -> Iterator[LedgerRow]:
+    def of_job(self, job: int, kind: StepKind) -> Sequence[LedgerRow]:
         """Steps of this kind that were done (``Result.DONE``) for the job, the oldest first."""
-        rows = (self._rows[key] for key in self._of_job.get((job, kind), ()))
-        done = [row for row in rows if row.outcome is not None and row.outcome.result is Result.DONE]
-        return iter(sorted(done, key=lambda row: row.intended_at))
+        keys = self._of_job.get((job, kind))
+        if keys is None:
+            return ()
+        known = self._done_of_job.get((job, kind))
+        if known is None:
+            rows = (self._rows[key] for key in keys)
+            done = [row for row in rows if row.outcome is not None and row.outcome.result is Result.DONE]
+            known = self._done_of_job[job, kind] = tuple(sorted(done, key=lambda row: row.intended_at))
+        return known
 
     def drains(self, since: datetime) -> list[LedgerRow]:
         """Drain and down steps intended since then that are done or failed, the oldest first."""
@@ -101,19 +111,20 @@ class Ledger:
 
     def _settled(self, keys: Iterable[str], since: datetime) -> list[LedgerRow]:
         rows = (self._rows[key] for key in keys)
-        return sorted((r for r in rows if r.settled and r.intended_at >= since), key=lambda row: row.intended_at)
+        return sorted((r for r in rows if r.intended_at >= since and r.settled), key=lambda row: row.intended_at)
 
     def forget(self, now: datetime, kept_incidents: Iterable[str], kept_jobs: Iterable[int], after: timedelta) -> None:
         """Drop rows older than ``after``, except those of ``kept_incidents`` and ``kept_jobs``."""
-        incidents, jobs = set(kept_incidents), set(kept_jobs)
+        incidents, jobs, since = set(kept_incidents), set(kept_jobs), now - after
         for key, row in list(self._rows.items()):
-            if row.incident in incidents or row.step.job in jobs or now - row.intended_at <= after:
+            if row.intended_at >= since or row.step.job in jobs or row.incident in incidents:
                 continue
             del self._rows[key]
             self._of_nodes.pop(key, None)
             self._stops.pop(key, None)
             self._loans.pop(key, None)
             if row.step.job is not None:
+                self._done_of_job.pop((row.step.job, row.step.kind), None)
                 keys = self._of_job[row.step.job, row.step.kind]
                 keys.pop(key, None)
                 if not keys:

@@ -11,6 +11,7 @@ from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, Fleet, Plan, Result, Step
 from sentinel.policy import SILENCE, Stop
 
+_COUNTS = timedelta(hours=1)  # how long a plan's steps count that are not known to go on
 _BEHIND_S = 1.0  # a snapshot's contents may be this much older than its time
 
 
@@ -19,6 +20,31 @@ def unfinished(plans: Iterable[Plan], ledger: Ledger) -> frozenset[str]:
     return frozenset(
         key for plan in plans for step in plan.to_do if not ledger.has_outcome(key := step.key(plan.incident))
     )
+
+
+def leaving(
+    shown_at: datetime,
+    plans: Iterable[Plan],
+    drains: Iterable[LedgerRow],
+    now: datetime,
+    going_on: Collection[str] = (),
+) -> set[str | None]:
+    """Nodes that are about to be drained; a snapshot of ``shown_at`` may not show it yet. Arguments as below."""
+    shown = shown_at - timedelta(seconds=_BEHIND_S)  # the snapshot shows everything done before this time
+    settled = {
+        (row.incident, row.step.node)
+        for row in drains
+        if row.outcome is not None
+        and (row.outcome.result is Result.FAILED or (row.outcome.result is Result.DONE and row.outcome.at <= shown))
+    }
+    found = set()
+    for plan in plans:
+        recent = now - plan.at <= _COUNTS
+        for step in () if plan.observe_only else plan.steps:
+            counts = step.kind in NODE_STEPS and (plan.incident, step.node) not in settled
+            if counts and (recent or step.key(plan.incident) in going_on):
+                found.add(step.node)
+    return found
 
 
 def with_pending_drains(
@@ -35,33 +61,20 @@ def with_pending_drains(
             drained by somebody else (its reason says so) was not ours: neither costs budget.
         going_on: keys of steps that are under way, however old their plans are; see ``unfinished``.
     """
-    shown = fleet.at - timedelta(seconds=_BEHIND_S)  # the snapshot shows everything done before this time
-    settled = set()
     ours: dict[tuple[str, str | None], LedgerRow] = {}  # a drained node that is set down later is taken out once
     for row in drains:
-        if row.outcome is None:
-            continue
-        done = row.outcome.result is Result.DONE
-        if row.outcome.result is Result.FAILED or (done and row.outcome.at <= shown):
-            settled.add((row.incident, row.step.node))
-        if done and not row.outcome.reason and not row.step.tries:
+        done = row.outcome is not None and row.outcome.result is Result.DONE and not row.outcome.reason
+        if done and not row.step.tries:
             ours.setdefault((row.incident, row.step.node), row)
-    under_way = {
-        step.node
-        for plan in plans
-        if not plan.observe_only
-        for step in plan.steps
-        if step.kind in NODE_STEPS
-        and (plan.incident, step.node) not in settled
-        and (now - plan.at <= timedelta(hours=1) or step.key(plan.incident) in going_on)
+    under_way = leaving(fleet.at, plans, drains, now, going_on)
+    changed = {
+        name: dataclasses.replace(view, flags=view.flags | {"drain"}, reason=f"{OURS}under way")
+        for name in under_way
+        if name is not None and (view := fleet.nodes.get(name)) is not None and not view.drained
     }
-    nodes = dict(fleet.nodes)
-    for name in under_way:
-        if name is not None and (view := nodes.get(name)) is not None and not view.drained:
-            nodes[name] = dataclasses.replace(view, flags=view.flags | {"drain"}, reason=f"{OURS}under way")
     hour = [row.intended_at for row in ours.values()]
     hour.extend([now] * len(under_way - {row.step.node for row in ours.values()}))
-    return dataclasses.replace(fleet, nodes=nodes), hour
+    return (dataclasses.replace(fleet, nodes={**fleet.nodes, **changed}) if changed else fleet), hour
 
 
 def stops_of(
@@ -82,7 +95,7 @@ def stops_of(
     for plan in plans:
         if plan.observe_only:
             continue
-        recent = now - plan.at <= timedelta(hours=1)
+        recent = now - plan.at <= _COUNTS
         for step in plan.steps:
             if step.kind not in INTERRUPTIONS or step.job is None or (plan.incident, step.job) in settled:
                 continue

@@ -231,7 +231,7 @@ class State:
         """Incidents that wrote the exclusions which a job still has: these are ended with their reason, however late."""
         found = set()
         for job in self.cluster.fleet.jobs.values() if self.cluster.fleet is not None else ():
-            rows = list(self.ledger.of_job(job.id, StepKind.EXCLUDE)) if job.excluded else []
+            rows = self.ledger.of_job(job.id, StepKind.EXCLUDE) if job.excluded else ()
             if rows and job.state in ("pending", "running", "completing", "configuring", "suspended"):
                 found.add(rows[-1].incident)
         return found

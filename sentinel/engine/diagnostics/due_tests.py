@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from sentinel.classify import NodeScore
@@ -12,7 +13,7 @@ from sentinel.classify.ageing import Trend
 from sentinel.config.settings import Diagnostics, Modes
 from sentinel.errors import SentinelError
 from sentinel.model.changes import of_users_words
-from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Kind, NodeView, Verdict
+from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Kind, Verdict
 from sentinel.wire import time_from
 
 HOUR = timedelta(hours=1)
@@ -102,14 +103,15 @@ def idle_nodes(fleet: Fleet, modes: Modes) -> set[str]:
         name for job in fleet.jobs.values() if job.state in ("running", "completing", "suspended") for name in job.nodes
     }
 
-    def acts(view: NodeView) -> bool:
-        return modes.of(view.partitions).drain == "act"
+    @cache
+    def acts(partitions: tuple[str, ...]) -> bool:
+        return modes.of(partitions).drain == "act"
 
     return {
         name
         for name, view in fleet.nodes.items()
         if view.state == "idle" and view.usable and "reserved" not in view.flags and name not in held
-        and view.gpus != 0 and acts(view)
+        and view.gpus != 0 and acts(view.partitions)
     }  # fmt: skip
 
 

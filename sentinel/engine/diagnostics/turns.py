@@ -20,7 +20,7 @@ from sentinel.engine.diagnostics.due_tests import (
 )
 from sentinel.engine.diagnostics.state import KEPT
 from sentinel.engine.events import DiagnosticEnded, EvidenceReceived, ScoresRead
-from sentinel.engine.pending_drains import unfinished, with_pending_drains
+from sentinel.engine.pending_drains import leaving, unfinished
 from sentinel.engine.state import State
 from sentinel.engine.transition import ReadScores, RunDiagnostic, StartTimer, Transition
 from sentinel.model.changes import SettingChanged
@@ -73,9 +73,8 @@ def _turn(state: State, out: Transition, now: datetime) -> None:
 def _unavailable(state: State, fleet: Fleet, now: datetime) -> set[str]:
     """Nodes about to be drained, or whose failed diagnostic is being handled: the snapshot may not show it yet."""
     going_on = unfinished((state.plans[name] for name in state.open_plans & state.plans.keys()), state.ledger)
-    soon, _ = with_pending_drains(fleet, state.plans.values(), state.ledger.drains(now - HOUR), now, going_on)
-    drained = {name for name, view in soon.nodes.items() if view.drained}
-    return drained | nodes_with_failed_diagnostic(state.incidents.values())
+    soon = leaving(fleet.at, state.plans.values(), state.ledger.drains(now - HOUR), now, going_on)
+    return {name for name in soon if name is not None} | nodes_with_failed_diagnostic(state.incidents.values())
 
 
 def _add_suspects(state: State, now: datetime) -> bool:
@@ -85,7 +84,7 @@ def _add_suspects(state: State, now: datetime) -> bool:
     verdicts = [
         (state.incidents[name].opened_at, verdict, state.past.owner(name) or "")
         for name, verdict in state.verdicts.items()
-        if name in state.incidents
+        if verdict.suspect and name in state.incidents
     ]
     return add_suspects(tests.known, suspects(verdicts, tests.scores, tests.trends, settings, now), settings, now)
 
