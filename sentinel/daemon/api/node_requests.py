@@ -18,7 +18,7 @@ from sentinel.daemon.ingest.watched_folders import unread, watch_list
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.watch.events import ConnectionLost, NodeHeard, RequestDelayed, ResourceExhausted
-from sentinel.errors import Denied, ProtocolError
+from sentinel.errors import Denied, ProtocolError, Unavailable
 from sentinel.log import Log
 from sentinel.model.records import Evidence, Source, Trust
 from sentinel.ports import Clock
@@ -76,10 +76,15 @@ class NodeRequests:
 
         Raises:
             Denied: it comes from an address that is not the node's.
+            Unavailable: Slurm has no such node; its agent keeps what it has until a snapshot shows the node.
         """
         node = _node_of(body)
         if node is None:
             raise ProtocolError("node must be the node's name")
+        seen = self._live.fleet
+        if seen is not None and not seen.may_have_node(node):
+            # Whoever speaks for one node could make up thousands, whose silence would stop all judgement of silence.
+            raise Unavailable(f"Slurm has no node {node}", fix="set node in agent.toml to the NodeName of slurm.conf")
         if await self._addresses.may_speak(node, caller.addresses) is False:
             fleet = self._live.fleet
             own = fleet.nodes[node].address if fleet is not None and node in fleet.nodes else "another address"

@@ -63,6 +63,9 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     state.cluster.forget(now, state.settings.judgement.group_s)
     watch.saved = {key: saved for key, saved in watch.saved.items() if key in state.cluster.attempts}
     watch.was_on_nodes &= state.cluster.attempts.keys()
+    for name in [name for name in state.cluster.nodes if not fleet.may_have_node(name)]:
+        del state.cluster.nodes[name]  # nothing is expected of a node that Slurm does not have
+        watch.transits.pop(name, None)
 
 
 def ended(state: State, job: JobView, now: datetime) -> Evidence:

@@ -13,7 +13,9 @@ from core_world import World
 
 from sentinel import protocol
 from sentinel.daemon.api.node_addresses import NodeAddresses
-from sentinel.model.records import Fleet, Kind, NodeView, Source, Trust, Where
+from sentinel.engine.transition import Transition
+from sentinel.engine.watch import reconciliation
+from sentinel.model.records import Fleet, Kind, NodeView, Source, Trust, Unread, Where
 from sentinel.wire import to_json
 
 OTHER = "192.0.2.9"  # no address of this host
@@ -40,6 +42,28 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (protocol.ORDERS, {}),
     (protocol.ORDER_RESULT, {"id": "o1", "ok": True}),
 ]
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+async def test_who_speaks_for_a_node_makes_up_no_others(served: Served, path: str, body: dict[str, Any]) -> None:
+    """Thousands that fall silent at once would stop all judgement of silence; what is kept of each, the daemon."""
+    answer = await served.post(path, {"node": "ghost7", **body})
+    assert answer.status == 503 and "ghost7" in answer.body["error"], "its agent keeps what it has, and asks again"
+    assert "ghost7" not in served.daemon.live.nodes
+
+
+async def test_nodes_that_slurm_does_not_have_are_forgotten(served: Served) -> None:
+    """They were named before the first snapshot, or Slurm's configuration has them no more."""
+    fleet, served.daemon.live.fleet = served.daemon.live.fleet, None
+    assert fleet is not None
+    for name in ("ghost7", "n1", "odd"):
+        assert (await served.post(protocol.HEARTBEAT, {"node": name})).status == 200
+    nodes = {name: view for name, view in fleet.nodes.items() if name != "n4"}
+    served.daemon.live.node("n4").contact_s = 5.0
+    odd = Unread("node", "odd", "its address is no text")
+    served.daemon.live.see_fleet(dataclasses.replace(fleet, nodes=nodes, unread=(odd,)))
+    reconciliation.snapshot_taken(served.daemon.runner.state, Transition(), fleet.at)
+    assert served.daemon.live.nodes.keys() == {"n1", "odd"}, "of a record that cannot be read nothing is known"
 
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS)
