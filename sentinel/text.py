@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 _UNFIT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # in JSON: NUL, or half of a pair
+MOST_LEVELS = 100  # of JSON that others send; ours has ten
 _BYTES = range(0xDC80, 0xDD00)  # where surrogateescape puts a byte that is no UTF-8
 
 
@@ -86,6 +88,23 @@ def json_with_bytes(raw: bytes | str) -> Any:
         ValueError: not JSON, or nested without end.
     """
     return _json(raw if isinstance(raw, str) else _decoded(raw))
+
+
+def is_deep(raw: bytes, value: Any) -> bool:
+    """Whether the JSON text ``raw``, whose value is ``value``, is nested deeper than ``MOST_LEVELS``.
+
+    What is made of it later is written from deeper in a stack than it was read: at the edge reading works, writing fails.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= MOST_LEVELS:
+        return False  # as nearly all
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        level = [item for found in level if isinstance(found, dict | list) for item in _inside(found)]
+    return bool(level)
+
+
+def _inside(found: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return found.values() if isinstance(found, dict) else found
 
 
 def _decoded(raw: bytes) -> str:

@@ -25,7 +25,7 @@ from sentinel.adapters.tls import client_context
 from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, StandingBy, Timeout, Unavailable, UserError
 from sentinel.ports import Credentials, Signed
 from sentinel.protocol import ACTIVE, ELSEWHERE, ENCRYPTED, HEADER, NO_SESSION, SESSION, digest_of, is_session_mark
-from sentinel.text import json_of, json_with_bytes
+from sentinel.text import is_deep, json_of, json_with_bytes
 
 MAX_ANSWER_BYTES = 24 << 20  # 16 MiB that are encrypted
 _SPARED_S = 10.0  # an address that did not answer is not asked for so long, where there are others
@@ -251,7 +251,7 @@ class DaemonClient:
             made = json_with_bytes(answer)  # orders name files
         except ValueError as error:
             raise ProtocolError(f"the daemon's answer is not JSON: {answer[:80]!r}") from error
-        if not isinstance(made, dict):
+        if not isinstance(made, dict) or is_deep(answer, made):
             raise ProtocolError(f"the daemon's answer is not an object: {answer[:80]!r}")
         return made
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.text import clean, json_of, json_with_bytes, plain, text_of, whole_number
+from sentinel.text import MOST_LEVELS, clean, is_deep, json_of, json_with_bytes, plain, text_of, whole_number
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=30) | st.text(max_size=30)
 
@@ -70,6 +70,17 @@ def test_what_is_no_json_is_a_value_error(raw: bytes) -> None:
     for read in (json_of, json_with_bytes):
         with pytest.raises(ValueError):
             read(raw)
+
+
+def test_how_deep_json_may_be_nested() -> None:
+    def nested(levels: int, inside: str = "1") -> bytes:
+        return b"[" * levels + inside.encode() + b"]" * levels
+
+    wide = b"[" + b",".join([b'{"a": ["[[[["]}'] * 5000) + b"]"
+    for raw in (b"{}", nested(MOST_LEVELS), wide):
+        assert not is_deep(raw, json_with_bytes(raw))
+    for raw in (nested(MOST_LEVELS + 1), nested(MOST_LEVELS, '{"a": {}}')):
+        assert is_deep(raw, json_with_bytes(raw))
 
 
 @pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1_0", "\u00b2", "\u0661", "1.0", "9" * 19, "9" * 5000])

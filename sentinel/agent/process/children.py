@@ -23,7 +23,7 @@ from pathlib import Path
 
 from sentinel.agent.process.child import Child, Ending, Program, deadline_of, fill, kind_of, request_of, shortened
 from sentinel.log import Log
-from sentinel.text import json_with_bytes
+from sentinel.text import is_deep, json_with_bytes
 
 __all__ = ["Children", "Ending", "Program"]
 
@@ -243,6 +243,8 @@ class Children:
             del child.buffer[: end + 1]
             try:
                 message = json_with_bytes(line)
+                if is_deep(line, message):
+                    raise ValueError("nested too deeply")
             except ValueError:
                 message = {"type": "unparsable", "text": line[:200].decode("utf-8", "replace")}
             if isinstance(message, dict) and message:

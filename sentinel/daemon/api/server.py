@@ -37,6 +37,7 @@ from sentinel.errors import Denied, ProtocolError, SentinelError, StandingBy, Un
 from sentinel.log import Log
 from sentinel.ports import Credentials, Signed
 from sentinel.telemetry import EXPOSITION_TYPE, Telemetry
+from sentinel.text import is_deep
 from sentinel.wire import to_text
 
 # Threads that talk to munged, which takes a tenth of a millisecond or more per credential and serves few clients at once.
@@ -362,6 +363,8 @@ def _object(raw: bytes) -> dict[str, Any]:
         body = json.loads(raw)  # keeps the bytes of file names: a node gets them back unchanged
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or an endless number or nesting
         raise ProtocolError(f"the body is not JSON: {error!s:.200}") from error
+    if is_deep(raw, body):
+        raise ProtocolError("the body is nested too deeply")
     if not isinstance(body, dict):
         raise ProtocolError("the body is not a JSON object")
     return body

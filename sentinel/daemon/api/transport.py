@@ -86,6 +86,7 @@ class Listener:
             self._answer,
             self.connections,
             self._quick,
+            self._bug,
             handler_cancellation=True,
             access_log=None,
             auto_decompress=False,  # nobody of ours compresses; a kilobyte may be a megabyte
@@ -105,6 +106,10 @@ class Listener:
         if certificate is not None:
             self._periodic.every(_RENEW_S, partial(self._renew, certificate), "certificate", first_s=_RENEW_S)
         self._periodic.start()
+
+    def _bug(self, where: str) -> None:
+        self._telemetry.bugs.inc()
+        self._log.bug(where)
 
     async def _renew(self, certificate: ServerCertificate) -> None:
         """Take changed certificate files, so that a renewal needs no restart.
@@ -138,9 +143,16 @@ class CountingServer(web.Server):
     """aiohttp's server, whose connections are counted."""
 
     def __init__(
-        self, handler: Page, connections: Connections, quick: QuickHeartbeats | None = None, **options: Any
+        self,
+        handler: Page,
+        connections: Connections,
+        quick: QuickHeartbeats | None = None,
+        bug: Callable[[str], None] = lambda _: None,
+        **options: Any,
     ) -> None:
+        """``bug``: called in an ``except``, after an error of our own."""
         super().__init__(handler, **options)
+        self.bug = bug
         self._options = {name: value for name, value in options.items() if name != "handler_cancellation"}
         self._counted = connections
         self._quick = quick
@@ -166,10 +178,17 @@ class _Connection(web.RequestHandler):
     With what is not one whole request in its turn, all that follows goes to aiohttp: what its parser holds is not known.
     """
 
-    __slots__ = ("_aside", "_asked", "_counted", "_ordinary", "_peer", "_quick")
+    __slots__ = ("_aside", "_asked", "_counted", "_ordinary", "_peer", "_quick", "_server")
 
-    def __init__(self, server: CountingServer, quick: QuickHeartbeats, counted: Connections, **options: Any) -> None:
+    def __init__(
+        self,
+        server: CountingServer,
+        quick: QuickHeartbeats,
+        counted: Connections,
+        **options: Any,
+    ) -> None:
         super().__init__(server, **options)
+        self._server = server
         self._quick = quick
         self._counted = counted
         self._aside = b""  # the beginning of a heartbeat
@@ -207,7 +226,11 @@ class _Connection(web.RequestHandler):
         transport = self.transport
         if transport is None or transport.is_closing() or transport.get_write_buffer_size() > 0:
             return False
-        answer = self._quick.answer(request, self._peer)
+        try:
+            answer = self._quick.answer(request, self._peer)
+        except Exception:  # the ordinary way answers, with 500 where it meets the same
+            self._server.bug("quick heartbeats")
+            return False
         if answer is None:
             return False
         transport.write(answer)

@@ -17,6 +17,7 @@ from sentinel import protocol
 from sentinel.daemon.api.node_addresses import addresses_of
 from sentinel.errors import SentinelError
 from sentinel.ports import Signed
+from sentinel.text import is_deep
 from sentinel.wire import to_text
 
 MOST_BYTES = 8 << 10  # of a request that goes this way; a heartbeat has some hundreds
@@ -110,7 +111,8 @@ class QuickHeartbeats:
                 return None
             body = json.loads(request.body)
             addresses = addresses_of(peer, signed.address)
-            node = self._nodes.known_sender(addresses, body) if isinstance(body, dict) else None
+            sound = isinstance(body, dict) and not is_deep(request.body, body)
+            node = self._nodes.known_sender(addresses, body) if sound else None
             if node is None:
                 return None
             result = self._nodes.beat(node, body)

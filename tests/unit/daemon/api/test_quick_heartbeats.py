@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from core_server import NODE, Served, serving
+from core_server import NODE, OPERATOR, Served, serving
 from core_world import World
 
 from sentinel import protocol
@@ -190,6 +190,47 @@ async def test_of_requests_in_one_piece_each_gets_its_answer_in_turn(served: Ser
     one.writer.write(orders)
     one.writer.write(one.beat())
     assert (await one.answer())[0] in (200, 400) and (await one.answer())[0] == 200
+
+
+async def test_an_own_error_is_counted_and_the_heartbeat_answered_all_the_same(
+    served: Served, monkeypatch: pytest.MonkeyPatch, connect: Connect
+) -> None:
+    """A broken connection would have the agent try again for ever, and its node look silent."""
+    one = await connect(served)
+    monkeypatch.setattr(QuickHeartbeats, "answer", lambda *_: 1 // 0)
+    for _ in range(2):
+        assert (await one.exchange(one.beat()))[0] == 200
+    assert served.daemon.bugs() == 2 and "quick heartbeats" in served.daemon.said
+    assert served.daemon.live.node("n1").state == "heard"
+
+
+@pytest.mark.parametrize("depth", [101, 946, 990, 2000])
+@pytest.mark.parametrize("key", ["verdict", "spool"])
+async def test_what_is_nested_to_the_edge_is_refused_and_breaks_no_view(
+    served: Served, connect: Connect, depth: int, key: str
+) -> None:
+    """Reading it worked, and writing it in a view, from deeper in the stack, did not: `sentinel nodes` failed for all."""
+    one = await connect(served)
+    body = f'{{"node": "n1", "{key}": {{"word": "GOOD", "x": {"[" * depth}{"]" * depth}}}}}'.encode()
+    assert (await one.exchange(one.beat(body)))[0] == 400
+    shown = await served.post(protocol.VIEW, {"view": "nodes", "arguments": {}}, uid=OPERATOR)
+    assert shown.status == 200 and served.daemon.bugs() == 0
+
+
+async def test_a_session_that_ended_or_is_anothers_gets_no_answer_of_the_quick_way(
+    served: Served, quick: list[bool], connect: Connect
+) -> None:
+    one, other = await connect(served), await connect(served)
+    sessions = served.server._sessions
+    for name in list(sessions._all)[:-1]:
+        sessions._end(name)  # as when the table is full
+    assert (await one.exchange(one.beat()))[0] == protocol.NO_SESSION
+    stolen = request(other.session.mark(protocol.HEARTBEAT, BODY), BODY)
+    assert (await one.exchange(stolen))[0] == 200, "a session is of an address, not of a connection"
+    last = next(iter(sessions._all.values()))
+    last.peer = "198.51.100.7"
+    assert (await other.exchange(other.beat()))[0] == protocol.NO_SESSION
+    assert quick == [False, True, False]
 
 
 def test_only_headers_that_are_known_go_the_quick_way() -> None:
