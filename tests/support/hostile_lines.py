@@ -82,6 +82,18 @@ _OF_PROGRAMS = (
     "Lockdown: {}: /dev/mem,kmem,port is restricted; see man kernel_lockdown.7",
     'audit: type=1701 audit(1700000000.123:4): auid=1000 uid=1000 ses=1 pid=4711 comm="{}" exe="/tmp/a" sig=11 res=1',
     'ptrace attach of "{}"[4711] was attempted by "a"[4712]',
+    "x86/split lock detection: #AC: {}/4711 took a split_lock trap at address: 0x401173",
+    "netlink: 4 bytes leftover after parsing attributes in process `{}'.",
+    "netlink: '{}': attribute type 1 has an invalid length.",
+    "{}[4711]: unhandled exception: DABT (lower EL), ESR 0x92000006, level 2 translation fault in a.out[400000+1000]",
+    "Alignment trap: {} (4711) PC=0x00010430 Instr=0xe5932000 Address=0x00021029 FSR 0x001",
+    "{} (4711): /proc/4711/oom_adj is deprecated, please use /proc/4711/oom_score_adj instead.",
+    "BUG: scheduling while atomic: {}/4711/0x00000002",
+    "BUG: sleeping function called from invalid context at a.c:4, in_atomic(): 1, irqs_disabled(): 0, pid: 4711, name: {}",
+    "NVRM: Xid (PCI:0000:3b:00): 45, pid=4711, name={}, Ch 00000008",
+    "signal: {}[4711] overflowed sigaltstack",
+    "futex_wake_op: {} tries to shift op by 32; fix this program",
+    "capability: warning: `{}' uses deprecated v2 capabilities in a way that may be insecure",
     # Whatever else begins with a program's name.
     "{}: the kernel goes on to say something",
     "{} does something",
@@ -114,6 +126,8 @@ _OF_PATHS = (
     "input: {} as /devices/virtual/input/input7",
     "hid-generic 0003:046D:C31C.0001: input,hidraw0: USB HID v1.10 Keyboard [{}] on usb-0000:00:14.0-1/input0",
     "CIFS: VFS: \\\\{} Send error in SessSetup = -13",
+    'audit: type=1300 audit(1700000000.123:4): arch=c000003e syscall=59 exe="{}" key="{}"',
+    "scsi 7:0:0:0: Direct-Access     {} 0001 PQ: 0 ANSI: 6",
 )
 _OF_INTERFACES = (
     "{}: renamed from {}",

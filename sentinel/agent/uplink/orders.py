@@ -239,8 +239,8 @@ class Orders:
 
         def ended(ending: Ending) -> None:
             answer = answers[-1] if answers else {}
-            if "listings" in (answers[0] if answers else {}):
-                self._finish(identity, kind, True, {"listings": _listings(answers)}, "", request)
+            if (listings := _listings(answers)) is not None:
+                self._finish(identity, kind, True, {"listings": listings}, "", request)
             elif ending.silent:
                 where = f" while it was in state {ending.where}" if ending.where else ""
                 self._finish(identity, kind, False, None, f"no answer within {deadline_s:g} s{where}: killed", request)
@@ -380,9 +380,12 @@ def _yielded(request: Diagnose) -> dict[str, Any]:
     return {"result": "inconclusive", "reason": reason, "level": request.level, "gpus": gpus}
 
 
-def _listings(answers: list[dict[str, Any]]) -> list[Any]:
-    """The listing of every root that answered, and of each other root that it did not."""
-    listings = list(answers[0]["listings"])
+def _listings(answers: list[dict[str, Any]]) -> list[Any] | None:
+    """The listing of every root that answered, and of each other root that it did not. None: it lists nothing."""
+    first = answers[0].get("listings") if answers else None
+    if not isinstance(first, list):
+        return None
+    listings = list(first)
     for answer in answers[1:]:
         if isinstance(answer.get("index"), int) and 0 <= answer["index"] < len(listings):
             listings[answer["index"]] = answer.get("listing", [])

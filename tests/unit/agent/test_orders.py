@@ -400,6 +400,16 @@ def test_a_result_without_end_is_replaced_by_an_error(make: Any, bench: Bench) -
     assert not body["ok"] and str(RESULT_BYTES) in body["error"] and orders.given_up == 1
 
 
+@pytest.mark.parametrize("listings", [5, "x", None, {"a": 1}])
+def test_a_child_that_lists_nonsense_is_an_answer(make: Any, bench: Bench, listings: Any) -> None:
+    """It may run as the user whose job is asked; what is never finished would be under way for ever."""
+    orders, client = make()
+    orders.take(order(kind="inventory"))
+    end(bench.programs[0], {"listings": listings}, {"index": 0, "listing": []})
+    orders.send(client, "o1")
+    assert not client.asked[-1][1]["ok"] and not orders._running
+
+
 def test_a_child_that_talks_without_end_fills_no_memory(make: Any, bench: Bench) -> None:
     """It may run as the user whose job is asked."""
     orders, client = make()
