@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from sentinel.detect.activity import Look
 from sentinel.detect.change_point import WINDOW
-from sentinel.detect.hang import SilenceObservations
+from sentinel.detect.hang import SilenceSeen
 from sentinel.detect.listings import Listings
 from sentinel.detect.observed_silence import Observed
 from sentinel.detect.progress_curve import Point, ProgressCurve
@@ -44,46 +43,6 @@ class NodeSeen:
     gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
     jobs: frozenset[tuple[int, int]] | None = None  # attempts that run there; None: no heartbeat has told
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question to a job's nodes that is not answered yet: an observation of all nodes, or of one (``early``)."""
-
-    effect: str
-    at: datetime
-    nodes: tuple[str, ...]
-    elapsed_s: float  # time since the last step line, when it was asked
-    before: datetime | None = None  # time of the observation before it; None: this is the first
-    early: bool = False  # one node, in the middle of a long step
-
-
-@dataclass(frozen=True, slots=True)
-class SuspectedHang:
-    """A silence that is a hang if Slurm still says that the job runs. ``checked_at``: when Slurm was asked."""
-
-    stall: Evidence
-    at: datetime
-    checked_at: datetime | None = None
-
-
-@dataclass(slots=True)
-class SilenceSeen:
-    """The present silence of an attempt, and the observations of it."""
-
-    watched: SilenceObservations = field(default_factory=SilenceObservations)
-    looks: dict[str, Look] = field(default_factory=dict)  # the newest observation, by node
-    count: int = 0  # of observations of all nodes
-    looked_at: datetime | None = None  # time of the newest one
-    tasks: list[Evidence] = field(default_factory=list)  # of the newest observation
-    question: Question | None = None  # under way
-    asked_job: str = ""  # effect that asks the job itself which rank blocks the others
-    answer: tuple[Evidence, ...] | None = None  # to that; None: not answered yet
-    logged: bool = False  # whether it was logged that the job is silent for longer than usual
-    called_after: datetime | None = None  # the last step line before a silence that was called a hang
-    peeked_at: datetime | None = None  # when one node was last asked, in the middle of a long step
-    early: bool = False  # that node's GPUs were idle, so that all nodes are asked
-    suspected: SuspectedHang | None = None
 
 
 @dataclass(slots=True)

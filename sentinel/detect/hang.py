@@ -18,11 +18,11 @@ Unusual silence alone may be an unforeseen pause. The activity of the job's proc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from sentinel.detect.activity import Motion, Stillness
+from sentinel.detect.activity import Look, Motion, Stillness
 from sentinel.detect.step_rhythm import (
     FIRST_PAUSE_S,
     PAUSES,
@@ -39,6 +39,7 @@ from sentinel.detect.step_rhythm import (
     spread_s,
     usual_s,
 )
+from sentinel.model.records import Evidence
 
 ASK_STEPS = 1.6  # usual gaps of silence after which the nodes are asked
 ASK_LEAST_S = 5.0  # and at least so long
@@ -88,6 +89,46 @@ class SilenceObservations:
     longest_pause_lull_s: float = 0.0
     proven: bool = False  # the job itself answered that a collective is stuck
     stillness: Stillness | None = None  # of all GPUs at the last observation; None if one works or is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to a job's nodes that is not answered yet: an observation of all nodes, or of one (``early``)."""
+
+    effect: str
+    at: datetime
+    nodes: tuple[str, ...]
+    elapsed_s: float  # time since the last step line, when it was asked
+    before: datetime | None = None  # time of the observation before it; None: this is the first
+    early: bool = False  # one node, in the middle of a long step
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectedHang:
+    """A silence that is a hang if Slurm still says that the job runs. ``checked_at``: when Slurm was asked."""
+
+    stall: Evidence
+    at: datetime
+    checked_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class SilenceSeen:
+    """The present silence of an attempt, and the observations of it."""
+
+    watched: SilenceObservations = field(default_factory=SilenceObservations)
+    looks: dict[str, Look] = field(default_factory=dict)  # the newest observation, by node
+    count: int = 0  # of observations of all nodes
+    looked_at: datetime | None = None  # time of the newest one
+    tasks: list[Evidence] = field(default_factory=list)  # of the newest observation
+    question: Question | None = None  # under way
+    asked_job: str = ""  # effect that asks the job itself which rank blocks the others
+    answer: tuple[Evidence, ...] | None = None  # to that; None: not answered yet
+    logged: bool = False  # whether it was logged that the job is silent for longer than usual
+    called_after: datetime | None = None  # the last step line before a silence that was called a hang
+    peeked_at: datetime | None = None  # when one node was last asked, in the middle of a long step
+    early: bool = False  # that node's GPUs were idle, so that all nodes are asked
+    suspected: SuspectedHang | None = None
 
 
 def after_look(

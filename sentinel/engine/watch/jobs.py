@@ -15,10 +15,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.detect.activity import Motion, motion_of_job, stillness, stopped
-from sentinel.detect.cluster_view import AttemptSeen, Question, SilenceSeen, SuspectedHang
+from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.detect.hang import (
     PEEK_EVERY_S,
     PEEK_STILL_S,
+    Question,
+    SilenceSeen,
+    SuspectedHang,
     after_look,
     after_step,
     ask_after_s,
