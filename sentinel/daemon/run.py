@@ -21,8 +21,9 @@ from prometheus_client import CollectorRegistry
 
 from sentinel import __version__
 from sentinel.adapters.slurm.connect import connect
+from sentinel.adapters.store.database import sqlite_url
 from sentinel.adapters.store.lease import DaemonRow
-from sentinel.adapters.store.store import Store, sqlite_url
+from sentinel.adapters.store.store import Store
 from sentinel.adapters.syslog import Syslog
 from sentinel.config.rules_files import without_rules
 from sentinel.config.settings import Daemon, Settings

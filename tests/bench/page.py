@@ -27,7 +27,8 @@ from direct_store import DirectStore
 from page_fleet import furnish
 from page_world import ServedPage, serving_page
 
-from sentinel.adapters.store.store import Store, sqlite_url
+from sentinel.adapters.store.database import sqlite_url
+from sentinel.adapters.store.store import Store
 from sentinel.model.changes import (
     Change,
     EvidenceAdded,

@@ -15,8 +15,8 @@ from direct_store import DirectStore
 
 from sentinel.adapters.store import lease, loading, tables
 from sentinel.adapters.store.changes import write as write_change
+from sentinel.adapters.store.database import migrate
 from sentinel.adapters.store.lease import DaemonRow, LeaseView
-from sentinel.adapters.store.store import migrate
 from sentinel.errors import Superseded, Unavailable
 from sentinel.model import changes
 from sentinel.model.corrections import Correction

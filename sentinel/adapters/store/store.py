@@ -1,4 +1,4 @@
-"""The store over SQLAlchemy: SQLite in WAL mode by default, PostgreSQL by its URL.
+"""What the daemon keeps, over SQLAlchemy.
 
 Evidence is append-only with stable ids; the ledger's rows are written before the effect and completed after it. Every
 method is one transaction. Errors of the database come out as ``Unavailable``: a store that cannot be written stops the
@@ -7,29 +7,21 @@ acting, never the observing.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from sentinel.adapters.store import audit as chain
 from sentinel.adapters.store import lease, retention
 from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.changes import add_evidence, write
-from sentinel.adapters.store.deadlines import Deadlines
+from sentinel.adapters.store.database import Database
 from sentinel.adapters.store.loading import incident_from, load
 from sentinel.adapters.store.recording import read_recording
-from sentinel.errors import ProtocolError, Refused, Timeout, Unavailable, UserError
-from sentinel.log import Log
 from sentinel.model import changes
 from sentinel.model.audit import ChainedEntry
 from sentinel.model.changes import Change
@@ -49,168 +41,15 @@ from sentinel.model.records import (
 )
 from sentinel.model.stored import Stored, UnreadableRecord
 from sentinel.text import plain
-from sentinel.wire import record_from
 
 _FLOAT = "$float"
 _MOST_PLANS = 2000  # newest plans that one reading returns
 _MOST_AUDIT = 10_000  # entries of the audit that one reading returns
-_SAID = 100  # complaints about records that cannot be read
 _LONG = 10.0  # times the deadline: what reads or prunes a month of a whole cluster
-T = TypeVar("T")
 
 
-def sqlite_url(folder: Path) -> str:
-    return f"sqlite:///{folder / 'sentinel.db'}"
-
-
-def migrate(engine: sa.Engine) -> None:
-    """Bring the schema to this release's (Alembic, all steps in one go)."""
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-    config.set_main_option("path_separator", "os")
-    with engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-
-
-def where_of(url: sa.URL) -> str:
-    """The file of a store, or the URL of its database without the password."""
-    if url.get_backend_name() == "sqlite" and url.database:
-        return url.database.removeprefix("file:")
-    return url.render_as_string(hide_password=True)
-
-
-def _words(error: SQLAlchemyError) -> str:
-    """What the database said, without the statement that it was given: it helps nobody who runs Sentinel."""
-    said = error.orig if isinstance(error, StatementError) and error.orig is not None else error
-    return " ".join(f"{said!s:.300}".split())
-
-
-def _fix(why: str) -> str:
-    if "no such table" in why or "no such column" in why or "does not exist" in why:
-        return (
-            "it is no store of Sentinel, or of another release, which the daemon of this release migrates at its start"
-        )
-    if "malformed" in why or "not a database" in why:
-        return "the file is damaged: stop the daemon and bring back a copy, or move it aside and start without a past"
-    return "check disk space and rights of the state folder"
-
-
-class Store:
+class Store(Database):
     """What is decided is written with ``commit``, one decision a transaction; every other method is one transaction too."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        busy_s: float = 10.0,
-        log: Log | None = None,
-        read_only: bool = False,
-        frozen_s: float | None = None,
-    ) -> None:
-        """
-        Args:
-            busy_s: deadline of a transaction; ten times as much for loading and pruning.
-            read_only: for recordings; the schema is left as it is.
-            frozen_s: the server ends a transaction whose client says nothing for so long, and lets go of its locks; None:
-                never. Without it a daemon that is stopped in a transaction holds up the one that takes over.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
-        self._log = log or Log()
-        self._said: set[str] = set()  # about records that cannot be read
-        self.token: int | None = None  # of the lease under which this process writes; None: it needs none
-        self._busy_s = busy_s
-        self._deadlines: Deadlines | None = None
-        arguments: dict[str, Any] = {}
-        if url.startswith("sqlite"):
-            arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
-        try:
-            if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
-                arguments["connect_args"] = {"connect_timeout": max(2, round(busy_s))}
-            self.engine = sa.create_engine(url, json_serializer=_to_text, json_deserializer=_from_text, **arguments)
-        except (ArgumentError, ImportError) as error:
-            raise UserError(
-                f"{url.partition(':')[0]:.40}: no database that Sentinel knows",
-                fix="write postgresql://HOST/NAME (it needs psycopg), or the folder of a SQLite store",
-            ) from error
-        if self.engine.dialect.name == "sqlite":
-            sa.event.listen(self.engine, "connect", _sqlite_read_only if read_only else _sqlite_pragmas)
-            sa.event.listen(self.engine, "begin", _sqlite_begin)
-        else:
-            self._deadlines = Deadlines()
-            if frozen_s is not None:
-                sa.event.listen(self.engine, "connect", _ends_frozen(frozen_s))
-        self._reader = self.engine.execution_options(reads=True)
-        if not read_only:
-            with self._reported():
-                migrate(self.engine)
-
-    def close(self) -> None:
-        self.engine.dispose()
-
-    @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except SQLAlchemyError as error:
-            own = isinstance(error, StatementError) and not isinstance(error, DBAPIError)  # never reached the database
-            why, where = _words(error), where_of(self.engine.url)
-            if own or isinstance(error, (DataError, IntegrityError)):  # trying again cannot help
-                raise Refused(f"the store refuses it: {why} ({where})") from error
-            raise Unavailable(f"the store does not answer: {why} ({where})", fix=_fix(why)) from error
-
-    @contextlib.contextmanager
-    def _begin(self, *, times: float = 1.0) -> Iterator[sa.Connection]:
-        """
-        Args:
-            times: how many usual deadlines it may take.
-
-        Raises:
-            Superseded: another daemon is active; nothing was changed.
-        """
-        with self._transaction(self.engine, self._busy_s * times) as connection:
-            yield connection
-            if self.token is not None:
-                lease.require(connection, self.token)
-
-    @contextlib.contextmanager
-    def _read(self, *, times: float = 1.0) -> Iterator[sa.Connection]:
-        """A transaction that only reads: in SQLite it waits for no writer."""
-        with self._transaction(self._reader, self._busy_s * times) as connection:
-            yield connection
-
-    @contextlib.contextmanager
-    def _transaction(self, engine: sa.Engine, for_s: float) -> Iterator[sa.Connection]:
-        """Up to its commit within ``for_s``. SQLite has a deadline of its own, for its lock."""
-        with self._reported(), engine.connect() as connection:
-            if self._deadlines is None:
-                with connection.begin():
-                    yield connection
-                return
-            with self._overdue(for_s), self._deadlines.within(for_s, _descriptor(connection)), connection.begin():
-                yield connection
-
-    @contextlib.contextmanager
-    def _overdue(self, for_s: float) -> Iterator[None]:
-        began_s = time.monotonic()
-        try:
-            yield
-        except DBAPIError as error:
-            if error.connection_invalidated and time.monotonic() - began_s >= for_s:
-                raise Timeout(
-                    f"the database did not answer within {for_s:g} s", fix="is it reachable? [daemon] database_s"
-                ) from error
-            raise
-
-    @property
-    def shared(self) -> bool:
-        """Whether daemons of other hosts can use this database: one that cannot reach it may not be the active one."""
-        return self.engine.dialect.name != "sqlite"
 
     def commit(self, wanted: Sequence[Change]) -> None:
         """All of them, in their order, or none: one transaction."""
@@ -234,24 +73,6 @@ class Store:
         with self._read(times=_LONG) as connection:
             stored = load(connection, readable, month=month, lately=lately, evidence_ids=evidence_ids)
         return replace(stored, unreadable=tuple(one for one in left_out if one.kind != Notice.__name__))
-
-    def _readable(
-        self, kind: type[T], found: Iterable[object], left_out: list[UnreadableRecord] | None = None
-    ) -> list[T]:
-        """Records of ``kind``; one that cannot be read (a later release wrote it, or the disk lost it) is left out and said
-        once, and hides no other."""
-        made = []
-        for value in found:
-            try:
-                made.append(record_from(kind, value))
-            except ProtocolError as error:
-                why = f"{kind.__name__}: {error.message}"
-                if left_out is not None:
-                    left_out.append(UnreadableRecord(kind.__name__, error.message, value))
-                if why not in self._said and len(self._said) < _SAID:
-                    self._said.add(why)
-                    self._log.warning("store-record-unreadable", reason=why, record=f"{value!r:.200}")
-        return made
 
     # --- evidence -----------------------------------------------------------------------------------------------------
 
@@ -539,62 +360,3 @@ class Store:
             if shorter is None:
                 return before
             before = shorter
-
-
-def _to_text(value: object) -> str:
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (ValueError, TypeError):  # seldom: a number that is none
-        return json.dumps(_spelled(value), allow_nan=False)
-
-
-def _spelled(value: Any) -> Any:
-    """A loss may be NaN, for which JSON (and PostgreSQL) has no word."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {_FLOAT: repr(value)}
-    if isinstance(value, Mapping):
-        return {key: _spelled(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_spelled(item) for item in value]
-    return value
-
-
-def _from_text(text: str | bytes) -> Any:
-    return json.loads(text, object_hook=lambda found: float(found[_FLOAT]) if found.keys() == {_FLOAT} else found)
-
-
-def _descriptor(connection: sa.Connection) -> int:
-    """Of its socket."""
-    raw: Any = connection.connection.dbapi_connection
-    return int(raw.fileno())
-
-
-def _sqlite_begin(connection: sa.Connection) -> None:
-    """The write lock comes first, or two transactions both read, both write, and neither sees the other."""
-    reads = connection.get_execution_options().get("reads", False)
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-
-def _sqlite_read_only(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # transactions begin where _sqlite_begin says
-
-
-def _sqlite_pragmas(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # transactions begin where _sqlite_begin says
-    cursor = connection.cursor()
-    # WAL: readers never wait for the writer. FULL: an intent row survives power loss before its effect happens.
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _ends_frozen(after_s: float) -> Callable[[Any, object], None]:
-    """For each new connection to PostgreSQL: a client that stands still in a transaction loses it, and its locks."""
-
-    def set_up(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        cursor.execute(f"SET idle_in_transaction_session_timeout = {max(1, round(after_s * 1000))}")
-        cursor.close()
-        connection.commit()  # outside of it the first rollback would undo it
-
-    return set_up
