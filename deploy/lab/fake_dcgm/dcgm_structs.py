@@ -52,6 +52,26 @@ def error_of(code):
     return DCGMError(code)
 
 
+class c_dcgmFieldValue_v1_value(ctypes.Union):
+    _fields_ = [
+        ("i64", ctypes.c_int64),
+        ("dbl", ctypes.c_double),
+        ("str", ctypes.c_char * 256),
+        ("blob", ctypes.c_byte * 4096),
+    ]
+
+
+class c_dcgmFieldValue_v1(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        ("fieldId", ctypes.c_ushort),
+        ("fieldType", ctypes.c_short),
+        ("status", ctypes.c_int),
+        ("ts", ctypes.c_int64),
+        ("value", c_dcgmFieldValue_v1_value),
+    ]
+
+
 class c_dcgmVersionInfo_v2(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint), ("rawBuildInfoString", ctypes.c_char * 512)]
 

@@ -4,6 +4,7 @@ import os
 import time
 import types
 
+import dcgm_agent
 import dcgm_structs
 import fake_state
 
@@ -82,6 +83,7 @@ class DcgmFieldGroup:
         dcgmHandle.field_groups[name] = self
         self._handle, self._name = dcgmHandle, name
         self.fieldIds = list(fieldIds or [])
+        self.fieldGroupId = dcgm_agent.known(self)
 
     def Delete(self):
         fake_state.call(self._handle.handle)
@@ -97,6 +99,10 @@ class DcgmGroup:
         self._ids = []
         self.samples = _Samples(dcgmHandle, self._ids)
         self.health = _Health(dcgmHandle)
+        self._id = dcgm_agent.known(self)
+
+    def GetId(self):
+        return self._id
 
     def AddGpu(self, gpuId):
         """Most releases take no GPU that is lost, and none that is not there."""
@@ -146,7 +152,7 @@ class _Samples:
             raise dcgm_structs.error_of(-33)
         self._watched.update(fieldGroup.fieldIds)
 
-    def GetLatest_v2(self, fieldGroup):
+    def latest(self, fieldGroup):
         state, known = self._asked(fieldGroup)
         made, now_us = _Collection(), int(time.time() * 1e6)
         for gpu in self._ids:
@@ -157,7 +163,7 @@ class _Samples:
                 made.put(
                     gpu, field, _Value(fake_state.value(state, known[gpu], field) if gpu in known else None, now_us)
                 )
-        return made
+        return made.values.get(1, {})
 
     def _last_xid(self, known, gpu):
         """With its own time; it stays for ever."""

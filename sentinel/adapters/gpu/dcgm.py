@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sentinel.adapters.gpu.dcgm_values import GPU_GROUP, Values, known
 from sentinel.errors import Denied, ProtocolError, Timeout, Unavailable
 
 FOLDERS = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",  # 4.x
     "/usr/local/dcgm/bindings/python3",  # 3.3
 )
-GPU_GROUP = 1  # entity group of GPUs
 HEALTH_ALL = 0xFFFFFFFF
 XID_FIELD = 230
 KEEP_S = 300.0
@@ -64,6 +64,7 @@ class Bindings:
             # pydcgm first: the modules import each other in a circle.
             self.pydcgm = importlib.import_module("pydcgm")
             self.structs = importlib.import_module("dcgm_structs")
+            self.agent = importlib.import_module("dcgm_agent")
         except (ImportError, OSError, AttributeError, SyntaxError) as error:
             raise Unavailable(f"DCGM bindings in {self.folder} cannot be imported: {error}") from error
         self.error: type[Exception] = self.structs.DCGMError
@@ -101,6 +102,7 @@ class HostEngine:
         self.unwatched: set[int] = set()  # GPUs that it refused to watch, as most releases do with lost ones
         where = {"unixSocketPath": socket} if socket else {"ipAddress": host}
         with self._foreign(f"connecting to {socket or host}"):
+            self._values = Values(bindings.agent, bindings.structs)
             self._handle = bindings.pydcgm.DcgmHandle(timeoutMs=int(connect_s * 1000), **where)
             self._system = self._handle.GetSystem()
 
@@ -241,14 +243,10 @@ class HostEngine:
     def latest(self, name: str) -> dict[int, dict[int, tuple[Any, int]]]:
         """GPU → field → (value or None, microseconds of its reading)."""
         group, watched = self._groups[name]
-        made: dict[int, dict[int, tuple[Any, int]]] = {}
         if watched is None:
-            return made
+            return {}
         with self._foreign(f"reading {name}"):
-            values = group.samples.GetLatest_v2(watched).values.get(GPU_GROUP, {})
-            for gpu, fields in values.items():
-                made[int(gpu)] = {int(number): _reading(series) for number, series in fields.items() if len(series)}
-        return made
+            return self._values.latest(self._handle.handle, group.GetId(), watched.fieldGroupId)
 
     def events(
         self, name: str, newest: Mapping[int, tuple[Any, int]] | None = None, *, everything: bool = False
@@ -358,29 +356,10 @@ def _code(error: BaseException) -> int:
     return int(value) if isinstance(value, int) else 0
 
 
-def _reading(series: Any) -> tuple[Any, int]:
-    last = series[-1]
-    value = None if last.isBlank else last.value
-    if isinstance(value, bytes):
-        value = _text(value)
-    return _known(value), int(last.ts or 0)
-
-
-def _known(value: Any) -> Any:
-    """None for the blanks that DCGM writes into the value itself."""
-    if isinstance(value, int) and value >= 0x7FFFFFF0:
-        return None if value >= 0x7FFFFFFFFFFFFFF0 or 0x7FFFFFF0 <= value <= 0x7FFFFFFF else value
-    if isinstance(value, float) and value >= 140737488355328.0:
-        return None
-    if isinstance(value, str) and value.startswith("<<<"):
-        return None
-    return value
-
-
 def _text(value: Any) -> str | None:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    return _known(str(value)) if value is not None else None
+    return known(str(value)) if value is not None else None
 
 
 def _stand_in_for_logger() -> None:

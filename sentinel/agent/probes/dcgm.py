@@ -5,6 +5,7 @@ Streams samples for ever.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,10 @@ STALE_S = 10.0  # a value that DCGM has not read again for so long is not known 
 SLOW_S = 30.0  # period of what belongs to the board: limits, link widths, counts over its life
 SLOW_STALE_S = 3 * SLOW_S
 EVENTS_S = 30.0  # how late an Xid may be told that is dated before others, as after a clock was set back
+
+_OFTEN = frozenset(WATCHED)
+# A name does not age.
+_STALE_S = {**dict.fromkeys(SLOW, SLOW_STALE_S), MINOR: math.inf, PCI_BUS_ID: math.inf}
 
 RETRY_S = 300.0  # how long a worse source is used before the better ones are tried again
 
@@ -258,7 +263,8 @@ class Ages:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.trouble = ""
         self._clock = clock
-        self._seen: dict[tuple[int, int], tuple[int, float]] = {}  # GPU and field -> date, and when it was seen first
+        # GPU → field → date, and when it was seen first
+        self._seen: dict[int, dict[int, tuple[int, float]]] = {}
 
     def current(self, readings: dict[int, dict[int, tuple[Any, int]]]) -> dict[int, dict[int, Any]]:
         """GPU → field → value, or None where DCGM says blank; a field that is not current is not in it."""
@@ -268,19 +274,20 @@ class Ages:
         dated = renewed = 0
         for gpu, fields in readings.items():
             kept = made[gpu] = {}
+            dates = self._seen.setdefault(gpu, {})
             for number, (value, at_us) in fields.items():
                 if value is None:
                     kept[number] = None
                     continue
-                seen = self._seen.get((gpu, number))
+                seen = dates.get(number)
                 if seen is None:
-                    seen = self._seen[gpu, number] = (at_us, now_s - (newest_us - at_us) / 1e6)
+                    seen = dates[number] = (at_us, now_s - (newest_us - at_us) / 1e6)
                 elif seen[0] != at_us:
-                    seen = self._seen[gpu, number] = (at_us, now_s)
-                current = now_s - seen[1] <= (SLOW_STALE_S if number in SLOW else STALE_S)
-                if current or number in (MINOR, PCI_BUS_ID):  # a name does not age
+                    seen = dates[number] = (at_us, now_s)
+                current = now_s - seen[1] <= _STALE_S.get(number, STALE_S)
+                if current:
                     kept[number] = value
-                if number in WATCHED:
+                if number in _OFTEN:
                     dated, renewed = dated + 1, renewed + current
         if dated:
             words = f"DCGM has not renewed a value for {STALE_S:g} s, as after its clock was set back: restart nv-hostengine"
