@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan, visible
-from sentinel.checkpoints.own_folders import below, exists, opened_folder, own_store
+from sentinel.checkpoints.own_folders import below, exists, half_of, opened_folder, opened_half, own_store
 from sentinel.checkpoints.validate import validate
 from sentinel.errors import Denied, Refused, Unavailable, UserError
 
@@ -126,7 +126,7 @@ def copy(
                     if same(inside.name, tree.files[name], place):
                         done.already += 1
                         continue
-                    done.bytes += _copy_file(tree.path(name), place, inside.name, tree.files[name], pace, progress)
+                    done.bytes += _copy_file(tree.path(name), place, there, tree.files[name], pace, progress)
                     done.files += 1
             if in_place:
                 done.complete = True
@@ -181,14 +181,14 @@ def _has_all(final: Path, tree: Tree, names: Sequence[str]) -> bool:
 
 
 def _copy_file(
-    source: Path, folder: int, name: str, entry: Entry, pace: Pace, progress: Callable[[int], None] | None
+    source: Path, folder: int, there: Path, entry: Entry, pace: Pace, progress: Callable[[int], None] | None
 ) -> int:
-    """Copy one file, taking up what is there of it; verify it by reading it back; give it its name and times."""
-    half = f".{name}.part"
-    copied = 0
+    """Copy one file into an open folder, that of ``there``, taking up what is there of it; verify it by reading it back;
+    give it its name and times."""
+    name, half, copied = there.name, half_of(there.name), 0
     try:
         with opened(source) as handle:
-            fd = os.open(half, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=folder)
+            fd = opened_half(name, folder, there)
             try:
                 size = os.fstat(fd).st_size
                 offset = size if size <= handle.size else 0

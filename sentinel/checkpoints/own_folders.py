@@ -79,9 +79,30 @@ def below(fd: int, parts: Sequence[str], *, make: bool = False) -> Iterator[int]
         os.close(at)
 
 
+def opened_half(name: str, folder: int, shown: Path) -> int:
+    """A descriptor of the file in which a copy named ``name`` is put together, taken up where it was left.
+
+    Raises:
+        OSError: it cannot be opened. Refused: it is not ours alone: whoever made it could change it after its check.
+    """
+    fd = os.open(
+        half_of(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644, dir_fd=folder
+    )
+    try:
+        check_own(fd, shown.with_name(half_of(name)))
+    except Refused:
+        os.close(fd)
+        raise
+    return fd
+
+
+def half_of(name: str) -> str:
+    return f".{name}.part"
+
+
 @contextlib.contextmanager
-def own_store(parent: Path, names: Sequence[str], *, make: bool) -> Iterator[int]:
-    """A descriptor of our folder at ``names`` below ``parent``, each of them checked.
+def own_store(parent: Path, names: Sequence[str], *, make: bool, mode: int = 0o700) -> Iterator[int]:
+    """A descriptor of our folder at ``names`` below ``parent``, each of them checked; ``mode``: of those that are made.
 
     Raises:
         FileNotFoundError: there is none, and none was to be made.
@@ -96,7 +117,7 @@ def own_store(parent: Path, names: Sequence[str], *, make: bool) -> Iterator[int
                 try:
                     if make:
                         with contextlib.suppress(FileExistsError):
-                            os.mkdir(name, 0o700, dir_fd=at)
+                            os.mkdir(name, mode, dir_fd=at)
                     inner = os.open(name, _FOLDER, dir_fd=at)
                 except FileNotFoundError:
                     raise

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from sentinel.checkpoints.copying import PIECE_BYTES, Copied, Pace, order_of, read_back, same, write_all
 from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan, visible
-from sentinel.checkpoints.own_folders import check_own
+from sentinel.checkpoints.own_folders import check_own, half_of, opened_half, own_store
 from sentinel.errors import Denied, ProtocolError, Refused, Unavailable
 
 _LINE_BYTES = 64 << 20
@@ -117,7 +117,11 @@ def _receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
         if file not in parts or head.get("offset") != parts[file]:
             raise ProtocolError("a file that was not announced")
         try:
-            _take(source, places[file], files[file], parts[file])
+            root.mkdir(parents=True, exist_ok=True)
+            # Where others may write, too, a folder, link or file of theirs may come in the way meanwhile.
+            above = places[file].relative_to(root).parts[:-1]
+            with own_store(root, above, make=True, mode=0o755) as folder:
+                _take(source, folder, places[file], files[file], parts[file])
         except OSError as error:
             raise Denied(f"{visible(str(places[file]))} cannot be written: {error.strerror}") from error
         _say(back, {"done": file})
@@ -137,23 +141,19 @@ def _check_target(target: Path) -> None:
         os.close(fd)
 
 
-def _half(place: Path) -> Path:
-    return place.with_name(f".{place.name}.part")
-
-
 def _begun(place: Path, entry: Entry) -> int:
     """How much of the file an earlier call has left there, in whole pieces."""
     try:
-        size = os.lstat(_half(place)).st_size
+        size = os.lstat(place.with_name(half_of(place.name))).st_size
     except FileNotFoundError:
         return 0
     return 0 if size > entry.size else size - size % PIECE_BYTES
 
 
-def _take(source: IO[bytes], place: Path, entry: Entry, offset: int) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    half = _half(place)
-    fd = os.open(half, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+def _take(source: IO[bytes], folder: int, place: Path, entry: Entry, offset: int) -> None:
+    """Take one file into an open folder, that of ``place``."""
+    half = half_of(place.name)
+    fd = opened_half(place.name, folder, place)
     try:
         os.ftruncate(fd, offset)
         while offset < entry.size:
@@ -164,15 +164,15 @@ def _take(source: IO[bytes], place: Path, entry: Entry, offset: int) -> None:
             offset += len(piece)
         os.fsync(fd)
         if read_back(fd, entry.size) != _hear(source).get("crc"):
-            half.unlink()
+            os.unlink(half, dir_fd=folder)
             raise Unavailable(
                 f"{visible(str(place))}: what was read back differs from what was sent",
                 fix="Run it again; if it happens again, one of the two disks loses data.",
             )
     finally:
         os.close(fd)
-    os.utime(half, ns=(entry.mtime_ns, entry.mtime_ns))
-    half.rename(place)
+    os.utime(half, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=folder, follow_symlinks=False)
+    os.rename(half, place.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _listed(head: dict[str, Any]) -> dict[str, Entry]:

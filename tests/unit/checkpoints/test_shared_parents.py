@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import zlib
 from pathlib import Path
 
 import pytest
 
-from sentinel.checkpoints import copying
+from sentinel.checkpoints import copying, transfer
 from sentinel.checkpoints import own_folders as own
 from sentinel.checkpoints import quarantine as q
-from sentinel.checkpoints.transfer import _check_target
+from sentinel.checkpoints.transfer import _check_target, receive
 from sentinel.errors import Denied, FileError, Refused, SentinelError
 
 
@@ -213,6 +215,85 @@ def test_a_received_checkpoint_goes_into_no_folder_of_others(tmp_path, somebody_
     somebody_else()
     with pytest.raises(Refused):
         _check_target(tmp_path / "step")
+
+
+def prepared_half(folder: Path, name: str, how: str, elsewhere: Path) -> None:
+    """What somebody with rights in the folder lays where the file is to be put together."""
+    folder.mkdir(parents=True, exist_ok=True)
+    half = folder / f".{name}.part"
+    half.write_bytes(b"")
+    half.chmod(0o666 if how == "open to others" else 0o644)
+    if how == "second name":
+        elsewhere.hardlink_to(half)
+
+
+HOW = ["another's", "open to others", "second name"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_copy_in_place_goes_into_no_file_that_others_keep(tmp_path, somebody_else, how):
+    """Verified and renamed, it would be theirs to change."""
+    source = tmp_path / "step_30.pt"
+    source.write_bytes(b"x" * 5000)
+    prepared_half(tmp_path / "peer", "step_30.pt", how, tmp_path / "second")
+    if how == "another's":
+        somebody_else()
+    with pytest.raises(Refused):
+        copying.copy(source, tmp_path / "peer", Path("step_30.pt"), in_place=True)
+    assert not (tmp_path / "peer/step_30.pt").exists()
+
+
+def received(root: Path, name: str, file: str | None, content: bytes) -> None:
+    """A checkpoint of one file comes over the stream."""
+    head = {"name": name, "single": file is None, "files": [[file or name, len(content), 10**18]]}
+    lines = [head, {"name": file or name, "offset": 0}, {"crc": zlib.crc32(content)}, {"end": True}]
+    said = [json.dumps(line).encode() + b"\n" for line in lines]
+    receive(root, io.BytesIO(said[0] + said[1] + content + said[2] + said[3]), io.BytesIO())
+
+
+def test_what_is_received_lies_where_it_should(tmp_path):
+    received(tmp_path / "peer", "step_30.pt", None, b"x" * 5000)
+    received(tmp_path / "peer", "step-30", "deep/er/a.pt", b"x" * 5000)
+    found = [tmp_path / "peer/step_30.pt", tmp_path / "peer/step-30/deep/er/a.pt"]
+    assert [(path.stat().st_size, path.stat().st_mtime_ns) for path in found] == [(5000, 10**18)] * 2
+    assert (tmp_path / "peer/step-30").stat().st_mode & 0o777 == 0o755 & ~umask()
+
+
+def umask() -> int:
+    before = os.umask(0)
+    os.umask(before)
+    return before
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_is_received_goes_into_no_file_that_others_keep(tmp_path, somebody_else, how):
+    prepared_half(tmp_path / "peer", "step_30.pt", how, tmp_path / "second")
+    if how == "another's":
+        somebody_else()
+    with pytest.raises(Refused):
+        received(tmp_path / "peer", "step_30.pt", None, b"x" * 5000)
+    assert not (tmp_path / "peer/step_30.pt").exists()
+
+
+@pytest.mark.parametrize("inside", ["", "deep/er"])
+def test_what_is_received_goes_through_no_link_that_comes_meanwhile(tmp_path, monkeypatch, inside):
+    """Between the look at the place and the first file somebody put a link to a folder of the victim's there."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "profile").write_text("mine")
+    link = tmp_path / "peer/step-30" / inside
+    say = transfer._say
+
+    def swapped(*arguments):
+        if not link.is_symlink():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(home)
+        say(*arguments)
+
+    monkeypatch.setattr(transfer, "_say", swapped)
+    with pytest.raises(SentinelError):
+        received(tmp_path / "peer", "step-30", f"{inside}/profile".lstrip("/"), b"theirs")
+    assert (home / "profile").read_text() == "mine" and os.listdir(home) == ["profile"]
 
 
 def test_descriptors_are_closed(run):
