@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sentinel.adapters.host.journal import Journal
 from sentinel.adapters.host.kmsg import KernelLog, Record, boot_id, last_words
+from sentinel.agent.process.retries import Retries
 from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import Unavailable
@@ -53,6 +54,7 @@ class Flood:
 
 DEVICE = "/dev/kmsg"
 Reader = Callable[[Sequence[Record], datetime], list[Evidence]]
+LONGEST_PAUSE_S = 60.0  # before a log that cannot be read is opened again
 BATCH = 500  # records looked at together
 
 
@@ -71,20 +73,19 @@ class KernelWatch:
         self._keep = keep
         self.flood = Flood(settings.kernel.lines_per_kind, settings.kernel.window_s)
         self._stopped = threading.Event()
+        self._retries = Retries(LONGEST_PAUSE_S)
 
     def run(self) -> None:
         """The thread: until ``stop``. A log that cannot be read is said once, and tried again."""
-        pause_s = 1.0
         while not self._stopped.is_set():
             try:
                 self._follow()
-                pause_s = 1.0
             except Unavailable as error:
+                self._retries.failed(error)
                 if self.readable is not False:
                     self._unreadable(str(error))
                 self.readable = False
-                self._stopped.wait(pause_s)
-                pause_s = min(60.0, pause_s * 2)
+                self._stopped.wait(self._retries.pause_s())
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
                 log.bug("kernel watch")
                 self._stopped.wait(1.0)
@@ -97,6 +98,7 @@ class KernelWatch:
         try:
             save(state, source.cursor)
             self.readable = True
+            self._retries.succeeded()
             overruns = 0
             while not self._stopped.is_set():
                 if self.turn(source):

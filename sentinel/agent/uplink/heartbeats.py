@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.adapters.client import DaemonClient
-from sentinel.agent.uplink.retries import Retries
+from sentinel.agent.process.retries import Retries
 from sentinel.detect.observed_silence import seconds_of
 from sentinel.errors import SentinelError
 from sentinel.log import Log

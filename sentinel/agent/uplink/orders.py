@@ -19,9 +19,9 @@ from sentinel.adapters.client import DaemonClient
 from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.job_owners import Owner, Owners
 from sentinel.agent.process.probe_programs import INVENTORY
+from sentinel.agent.process.retries import Retries
 from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import Slurm
-from sentinel.agent.uplink.retries import Retries
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.log import Log
 from sentinel.model.orders import (

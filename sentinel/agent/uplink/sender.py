@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.spool import Item, Spool, Value
-from sentinel.agent.uplink.retries import Retries
+from sentinel.agent.process.retries import Retries
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
 from sentinel.log import Log
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id

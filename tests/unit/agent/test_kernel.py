@@ -244,3 +244,39 @@ def test_a_line_has_one_id_in_both_sources(by_rules: Any) -> None:
     first, second = ([item.id for item in by_rules([each], NOW)] for each in both)
     assert first
     assert first == second
+
+
+def test_pauses_begin_anew_once_the_log_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures that lie months apart do not add up to a minute of blindness."""
+    made = watch(tmp_path, [])
+    pauses: list[float] = []
+    there = iter([False, False, False, True, False])
+
+    class Breaks:
+        cursor = ("boot", 1)
+        overruns = 0
+
+        def close(self) -> None:
+            pass
+
+    def opened() -> tuple[Any, Path]:
+        found = next(there, None)
+        if found is None:
+            made.stop()
+        if not found:
+            raise Unavailable("the device is away")
+        return Breaks(), tmp_path / "cursor.json"
+
+    def read(_source: Any) -> int:
+        raise Unavailable("the device is gone again")
+
+    def paused(seconds: float) -> bool:
+        pauses.append(seconds)
+        return False
+
+    monkeypatch.setattr(made, "_open", opened)
+    monkeypatch.setattr(made, "turn", read)
+    monkeypatch.setattr(made._stopped, "wait", paused)
+    monkeypatch.setattr("sentinel.agent.process.retries.random.random", lambda: 0.5)
+    made.run()
+    assert pauses[:5] == [0.4, 0.8, 1.6, 0.4, 0.8]

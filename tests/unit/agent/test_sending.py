@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.spool import Spool
+from sentinel.agent.process.retries import Retries
 from sentinel.agent.uplink.heartbeats import Heartbeats
-from sentinel.agent.uplink.retries import Retries
 from sentinel.agent.uplink.sender import ITEM_BYTES, REQUEST_BYTES, Sender
 from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, Unavailable
 from sentinel.protocol import EVIDENCE, HEARTBEAT

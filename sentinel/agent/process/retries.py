@@ -1,4 +1,4 @@
-"""Pauses between attempts to reach the daemon: they grow, are bounded, and differ from node to node."""
+"""Pauses between attempts at what fails: they grow, are bounded, and differ from node to node."""
 
 from __future__ import annotations
 
