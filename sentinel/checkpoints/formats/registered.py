@@ -18,20 +18,21 @@ _FOLDER = re.compile(r"checkpoint_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d\.\d{6}")
 
 
 def refuse_unregistered(path: Path) -> None:
-    """`NotKnown` where a list lies beside the folder, or beside the one above it, that does not name it.
-
-    A list that cannot be read says nothing.
-    """
+    """`NotKnown` where a list lies beside the folder, or beside the one above it, that does not name it."""
     for folder in (path, path.parent):
-        if not _FOLDER.fullmatch(folder.name):
-            continue
-        try:
-            listed = json_files.parse(read_small(folder.parent / _LIST, _MOST_BYTES, _LIST), _LIST)
-        except (NotKnown, OSError, ValueError):
-            return
-        results = listed.get("checkpoint_results") if isinstance(listed, dict) else None
-        if not isinstance(results, list):
-            return
-        names = {entry.get("checkpoint_dir_name") for entry in results if isinstance(entry, dict)}
-        if folder.name not in names:
+        if is_registered(folder) is False:
             raise NotKnown(f"Ray Train has not registered {visible(folder.name)} in {_LIST}: its save did not finish")
+
+
+def is_registered(folder: Path) -> bool | None:
+    """Whether the list beside the folder names it; None for other folders, and where no list can be read."""
+    if not _FOLDER.fullmatch(folder.name):
+        return None
+    try:
+        listed = json_files.parse(read_small(folder.parent / _LIST, _MOST_BYTES, _LIST), _LIST)
+    except (NotKnown, OSError, ValueError):
+        return None
+    results = listed.get("checkpoint_results") if isinstance(listed, dict) else None
+    if not isinstance(results, list):
+        return None
+    return folder.name in {entry.get("checkpoint_dir_name") for entry in results if isinstance(entry, dict)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened, visible
-from sentinel.checkpoints.formats import hf_inside, one_save, safetensors_set, torch_file
+from sentinel.checkpoints.formats import hf_inside, one_save, registered, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.parsing import json_files, zips
 from sentinel.checkpoints.parsing.ranks import first_hole
@@ -54,7 +54,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     _as_beside(tree)
     changing = [name for name, file in files.items() if _has_optimizer(file)]
     one_save.refuse_mixed(tree, changing, [*files, *finding.unsummed])
-    if ask.fresh(tree):
+    if ask.fresh(tree) and not registered.is_registered(tree.root):
         raise NotKnown(f"it has no end marker, and files changed less than {ask.fresh_s:.0f} s ago: being written?")
     finding.works = works
     finding.owners = owners_by_name(tree)

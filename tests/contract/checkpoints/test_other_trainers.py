@@ -1,6 +1,7 @@
-"""Checkpoints as Composer writes them, where it is installed: in order, whole, not accepted damaged.
+"""Checkpoints as Composer and Ray Train write them, where these are installed: in order, whole, not accepted damaged.
 
-``pip install mosaicml``. Written with mosaicml 0.32.1 on torch 2.13.
+``pip install mosaicml "ray[train]"``. Run with mosaicml 0.32.1 and ray 2.60.0 on torch 2.13 (folders named by the time, and
+a list of them), and with mosaicml 0.24.1 and ray 2.9.3 on torch 2.4.1 (folders that are numbered).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,12 +43,40 @@ Trainer(
 ).fit()
 """
 
+RAY = """
+import os, sys, tempfile, torch, ray
+from ray import train
+from ray.train import Checkpoint, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+def loop(config):
+    rank = train.get_context().get_world_rank()
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(16, 16)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in (1, 2):
+        optimizer.zero_grad()
+        model(torch.randn(4, 16)).square().mean().backward()
+        optimizer.step()
+        with tempfile.TemporaryDirectory() as folder:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            torch.save(state, os.path.join(folder, f"model-rank={rank}.pt"))
+            train.report({"loss": 1.0 / step}, checkpoint=Checkpoint.from_directory(folder))
+
+ray.init(num_cpus=3, include_dashboard=False, configure_logging=False, object_store_memory=100_000_000)
+TorchTrainer(
+    loop, scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
+    run_config=RunConfig(storage_path=sys.argv[1], name="run"),
+).fit()
+ray.shutdown()
+"""
+
 
 def written(tmp_path_factory, library, program):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is optional and not installed")
     root = tmp_path_factory.mktemp(library)
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "RAY_TRAIN_V2_ENABLED": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program, str(root / "out")], capture_output=True, text=True, env=env, timeout=600
     )
@@ -57,6 +87,11 @@ def written(tmp_path_factory, library, program):
 @pytest.fixture(scope="module")
 def composer(tmp_path_factory):
     return written(tmp_path_factory, "composer", COMPOSER)
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory):
+    return written(tmp_path_factory, "ray", RAY)
 
 
 def seen(root, level="content"):
@@ -83,3 +118,27 @@ def test_composer_damaged(composer):
         path.write_bytes(flipped)
         assert validate(path, "content", settings=Settings(fresh_s=0.0)).valid is not True
     path.write_bytes(whole)
+
+
+def test_ray(ray):
+    parts = [part for part in seen(ray) if part.step]
+    assert [(part.step, part.valid, part.level) for part in parts] == [(2, True, "content"), (1, True, "content")], (
+        parts
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ray_damaged(ray, rank):
+    newest = next(part for part in seen(ray) if part.step == 2)
+    folder = Path(newest.path)
+    file = folder / f"model-rank={rank}.pt"
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0x10
+    older = Path(next(part for part in seen(ray) if part.step == 1).path) / file.name
+    for damaged in (b"", whole[: len(whole) // 2], bytes(len(whole)), bytes(flipped), older.read_bytes()):
+        file.write_bytes(damaged)
+        assert validate(folder, "content", settings=Settings(fresh_s=0.0)).valid is not True, len(damaged)
+    file.unlink()
+    assert validate(folder, "content", settings=Settings(fresh_s=0.0)).valid is not True
+    file.write_bytes(whole)

@@ -1,4 +1,5 @@
-"""Checkpoints that Orbax 0.12.8 and flax themselves wrote (recorded), whole and damaged."""
+"""Checkpoints that Orbax (0.12.8 and 0.6.4, which leaves no commit_success.txt) and flax themselves wrote (recorded), whole
+and damaged."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ NOW_S = 2_000_000_000.0
 LAYOUTS = ("manager/20", "zarr/checkpoint_20", "zarr3/checkpoint_20")
 
 
-@pytest.fixture
-def run(tmp_path):
-    with tarfile.open(Path(__file__).parent / "recorded/orbax-0.12.8.tar.gz") as archive:
+@pytest.fixture(params=["0.12.8", "0.6.4"])
+def run(request, tmp_path):
+    with tarfile.open(Path(__file__).parent / f"recorded/orbax-{request.param}.tar.gz") as archive:
         archive.extractall(tmp_path / "run", filter="data")
     return tmp_path / "run"
 
@@ -170,6 +171,7 @@ def test_the_checksum_of_the_store():
     assert crc32c(b"123456789") == 0xE3069283
 
 
+@pytest.mark.parametrize("run", ["0.12.8"], indirect=True)
 def test_flax(run):
     path = run / "checkpoint_70.msgpack"
     assert (ask(path).valid, ask(path).step, ask(path, "checksum").valid) == (True, 70, None)

@@ -101,6 +101,20 @@ def test_what_ray_has_not_registered_did_not_finish(make):
     assert [part.valid for part in parts] == [None, True] and "not registered" in parts[0].reason
 
 
+def test_what_ray_has_registered_a_moment_ago_did_finish(make):
+    """Its list is the end marker that the folder itself lacks."""
+    ray_run(make, TIMES)
+    for name in TIMES:
+        os.utime(make.root / f"run/{name}/checkpoint.pt", (make.now_s - 5, make.now_s - 5))
+    _, parts = seen(make)
+    assert [part.valid for part in parts] == [True, True], parts
+    ray_run(make, "[]")
+    for name in TIMES:
+        os.utime(make.root / f"run/{name}/checkpoint.pt", (make.now_s - 5, make.now_s - 5))
+    _, parts = seen(make)
+    assert [part.valid for part in parts] == [None, None] and "being written" in parts[0].reason
+
+
 @pytest.mark.parametrize("text", [None, "", '{"checkpoint_results": [', "[]", '{"checkpoint_results": 3}', "\0" * 100])
 def test_a_list_of_ray_that_cannot_be_read_says_nothing(make, text):
     ray_run(make, text)
