@@ -183,7 +183,7 @@ class Runner:
         await self.handle(IncidentCorrected(self._clock.now(), row, correction, origin))
 
     async def timer_due(self, timer: str) -> None:
-        await self.handle(TimerDue(self._clock.now(), timer))
+        await self.handle(TimerDue(self._clock.now(), timer, self.seconds()))
 
     async def stop(self) -> None:
         """Stop timers and effects, and finish saving. The next daemon resumes from what is saved."""
@@ -300,7 +300,7 @@ class Runner:
             await asyncio.sleep(max(0.0, (due - self._clock.now()).total_seconds()))
             if self._timers.get(timer) is asyncio.current_task():
                 del self._timers[timer]
-            self.handle(TimerDue(self._clock.now(), timer))
+            self.handle(TimerDue(self._clock.now(), timer, self.seconds()))
         except Exception:  # the daemon goes on with the next event
             self._telemetry.bugs.inc()
             self._log.bug(timer)

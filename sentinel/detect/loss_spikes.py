@@ -55,7 +55,7 @@ def observe(losses: Losses, step: int, loss: float) -> tuple[Losses, Spike | Non
         return (losses if losses.onset is not None else replace(losses, onset=step)), None
     if losses.onset is not None:
         losses = replace(losses, onset=None)  # numbers are good again: a step was skipped or retried
-    if len(losses.usual) < LEAST or loss <= _most(losses.usual):
+    if len(losses.usual) < LEAST or not _is_high(loss, losses.usual):
         return Losses(usual=(*losses.usual, loss)[-REMEMBERED:]), None
     since = losses.high_since if losses.high_since is not None else step
     losses = replace(losses, high_since=since, high=losses.high + 1, new=(*losses.new, loss)[-REMEMBERED:])
@@ -66,7 +66,9 @@ def observe(losses: Losses, step: int, loss: float) -> tuple[Losses, Spike | Non
     return replace(losses, told=True), Spike(since, step, loss, median(losses.usual))
 
 
-def _most(usual: tuple[float, ...]) -> float:
+def _is_high(loss: float, usual: tuple[float, ...]) -> bool:
     middle = median(usual)
-    spread = 1.4826 * median(abs(value - middle) for value in usual)
-    return middle + max(SPREADS * spread, SHARE * abs(middle))
+    if loss <= middle + SHARE * abs(middle):
+        return False  # nearly every loss: their spread need not be known
+    spread = 1.4826 * median([abs(value - middle) for value in usual])
+    return loss > middle + SPREADS * spread

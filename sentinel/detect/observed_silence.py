@@ -88,7 +88,8 @@ def transit_of(known: Transit | None, boot: str, sent_s: float, now_s: float) ->
         return Transit(boot, now_s, apart_s, apart_s), 0.0
     if now_s - known.since_s > BUCKET_S:
         known = Transit(boot, now_s, apart_s, known.least_s)
-    known = replace(known, least_s=min(known.least_s, apart_s))
+    if apart_s < known.least_s:
+        known = replace(known, least_s=apart_s)
     return known, apart_s - min(known.least_s, known.before_s)
 
 

@@ -219,10 +219,12 @@ class State:
         """Incidents whose job was cancelled with our hold on it, as long as somebody may requeue it."""
         jobs = self.cluster.fleet.jobs.values() if self.cluster.fleet is not None else ()
         waiting = {job.id for job in jobs if job.state == "cancelled" or (job.state == "pending" and job.held)}
+        if not waiting:
+            return set()
         return {
             name
             for name, plan in self.plans.items()
-            if waiting and name in self.incidents and self.incidents[name].job in waiting
+            if name in self.incidents and self.incidents[name].job in waiting
             for outcome in self.ledger.outcomes(name, plan.to_do)
             if outcome.data.get("left_hold")
         }

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ MOST_NODES = 65_536  # of a job: MAX_SLURM_NODES
 BAD_NUMBERS = ("tell", "hold", "restart")
 
 
+@lru_cache(maxsize=256)
 def intent_of(comment: str) -> Intent:
     """Intent of a comment; a comment that is not ours gives ``NOTHING``, a broken one says what is wrong with it."""
     if "sentinel" not in comment:

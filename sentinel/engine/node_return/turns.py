@@ -142,11 +142,11 @@ def _look(
         return
     row, settings = state.rules.returns.of(record.cause), state.settings.returns
     seen = _seen(state, node, view)
-    record = replace(record, free_since=None if seen.busy else (record.free_since or now))
+    free_since = None if seen.busy else (record.free_since or now)
     settled_s = state.settings.diagnostics.settled_s
-    settled = record.free_since is not None and now - record.free_since >= timedelta(seconds=settled_s)
+    settled = free_since is not None and now - free_since >= timedelta(seconds=settled_s)
     needed, missing = next_step(record, row, settings, replace(seen, settled=settled), now)
-    record = replace(record, missing=missing)
+    record = replace(record, free_since=free_since, missing=missing)
     match needed:
         case Wait(words, passed):
             stage = Stage.PASSED if passed else Stage.WAITING

@@ -132,7 +132,7 @@ class Views:
 
     def __init__(self, slurm: SimulatedSlurm) -> None:
         self._slurm = slurm
-        self._nodes: dict[str, tuple[dict[str, Any], NodeView]] = {}
+        self._nodes: dict[str, tuple[tuple[Any, ...], NodeView]] = {}
         self._jobs: dict[int, tuple[dict[str, Any], JobView]] = {}
 
     def fleet(self, at: datetime) -> Fleet:
@@ -142,24 +142,32 @@ class Views:
             return fleet_of(at, nodes, [self.job_record(job) for job in slurm.jobs.values()])
         return Fleet(
             at,
-            {name: self._node(name) for name in slurm.nodes},
+            self._all_nodes(),
             {job.id: self._job(job) for job in slurm.jobs.values()},
         )
 
     def node(self, name: str) -> NodeView | None:
         if self._slurm.unreadable:
             return node_of([self.node_record(name)], name)
-        return self._node(name)
+        return self._node(self._slurm.nodes[name], self._is_busy(name))
 
     def job(self, job: SimulatedJob) -> JobView | None:
         return job_of(self.job_record(job)) if self._slurm.unreadable else self._job(job)
 
-    def _node(self, name: str) -> NodeView:
-        record = self.node_record(name)
-        known = self._nodes.get(name)
-        if known is None or known[0] != record:
-            known = self._nodes[name] = (record, node_view(record))
+    def _all_nodes(self) -> dict[str, NodeView]:
+        busy = {name for job in self._slurm.jobs.values() if job.has_nodes for name in job.on}
+        return {name: self._node(node, name in busy) for name, node in self._slurm.nodes.items()}
+
+    def _node(self, node: SimulatedNode, busy: bool) -> NodeView:
+        kept = self._slurm.kept
+        state = (busy, kept is not None and node.name in kept.nodes, *vars(node).values())
+        known = self._nodes.get(node.name)
+        if known is None or known[0] != state:
+            known = self._nodes[node.name] = (state, node_view(self.node_record(node.name)))
         return known[1]
+
+    def _is_busy(self, name: str) -> bool:
+        return any(job.has_nodes and name in job.on for job in self._slurm.jobs.values())
 
     def _job(self, job: SimulatedJob) -> JobView:
         record = self.job_record(job)
@@ -170,7 +178,7 @@ class Views:
 
     def node_record(self, name: str) -> dict[str, Any]:
         node = self._slurm.nodes[name]
-        busy = any(job.has_nodes and name in job.on for job in self._slurm.jobs.values())
+        busy = self._is_busy(name)
         seen = {
             "DRAIN": node.drained,
             "NOT_RESPONDING": node.silent and not node.down,
