@@ -73,7 +73,7 @@ def import_jobs(
     until = datetime.now(UTC)
     begin = since_time(since, until)
     if file is not None:
-        attempts, unread = accounting.read(_read(file), None)
+        attempts, unread = accounting.read(sacct_text([file]), None)
     else:
         asked = asyncio.run(accounting.ask(_slurm(), begin, until))
         attempts, unread = accounting.read(asked.decode("utf-8", "replace"), until)
@@ -103,15 +103,25 @@ def _slurm() -> Any:
     return (load(path, Settings) if path.exists() else Settings()).slurm
 
 
-def _read(file: Path) -> str:
+def sacct_text(files: Sequence[Path]) -> str:
+    """What sacct printed into these files.
+
+    Raises:
+        FileError: they cannot be read, or are too large together.
+    """
     from sentinel.adapters.slurm.accounting import MOST_BYTES
 
-    try:
-        if file.stat().st_size > MOST_BYTES:
-            raise FileError(file, f"is larger than {MOST_BYTES >> 30} GiB", fix="Give a shorter span of time.")
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise FileError(file, f"cannot be read: {error.strerror}", fix="Check the path.") from error
+    texts, left = [], MOST_BYTES
+    for file in files:
+        try:
+            left -= file.stat().st_size
+            if left < 0:
+                alone = "is" if len(files) == 1 else "and those before it are"
+                raise FileError(file, f"{alone} larger than {MOST_BYTES >> 30} GiB", fix="Give a shorter span of time.")
+            texts.append(file.read_text(encoding="utf-8", errors="replace"))
+        except OSError as error:
+            raise FileError(file, f"cannot be read: {error.strerror}", fix="Check the path.") from error
+    return "\n".join(texts)
 
 
 def _judged(

@@ -122,12 +122,9 @@ def _attempt_at(attempts: Sequence[AccountedAttempt], at: datetime) -> int | Non
 
 def _attempts(accounts: Sequence[Path]) -> list[AccountedAttempt]:
     from sentinel.adapters.slurm import accounting
+    from sentinel.cli.past.import_jobs import sacct_text
 
-    try:
-        text = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in accounts)
-    except OSError as error:
-        raise FileError(accounts[0], f"cannot be read: {error.strerror}", fix="Check the path.") from error
-    return accounting.read(text, None)[0]
+    return accounting.read(sacct_text(accounts), None)[0]
 
 
 def _end(attempt: AccountedAttempt) -> Evidence:

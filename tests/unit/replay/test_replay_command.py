@@ -128,6 +128,16 @@ def test_logs_show_the_effect_of_a_budget_alone(logs: Path, tmp_path: Path) -> N
     assert last["now"] == {**last["was"], "drains": 0} and last["different"] == 1
 
 
+def test_what_sacct_printed_is_bounded_over_all_its_files(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (logs / "sacct_2.txt").write_text(SACCT)
+    size = (logs / "sacct.txt").stat().st_size + len(SACCT)
+    monkeypatch.setattr("sentinel.adapters.slurm.accounting.MOST_BYTES", size)
+    call("replay", str(logs), LONG)
+    monkeypatch.setattr("sentinel.adapters.slurm.accounting.MOST_BYTES", size - 1)
+    with pytest.raises(UserError, match="and those before it are larger"):
+        call("replay", str(logs), LONG)
+
+
 def test_logs_without_accounting_and_without_times_are_not_judged_at_a_guess(logs: Path) -> None:
     (logs / "sacct.txt").unlink()
     status, output = call("replay", str(logs), "--json")
