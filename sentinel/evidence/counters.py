@@ -61,8 +61,8 @@ class Ageing:
         self._said_at: datetime | None = None
 
     def gpus(self, sample: Sample) -> list[Evidence]:
-        """Of a full sample of the GPUs."""
-        if not sample.full:
+        """Of a full sample of the GPUs. One comes every second: the values are looked at when a change may be said."""
+        if not sample.full or not self._due(sample.at, self._change_s):
             return []
         values = {
             f"gpu{gpu.index}/{name}": float(value)
@@ -72,14 +72,17 @@ class Ageing:
         }
         return self.read(values, sample.at)
 
+    def _due(self, at: datetime, after_s: float) -> bool:
+        """Whether the last word is so long ago, or the clock was set back behind it."""
+        return self._said_at is None or not 0 <= (at - self._said_at).total_seconds() < after_s
+
     def read(self, values: Mapping[str, float], at: datetime) -> list[Evidence]:
         """Evidence when it is time; ``values`` by "unit/name"."""
         if not values:
             return []
-        since_s = None if self._said_at is None else (at - self._said_at).total_seconds()
         changed = any(self._said.get(key) != value for key, value in values.items())
-        if since_s is not None and 0 <= since_s < (self._change_s if changed else self._period_s):
-            return []  # below 0: the clock was set back
+        if not self._due(at, self._change_s if changed else self._period_s):
+            return []
         self._said, self._said_at = dict(values), at
         grown = ", ".join(f"{key} {value:g}" for key, value in sorted(values.items()) if value)
         return [

@@ -90,7 +90,8 @@ class DcgmReader:
         self._edges: dict[str, tuple[Scalar, str]] = {
             key: (value[0], str(value[1])) for key, value in state.get("edges", {}).items()
         }
-        self._counters: dict[tuple[str, int], tuple[float, float]] = {}
+        self._counters: dict[str, dict[int, tuple[float, float]]] = {}  # GPU → field → value, since when
+        self._judged: dict[str, tuple[object, ...]] = {}  # GPU → the readings of the last sample that decide conditions
         # By UUID; DCGM does not always name one that is lost.
         self._known: dict[str, Gpu] = {
             str(uuid): Gpu(int(number), str(uuid), pci, minor)
@@ -130,10 +131,14 @@ class DcgmReader:
     def read(self, sample: Sample) -> list[Evidence]:
         sample = replace(sample, gpus=self._identified(sample.gpus))
         found = list(self._events(sample))
+        before, self._judged = self._judged, {}  # one that is not listed is judged anew when it is back
         for gpu in sample.gpus:
-            found.extend(self._status(gpu, sample))
+            readings = self._judged[gpu.key] = (gpu.status, sample.full, *map(gpu.fields.get, _CONDITIONS))
+            if readings != before.get(gpu.key) or self._slow.get(gpu.key):  # the same ones say nothing new
+                found.extend(self._status(gpu, sample))
+                if gpu.status != LOST:
+                    found.extend(self._conditions(gpu, sample))
             if gpu.status != LOST:
-                found.extend(self._conditions(gpu, sample))
                 found.extend(self._growth(gpu, sample))
         if sample.full:
             found.extend(self._count(sample))
@@ -236,21 +241,24 @@ class DcgmReader:
 
     def _growth(self, gpu: Gpu, sample: Sample) -> Iterator[Evidence]:
         """Counters that grew. The first reading is a base, not a growth; a counter that fell was reset."""
+        now_s = sample.at.timestamp()
+        counters = self._counters.setdefault(gpu.key, {})
         for number, name, per_s, sentence in _COUNTERS:
             value = _number(gpu, number)
             if value is None:
                 continue
-            now_s = sample.at.timestamp()
-            before, since_s = self._counters.get((gpu.key, number), (value, now_s))
+            before, since_s = counters.get(number, (value, now_s))
             grown = value - before
             if now_s < since_s:  # the clock was set back: how fast it grew is not known
-                self._counters[(gpu.key, number)] = (value, now_s)
+                counters[number] = (value, now_s)
                 continue
-            if grown < 0 or per_s == 0 or now_s - since_s >= 60 or (gpu.key, number) not in self._counters:
-                self._counters[(gpu.key, number)] = (value, now_s)
+            if grown < 0 or per_s == 0 or now_s - since_s >= 60 or number not in counters:
+                counters[number] = (value, now_s)
+            if grown <= 0:
+                continue
             elapsed_s = max(now_s - since_s, 1.0)
-            if grown > 0 and (per_s == 0 or grown / max(elapsed_s, 60.0 if per_s < 1 else 1.0) > per_s):
-                self._counters[(gpu.key, number)] = (value, now_s)
+            if per_s == 0 or grown / max(elapsed_s, 60.0 if per_s < 1 else 1.0) > per_s:
+                counters[number] = (value, now_s)
                 yield self._evidence(
                     sample, name, gpu, f"{sentence}: {before:g} -> {value:g}",
                     {"field": number, "before": before, "now": value, "elapsed_s": round(now_s - since_s, 3)},
@@ -369,6 +377,11 @@ _FLAGS = (
     ("memory_unrepairable", UNREPAIRABLE, "memory that cannot be repaired"),
     ("fabric_manager", FABRIC_MANAGER_ERROR, "the fabric manager reports an error"),
 )
+# What decides conditions of a GPU, beside its status.
+_CONDITIONS = (
+    RECOVERY_ACTION, *(number for _, number, _ in _FLAGS), PCIE_WIDTH, PCIE_WIDTH_MAX, TEMPERATURE, TEMPERATURE_SLOWDOWN,
+    PERSISTENCE, CLOCK_REASONS,
+)  # fmt: skip
 # Counters: field, kind, growth per second above which it is said (0: any growth), sentence.
 _COUNTERS = (
     (DBE, "ecc_dbe", 0.0, "uncorrectable memory errors"),

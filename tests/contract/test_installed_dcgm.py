@@ -69,6 +69,12 @@ def test_the_probe_streams_over_a_unix_socket(on_socket: Dcgm) -> None:
     assert samples(on_socket.probe(lambda said: len(samples(said)) > 1))[0]["via"] == "dcgm"
 
 
+def test_the_probe_streams_where_the_site_leaves_the_profiling_module_alone(dcgm: Dcgm) -> None:
+    said = dcgm.probe(lambda said: len(samples(said)) > 1, profiling=False)
+    assert len(samples(said)) > 1, said[-1:]
+    assert "traffic" not in samples(said)[0]["missing"], "what was not asked for is not missing"
+
+
 XID = 230
 # Field, value, and the kind of evidence that it makes.
 FAULTS = [

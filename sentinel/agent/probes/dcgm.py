@@ -144,7 +144,8 @@ class _Parts:
             ("fields", [*WATCHED, XID_FIELD], None), ("events", [XID_FIELD], None), ("fast", [*FAST, XID_FIELD], None),
             ("board", [*SLOW, MINOR, PCI_BUS_ID], SLOW_S),
         ]  # fmt: skip
-        if arguments.get("profiling", True):
+        self._profiling = bool(arguments.get("profiling", True))
+        if self._profiling:
             wanted.append(("traffic", TRAFFIC, None))
         for name, fields, every_s in wanted:
             why = engine.watch_if_possible(name, ids, fields, every_s=every_s)
@@ -177,7 +178,8 @@ class _Parts:
             self._next_slow_s = time.monotonic() + SLOW_S
             self._slow = self._try("board", lambda: self._engine.latest("board")) or {}
         made: dict[int, dict[int, tuple[Any, int]]] = {gpu: dict(fields) for gpu, fields in self._slow.items()}
-        for found in (self._with_newest("fields"), self._try("traffic", partial(self._engine.latest, "traffic")) or {}):
+        traffic = self._try("traffic", partial(self._engine.latest, "traffic")) if self._profiling else None
+        for found in (self._with_newest("fields"), traffic or {}):
             for gpu, fields in found.items():
                 made.setdefault(gpu, {}).update(fields)
         return made

@@ -325,3 +325,18 @@ def test_a_lost_gpu_keeps_the_index_of_its_device_file() -> None:
     reader.read(sample(0, Gpu(0, "GPU-x", "0000:99:00.0", 5, 1, HEALTHY)))
     (found,) = reader.read(sample(1, nameless(0)))
     assert (found.where.gpu, found.where.gpu_uuid) == (5, "GPU-x")
+
+
+def test_a_gpu_that_was_away_is_judged_anew_though_its_readings_are_the_same() -> None:
+    reader = DcgmReader("n7", RULES, 2)
+    everyone = (gpu(0), gpu(1))
+    assert reader.read(sample(0, *everyone)) == []
+    assert kinds(reader.read(sample(1, gpu(0)))) == ["gpu_lost"]
+    assert [fact.code for fact in reader.facts()] == ["gpu_lost"]
+    assert reader.read(sample(2, *everyone)) == [] and reader.facts() == []
+
+
+def test_a_slowdown_that_lasts_is_counted_though_its_reading_stays() -> None:
+    reader = DcgmReader("n7", RULES, 1)
+    slow = [kinds(reader.read(sample(n, gpu(0, _112=0x40)))) for n in range(5)]
+    assert slow == [[], [], ["clocks_slowdown"], [], []]
