@@ -63,27 +63,27 @@ async def test_a_waiting_job_is_lent_nodes_of_a_reservation_until_it_runs(
     try:
         kept = await reader.spares("spares")
         assert kept is not None and len(kept.nodes) == 2 and kept.users == ("root",)
-        user = ("--uid=nobody", "--gid=nogroup", "--chdir=/", "--output=/dev/null")
+        user = ("--uid=daemon", "--gid=daemon", "--chdir=/", "--output=/dev/null")
         job = cluster.submit("sleep 600", "--nodes=5", "--exclusive", *user)
         await asyncio.sleep(2)
         view = await reader.job(job)
         assert view is not None and view.state == "pending" and view.reservation == ""  # 4 nodes are left for it
         for _ in range(2):  # a repeated call finds its effect in place
-            await writer.give_access("spares", "nobody")
+            await writer.give_access("spares", "daemon")
             await writer.update_job(job, excluded=[], reservation="spares")
         found = await _until(reader, job, "running")
         assert found.reservation == "spares" and len({*found.nodes} & {*kept.nodes}) >= 1
         await writer.end_loan(job, "spares")
         await writer.end_loan(job, "spares")
-        await writer.end_access("spares", "nobody")
-        await writer.end_access("spares", "nobody")
+        await writer.end_access("spares", "daemon")
+        await writer.end_access("spares", "daemon")
         after = await reader.job(job)
         assert after is not None and after.reservation == "" and after.nodes == found.nodes
         assert (await reader.spares("spares") or Spares("")).users == ("root",)
         with pytest.raises(Refused, match="users of reservation nosuch"):
-            await writer.give_access("nosuch", "nobody")
+            await writer.give_access("nosuch", "daemon")
     finally:
-        cluster.command("scancel", "--user=nobody")
+        cluster.command("scancel", "--user=daemon")
         cluster.command("scontrol", "delete", "ReservationName=spares", check=False)
 
 
