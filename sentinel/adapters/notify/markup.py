@@ -17,17 +17,17 @@ class Markup(StrEnum):
     MARKDOWN = "markdown"  # Discord, Mattermost, Teams, Matrix
 
 
-# "https://x" and "mailto:x" become links in most clients; so does "www.x" in some.
-_SCHEME = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]{1,20}):(?=//)")
-_LINKS = re.compile(r"\b(mailto|tel|xmpp|javascript|data|slack|msteams|file):", re.IGNORECASE)
-_WWW = re.compile(r"\bwww\.", re.IGNORECASE)
+# "https://x" and "mailto:x" become links in most clients, some find the former within a word; so does "www.x" in some.
+_BEGIN = r"(?<![^\W_])"  # of a word; an underscore is markup, and no part of it
+_LINKS = re.compile(rf"{_BEGIN}(mailto|tel|xmpp|javascript|data|slack|msteams|file):", re.IGNORECASE)
+_WWW = re.compile(rf"{_BEGIN}www\.", re.IGNORECASE)
 _MARKDOWN = re.compile(r"([\\`*_~|\[\]<>#!])")
 _LINE_START = re.compile(r"(?m)^(\s*)([-+=])")  # lists and underlined headings
 
 
 def escaped(text: str, markup: Markup) -> str:
     """``text`` as it is shown, and as nothing else. Line breaks stay."""
-    text = _SCHEME.sub(r"\1[:]", text)
+    text = text.replace("://", "[:]//")
     text = _LINKS.sub(r"\1[:]", text)
     text = _WWW.sub("www[.]", text)
     text = text.replace("@", "＠")

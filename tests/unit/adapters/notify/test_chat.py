@@ -13,6 +13,7 @@ from core_records import AT
 
 from sentinel.adapters.notify import chat as chats
 from sentinel.adapters.notify.chat import Chat
+from sentinel.adapters.notify.markup import Markup, escaped
 from sentinel.adapters.notify.wording import Wording
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import Notice
@@ -28,7 +29,8 @@ URLS = {
     "opsgenie": "opsgenie://a-b-c-d-e/",
 }
 HOSTILE = (
-    "*bold* _it_ ~~s~~ `code` <@U1> <!channel> @everyone @here @all [x](https://evil.example/a) <https://evil.example|y> "
+    "_https://evil.example/u_ *bold* _it_ ~~s~~ `code` <@U1> <!channel> @everyone @here @all "
+    "[x](https://evil.example/a) <https://evil.example|y> "
     "www.evil.example ![i](http://evil.example/i.png) ||s|| # head <b>html</b> &amp; mailto:eve@evil.example"
 )
 
@@ -85,7 +87,7 @@ async def test_message_is_as_the_service_documents_it(chat: Made, name: str) -> 
 
 
 # What a service makes of text that nobody escaped for it.
-LINKS = re.compile(r"(?<!adaptivecards\.io)\b(?:https?|mailto):|www\.(?!\])")
+LINKS = re.compile(r"(?:https?|mailto):|www\.(?!\])")
 MENTIONS = re.compile(r"@(?:everyone|here|all|U1)|<[!@#]")
 MARKDOWN = re.compile(r"(?<!\\)[*_`~|\[\]<#]")
 
@@ -107,6 +109,19 @@ async def test_what_a_program_printed_forges_no_link_no_mention_and_no_markup(ch
         (attachment,) = service.got[-1].body["attachments"]
         assert service.got[-1].body["mrkdwn"] is False and "mrkdwn_in" not in attachment
         assert not re.search(r"<|&(?!amp;|lt;|gt;)", attachment["text"] + attachment["title"])
+
+
+@pytest.mark.parametrize("before", ["", "_", "*", "~~", "1", "x", "(", "\u00e9", "\u200b", "||"])
+@pytest.mark.parametrize(
+    "link", ["https://evil.example", "HTTP://evil.example", "steam://x", "www.evil.example", "mailto:a"]
+)
+def test_no_character_before_an_address_saves_it(before: str, link: str) -> None:
+    """Services look for one in the middle of a word, too; an underscore is a letter for Python alone."""
+    for markup in Markup:
+        text = escaped(before + link, markup)
+        assert "://" not in text
+        if before not in ("1", "x", "\u00e9"):  # within a word these are none anywhere
+            assert "mailto:" not in text and "www.e" not in text
 
 
 @pytest.mark.parametrize("name", URLS)
