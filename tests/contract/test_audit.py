@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -57,13 +59,37 @@ def test_an_empty_audit_is_in_order(store: Store) -> None:
     assert (checked.entries, checked.head, checked.fault) == (0, FIRST, "") and store.audit() == []
 
 
+# A row of the same number, with all its columns; SQLite's REPLACE deletes the one before without its trigger.
+_AGAIN = "INSERT OR REPLACE INTO audit SELECT * FROM audit WHERE number = 2"
+_UPSERT = "INSERT INTO audit SELECT * FROM audit WHERE number = 2 ON CONFLICT (number) DO UPDATE SET who = 'eve'"
+
+
 @pytest.mark.parametrize(
-    "statement", ["UPDATE audit SET who = 'eve'", "DELETE FROM audit", "DELETE FROM audit WHERE 1=1"]
-)
+    "statement",
+    [
+        "UPDATE audit SET who = 'eve'", "DELETE FROM audit", "DELETE FROM audit WHERE 1=1", _UPSERT,
+        "UPDATE audit SET number = number + 100", "DELETE FROM audit WHERE number IN (SELECT 2)",
+    ],
+)  # fmt: skip
 def test_the_database_refuses_to_change_or_delete_one(store: Store, statement: str) -> None:
     filled(store)
     with pytest.raises(sa.exc.SQLAlchemyError, match="only added to"), store.engine.begin() as connection:
         connection.exec_driver_sql(statement)
+    assert store.check_audit().entries == 4
+
+
+def test_replacing_is_refused_too(store: Store) -> None:
+    if store.engine.dialect.name != "sqlite":
+        pytest.skip("REPLACE is SQLite's")
+    filled(store)
+    for statement in (_AGAIN, "REPLACE INTO audit SELECT * FROM audit WHERE number = 2"):
+        with pytest.raises(sa.exc.SQLAlchemyError, match="only added to"), store.engine.begin() as connection:
+            connection.exec_driver_sql(statement)
+    path = str(store.engine.url.database)
+    for recursive in ("OFF", "ON"):
+        with closing(sqlite3.connect(path)) as other, pytest.raises(sqlite3.Error, match="only added to"):
+            other.execute(f"PRAGMA recursive_triggers = {recursive}")
+            other.execute(_AGAIN)
     assert store.check_audit().entries == 4
 
 
