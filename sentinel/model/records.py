@@ -167,6 +167,11 @@ class Verdict:
     unknown_kind: UnknownKind | None = None  # where the cause is unknown
 
 
+_NO_WORK = frozenset(
+    {"drain", "fail", "not_responding", "maintenance", "power_down", "powered_down", "planned_down"}
+)  # flags
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """One node as Slurm tells it."""
@@ -188,8 +193,7 @@ class NodeView:
     @property
     def usable(self) -> bool:
         """Slurm would give it work, now or when its job ends."""
-        bad = {"drain", "fail", "not_responding", "maintenance", "power_down", "powered_down", "planned_down"}
-        return self.state in {"idle", "allocated", "mixed", "completing"} and not (self.flags & bad)
+        return self.state in {"idle", "allocated", "mixed", "completing"} and self.flags.isdisjoint(_NO_WORK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,10 @@ def excluded(
     pool = {
         node.name
         for node in fleet.nodes.values()
-        if node.usable and partitions & set(node.partitions) and node.name not in theirs and node.name not in leaving
+        if node.usable
+        and not partitions.isdisjoint(node.partitions)
+        and node.name not in theirs
+        and node.name not in leaving
     }
     needed = nodes_wanted(job)[1]
     must = [name for name in _known(bad, fleet) if name in pool]

@@ -106,10 +106,15 @@ class World(Timeline):
             moment_s = self.ends_s if until_s is None else min(until_s, self.ends_s)
             if (following_s := self.next_s()) is not None:
                 moment_s = min(moment_s, following_s)
-            if (due_s := self.slurm.next_due_s()) is not None:
+            due_s = self.slurm.next_due_s()
+            if due_s is not None:
                 moment_s = min(moment_s, due_s - _AT_S)
             self.now_s = max(self.now_s, moment_s)
-            something = self._do_due()
+            if due_s is not None and due_s - _AT_S <= self.now_s:
+                self.slurm.catch_up()
+            something = self.do_due()
+            if something:
+                self.slurm.catch_up()
             if self.now_s >= self.ends_s:
                 self._over = True
                 self.stop_daemon()
@@ -120,13 +125,6 @@ class World(Timeline):
                 continue
             if something or (until_s is not None and self.now_s >= until_s):
                 return
-
-    def _do_due(self) -> bool:
-        self.slurm.catch_up()
-        if not self.do_due():
-            return False
-        self.slurm.catch_up()
-        return True
 
     def run(self) -> list[Violation]:
         """Let it happen; returns the promises that were broken, the first first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -199,9 +199,9 @@ def written(known: Mapping[str, DiagnosticRecord]) -> dict[str, dict[str, str]]:
     """JSON for the store."""
     return {
         name: {
-            key: value.isoformat() if isinstance(value, datetime) else value
-            for key, value in asdict(tested).items()
-            if value is not None
+            field.name: value.isoformat() if isinstance(value, datetime) else value
+            for field in fields(tested)
+            if (value := getattr(tested, field.name)) is not None
         }
         for name, tested in known.items()
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -108,7 +108,9 @@ def plain_reason(reason: str) -> str:
 
 def written(known: Mapping[str, NodeReturn]) -> dict[str, dict[str, Any]]:
     """JSON for the store."""
-    return {name: {key: _json(value) for key, value in asdict(record).items()} for name, record in known.items()}
+    return {
+        name: {one.name: _json(getattr(record, one.name)) for one in fields(record)} for name, record in known.items()
+    }
 
 
 def _json(value: Any) -> Any:

@@ -6,7 +6,7 @@ Silence proves nothing: a node of which nothing is heard stays as it was judged.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.engine.state import State
@@ -144,18 +144,21 @@ def taken_out(state: State, plan: Plan, step: Step) -> Outcome | None:
 
 def proven_good(state: State, incident: Incident, nodes: Iterable[str]) -> frozenset[str]:
     """Those of ``nodes`` that were proven good since the incident's newest evidence against them."""
-    return frozenset(name for name in nodes if _is_good(state, incident, name))
+    against: dict[str | None, list[Evidence]] = {}
+    for item in incident.evidence:
+        against.setdefault(item.where.node, []).append(item)
+    return frozenset(name for name in nodes if _is_good(state, incident, name, against))
 
 
-def _is_good(state: State, incident: Incident, node: str) -> bool:
-    against = [item for item in incident.evidence if item.where.node in (node, None)]
-    since = max((item.at for item in against), default=incident.opened_at)
-    return good_since(state, node, since) or _is_back(state, node, against)
+def _is_good(state: State, incident: Incident, node: str, against: Mapping[str | None, Sequence[Evidence]]) -> bool:
+    """``against``: by node; None: what names no node, and so speaks against each."""
+    own = against.get(node, ())
+    since = max((item.at for items in (own, against.get(None, ())) for item in items), default=incident.opened_at)
+    return good_since(state, node, since) or _is_back(state, node, own)
 
 
-def _is_back(state: State, node: str, against: Iterable[Evidence]) -> bool:
+def _is_back(state: State, node: str, own: Sequence[Evidence]) -> bool:
     """Whether a node against which only its absence spoke is heard again, and in service."""
-    own = [item for item in against if item.where.node == node]
     if not own or any(item.kind not in _GONE for item in own):
         return False
     seen = state.cluster.nodes.get(node)
