@@ -148,6 +148,10 @@ class Rules:
     judgement: Judgement = Judgement()
     convictions: Convictions = field(default_factory=Convictions)
     returns: Returns = field(default_factory=Returns)
+    _by_id: dict[str, Rule] = field(init=False, repr=False, compare=False)
 
-    def by_id(self) -> dict[str, Rule]:
-        return {rule.id: rule for rule in self.rules}
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
+
+    def by_id(self) -> Mapping[str, Rule]:
+        return self._by_id
