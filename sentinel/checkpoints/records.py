@@ -308,7 +308,10 @@ def _number(data: Mapping[str, object], key: str) -> float:
     value = data.get(key, 0.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{key}: a number expected, not {value!r:.80}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"{key}: a number that no float holds") from error
 
 
 def _tristate(data: Mapping[str, object], key: str) -> bool | None:

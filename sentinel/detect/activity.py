@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from sentinel.detect.observed_silence import seconds_of
+
 STILL_CPU = 0.05  # of one core; watchdog and heartbeat threads of a waiting process take a few thousandths
 STILL_BYTES_PER_S = 64_000.0  # a waiting process still writes its log
 WRITING_BYTES_PER_S = 1_000_000.0  # a save, whatever its format
@@ -108,7 +110,7 @@ def read_look(answer: object, at_s: float) -> Look | None:
     if not any(process.leaf for process in processes):
         return Look(at_s, processes, None)
     told = answer.get("at_s")
-    at_s = float(told) if isinstance(told, (int, float)) and not isinstance(told, bool) else at_s
+    at_s = found if (found := seconds_of(told)) is not None else at_s
     gpus = answer.get("gpus")
     if not isinstance(gpus, list):
         return Look(at_s, processes, None if gpus is None and answer.get("has_gpus", True) is not False else ())
@@ -153,7 +155,12 @@ def _pairs(value: object) -> Iterator[tuple[float, float]]:
 
 def float_of(value: object) -> float | None:
     """A number of evidence as a float; None for anything else."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer that no float holds
+        return None
 
 
 def _whole(value: object) -> int | None:

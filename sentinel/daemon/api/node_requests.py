@@ -14,13 +14,14 @@ from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.event_files import EVENT
 from sentinel.daemon.ingest.heartbeats import heartbeat_of
 from sentinel.daemon.ingest.intake import Intake
+from sentinel.daemon.ingest.stated import may_state
 from sentinel.daemon.ingest.watched_folders import unread, watch_list
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.watch.events import ConnectionLost, NodeHeard, RequestDelayed, ResourceExhausted
 from sentinel.errors import Denied, ProtocolError, Unavailable
 from sentinel.log import Log
-from sentinel.model.records import Evidence, Source, Trust
+from sentinel.model.records import Evidence
 from sentinel.ports import Clock
 from sentinel.telemetry import Telemetry
 from sentinel.text import whole_number
@@ -28,11 +29,6 @@ from sentinel.wire import MOST_NODE, evidence_from
 
 _EVENT = re.compile(EVENT)
 _DELAY_S = 0.1  # shorter waits of a request are no news: heartbeats come every 2 s
-# What only the daemon finds out by itself; no node states it.
-_DAEMONS_OWN = frozenset({Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})
-
-# Read from what users' programs wrote, which names other nodes as well.
-_USERS_WORDS = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +92,6 @@ class NodeRequests:
                 self._log.warning("node-speaks-from-elsewhere", node=node, reason=words)
         return node
 
-    def _own(self, node: str, item: Evidence) -> bool:
-        """Whether a node may state this. What users' programs print may name any node; it proves nothing about one."""
-        where = item.where
-        if item.source in _DAEMONS_OWN:
-            return False
-        if where.node not in (None, node) and item.trust is not Trust.USER and item.source not in _USERS_WORDS:
-            return False
-        return where.job is None or self._live.may_run_on(where.job, where.attempt, node)
-
     def known_sender(self, addresses: Collection[str], body: dict[str, Any]) -> str | None:
         """The node that a request from these addresses speaks for; None where that needs a look-up, or is not so."""
         node = _node_of(body)
@@ -148,7 +135,7 @@ class NodeRequests:
         for item in items:
             try:
                 stated = evidence_from(item)
-                if not self._own(node, stated):
+                if not may_state(self._live, node, stated):
                     raise ProtocolError(f"{node} may not state {stated.kind} of {stated.source} about {stated.where}")
                 evidence.append(stated)
             except ProtocolError as error:

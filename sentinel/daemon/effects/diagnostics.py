@@ -10,10 +10,11 @@ from sentinel.adapters.store.store import Store
 from sentinel.classify.ageing import Counter
 from sentinel.config.settings import Settings
 from sentinel.daemon.api.scores import read_scores
+from sentinel.daemon.ingest.stated import may_state
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.events import DiagnosticEnded, ScoresRead
 from sentinel.engine.transition import ReadScores, RunDiagnostic
-from sentinel.errors import SentinelError, UserError
+from sentinel.errors import ProtocolError, SentinelError, UserError
 from sentinel.log import Log
 from sentinel.model.orders import Diagnose
 from sentinel.model.records import Evidence
@@ -66,7 +67,10 @@ class Diagnostics:
     def _evidence(self, node: str, answer: Mapping[str, Any]) -> tuple[Evidence, ...]:
         items = answer.get("evidence")
         try:
-            return tuple(evidence_from(item) for item in items) if isinstance(items, list) else ()
+            found = tuple(evidence_from(item) for item in items) if isinstance(items, list) else ()
+            if not all(may_state(self._live, node, item) for item in found):
+                raise ProtocolError(f"{node} may not state all of it")
+            return found
         except SentinelError as error:  # the agent sends it again as ordinary evidence
             self._log.warning("diagnostic-not-kept", node=node, reason=error.message)
             return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from sentinel.engine.events import DiagnosticEnded
 from sentinel.engine.transition import ReadScores, RunDiagnostic
 from sentinel.errors import Timeout, Unavailable, UserError
 from sentinel.log import Log
-from sentinel.model.records import Kind
+from sentinel.model.records import Fleet, JobView, Kind, Source, Where
 from sentinel.wire import to_json
 
 FAILED = evidence(Kind.DIAG_FAILED, node="n1")
@@ -63,6 +64,25 @@ async def test_no_answer_and_nonsense_are_not_known(answer: object) -> None:
 
 async def test_evidence_that_cannot_be_read_does_not_hide_the_result() -> None:
     found = await ended({"result": "fail", "evidence": [{"kind": 7}]})
+    assert (found.result, found.evidence) == ("fail", ())
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"source": Source.SLURM},
+        {"source": Source.OPERATOR},
+        {"where": Where(node="n2")},
+        {"where": Where("n1", job=8801, attempt=0)},
+    ],
+)
+async def test_a_node_states_in_its_answer_no_more_than_elsewhere(forged: dict[str, Any]) -> None:
+    """Root on a node that is tested would speak as Slurm, of other nodes, or of jobs that are not there."""
+    job = JobView(8801, state="running", nodes=("n2",), restarts=0)
+    fleet = Fleet(FAILED.at, {}, {8801: job})
+    made, _ = performer({"result": "fail", "evidence": to_json([FAILED, replace(FAILED, **forged)])})
+    made._live.see_fleet(fleet)
+    found = await made.run(RunDiagnostic("diagnostic:n1", "n1", 2, 900.0))
     assert (found.result, found.evidence) == ("fail", ())
 
 
