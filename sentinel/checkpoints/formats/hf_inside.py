@@ -50,6 +50,7 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
                 files[name] = torch_file.check_file(tree, name, ask)
             except Foreign:
                 continue
+            _as_named(files[name])
             works += files[name].works
             (finding.covered.add if files[name].summed else finding.unsummed.append)(name)
     numbered = [m for name in files if (m := _NUMBERED.fullmatch(name))]
@@ -66,6 +67,17 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
                 raise unfinished(tree, ask, f"{visible(needed)} is missing")
     _holes(tree, ask, files)
     return files
+
+
+def _as_named(file: torch_file.TorchFile) -> None:
+    """`NotKnown` for an optimizer's file that holds no state of one, and for a model's that does."""
+    if not isinstance(file.value, dict):
+        return
+    of_optimizer = isinstance(file.value.get("state"), dict) or "param_groups" in file.value
+    if _OPTIMIZER.fullmatch(file.name) and not of_optimizer:
+        raise NotKnown(f"{visible(file.name)} holds no state of an optimizer: another file under its name?")
+    if file.name.startswith("pytorch_model") and of_optimizer:
+        raise NotKnown(f"{visible(file.name)} holds the state of an optimizer: another file under its name?")
 
 
 def _holes(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None:

@@ -145,6 +145,8 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
     _complete(tree, ask, numbers)
     headers = {name: check_file(tree, name, ask) for name in names}
     if INDEX in tree.files:
+        if numbers and "model.safetensors" in headers:
+            raise NotKnown(f"model.safetensors beside a set with {INDEX}: which of the two is this save's?")
         check_index(tree, ask, INDEX, {name: set(header.tensors) for name, header in headers.items()})
         newer_than(tree, numbers, INDEX)
     elif numbers:

@@ -98,12 +98,20 @@ def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> d
 
 
 def _is_torch(tree: Tree, name: str) -> bool:
-    """By its first bytes, or by its name where it lost them."""
+    """By its first bytes, or by its name where it lost them.
+
+    Raises:
+        NotKnown: it has the name of one and holds something else.
+    """
     with opened(tree.path(name), name) as handle:
         head = handle.read(0, min(16, handle.size))
     if zips.looks_like_zip(head) or head[:4] == b"\x80\x02\x8a\x0a":
         return True
-    return name.endswith((".pt", ".pth", ".ckpt")) and (not head.strip(b"\0") or head[:1] == b"\x80")
+    if not name.endswith((".pt", ".pth", ".ckpt")):
+        return False
+    if head.strip(b"\0") and head[:1] != b"\x80":
+        raise NotKnown(f"{visible(name)} does not begin as a file of torch.save")
+    return True
 
 
 def _ranks(tree: Tree) -> dict[str, dict[int, str]]:

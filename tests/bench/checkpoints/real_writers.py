@@ -9,6 +9,7 @@ libraries is needed by the usual tests.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import logging
 import os
@@ -20,6 +21,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 WRITERS = {}
+# Torch before 2.9 finds out by itself that there is one process.
+ALONE = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
 logging.getLogger().setLevel(logging.ERROR)
 
 
@@ -163,7 +166,7 @@ def dcp_writer(name, libraries=(), **writing):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             options = {key: make() if callable(make) else make for key, make in writing.items()}
-            dcp.save(full_state(step, seed), storage_writer=dcp.FileSystemWriter(path, **options), no_dist=True)
+            dcp.save(full_state(step, seed), storage_writer=dcp.FileSystemWriter(path, **options), **ALONE)
         return path
 
     write.__name__ = name
@@ -195,7 +198,7 @@ def dcp_async(folder, step, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = folder / f"step-{step}"
-        dcp.async_save(full_state(step, seed), checkpoint_id=path, no_dist=True).result()
+        dcp.async_save(full_state(step, seed), checkpoint_id=path, **ALONE).result()
     return path
 
 
@@ -229,7 +232,7 @@ def dcp_hugging_face(folder, step, seed):
         state = network(seed + step).state_dict()
         where = {name: 1 + index % 2 for index, name in enumerate(state)}
         writer = dcp.HuggingFaceStorageWriter(path=str(path), fqn_to_index_mapping=where)
-        dcp.save(state, storage_writer=writer, no_dist=True)
+        dcp.save(state, storage_writer=writer, **ALONE)
     return path
 
 
@@ -243,7 +246,7 @@ def dcp_consolidated(folder, step, seed):
         writer = dcp.HuggingFaceStorageWriter(
             path=str(path), fqn_to_index_mapping=where, save_distributed=True, enable_consolidation=True
         )
-        dcp.save(state, storage_writer=writer, no_dist=True)
+        dcp.save(state, storage_writer=writer, **ALONE)
     return path
 
 

@@ -84,6 +84,34 @@ def test_accelerate_with_an_optimizer_of_another_model(make):
     assert answer.valid is None and "another model" in answer.reason
 
 
+@pytest.mark.parametrize(
+    ("maker", "name", "other"),
+    [
+        ("hf", "optimizer.pt", "scheduler.pt"),
+        ("accelerate", "optimizer.bin", "scheduler.bin"),
+        ("accelerate", "optimizer.bin", "pytorch_model.bin"),
+        ("accelerate", "pytorch_model.bin", "optimizer.bin"),
+    ],
+)
+def test_a_file_under_the_name_of_another(make, maker, name, other):
+    path = make.hf("run/checkpoint-6") if maker == "hf" else make.accelerate(model="bin")
+    assert ask(make, path).valid is True, ask(make, path)
+    status = (path / name).stat()
+    (path / name).write_bytes((path / other).read_bytes())
+    os.utime(path / name, (status.st_atime, status.st_mtime))
+    answer = ask(make, path)
+    assert answer.valid is None and name in answer.reason, answer
+
+
+def test_a_whole_model_left_beside_a_set_with_an_index(make):
+    """Transformers loads the one file and never looks at the set."""
+    path = make.hf("run/checkpoint-6", sharded=True)
+    single = make.hf("other/checkpoint-5", step=5) / "model.safetensors"
+    make.write(path / "model.safetensors", single.read_bytes())
+    answer = ask(make, path)
+    assert answer.valid is None and "model.safetensors beside" in answer.reason, answer
+
+
 def test_random_states_of_two_saves(make):
     path = make.accelerate("step_100")
     make.write(path / "random_states_2.pkl", make.torch_file({"step": 6}, prefix="random_states_2"), 1)

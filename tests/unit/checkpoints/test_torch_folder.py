@@ -62,6 +62,19 @@ def test_a_rank_that_was_written_over_half_an_hour_later(make, folder, file, lat
     assert late_s == 600 or "from an earlier save" in answer.reason
 
 
+@pytest.mark.parametrize(
+    "data",
+    [b"version https://git-lfs.github.com/spec/v1\n", b"<?xml version='1.0'?><Error/>", bytes(range(1, 256)) * 40],
+)
+def test_a_rank_that_is_no_file_of_torch(make, data):
+    """A pointer of git-lfs, an object store's error, encrypted bytes: it was left out, and the others were valid."""
+    path = ranks(make, "step-10")
+    make.write(path / "checkpoint_1.pt", data)
+    for level in ("structural", "content"):
+        answer = ask(make, path, level)
+        assert answer.valid is None and "checkpoint_1.pt" in answer.reason, answer
+
+
 def test_ranks_of_two_steps(make):
     path = ranks(make, "step-10")
     make.write(path / "checkpoint_1.pt", ranks(make, "other", step=9).joinpath("checkpoint_1.pt").read_bytes())
