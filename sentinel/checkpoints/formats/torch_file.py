@@ -76,7 +76,15 @@ def check_file(tree: Tree, name: str, ask: Ask) -> TorchFile:
         found = open_archive(handle.read, handle.size, shown, role)
     ask.say(pickle_names.judge(found.pickled.names, shown))
     works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found))
-    return TorchFile(name, found.pickled.value, works, found.archive.has_checksums, found)
+    return TorchFile(name, _dict_of(found.pickled.value), works, found.archive.has_checksums, found)
+
+
+def _dict_of(value: object) -> object:
+    """A model's state_dict is an ``OrderedDict``, which a pickle makes by a call: its names count like those of a dict."""
+    if not isinstance(value, Opaque) or value.qualified != "collections.OrderedDict":
+        return value
+    pairs = [item for item in value.items or () if isinstance(item, tuple) and len(item) == 2]
+    return {key: held for key, held in pairs if isinstance(key, str)}
 
 
 def file_role(name: str) -> Role:
@@ -148,7 +156,7 @@ def _legacy(tree: Tree, name: str, handle: Handle, head: bytes, ask: Ask) -> Tor
     ask.say(pickle_names.judge(sorted({named.qualified for named in census.names}), shown))
     looks = looks_of(storages_of(value), file_role(name)) if ask.level == "content" else {}
     works = list(_legacy_spans(tree, name, handle, storages, (keys, at), looks))
-    return TorchFile(name, value, works, summed=False)
+    return TorchFile(name, _dict_of(value), works, summed=False)
 
 
 def _legacy_spans(

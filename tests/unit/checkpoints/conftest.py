@@ -10,6 +10,7 @@ import pickle
 import random
 import struct
 import zlib
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -381,7 +382,9 @@ class Maker:
             weights = {name: ("F32", (16, 8), self.floats(128)) for name in ("a.weight", "b.weight")}
             self.write(path / "model.safetensors", self.safetensors(weights))
         elif model == "bin":
-            value = {"a.weight": self.tensor((16, 8)), "b.weight": self.tensor((16, 8), key=1)}
+            value = OrderedDict(
+                {"a.weight": self.tensor((16, 8)), "b.weight": self.tensor((16, 8), key=1)}
+            )  # as torch's
             data = self.torch_file(value, [self.floats(128), self.floats(128)], "pytorch_model")
             self.write(path / "pytorch_model.bin", data)
         else:
