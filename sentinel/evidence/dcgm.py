@@ -13,34 +13,22 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.config.convictions import Convictions, Drain
+from sentinel.evidence.dcgm_conditions import CONDITIONS, COUNTERS, FLAGS, KINDS, SENTENCES
 from sentinel.evidence.gpu_samples import (
     ACTIONS,
     ALWAYS_THERE,
     CLOCK_REASONS,
-    DBE,
-    DBE_MEMORY,
     DETACHED,
-    FABRIC_MANAGER_ERROR,
     HARD_SLOWDOWN,
     INACCESSIBLE,
     LOST,
-    NVLINK_CRC_DATA,
-    NVLINK_CRC_FLIT,
-    NVLINK_RECOVERY,
-    NVLINK_REPLAY,
     OK,
-    PCIE_REPLAY,
     PCIE_WIDTH,
     PCIE_WIDTH_MAX,
     PERSISTENCE,
     RECOVERY_ACTION,
-    REMAP_FAILURE,
-    REMAP_PENDING,
-    REMAP_UNCORRECTABLE,
-    SRAM_THRESHOLD,
     TEMPERATURE,
     TEMPERATURE_SLOWDOWN,
-    UNREPAIRABLE,
     Gpu,
     HealthIncident,
     Sample,
@@ -50,8 +38,6 @@ from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable
 
 BLANK_SAMPLES = 3  # in a row, before "all blank" is believed
 SLOWDOWN_SAMPLES = 3
-PCIE_REPLAYS_PER_MIN = 8.0  # DCGM's own limit of the replay rate for the boards it knows
-NVLINK_CRC_PER_S = 100.0  # DCGM's own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +108,10 @@ class DcgmReader:
             if name == "recovery_action":
                 drain = self._convictions.action(value)
             else:
-                drain = self._convictions.condition(_KINDS.get(name, name))
+                drain = self._convictions.condition(KINDS.get(name, name))
             if drain is Drain.YES:
                 shown = f" ({value})" if value not in (True, None) else ""
-                made.append(Fact(name, f"{_SENTENCES.get(name, name.replace('_', ' '))}{shown}: {unit}"))
+                made.append(Fact(name, f"{SENTENCES.get(name, name.replace('_', ' '))}{shown}: {unit}"))
         return made
 
     def read(self, sample: Sample) -> list[Evidence]:
@@ -133,7 +119,7 @@ class DcgmReader:
         found = list(self._events(sample))
         before, self._judged = self._judged, {}  # one that is not listed is judged anew when it is back
         for gpu in sample.gpus:
-            readings = self._judged[gpu.key] = (gpu.status, sample.full, *map(gpu.fields.get, _CONDITIONS))
+            readings = self._judged[gpu.key] = (gpu.status, sample.full, *map(gpu.fields.get, CONDITIONS))
             if readings != before.get(gpu.key) or self._slow.get(gpu.key):  # the same ones say nothing new
                 found.extend(self._status(gpu, sample))
                 if gpu.status != LOST:
@@ -206,7 +192,7 @@ class DcgmReader:
             sample, "recovery_action", None if code is None else (code if code else False), gpu, Kind.RECOVERY_ACTION,
             f"the driver asks for: {ACTIONS.get(code or 0, f'action {code}')}", {"action": code},
         )  # fmt: skip
-        for name, number, sentence in _FLAGS:
+        for name, number, sentence in FLAGS:
             value = _number(gpu, number)
             yield from self._edge(
                 sample, name, None if value is None else value > 0, gpu, name, sentence, {"field": number}
@@ -243,7 +229,7 @@ class DcgmReader:
         """Counters that grew. The first reading is a base, not a growth; a counter that fell was reset."""
         now_s = sample.at.timestamp()
         counters = self._counters.setdefault(gpu.key, {})
-        for number, name, per_s, sentence in _COUNTERS:
+        for number, name, per_s, sentence in COUNTERS:
             value = _number(gpu, number)
             if value is None:
                 continue
@@ -367,47 +353,3 @@ _SOURCES = {"nvml": Source.NVML, "amd_smi": Source.AMD_SMI}
 def _number(gpu: Gpu, number: int) -> float | None:
     value = gpu.fields.get(number)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-# Flags: condition and kind, field, sentence.
-_FLAGS = (
-    ("row_remap_failure", REMAP_FAILURE, "a row remapping failed: the memory cannot be repaired"),
-    ("row_remap_pending", REMAP_PENDING, "a row remapping waits for a reset"),
-    ("sram_threshold", SRAM_THRESHOLD, "too many uncorrectable SRAM errors"),
-    ("memory_unrepairable", UNREPAIRABLE, "memory that cannot be repaired"),
-    ("fabric_manager", FABRIC_MANAGER_ERROR, "the fabric manager reports an error"),
-)
-# What decides conditions of a GPU, beside its status.
-_CONDITIONS = (
-    RECOVERY_ACTION, *(number for _, number, _ in _FLAGS), PCIE_WIDTH, PCIE_WIDTH_MAX, TEMPERATURE, TEMPERATURE_SLOWDOWN,
-    PERSISTENCE, CLOCK_REASONS,
-)  # fmt: skip
-# Counters: field, kind, growth per second above which it is said (0: any growth), sentence.
-_COUNTERS = (
-    (DBE, "ecc_dbe", 0.0, "uncorrectable memory errors"),
-    (DBE_MEMORY, "ecc_dbe", 0.0, "uncorrectable errors of device memory"),
-    (REMAP_UNCORRECTABLE, "row_remap_uncorrectable", 0.0, "rows remapped after uncorrectable errors"),
-    (PCIE_REPLAY, "pcie_replay", PCIE_REPLAYS_PER_MIN / 60, "PCIe replays"),
-    (NVLINK_CRC_FLIT, "nvlink_errors", NVLINK_CRC_PER_S, "NVLink CRC flit errors"),
-    (NVLINK_CRC_DATA, "nvlink_errors", NVLINK_CRC_PER_S, "NVLink CRC data errors"),
-    (NVLINK_REPLAY, "nvlink_errors", 0.0, "NVLink replays"),
-    (NVLINK_RECOVERY, "nvlink_errors", 0.0, "NVLink recoveries"),
-)
-# Conditions whose kind of evidence has another name.
-_KINDS = {"gpu_count": str(Kind.GPU_LOST), "gpu_surplus": "gpu_count_mismatch"}
-# What the verdict says of a condition that convicts while it holds.
-_SENTENCES = {
-    "gpu_lost": "a GPU is lost",
-    "gpu_count": "GPUs are missing",
-    "recovery_action": "the driver asks for recovery action",
-    "row_remap_failure": "row remapping failed",
-    "memory_unrepairable": "GPU memory cannot be repaired",
-}
-# Kinds of evidence of which the reader knows whether they still hold.
-HOLDS = frozenset(
-    [
-        "gpu_lost", "recovery_action", "row_remap_failure", "row_remap_pending", "sram_threshold", "memory_unrepairable",
-        "fabric_manager", "pcie_width", "gpu_thermal", "persistence_off", "clocks_slowdown", "dcgm_all_blank", "gpu_health",
-        "gpu_count_mismatch",
-    ]
-)  # fmt: skip

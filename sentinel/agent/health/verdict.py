@@ -16,7 +16,8 @@ from typing import Any
 
 from sentinel.agent.process.state_files import restore, save, write_atomically
 from sentinel.config.convictions import Convictions, Drain
-from sentinel.evidence.dcgm import HOLDS, Fact
+from sentinel.evidence.dcgm import Fact
+from sentinel.evidence.dcgm_conditions import HOLDS
 from sentinel.model.records import Evidence, Kind, Source, Trust
 
 TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # what measures the GPUs
