@@ -7,10 +7,8 @@ out as ``Unavailable``, those that trying again cannot help as ``Refused``.
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,12 +17,12 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 
 from sentinel.adapters.store import lease
 from sentinel.adapters.store.deadlines import Deadlines
+from sentinel.adapters.store.json_columns import from_text, to_text
 from sentinel.errors import ProtocolError, Refused, Timeout, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model.stored import UnreadableRecord
 from sentinel.wire import record_from
 
-_FLOAT = "$float"
 _SAID = 100  # complaints about records that cannot be read
 T = TypeVar("T")
 
@@ -102,7 +100,7 @@ class Database:
         try:
             if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
                 arguments["connect_args"] = {"connect_timeout": max(2, round(busy_s))}
-            self.engine = sa.create_engine(url, json_serializer=_to_text, json_deserializer=_from_text, **arguments)
+            self.engine = sa.create_engine(url, json_serializer=to_text, json_deserializer=from_text, **arguments)
         except (ArgumentError, ImportError) as error:
             raise UserError(
                 f"{url.partition(':')[0]:.40}: no database that Sentinel knows",
@@ -199,28 +197,6 @@ class Database:
                     self._said.add(why)
                     self._log.warning("store-record-unreadable", reason=why, record=f"{value!r:.200}")
         return made
-
-
-def _to_text(value: object) -> str:
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (ValueError, TypeError):  # seldom: a number that is none
-        return json.dumps(_spelled(value), allow_nan=False)
-
-
-def _spelled(value: Any) -> Any:
-    """A loss may be NaN, for which JSON (and PostgreSQL) has no word."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {_FLOAT: repr(value)}
-    if isinstance(value, Mapping):
-        return {key: _spelled(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_spelled(item) for item in value]
-    return value
-
-
-def _from_text(text: str | bytes) -> Any:
-    return json.loads(text, object_hook=lambda found: float(found[_FLOAT]) if found.keys() == {_FLOAT} else found)
 
 
 def _descriptor(connection: sa.Connection) -> int:

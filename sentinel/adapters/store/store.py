@@ -120,7 +120,7 @@ class Store(Database):
         if job is not None:
             query = query.where(t.incident.c.job == job)
         with self._read() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            return _rows(connection, query)
 
     def last_verdict(self, incident: str) -> Verdict | None:
         query = sa.select(t.verdict.c.record).where(t.verdict.c.incident == incident).order_by(t.verdict.c.id.desc())
@@ -158,7 +158,7 @@ class Store(Database):
             .order_by(t.step.c.intended_at)
         )
         with self._read() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            return _rows(connection, query)
 
     def outcome(self, incident: str, step: Step) -> Outcome | None:
         with self._read() as connection:
@@ -170,7 +170,7 @@ class Store(Database):
     def steps_of(self, incident: str) -> list[dict[str, Any]]:
         query = sa.select(t.step).where(t.step.c.incident == incident).order_by(t.step.c.intended_at)
         with self._read() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            return _rows(connection, query)
 
     def steps_done(
         self,
@@ -191,7 +191,7 @@ class Store(Database):
         if job is not None:
             query = query.where(t.step.c.job == job)
         with self._read() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            return _rows(connection, query)
 
     # --- notices ------------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class Store(Database):
         if since is not None:
             query = query.where(t.attempt.c.started_at >= since)
         with self._read() as connection:
-            rows = [dict(row._mapping) for row in connection.execute(query)]
+            rows = _rows(connection, query)
         return rows if newest is None else rows[::-1]
 
     def rename_receiver(self, before: str, after: str) -> None:
@@ -256,7 +256,7 @@ class Store(Database):
             told = told.having(sa.or_(sa.func.max(value) > sa.func.min(value), sa.func.max(value) >= least))
             query = query.where(sa.tuple_(*key).in_(told))
         with self._read() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            return _rows(connection, query)
 
     def counters_told(self, since: datetime, name: str) -> dict[str, datetime]:
         """Since when, after ``since``, each node has told of its counters."""
@@ -360,3 +360,9 @@ class Store(Database):
             if shorter is None:
                 return before
             before = shorter
+
+
+def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
+    found = connection.execute(query)
+    names = tuple(found.keys())
+    return [dict(zip(names, row, strict=True)) for row in found]

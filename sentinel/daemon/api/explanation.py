@@ -105,6 +105,4 @@ def others(asked: Meant) -> list[dict[str, Any]]:
 
 def shown_row(row: Row, waits: Mapping[str, Sequence[Wait]] | None = None) -> dict[str, Any]:
     """An incident as listings show it; ``waits``: what each waits for, by incident."""
-    shown: dict[str, Any] = to_json({key: value for key, value in row.items() if key != "nodes"})
-    shown["waits"] = to_json((waits or {}).get(row["id"], ()))
-    return shown
+    return {key: value for key, value in row.items() if key != "nodes"} | {"waits": (waits or {}).get(row["id"], ())}

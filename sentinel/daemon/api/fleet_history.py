@@ -48,6 +48,11 @@ def exposure(
 
 def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datetime) -> dict[str, Any]:
     """Exposure and failures since ``since``. ``gpu_s`` is 0 if nothing ran: there is then no history to plan from."""
+    rows = store.incident_rows(since=since, limit=_MOST)
+    if (
+        len(rows) == _MOST
+    ):  # the oldest are not read: their time is left out too, or the cluster would seem to fail less
+        since = max(since, rows[-1]["opened_at"])
     gpus = {name: node.gpus for name, node in fleet.nodes.items()} if fleet is not None else {}
     attempts = [row for row in store.attempts(since=since) if row["started_at"] <= now]
     gpu_s = 0.0
@@ -58,7 +63,7 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
     steps: dict[str, list[dict[str, Any]]] = {}  # read at once: a month may have thousands of incidents
     for row in store.steps_done(_TOLD, since=start, results=tuple(Result)):
         steps.setdefault(row["incident"], []).append(row)
-    rows = store.incident_rows(since=start, limit=_MOST)
+    rows = [row for row in rows if row["opened_at"] >= start]
     known = [count for count in gpus.values() if count]
     return {
         "start": to_json(start),

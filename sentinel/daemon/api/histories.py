@@ -136,8 +136,11 @@ def nodes_of(row: Row) -> list[str]:
     return list(row["culprit_nodes"] or (seen if len(seen) == 1 else []))
 
 
-def groups(rows: Iterable[Row]) -> dict[str, list[dict[str, Any]]]:
-    """Failures by cause, node, job and user, the most frequent first; and by day, in order of time."""
+def groups(rows: Iterable[Row], *wanted: str) -> dict[str, list[dict[str, Any]]]:
+    """Failures by cause, node, job and user, the most frequent first; and by day, in order of time.
+
+    ``wanted``: only by these.
+    """
     rows = list(rows)
     keys: dict[str, Callable[[Row], list[str]]] = {
         "cause": lambda row: [row["cause"] or Cause.UNKNOWN],
@@ -146,8 +149,9 @@ def groups(rows: Iterable[Row]) -> dict[str, list[dict[str, Any]]]:
         "user": lambda row: [row["user"]] if row["user"] else [],
         "time": lambda row: [f"{row['opened_at']:%Y-%m-%d}"],
     }
-    made = {name: _group(rows, key) for name, key in keys.items()}
-    made["time"].sort(key=lambda group: group["key"])
+    made = {name: _group(rows, key) for name, key in keys.items() if not wanted or name in wanted}
+    if "time" in made:
+        made["time"].sort(key=lambda group: group["key"])
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -11,7 +12,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.lost import Loss, losses
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
-from sentinel.model.records import StepKind
+from sentinel.model.records import Fleet, StepKind
 from sentinel.planning.advice import recommend
 from sentinel.planning.history import MtbfEstimate, history_from, job_mtbf
 from sentinel.ports import Clock
@@ -26,6 +27,7 @@ Row = Mapping[str, Any]
 class JobAttempts:
     def __init__(self, store: Store, live: ClusterView, clock: Clock) -> None:
         self._store, self._live, self._clock = store, live, clock
+        self._usual: tuple[Fleet | None, int | None] = None, None  # GPUs of most nodes of this fleet
         self._mtbf_read: tuple[datetime, Callable[[int], MtbfEstimate] | None] | None = None
 
     def read(
@@ -64,10 +66,14 @@ class JobAttempts:
     def gpus(self, nodes: Sequence[str]) -> int | None:
         """GPUs of these nodes together; a node that Slurm no longer has counts as most others. None: not known."""
         fleet = self._live.fleet
-        known = [node.gpus for node in fleet.nodes.values() if node.gpus is not None] if fleet is not None else []
-        if fleet is None or not known or not nodes:
+        if fleet is None or not nodes:
             return None
-        usual = max(set(known), key=known.count)
+        if self._usual[0] is not fleet:  # asked for each of a thousand attempts, of thousands of nodes
+            known = Counter(node.gpus for node in fleet.nodes.values() if node.gpus is not None)
+            self._usual = fleet, known.most_common(1)[0][0] if known else None
+        usual = self._usual[1]
+        if usual is None:
+            return None
         counts = [fleet.nodes[name].gpus if name in fleet.nodes else usual for name in nodes]
         return sum(usual if count is None else count for count in counts)
 

@@ -87,8 +87,9 @@ def past_of(
 
 def report(store: Store, attempts: JobAttempts, past: Past, scores: Scores) -> dict[str, Any]:
     """The report as JSON. Blocking."""
-    now = _Period(store, attempts, past, past.since, past.until)
-    before = _Period(store, attempts, past, past.before, past.since)
+    ledger = _ledger(store, past.before)
+    now = _Period(ledger, attempts, past, past.since, past.until)
+    before = _Period(ledger, attempts, past, past.before, past.since)
     summary, earlier = now.summary(), before.summary()
     return {
         "since": to_json(past.since),
@@ -103,17 +104,39 @@ def report(store: Store, attempts: JobAttempts, past: Past, scores: Scores) -> d
             for (was, cause), count in sorted(now.corrected.items(), key=lambda item: (-item[1], item[0]))
         ],
         "partitions": _partitions(now, before),
-        "days": groups(now.rows)["time"],
+        "days": groups(now.rows, "time")["time"],
         "nodes": _worst(store, now, scores),
         "jobs": grouped(now.losses, "job")[:_NODES],
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """What the ledger says of both times, read once.
+
+    ``ends``: (incident, kind) of the steps that say how an incident ended. ``released``: when an operator returned a node.
+    """
+
+    ends: frozenset[tuple[str, str]]
+    drains: Sequence[Row]
+    released: Mapping[str, datetime]
+
+
+def _ledger(store: Store, since: datetime) -> _Ledger:
+    """Blocking."""
+    ends = store.steps_done((StepKind.CONFIRM, StepKind.HOLD), since=since)
+    return _Ledger(
+        ends=frozenset((row["incident"], row["kind"]) for row in ends),
+        drains=store.steps_done((StepKind.DRAIN, StepKind.DOWN), since=since - _DRAINED_BEFORE),
+        released={name: time_from(at) for name, at in store.get(RELEASED, {}).items()},
+    )
+
+
 class _Period:
     """One of the two times."""
 
-    def __init__(self, store: Store, attempts: JobAttempts, past: Past, start: datetime, end: datetime) -> None:
-        self._store, self._past, self.start, self.end = store, past, start, end
+    def __init__(self, ledger: _Ledger, attempts: JobAttempts, past: Past, start: datetime, end: datetime) -> None:
+        self._ledger, self._past, self.start, self.end = ledger, past, start, end
         told = [row for row in past.incidents if start <= row["opened_at"] < end and row["cause"] is not None]
         judged = [as_corrected(row) for row in told]
         self.corrected = Counter(
@@ -191,8 +214,7 @@ class _Period:
 
     def _automation(self) -> dict[str, Any]:
         """How interruptions ended: ``rate`` is the share that Sentinel closed alone, of those over or with a person."""
-        kinds = (StepKind.CONFIRM, StepKind.HOLD)
-        done = {(row["incident"], row["kind"]) for row in self._store.steps_done(kinds, since=self.start)}
+        done = self._ledger.ends
         found: Counter[str] = Counter()
         for row in self.rows:
             if row["state"] == IncidentState.HELD or (row["id"], StepKind.HOLD) in done:
@@ -210,12 +232,15 @@ class _Period:
     def _downtime(self) -> dict[str, Any]:
         """Node-hours for which nodes were out for us: from the drain until an operator returned it, or a job ran on it.
         ``not_known``: drains whose end nobody saw."""
-        released: dict[str, datetime | None] = {
-            name: time_from(at) for name, at in self._store.get(RELEASED, {}).items()
-        }
         drains: dict[str, list[datetime]] = {}
-        for row in self._store.steps_done((StepKind.DRAIN, StepKind.DOWN), since=self.start - _DRAINED_BEFORE):
-            if row["node"] and row["finished_at"] is not None and row["finished_at"] < self.end:
+        first = self.start - _DRAINED_BEFORE
+        for row in self._ledger.drains:
+            if (
+                row["node"]
+                and row["intended_at"] >= first
+                and row["finished_at"] is not None
+                and row["finished_at"] < self.end
+            ):
                 drains.setdefault(row["node"], []).append(row["finished_at"])
         back: dict[str, list[datetime]] = {name: [] for name in drains}
         for attempt in self._past.attempts:
@@ -224,7 +249,7 @@ class _Period:
                     back[name].append(attempt["started_at"])
         seconds, nodes, not_known = 0.0, set(), 0
         for name, times in drains.items():
-            ends = sorted([*back[name], *([at] if (at := released.get(name)) is not None else [])])
+            ends = sorted([*back[name], *([at] if (at := self._ledger.released.get(name)) is not None else [])])
             for number, began in enumerate(times):
                 following = times[number + 1] if number + 1 < len(times) else None
                 ended = next((at for at in ends if at > began and (following is None or at <= following)), None)
@@ -337,7 +362,7 @@ def _worst(store: Store, now: _Period, scores: Scores) -> list[dict[str, Any]]:
     """Nodes at fault, by interruptions and then by GPU-hours lost, with the evidence of the newest incident of each."""
     at_fault = [row for row in now.machines if row["culprit_nodes"]]
     lost = {row["node"]: row["lost_gpu_h"] for row in grouped(now.losses, "node") if row["not_known"] < row["failures"]}
-    found = groups(at_fault)["node"]
+    found = groups(at_fault, "node")["node"]
     found.sort(key=lambda group: (-group["failures"], -lost.get(group["key"], 0.0), group["key"]))
     rows = []
     for group in found[:_NODES]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from sentinel.adapters.store.store import Store
@@ -27,14 +28,14 @@ _QUICK_S = 0.25  # scores read more quickly than this are not cached
 _REST = 50.0  # others are cached for this many times the time that reading took
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is cached needs a place
 class Scores:
     by_node: Mapping[str, NodeScore] = field(default_factory=dict)
     trends: Mapping[str, tuple[Trend, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def worked_days(self) -> float:
-        """Days of work of all nodes together."""
+        """Days of work of all nodes together; each node shown asks for it."""
         return sum(score.busy_days for score in self.by_node.values())
 
     def suspicion(self, node: str) -> tuple[bool, bool, float]:

@@ -177,6 +177,8 @@ class Views:
         if chosen is not None:
             since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
             rows = await self._seen_by(user, since=since, most=_SEARCHED)
+            rows = [row for row in rows if not set(chosen).isdisjoint(nodes_of(row))]
+        waits = await self._waits(rows)
         tested = await asyncio.to_thread(self._store.get, CHECKUPS, {})
         returning = await asyncio.to_thread(self._store.get, RETURNS, {})
         return {
@@ -189,7 +191,7 @@ class Views:
                 }
                 for node in shown
             ],
-            "incidents": [shown_row(row) for row in rows if chosen and not set(chosen).isdisjoint(nodes_of(row))],
+            "incidents": [shown_row(row, waits) for row in rows],
         }
 
     def _node(self, node: NodeView) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from sentinel.ports import Clock
 from sentinel.wire import to_json
 
 ROWS = 200  # of a table; the next ones have a page of their own
+_ALWAYS = to_json(datetime.fromtimestamp(0, tz=UTC))
 _LONGEST = 4096  # characters of one part of a request
 
 Query = Mapping[str, str]
@@ -41,8 +42,12 @@ class Asked:
     racks: re.Pattern[str] | None
 
     async def view(self, name: str, **arguments: Any) -> dict[str, Any]:
-        shown: dict[str, Any] = to_json(await self.views.show_to(name, arguments, self.user))
+        shown: dict[str, Any] = to_json(await self.records(name, **arguments))
         return shown
+
+    async def records(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """A view before it is made plain JSON, for a page that shows a small part of it."""
+        return await self.views.show_to(name, arguments, self.user)
 
     def filters(self, *names: str) -> dict[str, Any]:
         """Arguments of a view from the request's own; empty ones are left out.
@@ -210,13 +215,13 @@ async def _nodes(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 
 async def _node(asked: Asked) -> tuple[str, dict[str, Any]]:
-    (row,) = (await asked.view("nodes", node=asked.name, last_known=True))["nodes"][:1]
-    found = await asked.view("incidents", node=asked.name)
+    found = await asked.view("nodes", node=asked.name, since=_ALWAYS, last_known=True)
+    (row,) = found["nodes"][:1]
     return "node.html", {
         "node": row,
         "state": fleet_map.state_of(row),
         "words": fleet_map.WORDS,
-        "incidents": found["incidents"],
+        "incidents": found["incidents"][:ROWS],
     }
 
 
@@ -245,7 +250,7 @@ async def _jobs(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 async def _history(asked: Asked) -> tuple[str, dict[str, Any]]:
     chosen = asked.filters("since", "node", "job", "user", "cause")
-    seen = await asked.view("history", **chosen)
+    seen = await asked.records("history", **chosen)
     charts = []
     for key, title in (("cause", "By cause"), ("node", "By node"), ("user", "By user"), ("time", "By day")):
         groups = seen["by"][key]
@@ -255,11 +260,11 @@ async def _history(asked: Asked) -> tuple[str, dict[str, Any]]:
             charts.append((title, key, drawn, part, len(groups) - len(part)))
     rows = seen["incidents"]
     return "history.html", {
-        "incidents": rows[asked.start : asked.start + ROWS],
+        "incidents": to_json(rows[asked.start : asked.start + ROWS]),
         "total": len(rows),
         "start": asked.start,
         "step": ROWS,
-        "since": seen["since"],
+        "since": to_json(seen["since"]),
         "chosen": chosen,
         "charts": charts,
         "causes": sorted(Cause),

@@ -143,3 +143,15 @@ def test_failures_before_the_first_attempt_are_left_out(store: DirectStore) -> N
     found = past(store)
     assert [failure["time"] for failure in found["failures"]] == ["2026-03-01T13:00:00Z"]
     assert len(history_from(found).failures) == 1
+
+
+def test_a_month_with_more_failures_than_are_read_is_cut_in_time_too(
+    store: DirectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.daemon.api.fleet_history._MOST", 2)
+    for number in range(4):
+        ran(store, 201 + number, 1000.0 * number, 1000.0 * number + 900.0)
+        failed(store, f"i{number}", 1000.0 * number + 800.0, verdict(scope=Scope.GPU), 201 + number)
+    found = past(store)
+    assert len(found["failures"]) == 1, "the one whose attempt began in the time that was read"
+    assert found["gpu_s"] == 900.0 * 16
