@@ -1,7 +1,7 @@
 """The connection to the store's database: SQLite in WAL mode by default, PostgreSQL by its URL.
 
-Transactions with deadlines, the schema, and JSON columns that may hold numbers that are none. Errors of the database come
-out as ``Unavailable``, those that trying again cannot help as ``Refused``.
+Transactions with deadlines, and the schema. Errors of the database come out as ``Unavailable``, those that trying again
+cannot help as ``Refused``.
 """
 
 from __future__ import annotations
