@@ -41,7 +41,8 @@ class Judgement:
     stall_first_pause_s: float = setting(
         60.0,
         "a job that only waits, and of which neither the pauses nor an hour of steps are known, may be in its first "
-        "evaluation or wait for data (45 s were seen): sooner only its own answer that a collective is stuck makes it hung",
+        "evaluation or wait for data (45 s were seen): sooner only its own answer that a collective is stuck makes it hung, "
+        "or profiling fields that show every GPU waiting inside one",
         unit="s",
         least=1,
     )

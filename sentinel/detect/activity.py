@@ -68,6 +68,12 @@ class GpuActivity:
     stood: tuple[tuple[float, float], ...] = ()
 
     @property
+    def blocked(self) -> bool:
+        """Whether a kernel runs that neither computes nor moves data: one that waits for its peers in a collective. Power
+        alone does not tell it from a generation bound by memory."""
+        return self.word == "spins" and self.traffic is not None
+
+    @property
     def word(self) -> str:
         """What the GPU does: "spins", "works", "moves", "idle" or "unclear"."""
         if self.utilisation is None:
@@ -243,6 +249,16 @@ def motion_of_job(nodes: Sequence[str], before: Mapping[str, Look], after: Mappi
         if motion in found:
             return motion
     return Motion.WAITS
+
+
+def all_blocked(nodes: Sequence[str], looks: Mapping[str, Look]) -> bool:
+    """Whether every GPU of the job waits inside a collective.
+
+    Then nobody is left who could release the others: a rank that fetches data, saves or computes on its host has no kernel
+    running, and whoever waits for it in turn waits for a rank whose GPU is idle.
+    """
+    gpus = [looks[node].gpus if node in looks else None for node in nodes]
+    return sum(len(each or ()) for each in gpus) > 1 and all(each and all(gpu.blocked for gpu in each) for each in gpus)
 
 
 @dataclass(frozen=True, slots=True)

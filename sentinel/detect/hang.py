@@ -7,6 +7,8 @@ Unusual silence alone may be an unforeseen pause. The activity of the job's proc
   process uses a core, in the middle of a long step, and in a pause of a kind that was seen often enough.
 - If every process and GPU only waits, the job is hung as soon as its step times do not explain the silence and it has waited
   longer than it ever did before it made another step. In a pause that is due or announced it must wait for much longer.
+- If every GPU waits inside a collective, nobody is left who could release the others: the job is hung, also where a pause
+  may be due or its pauses are not known.
 - A job that writes, sleeps in the kernel, or uses its GPUs as in its steps is given more time than one without activity.
 - If its nodes could not be observed, nothing is known: they are asked again, however long the job is silent.
 - A job whose pauses are not known yet may be in its first one: unless it only waits or is stopped, it gets the time that a
@@ -53,6 +55,7 @@ PAUSES_KNOWN = 3  # pauses of a kind from which it is known whether waiting is u
 KNOWN_S = 3600.0  # a job that made steps for so long has shown its pauses: people evaluate and save at least hourly
 WAITS_IN_PAUSE_S = 10.0  # least observed waiting in a pause of a known kind ...
 WAITS_IN_PAUSE_LOOKS = 4  # ... in so many comparisons in a row, since single ones mislead
+BLOCKED_LOOKS = 2  # comparisons in a row in which all GPUs wait inside a collective: nobody is left to release them
 LULL_TIMES = 1.5  # and this many times the longest waiting in an earlier pause ...
 LULL_MORE_S = 5.0  # ... plus this
 LULL_MOST_S = 20.0  # a job that waited longer than this in a pause may do so in every one: waiting is no evidence
@@ -88,6 +91,7 @@ class SilenceObservations:
     longest_lull_s: float = 0.0  # the same in earlier silences that ended: so much waiting proves nothing
     longest_pause_lull_s: float = 0.0
     proven: bool = False  # the job itself answered that a collective is stuck
+    blocked_looks: int = 0  # number of comparisons in a row in which all its GPUs waited inside a collective
     stillness: Stillness | None = None  # of all GPUs at the last observation; None if one works or is not known
 
 
@@ -140,14 +144,16 @@ def after_look(
     pause: bool,
     beyond: bool,
     stillness: Stillness | None = None,
+    blocked: bool = False,
 ) -> SilenceObservations:
     """The state after a comparison of two observations, made at ``began`` and ``now``.
 
-    ``pause``: a pause may be due; ``beyond``: the silence is longer than the step times explain.
+    ``pause``: a pause may be due; ``beyond``: the silence is longer than the step times explain; ``blocked``: all GPUs wait
+    inside a collective.
     """
     watched = replace(watched, stillness=stillness)
     if motion is not Motion.WAITS:
-        return replace(watched, motion=motion, waits_since=None, waits_s=0.0, waits_looks=0)
+        return replace(watched, motion=motion, waits_since=None, waits_s=0.0, waits_looks=0, blocked_looks=0)
     since = watched.waits_since or began
     waits_s = (now - since).total_seconds()
     return replace(
@@ -156,6 +162,7 @@ def after_look(
         waits_since=since,
         waits_s=waits_s,
         waits_looks=watched.waits_looks + 1,
+        blocked_looks=watched.blocked_looks + 1 if blocked else 0,
         lull_s=watched.lull_s if beyond else max(watched.lull_s, waits_s),
         pause_lull_s=max(watched.pause_lull_s, waits_s) if pause or beyond else watched.pause_lull_s,
     )
@@ -224,6 +231,8 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     if watched.motion not in (Motion.WAITS, Motion.LOOPS):
         return unexplained
     soon = _if_it_waits(rhythm, watched, limits, allowed, unexplained, pause=pause)
+    if watched.blocked_looks >= BLOCKED_LOOKS:  # in no pause either: who makes one is not inside a collective
+        return min(soon, max(limits.stall_floor_s, WAITS_STEPS * rhythm.gap_s))
     unknown = young and not announces(rhythm) and _age_s(rhythm) < KNOWN_S
     if watched.motion is Motion.WAITS and not watched.proven and unknown:
         return max(soon, min(limits.stall_first_pause_s, unexplained))

@@ -11,7 +11,8 @@ Simulated, also what looks show: no field data of that is public; scenes.py besi
 reason. The hang begins at a random moment, in a step or in a pause, and the delay counts from there ("from_line": from the
 last step line before it, which is longer). The target is max(15 s, 3 gaps between step lines), as a log tells of steps.
 
-Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H] [--seed S] [--provable P] [--lulls P] [--blink P] [--kinds]
+Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H] [--seed S] [--provable P] [--joined P] [--lulls P]
+[--blink P] [--slow] [--kinds]
 """
 
 from __future__ import annotations
@@ -67,7 +68,14 @@ def waits_until(
     last, ask, peek = rhythm.last_at, ask_after_s(rhythm), peek_after_s(rhythm)
     assert last is not None and ask is not None
     watched = replace(
-        watched, step=rhythm.last_step, motion=None, waits_since=None, waits_s=0.0, waits_looks=0, stillness=None
+        watched,
+        step=rhythm.last_step,
+        motion=None,
+        waits_since=None,
+        waits_s=0.0,
+        waits_looks=0,
+        stillness=None,
+        blocked_looks=0,
     )
     now_s, began_s, looks = ask, None, 0
     if peek is not None:  # in a long step one node is asked first, whether its GPUs stand
@@ -89,6 +97,7 @@ def waits_until(
                 pause=in_pause(rhythm, LIMITS),
                 beyond=now_s > (usual_s(rhythm, LIMITS) or 0.0),
                 stillness=scene.stillness(now_s, gpus, last),
+                blocked=scene.blocked(now_s, gpus),
             )
         began_s, looks = now_s, looks + 1
         step_s = next_look_s(looks, NODES)
@@ -171,7 +180,7 @@ def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: di
     """One job to its hang; returns the hours watched."""
     rhythm, watched, gpus = Rhythm(), SilenceObservations(), Gpus(job)
     hang_after, before = rng.uniform(0.3, 1.0) * options.hours * 3600, 0.0
-    kind, hang = hang_scene(rng, options.provable)
+    kind, hang = hang_scene(rng, options.provable, options.joined)
     for seconds, step, line, text, scene in lines(job, rng, options.hours, options.blink):
         ask = None
         if line == Kind.STEP and rhythm.last_at is not None and (seconds - before > 5.0 or seconds > hang_after):
@@ -225,6 +234,9 @@ if __name__ == "__main__":
     parser.add_argument("--hours", type=float, default=12.0)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--provable", type=float, default=0.9, help="share of hangs in which the whole job only waits")
+    parser.add_argument(
+        "--joined", type=float, default=0.0, help="share of those in which every rank is in the collective"
+    )
     parser.add_argument("--lulls", type=float, default=0.03, help="share of jobs whose pauses look like waiting")
     parser.add_argument("--blink", type=float, default=0.02, help="chance that one comparison in a pause looks so")
     parser.add_argument("--confirm", type=float, default=LIMITS.stall_confirm, help="as [judgement] stall_confirm")

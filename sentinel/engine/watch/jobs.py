@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sentinel.detect.activity import Motion, motion_of_job, stillness, stopped
+from sentinel.detect.activity import Motion, all_blocked, motion_of_job, stillness, stopped
 from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.detect.hang import (
     PEEK_EVERY_S,
@@ -208,6 +208,7 @@ def observed(state: State, out: Transition, event: JobObserved) -> None:
                 pause=in_pause(rhythm, limits),
                 beyond=question.elapsed_s > (usual_s(rhythm, limits) or 0.0),
                 stillness=still,
+                blocked=all_blocked(question.nodes, event.looks),
             )
             silence.early = silence.early and still is not None
         silence.looks = dict(event.looks)

@@ -19,6 +19,8 @@ No field data of this is public. What is assumed, and why:
   comparisons show it as often as short ones is to our disadvantage.
 - Of hangs PROVABLE only wait (a twentieth of them: a task is stopped). Of the rest a third loops on the host with all GPUs
   standing, a sixth sleeps in storage, a sixth keeps a GPU at full power, and a third is on nodes that do not answer.
+- In JOINED of the hangs that only wait every rank came to the collective (a link or GPU fails inside it, or ranks call
+  different ones); in the others one rank did not, and its GPU is idle. The share is not known; 0 unless asked for.
 - A job may hang in any second of its time, so that as many hangs begin in pauses as these take of it.
 """
 
@@ -47,6 +49,7 @@ class Scene:
     stands: bool
     power: float = 1.0
     blink: float = 0.0
+    joined: bool = False  # every rank waits inside the collective, so that a kernel runs on each GPU
     later: tuple[float, Scene] | None = None
 
     def then(self, after_s: float, scene: Scene) -> Scene:
@@ -75,6 +78,10 @@ class Scene:
         if word == "unclear":
             return Motion.UNCLEAR
         return Motion.LOOPS if scene.processes == "host" else Motion.WAITS
+
+    def blocked(self, now_s: float, gpus: Gpus) -> bool:
+        """Whether looks show every GPU inside a collective; only profiling fields tell that from work at low power."""
+        return self.at(now_s).joined and gpus.job.telemetry == TRAFFIC
 
     def stillness(self, now_s: float, gpus: Gpus, last: datetime) -> Stillness | None:
         scene = self.at(now_s)
@@ -181,13 +188,15 @@ def _save(rng: random.Random, lulls: float) -> Scene:
     return Scene(f"save: {kind}", kind, stands=True)
 
 
-def hang_scene(rng: random.Random, provable: float) -> tuple[str, Scene]:
+def hang_scene(rng: random.Random, provable: float, joined: float = 0.0) -> tuple[str, Scene]:
     if rng.random() < provable:
         kind = "stopped" if rng.random() < 0.05 else "waits"
     else:
         kind = rng.choices(("host", "storage", "works", "silent"), (2, 1, 1, 2))[0]
     if kind == "works":
         return "a GPU at full power", Scene("hang", "waits", stands=False)
+    if kind == "waits" and joined and rng.random() < joined:
+        return "waits, all ranks in the collective", Scene("hang", kind, stands=True, joined=True)
     return kind, Scene("hang", kind, stands=True)
 
 

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from sentinel.detect.activity import GpuActivity, Look, Motion, Process, motion_of_job, read_look, stillness
+from sentinel.detect.activity import (
+    GpuActivity,
+    Look,
+    Motion,
+    Process,
+    all_blocked,
+    motion_of_job,
+    read_look,
+    stillness,
+)
 from sentinel.model.records import utc
 
 NOW = utc(1_900_000_000)
@@ -85,6 +94,24 @@ def test_less_than_half_of_the_nodes_say_nothing_of_the_job(answer: int, motion:
 def test_a_save_shows_before_the_gpus_do() -> None:
     before, after = look(0.0, 1.0, gpus=(WORKS,)), look(5.0, 1.0, gpus=(WORKS,), written=100_000_000)
     assert motion_of_job(["n1"], {"n1": before}, {"n1": after}) is Motion.WRITES
+
+
+@pytest.mark.parametrize(
+    ("gpus", "blocked"),
+    [
+        ((SPINS, SPINS), True),
+        ((SPINS, IDLE), False),  # one rank did not come: it may fetch data, save or compute on its host
+        ((SPINS, WORKS), False),
+        ((SPINS, GpuActivity(1, 1.0, 180.0, 600.0, None, 20.0)), False),  # power alone: may be a generation
+        ((), False),
+        (None, False),
+    ],
+)
+def test_all_gpus_wait_inside_a_collective(gpus: tuple[GpuActivity, ...] | None, *, blocked: bool) -> None:
+    looks = {"n1": look(0.0, 0.0, gpus=(SPINS, SPINS)), "n2": look(0.0, 0.0, gpus=gpus)}
+    assert all_blocked(("n1", "n2"), looks) is blocked
+    assert not all_blocked(("n1", "n2", "n3"), looks)  # a node did not answer
+    assert not all_blocked(("n1",), {"n1": look(0.0, 0.0, gpus=(SPINS,))})  # one GPU waits for nobody
 
 
 def test_all_gpus_stand_since_the_last_one_worked() -> None:

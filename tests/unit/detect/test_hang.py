@@ -255,3 +255,17 @@ def test_a_young_job_that_only_waits_may_be_in_its_first_pause_unless_it_proves_
     assert hung_after_s(job.rhythm, replace(waits, motion=Motion.STOPPED), limits) == 5.0
     long = Training(10.0, step=3).steps(370)
     assert (hung_after_s(long.rhythm, waits, limits) or 999.0) < 60.0, "an hour of steps without a pause"
+
+
+def test_a_job_of_which_every_gpu_waits_inside_a_collective_is_in_no_first_pause() -> None:
+    limits, step = Judgement(), START + timedelta(seconds=1)
+    for job in (Training(1.0, step=3).steps(40), Training(1.0).steps(100)):  # the second ends at a round step
+        watched = SilenceObservations()
+        assert in_pause(job.rhythm, limits) is (job.step == 100)
+        for looks in (1, 2):
+            assert (hung_after_s(job.rhythm, watched, limits) or 60.0) >= 60.0
+            began, now = step + timedelta(seconds=3 * looks), step + timedelta(seconds=3 * looks + 3)
+            watched = after_look(watched, Motion.WAITS, began, now, pause=False, beyond=True, blocked=True)
+        assert hung_after_s(job.rhythm, watched, limits) == limits.stall_floor_s
+        moved = after_look(watched, Motion.WAITS, began, now, pause=False, beyond=True)
+        assert (hung_after_s(job.rhythm, moved, limits) or 0.0) >= 60.0
