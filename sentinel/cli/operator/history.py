@@ -58,6 +58,8 @@ def history(days: float, by: str | None, config: Path, as_json: bool, **filters:
         echo(f"No incident{which}.")
         return
     echo(f"{counted(count, 'incident')}{which}")
+    if seen["cut"]:
+        echo("There are more incidents than are read at once: the oldest are missing.")
     for name in _ORDER:
         if groups.get(name) and (by == name or name not in chosen):
             _table(name, groups[name], whole=by == name)

@@ -329,12 +329,13 @@ class Views:
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         days, chosen = days_of(arguments, _HISTORY_DAYS), failure_filter(arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=days)
-        rows = chosen.counted(await self._seen_by(user, since=since, most=_SEARCHED))
-        scores = await self._board.read()
+        seen = await self._seen_by(user, since=since, most=_SEARCHED)
+        rows, scores = chosen.counted(seen), await self._board.read()
         by = groups(rows)
         for group in by["node"]:
             group["score"] = scores.shown(group["key"])["score"]
-        return {"days": days, "since": since, "incidents": [shown_row(row) for row in rows], "by": by}
+        shown = [shown_row(row) for row in rows]
+        return {"days": days, "since": since, "cut": len(seen) >= _SEARCHED, "incidents": shown, "by": by}
 
     async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         now = self._clock.now()

@@ -12,6 +12,7 @@ from markupsafe import Markup
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 48, 8, 24, 38
 _TICKS = 5
+_CHARACTER = 7  # width of one beside a bar, in these units: rather too much
 _MOST = 1e30
 _MARK = Markup('<line class="mark" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>')
 _WORDS = Markup('<text class="mark" x="{}" y="{}" text-anchor="{}">{}</text>')
@@ -81,7 +82,7 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> Markup | None:
         return None
     most = max(value for _, value, _ in rows) or 1.0
     step, names = 22, 150
-    width = WIDTH - names - 60
+    width = WIDTH - names - 14 - _CHARACTER * max(len(words) for _, _, words in rows)  # the words stand beside the bar
     parts = []
     for number, (name, value, words) in enumerate(rows):
         y = number * step

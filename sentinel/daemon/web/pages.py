@@ -262,6 +262,7 @@ async def _history(asked: Asked) -> tuple[str, dict[str, Any]]:
     return "history.html", {
         "incidents": to_json(rows[asked.start : asked.start + ROWS]),
         "total": len(rows),
+        "cut": seen["cut"],
         "start": asked.start,
         "step": ROWS,
         "since": to_json(seen["since"]),

@@ -33,7 +33,7 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
     return "plan.html", {
         "problem": problem,
         "past": past,
-        "days": _DAYS,
+        "days": (past.end - past.start).total_seconds() / 86400.0 if past is not None else _DAYS,
         "failures": len(past.failures) if past is not None else None,
         "sizes": _mtbf(past, total),
         "causes": _causes(past),

@@ -113,7 +113,9 @@ def amount(value: object) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:.3g}"
 
 
-hours = amount
+def hours(value: object) -> str:
+    """A length of time that is given in hours."""
+    return span(3600.0 * value) if isinstance(value, (int, float)) else NOT_KNOWN
 
 
 def percent(value: object) -> str:
@@ -124,7 +126,7 @@ def interval(bounds: Sequence[float | None] | None, show: str = "amount") -> str
     """``(low to high)``; an end that is not known has no number."""
     if bounds is None:
         return ""
-    shown = {"amount": amount, "span": span, "percent": percent}[show]
+    shown = {"amount": amount, "hours": hours, "span": span, "percent": percent}[show]
     low, high = bounds
     if low is None and high is None:
         return ""

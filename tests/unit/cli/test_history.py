@@ -19,6 +19,7 @@ SCORE = {"failures": 6, "per_month": 6.2, "low_per_month": 2.9, "high_per_month"
 HISTORY: dict[str, Any] = {
     "days": 30.0,
     "incidents": [incident_row()],
+    "cut": True,
     "by": {
         "node": [group("n1", 6, score=SCORE), group("n2", 1, score=None)],
         "cause": [group("gpu_memory_ecc", 7)],
@@ -33,6 +34,7 @@ def test_history_with_bars(asked: Asked) -> None:
     asked.views["history"] = HISTORY
     output = asked.run("history").output
     assert asked.seen == [("history", {"days": 30.0})] and "1 incident in the last 30 days" in output
+    assert "the oldest are missing" in output
     bars = {line.split()[0]: line.count("█") for line in output.splitlines() if "█" in line}
     assert bars == {"gpu_memory_ecc": 20, "n1": 20, "n2": 3, "ada": 20, "2026-02-27": 3, "2026-03-01": 20}
     assert "By job" not in output and "6.2 (2.9-9.8) LEMON" in output and "41 min" in output
@@ -69,7 +71,7 @@ def test_filters_reach_the_daemon_and_are_named(asked: Asked) -> None:
 
 
 def test_quiet_history(asked: Asked) -> None:
-    asked.views["history"] = {"days": 7, "incidents": [], "by": {"node": []}}
+    asked.views["history"] = {"days": 7, "cut": False, "incidents": [], "by": {"node": []}}
     assert asked.run("history", "--days", "7").output == "No incident in the last 7 days.\n"
     assert asked.run("history", "--node", "n9").output == "No incident of node n9 in the last 30 days.\n"
     assert asked.run("history", "--json").output == ""

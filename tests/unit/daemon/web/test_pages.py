@@ -20,6 +20,8 @@ from core_records import AT, ended, evidence, incident, job, plan, step, verdict
 from core_world import World
 from page_world import ServedPage, serving_page
 
+from sentinel.daemon.web.charts import WIDTH, bars
+from sentinel.daemon.web.templates import hours, interval
 from sentinel.errors import UserError
 from sentinel.model.approvals import APPROVAL
 from sentinel.model.records import Ground, IncidentState, Kind, Outcome, Result, Source, StepKind, Trust, Wait
@@ -348,3 +350,22 @@ async def test_daemons_that_stand_by_are_named_and_one_alone_is_not(served: Serv
     served.views._daemons = lambda: rows
     _, text, _ = await served.get("/")
     assert "Of 2 daemons head1:9478 is active; standing by: head2:9478." in text
+
+
+def test_words_beside_the_longest_bar_stay_inside_the_chart() -> None:
+    words = "650 (568)"
+    drawn = bars("Interruptions", [("gpu_memory_ecc", 650.0, words)])
+    assert drawn is not None
+    at = float(re.findall(r'<text x="([0-9.]+)"', drawn)[-1])
+    assert at + 7 * len(words) <= WIDTH
+
+
+def test_mtbf_of_a_report_is_in_a_unit_that_people_read() -> None:
+    assert hours(0.0704) == "4.2 min" and interval((0.0676, None), "hours") == "(at least 4.1 min)"
+
+
+async def test_history_says_that_the_oldest_are_missing(served: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, whole, _ = await served.get("/history")
+    monkeypatch.setattr("sentinel.daemon.api.views._SEARCHED", 2)
+    _, text, _ = await served.get("/history")
+    assert "the oldest are missing" in text and "the oldest are missing" not in whole
