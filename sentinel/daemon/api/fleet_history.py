@@ -54,12 +54,14 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
     ):  # the oldest are not read: their time is left out too, or the cluster would seem to fail less
         since = max(since, rows[-1]["opened_at"])
     gpus = {name: node.gpus for name, node in fleet.nodes.items()} if fleet is not None else {}
-    attempts = [row for row in store.attempts(since=since) if row["started_at"] <= now]
+    attempts = [
+        row for row in store.attempts(ran_since=since) if row["started_at"] <= now and _counted(row, since, fleet)
+    ]
     gpu_s = 0.0
     for row in attempts:
-        seconds = max(0.0, ((row["ended_at"] or now) - row["started_at"]).total_seconds())
+        seconds = max(0.0, ((row["ended_at"] or now) - max(row["started_at"], since)).total_seconds())
         gpu_s += seconds * sum(gpus.get(name) or _GPUS_PER_NODE for name in row["nodes"])
-    start = min((row["started_at"] for row in attempts), default=since)
+    start = max(since, min((row["started_at"] for row in attempts), default=since))
     steps: dict[str, list[dict[str, Any]]] = {}  # read at once: a month may have thousands of incidents
     for row in store.steps_done(_TOLD, since=start, results=tuple(Result)):
         steps.setdefault(row["incident"], []).append(row)
@@ -72,6 +74,12 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
         "gpus_per_node": max(set(known), key=known.count) if known else _GPUS_PER_NODE,
         "failures": [_failure(row, steps.get(row["id"], ())) for row in rows if _counts(row)],
     }
+
+
+def _counted(row: dict[str, Any], since: datetime, fleet: Fleet | None) -> bool:
+    """Whether an attempt's work counts: an old one without an end that Slurm does not know ended long ago, unobserved."""
+    known = fleet is not None and row["job"] in fleet.jobs
+    return row["ended_at"] is not None or row["started_at"] >= since or known
 
 
 def _counts(row: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from direct_store import DirectStore
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.model.records import Cause, JobView, Outcome, Result, Scalar, Scope, StepKind, Verdict
 from sentinel.planning.history import history_from
+from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
 DAY_S = 86400.0
@@ -152,6 +153,9 @@ def test_a_month_with_more_failures_than_are_read_is_cut_in_time_too(
     for number in range(4):
         ran(store, 201 + number, 1000.0 * number, 1000.0 * number + 900.0)
         failed(store, f"i{number}", 1000.0 * number + 800.0, verdict(scope=Scope.GPU), 201 + number)
+    ran(store, 300, 0.0, 4000.0, ("n3", "n4"))
     found = past(store)
-    assert len(found["failures"]) == 1, "the one whose attempt began in the time that was read"
-    assert found["gpu_s"] == 900.0 * 16
+    assert len(found["failures"]) == 2 and found["start"] == to_json(later(2800.0)), "the third and the fourth"
+    assert found["gpu_s"] == (100.0 + 900.0 + 1200.0) * 16, (
+        "of each attempt what lies in that time, also of an older one"
+    )
