@@ -36,4 +36,5 @@ _DECODER = json.JSONDecoder(object_hook=_with_floats)  # made once: json.loads m
 
 
 def from_text(text: str | bytes) -> Any:
-    return _DECODER.decode(text if isinstance(text, str) else text.decode())
+    """Raises TypeError for a number: SQLite gives one where the JSON was no more, and SQLAlchemy takes it as it is then."""
+    return _DECODER.decode(text if isinstance(text, str) else str(text, "utf-8"))
