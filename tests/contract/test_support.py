@@ -100,7 +100,7 @@ def test_a_module_skipped_for_want_of_something_required_fails(tmp_path: Path) -
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
