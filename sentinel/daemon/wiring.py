@@ -41,6 +41,7 @@ from sentinel.daemon.ingest.event_files import EventFiles, Report
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.priority import ConvictingEvidence
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
+from sentinel.daemon.ingest.stated import Allocations
 from sentinel.daemon.lease import Lease
 from sentinel.daemon.runner import Runner
 from sentinel.daemon.web.access import WhoAsks
@@ -213,6 +214,7 @@ def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:
         clock=base.clock,
         log=base.log,
         addresses=NodeAddresses(lambda: base.live.fleet, time.monotonic),
+        allocations=Allocations(base.live, base.fleets, lambda job: base.store.attempts(job=job)),
         refuse_others=base.settings.daemon.node_addresses == "refuse",
         hard=ConvictingEvidence(runner.state.rules),
     )

@@ -308,10 +308,22 @@ class ClusterView:
         seen = self.attempts.get((job, attempt))
         return seen.nodes if seen else ()
 
-    def may_run_on(self, job: int, attempt: int | None, node: str) -> bool:
-        """Whether the attempt runs or ran on ``node``, as far as its allocation is known: unknown counts as yes."""
-        seen = self.attempts.get((job, attempt)) if attempt is not None else None
-        return seen is None or not seen.nodes_whole or node in seen.nodes
+    def ran_on(self, job: int, attempt: int | None, node: str) -> bool | None:
+        """Whether the attempt (None: any of the job) runs or ran on ``node``; None: the newest snapshot does not say.
+
+        Of a job whose record cannot be read, or of whose nodes Slurm names only those that are not done, any may be one.
+        """
+        view = self.fleet.jobs.get(job) if self.fleet is not None else None
+        if view is None and self.fleet is not None and self.fleet.may_have_job(job):
+            return True
+        newest = view.restarts if view is not None else 0
+        numbers = range(newest, -1, -1) if attempt is None else (attempt,)
+        if view is not None and newest in numbers and node in view.nodes:
+            return True
+        known = [seen for number in numbers if (seen := self.attempts.get((job, number))) is not None and seen.nodes]
+        if any(node in seen.nodes or not seen.nodes_whole for seen in known):
+            return True
+        return False if len(known) == len(numbers) else None
 
     def jobs_on(self, node: str) -> list[JobView]:
         """The running jobs on ``node``."""

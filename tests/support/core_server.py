@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -22,6 +23,7 @@ from sentinel.daemon.api.node_requests import NodeRequests
 from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.views import Views
 from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.ingest.stated import Allocations
 from sentinel.errors import Denied, Unavailable
 from sentinel.log import Log
 from sentinel.ports import Signed
@@ -85,6 +87,7 @@ class Served:
         self.nodes = NodeRequests(
             live=daemon.live, runner=daemon.runner, orders=self.orders, telemetry=daemon.telemetry, clock=clock, log=log,
             addresses=NodeAddresses(lambda: daemon.live.fleet, lambda: 0.0, self.names.__getitem__),
+            allocations=Allocations(daemon.live, daemon.fleets, lambda job: world.store.attempts(job=job)),
             refuse_others=settings.node_addresses == "refuse",
         )  # fmt: skip
         self.server = Server(
@@ -131,6 +134,8 @@ class Served:
 @asynccontextmanager
 async def serving(world: World, *, sinks: Sequence[FakeSink] = (), **settings_of_daemon: Any) -> AsyncIterator[Served]:
     made = Served(world, sinks=sinks, **settings_of_daemon)
+    with contextlib.suppress(Unavailable):
+        await made.daemon.fleets.take()  # as the daemon does before it listens
     await made.server.start()
     try:
         async with aiohttp.ClientSession() as made.session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.event_files import EVENT
 from sentinel.daemon.ingest.heartbeats import heartbeat_of
 from sentinel.daemon.ingest.intake import Intake
-from sentinel.daemon.ingest.stated import may_state
+from sentinel.daemon.ingest.stated import Allocations, may_state
 from sentinel.daemon.ingest.watched_folders import unread, watch_list
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
@@ -28,6 +28,7 @@ from sentinel.text import whole_number
 from sentinel.wire import MOST_NODE, evidence_from
 
 _EVENT = re.compile(EVENT)
+_REFUSED_S = 60.0  # of each node one line about what it may not state in this time
 _DELAY_S = 0.1  # shorter waits of a request are no news: heartbeats come every 2 s
 
 
@@ -50,6 +51,7 @@ class NodeRequests:
         clock: Clock,
         log: Log,
         addresses: NodeAddresses,
+        allocations: Allocations,
         refuse_others: bool = True,
         hard: Callable[[Evidence], bool] = lambda _: False,
     ) -> None:
@@ -61,6 +63,9 @@ class NodeRequests:
         self._live = live
         self._runner = runner
         self._intake = Intake(runner.observe, hard)
+        self._hard = hard
+        self._allocations = allocations
+        self._refused_s: dict[str, float] = {}  # when that was last logged of a node
         self._instance = secrets.token_hex(4)  # nodes report their checkpoints again when this changes
         self._orders = orders
         self._telemetry = telemetry
@@ -72,18 +77,19 @@ class NodeRequests:
 
         Raises:
             Denied: it comes from an address that is not the node's.
-            Unavailable: Slurm has no such node; its agent keeps what it has until a snapshot shows the node.
+            Unavailable: Slurm has no such node, or was not read yet; its agent keeps what it has until a snapshot shows it.
         """
         node = _node_of(body)
         if node is None:
             raise ProtocolError("node must be the node's name")
         seen = self._live.fleet
-        if seen is not None and not seen.may_have_node(node):
-            # Whoever speaks for one node could make up thousands, whose silence would stop all judgement of silence.
+        # Whoever speaks for one node could make up thousands, whose silence would stop all judgement of silence.
+        if seen is None:
+            raise Unavailable("Slurm was not read yet: which nodes there are is not known")
+        if not seen.may_have_node(node):
             raise Unavailable(f"Slurm has no node {node}", fix="set node in agent.toml to the NodeName of slurm.conf")
         if await self._addresses.may_speak(node, caller.addresses) is False:
-            fleet = self._live.fleet
-            own = fleet.nodes[node].address if fleet is not None and node in fleet.nodes else "another address"
+            own = seen.nodes[node].address if node in seen.nodes else "another address"
             words = f"a request for {node} from {', '.join(sorted(caller.addresses))}, while Slurm has it at {own}"
             if self._refuse_others:
                 raise Denied(words, fix='correct NodeAddr in slurm.conf, or set [daemon] node_addresses = "log"')
@@ -131,20 +137,51 @@ class NodeRequests:
         node, first, items = await self._sender(caller, body), body.get("first"), body.get("items")
         if not isinstance(first, int) or not isinstance(items, list):
             raise ProtocolError("first must be a number and items a list")
-        evidence: list[Evidence] = []
+        stated: list[Evidence | None] = []
         for item in items:
             try:
-                stated = evidence_from(item)
-                if not may_state(self._live, node, stated):
-                    raise ProtocolError(f"{node} may not state {stated.kind} of {stated.source} about {stated.where}")
-                evidence.append(stated)
+                stated.append(evidence_from(item))
             except ProtocolError as error:
                 # Acknowledged all the same: sending it again would not help, and would block later items.
-                self._log.warning("evidence-unparsable", node=node, reason=error.message)
-                self._telemetry.unreadable.inc()
+                stated.append(None)
+                self._refuse(node, error.message)
         self._runner.handle(NodeHeard(self._clock.now(), node, self._runner.seconds()))
-        await self._intake.take(evidence)
-        return {"acknowledged": first + len(items) - 1}
+        allowed = await self._allowed(node, stated)
+        # From the first on of which it is not known, they are kept by their sender; only what convicts does not wait.
+        known = allowed.index(None) if None in allowed else len(stated)
+        taken = [
+            item
+            for place, (item, may) in enumerate(zip(stated, allowed, strict=True))
+            if item is not None and may and (place < known or self._hard(item))
+        ]
+        await self._intake.take(taken)
+        if known == 0 and stated:
+            raise Unavailable(f"whether a job ran on {node} is not known", fix="it is sent again by itself")
+        return {"acknowledged": first + known - 1}
+
+    async def _allowed(self, node: str, stated: Sequence[Evidence | None]) -> list[bool | None]:
+        """Of each item whether the node may state it; None: that is not known now."""
+        allowed = [item is not None and may_state(self._live, node, item) for item in stated]
+        asked = [
+            (item.where.job, item.where.attempt)
+            if item is not None and may is None and item.where.job is not None
+            else None
+            for item, may in zip(stated, allowed, strict=True)
+        ]
+        if any(asked):
+            ran = await self._allocations.ran_on(node, dict.fromkeys(filter(None, asked)))
+            allowed = [may if key is None else ran.get(key) for may, key in zip(allowed, asked, strict=True)]
+        for item, may in zip(stated, allowed, strict=True):
+            if item is not None and may is False:
+                self._refuse(node, f"{node} may not state {item.kind} of {item.source} about {item.where}")
+        return allowed
+
+    def _refuse(self, node: str, reason: str) -> None:
+        self._telemetry.unreadable.inc()
+        now_s = self._runner.seconds()
+        if now_s - self._refused_s.get(node, float("-inf")) >= _REFUSED_S:
+            self._refused_s[node] = now_s
+            self._log.warning("evidence-refused", node=node, reason=reason)
 
     async def poll_orders(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
         node = await self._sender(caller, body)

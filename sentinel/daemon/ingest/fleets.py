@@ -16,6 +16,7 @@ from sentinel.ports import SlurmReader
 from sentinel.telemetry import Telemetry
 
 _PAUSES_S = (0.5, 1.0, 2.0, 5.0)
+_NEWS_S = 1.0  # least time between the snapshots that nodes' evidence about unknown jobs has taken
 
 
 class FleetSnapshots:
@@ -39,7 +40,8 @@ class FleetSnapshots:
         self._log = log
         self._said: set[Unread] = set()  # unreadable records that were logged already
         self._lock = asyncio.Lock()
-        self._taken_s = float("-inf")
+        self._taken_s = self._tried_s = float("-inf")
+        self._news = asyncio.Lock()
         self.observed: Callable[[Fleet], None] = live.see_fleet  # called with each new snapshot
         self.unanswered: Callable[[Unavailable], None] = lambda _error: None  # called for each failed one
         self.problem = ""  # why the last request failed; empty if it succeeded
@@ -54,7 +56,7 @@ class FleetSnapshots:
         async with self._lock:
             if self._live.fleet is not None and self._taken_s >= asked_s - max_age_s:
                 return self._live.fleet
-            begun_s = self._seconds()
+            begun_s = self._tried_s = self._seconds()
             try:
                 fleet = await self._reader.fleet()
                 if self._spares:
@@ -74,6 +76,20 @@ class FleetSnapshots:
             self.observed(fleet)
             self._say_unread(fleet)
             return fleet
+
+    async def take_news(self) -> Fleet:
+        """A snapshot begun after the call; however many ask, one a second at most, which they share.
+
+        Raises:
+            Unavailable: Slurm did not answer.
+        """
+        asked_s = self._seconds()
+        async with self._news:
+            if self._tried_s < asked_s:
+                await asyncio.sleep(max(0.0, self._tried_s + _NEWS_S - self._seconds()))
+            elif self._taken_s < asked_s:
+                raise Unavailable(self.problem or "slurmctld did not answer")
+            return await self.take(self._seconds() - asked_s)
 
     async def _read_spares(self) -> Spares | None:
         """None: not known, and nothing is concluded from that."""

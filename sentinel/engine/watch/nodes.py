@@ -44,14 +44,13 @@ def heartbeat(state: State, out: Transition, event: HeartbeatReceived) -> None:
     seen.version, seen.clock_offset_s = event.version, event.clock_offset_s
     seen.verdict, seen.spool, seen.gpus = dict(event.verdict), dict(event.spool), dict(event.gpus)
     seen.jobs = frozenset(event.jobs)
-    state.watch.was_on_nodes |= seen.jobs
     backlog.agent_heard(state, event.node, event.spool)
     log_coverage.logs_read(state, event, now_s)
-    for key in event.jobs:
-        known = state.cluster.attempts.get(key)
-        if known is None or event.node not in known.nodes:
-            reconciliation.request_soon(state, out, event.at, now_s)
-            return
+    # Only what Slurm has there: who names the jobs of others could have their ends looked for, and fill the memory.
+    here = {key for key in event.jobs if event.node in state.cluster.nodes_of(*key)}
+    state.watch.was_on_nodes |= here
+    if here != seen.jobs:
+        reconciliation.request_soon(state, out, event.at, now_s)
 
 
 def connection_lost(state: State, out: Transition, event: ConnectionLost) -> None:

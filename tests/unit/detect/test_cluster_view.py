@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from core_records import evidence, fleet, job, later, node
 
 from sentinel.detect.cluster_view import ClusterView
-from sentinel.model.records import Evidence, Kind, Source
+from sentinel.model.records import Evidence, Kind, Source, Unread
 
 
 def stepped(step: int, at_s: float, attempt: int | None = 0, **data: float) -> Evidence:
@@ -43,7 +45,7 @@ def test_a_completing_job_keeps_the_nodes_that_slurm_no_longer_lists() -> None:
     live = ClusterView()
     live.see_fleet(fleet(2, [job(nodes=("n1", "n2"))]))
     live.see_fleet(fleet(2, [job(state="completing", nodes=("n2",))]))
-    assert live.nodes_of(101, 0) == ("n1", "n2") and live.may_run_on(101, 0, "n1")
+    assert live.nodes_of(101, 0) == ("n1", "n2") and live.ran_on(101, 0, "n1")
     assert live.fleet is not None and live.fleet.jobs[101].nodes == ("n1", "n2")
     assert [view.id for view in live.jobs_on("n1")] == [101]
 
@@ -51,9 +53,26 @@ def test_a_completing_job_keeps_the_nodes_that_slurm_no_longer_lists() -> None:
 def test_of_a_job_first_seen_while_completing_not_all_nodes_are_known() -> None:
     live = ClusterView()
     live.see_fleet(fleet(2, [job(state="completing", nodes=("n2",))]))
-    assert live.may_run_on(101, 0, "n1") and live.may_run_on(101, 1, "n1") and live.may_run_on(101, None, "n1")
+    assert live.ran_on(101, 0, "n1") and live.ran_on(101, None, "n1") and live.ran_on(101, 1, "n1") is None
     live.see_fleet(fleet(2, [job(state="failed", nodes=("n2", "n3"))]))
-    assert not live.may_run_on(101, 0, "n1") and live.may_run_on(101, 0, "n3")
+    assert live.ran_on(101, 0, "n1") is False and live.ran_on(101, 0, "n3")
+
+
+def test_where_a_job_ran_is_what_slurm_says_and_nobody_else() -> None:
+    live = ClusterView()
+    assert live.ran_on(101, 0, "n1") is None, "before the first snapshot"
+    live.see_fleet(fleet(4, [job(nodes=("n1", "n2"))]))
+    live.see_fleet(fleet(4, [job(nodes=("n2", "n3"), restarts=1)]))
+    for attempt, nodes in ((0, {"n1", "n2"}), (1, {"n2", "n3"}), (None, {"n1", "n2", "n3"})):
+        assert {f"n{n}" for n in range(1, 5) if live.ran_on(101, attempt, f"n{n}")} == nodes
+        assert live.ran_on(101, attempt, "n4") is False
+    live.note(stepped(7, 0.0, attempt=2))
+    for job_id, attempt in ((101, 2), (102, 0), (102, None)):
+        assert live.ran_on(job_id, attempt, "n4") is None, "of what no snapshot has shown nothing is known"
+    suspended = fleet(4, [job(102, state="suspended", nodes=("n1",))])
+    live.see_fleet(replace(suspended, unread=(Unread("job", "103", "odd"),)))
+    assert live.ran_on(102, 0, "n1") and live.ran_on(101, 1, "n3"), "also suspended, and after its record is gone"
+    assert live.ran_on(103, 0, "n4"), "of a record that cannot be read any may be one"
 
 
 def test_job_on_a_node_is_the_largest_that_runs() -> None:

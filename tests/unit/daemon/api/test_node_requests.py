@@ -13,6 +13,8 @@ from core_world import World
 
 from sentinel import protocol
 from sentinel.daemon.api.node_addresses import NodeAddresses
+from sentinel.daemon.ingest import fleets
+from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import reconciliation
 from sentinel.model.records import Fleet, Kind, NodeView, Source, Trust, Unread, Where
@@ -24,7 +26,6 @@ OTHER = "192.0.2.9"  # no address of this host
 @pytest.fixture
 async def served(world: Callable[..., World]) -> AsyncIterator[Served]:
     async with serving(world()) as made:
-        await made.daemon.fleets.take()
         yield made
 
 
@@ -52,14 +53,25 @@ async def test_who_speaks_for_a_node_makes_up_no_others(served: Served, path: st
     assert "ghost7" not in served.daemon.live.nodes
 
 
-async def test_nodes_that_slurm_does_not_have_are_forgotten(served: Served) -> None:
-    """They were named before the first snapshot, or Slurm's configuration has them no more."""
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+async def test_before_slurm_was_read_nobody_is_a_node(served: Served, path: str, body: dict[str, Any]) -> None:
+    """A daemon that starts while slurmctld is away: agents keep what they have, made-up nodes leave nothing behind."""
     fleet, served.daemon.live.fleet = served.daemon.live.fleet, None
+    for name in ("ghost7", "n1"):
+        answer = await served.post(path, {"node": name, **body})
+        assert answer.status == 503 and "Slurm was not read yet" in answer.body["error"]
+    assert served.daemon.live.nodes.keys() == set()
+    served.daemon.live.fleet = fleet
+    if path != protocol.ORDERS:  # which waits for an order
+        assert (await served.post(path, {"node": "n1", **body})).status == 200
+
+
+async def test_nodes_that_slurms_configuration_has_no_more_are_forgotten(served: Served) -> None:
+    fleet = served.daemon.live.fleet
     assert fleet is not None
-    for name in ("ghost7", "n1", "odd"):
-        assert (await served.post(protocol.HEARTBEAT, {"node": name})).status == 200
+    for name in ("n1", "n4", "odd"):
+        served.daemon.live.node(name).contact_s = 5.0
     nodes = {name: view for name, view in fleet.nodes.items() if name != "n4"}
-    served.daemon.live.node("n4").contact_s = 5.0
     odd = Unread("node", "odd", "its address is no text")
     served.daemon.live.see_fleet(dataclasses.replace(fleet, nodes=nodes, unread=(odd,)))
     reconciliation.snapshot_taken(served.daemon.runner.state, Transition(), fleet.at)
@@ -93,13 +105,10 @@ async def test_a_name_is_resolved_and_what_is_not_known_refuses_nobody(served: S
     served.names["n4"], served.names["n4-hsn"] = frozenset({"127.0.0.1"}), frozenset({OTHER})
     move(served, "n4", "n4-hsn")
     assert (await served.post(protocol.HEARTBEAT, {"node": "n4"})).status == 200  # over another network
-    served.daemon.live.fleet = None
-    assert (await served.post(protocol.HEARTBEAT, {"node": "n3"})).status == 200
 
 
 async def test_a_site_may_only_log_it(world: Callable[..., World]) -> None:
     async with serving(world(), node_addresses="log") as served:
-        await served.daemon.fleets.take()
         move(served, "n2", OTHER)
         for _ in range(3):
             assert (await served.post(protocol.HEARTBEAT, {"node": "n2"})).status == 200
@@ -125,24 +134,92 @@ async def test_addresses_are_kept_for_a_while() -> None:
     assert await addresses.may_speak("n1", set()) is None and await addresses.may_speak("n9", {OTHER}) is None
 
 
-async def stored(served: Served, node: str, *items: Any) -> list[str]:
+async def stored(served: Served, node: str, *items: Any, acknowledged: int | None = None) -> list[str]:
     body = {"node": node, "epoch": "e", "first": 1, "items": [to_json(item) for item in items]}
-    assert (await served.post(protocol.EVIDENCE, body)).body == {"acknowledged": len(items)}
-    await served.daemon.runner.stop()
+    answer = await served.post(protocol.EVIDENCE, body)
+    assert answer.body == {"acknowledged": len(items) if acknowledged is None else acknowledged}
     return sorted(item.id for item in served.world.store.evidence_since(later(-1.0)))
 
 
-async def test_a_node_states_nothing_about_another(served: Served) -> None:
-    def xid(name: str, **where: Any) -> Any:
-        found = evidence(Kind.XID, id=name, data={"xid": 79})
-        return dataclasses.replace(found, where=Where(**where), trust=Trust.SYSTEM)
+def xid(name: str, **where: Any) -> Any:
+    found = evidence(Kind.XID, id=name, data={"xid": 79})
+    return dataclasses.replace(found, where=Where(**where), trust=Trust.SYSTEM)
 
+
+async def test_a_node_states_nothing_about_another(served: Served) -> None:
     job = served.world.job  # on n1 and n2
     forged = [xid("node", node="n1"), xid("job", job=job, attempt=0), xid("both", node="n1", job=job, attempt=0)]
     said = dataclasses.replace(xid("said", node="n1"), source=Source.JOB_LOG)
-    unknown_job = xid("new", node="n4", job=job + 1, attempt=0)
-    assert await stored(served, "n4", *forged, xid("own", node="n4"), said, unknown_job) == ["new", "own", "said"]
-    assert served.daemon.said.count("evidence-unparsable node=n4") == 3
+    assert await stored(served, "n4", *forged, xid("own", node="n4"), said) == ["own", "said"]
+    value = served.daemon.telemetry.registry.get_sample_value
+    assert value("sentinel_evidence_unreadable_total") == 3.0
+    assert served.daemon.said.count("evidence-refused node=n4") == 1, "one line a minute, whatever a node sends"
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots for evidence about unknown jobs follow one another without a pause."""
+    monkeypatch.setattr(fleets, "_NEWS_S", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_what_a_node_says_of_a_job_counts_only_if_slurm_has_the_job_on_it(served: Served) -> None:
+    """Whether it names an attempt or not, and however the job's number was found: also of jobs that are yet to come."""
+    job = served.world.job
+    steps = [xid(f"a{n}", job=number, attempt=attempt) for n, (number, attempt) in enumerate(
+        ((job, None), (job, 1), (job, 7), (job + 1, None), (job + 1, 0), (999_999, 3), (-1, 0))
+    )]  # fmt: skip
+    known = set(served.daemon.live.attempts)
+    assert await stored(served, "n4", *steps) == []
+    assert set(served.daemon.live.attempts) == known, "an attempt that nobody has would never be forgotten"
+    assert await stored(served, "n1", xid("first", job=job, attempt=0), xid("any", job=job)) == ["any", "first"]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_evidence_of_a_job_that_began_just_now_waits_for_a_look_at_slurm(served: Served) -> None:
+    job = served.world.slurm.submit(nodes=1)
+    (node,) = served.world.slurm.jobs[job].on
+    assert job not in served.daemon.live.fleet.jobs, "the newest snapshot is from before"
+    other = next(name for name in served.daemon.live.fleet.nodes if name != node)
+    assert await stored(served, node, xid("began", job=job, attempt=0)) == ["began"]
+    assert await stored(served, other, xid("forged", job=job, attempt=0)) == ["began"]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_evidence_about_an_unknown_job_is_kept_by_its_sender_while_slurm_is_away(served: Served) -> None:
+    """What came before it is taken in, and what convicts a node does not wait; nothing is lost or taken twice."""
+    served.nodes._hard = lambda item: item.id == "lost"
+    items = [xid(name, node="n4", **job) for name, job in (
+        ("own", {}), ("new", {"job": 4242, "attempt": 0}), ("lost", {}), ("behind", {})
+    )]  # fmt: skip
+    served.world.slurm.answers = False
+    assert await stored(served, "n4", *items, acknowledged=1) == ["lost", "own"]
+    body = {"node": "n4", "epoch": "e", "first": 2, "items": [to_json(item) for item in items[1:]]}
+    answer = await served.post(protocol.EVIDENCE, body)
+    assert answer.status == 503 and "whether a job ran on n4 is not known" in answer.body["error"]
+    served.world.slurm.answers = True
+    assert await stored(served, "n4", *items[1:]) == ["behind", "lost", "own"], "Slurm has no job 4242"
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_of_a_job_that_ended_long_ago_the_store_says_where_it_ran(served: Served) -> None:
+    view = dataclasses.replace(served.daemon.live.fleet.jobs[served.world.job], id=77, nodes=("n4",))
+    out = Transition()
+    reconciliation.save_attempts(served.daemon.runner.state, out, [AttemptSeen(view=view, nodes=("n4",))])
+    served.world.store.commit(out.changes)
+    late = [xid(f"late{n}", job=77, attempt=n) for n in (0, 1)]
+    assert await stored(served, "n4", *late) == ["late0"]
+    assert await stored(served, "n3", xid("forged", job=77, attempt=0)) == ["late0"]
+
+
+async def test_a_node_has_only_the_jobs_that_slurm_has_on_it(served: Served) -> None:
+    """Each other one would be remembered until Slurm answers again, and have the end of a healthy job looked for."""
+    job, watch = served.world.job, served.daemon.runner.state.watch
+    forged = [{"job": job, "attempt": 0}, *({"job": number, "attempt": 0} for number in range(5000, 6000))]
+    assert (await served.post(protocol.HEARTBEAT, {"node": "n4", "jobs": forged})).status == 200
+    assert watch.was_on_nodes == set()
+    assert (await served.post(protocol.HEARTBEAT, {"node": "n1", "jobs": forged[:1]})).status == 200
+    assert watch.was_on_nodes == {(job, 0)}
 
 
 @pytest.mark.parametrize("source", [Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR])

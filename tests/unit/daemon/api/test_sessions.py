@@ -236,7 +236,7 @@ async def test_an_agent_whose_sessions_are_refused_goes_on_with_munge(
     def check(*_: Any) -> Any:
         raise NoSession("never")
 
-    monkeypatch.setattr(served.server._sessions, "check", check)
+    monkeypatch.setattr(served.server._sessions, "verified", check)
     client = agent(served)
     for _ in range(2):
         assert "at" in await asked(client)
