@@ -7,7 +7,6 @@ is an object of its own, named after the lab, so that `lab down` finds it even w
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -15,6 +14,8 @@ from pathlib import Path
 
 from lab import processes
 from lab.layout import Lab, LabError, write_atomic
+
+_NOWHERE = 9  # a routing table of a node's own network; any that the kernel does not use
 
 
 def bridge(lab: Lab) -> str:
@@ -76,13 +77,7 @@ def _node(lab: Lab, name: str) -> None:
     ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
     ip("link", "set", cable, "master", bridge(lab), "up")
     within = [f"addr add {lab.node_address(name)}/16 dev eth0", "link set eth0 up", "link set lo up"]
-    subprocess.run(
-        ["nsenter", "--net", "--target", str(holder.pid), "ip", "-batch", "-"],
-        input="\n".join(within) + "\n",
-        text=True,
-        check=True,
-        timeout=20,
-    )
+    _within(holder, name, within)
 
 
 def propagation(mountinfo: str) -> str:
@@ -111,16 +106,50 @@ def inside(lab: Lab, name: str, command: Sequence[str]) -> list[str]:
     return [*enter, "--", *command]
 
 
-def cable(lab: Lab, name: str, *, up: bool) -> None:
-    """Cut a node off, or plug it in again."""
+def need_own(lab: Lab) -> None:
+    """Raises LabError when the nodes share one network."""
     if not lab.spec.isolated:
         raise LabError("the nodes share one network; bring the lab up with --isolated to cut one off")
+
+
+def agent_cut(lab: Lab, name: str, *, off: bool) -> None:
+    """Lose what the node sends to the daemon's port, and tell nobody: as a firewall does that drops it.
+
+    The kernel would refuse a connection at once by its own ``blackhole``, so it is sent into a cable that ends nowhere.
+    """
+    need_own(lab)
+    daemon = lab.controller_address
+    rule = f"to {daemon} ipproto tcp dport {lab.spec.daemon_port} lookup {_NOWHERE}"
+    commands = [f"rule del {rule}", "link del nowhere"]
+    if off:
+        commands = ["link add nowhere arp off type veth peer name beyond", "link set nowhere up", "link set beyond up"]
+        commands += [
+            f"route add {daemon} dev nowhere src {lab.node_address(name)} table {_NOWHERE}",
+            f"rule add {rule}",
+        ]
+    _within(processes.known(lab, f"ns-{name}"), name, commands)
+
+
+def _within(holder: processes.Process | None, name: str, commands: Sequence[str]) -> None:
+    """Have ``ip`` carry these out in the node's network."""
+    if holder is None:
+        raise LabError(f"the namespace of {name} is gone; lab down, then lab up")
+    done = subprocess.run(
+        ["nsenter", "--net", "--target", str(holder.pid), "ip", "-batch", "-"],
+        input="\n".join(commands) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise LabError(f"the network of {name}: {done.stderr.strip()}")
+
+
+def cable(lab: Lab, name: str, *, up: bool) -> None:
+    """Cut a node off, or plug it in again."""
+    need_own(lab)
     ip("link", "set", host_end(lab, name), "up" if up else "down")
-
-
-def is_cut(lab: Lab, name: str) -> bool:
-    links = json.loads(ip("-json", "link", "show", "dev", host_end(lab, name), check=False) or "[]")
-    return bool(links) and "UP" not in links[0].get("flags", [])
 
 
 def remove(lab: Lab) -> None:

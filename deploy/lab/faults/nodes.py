@@ -80,6 +80,17 @@ def plug_in(lab: Lab, record: Record) -> str:
     return f"{record['node']} is connected again"
 
 
+def agent_cut(lab: Lab, options: Options) -> list[Record]:
+    lab.index(options.node)
+    netns.agent_cut(lab, options.node, off=True)
+    return [AGENT_CUT.record(node=options.node)]
+
+
+def agent_reaches(lab: Lab, record: Record) -> str:
+    netns.agent_cut(lab, record["node"], off=False)
+    return f"the daemon hears {record['node']} again"
+
+
 def fabric(lab: Lab, options: Options) -> list[Record]:
     """A leaf switch goes: every NIC behind it loses its link, and ranks there fail in their collectives."""
     names = options.nodes.split(",") if options.nodes else lab.names
@@ -123,5 +134,12 @@ NODE_CRASH = Fault(
     "node-crash", "a node without power: all its processes die, its disk is gone", node_crash, boot, crash_arguments
 )
 NODE_CUT = Fault("node-cut", "a node without network (needs lab up --isolated)", node_cut, plug_in, add_node)
+AGENT_CUT = Fault(
+    "agent-cut",
+    "the daemon hears nothing of a healthy node (needs lab up --isolated)",
+    agent_cut,
+    agent_reaches,
+    add_node,
+)
 FABRIC = Fault("fabric", "many nodes lose their fabric links at once", fabric, links_up, fabric_arguments)
-FAULTS = (NODE_CRASH, NODE_CUT, FABRIC)
+FAULTS = (NODE_CRASH, NODE_CUT, AGENT_CUT, FABRIC)

@@ -12,7 +12,7 @@ from lab.faults.base import book
 from lab.layout import LabError
 
 NAMES = (
-    "xid gpu-lost ecc hang crash nan oom node-crash node-cut slow corrupt-checkpoint disk-full storage fabric "
+    "xid gpu-lost ecc hang crash nan oom node-crash node-cut agent-cut slow corrupt-checkpoint disk-full storage fabric "
     "controller-frozen"
 ).split()
 RECORD = re.compile(r"^\d+,\d+,\d+,-;.+$")
@@ -91,6 +91,7 @@ def test_double_bit_errors_count_up_and_corrected_ones_have_no_xid(lab, capsys):
         (("xid", "--xid", "79"), "needs --node"),
         (("xid", "--node", "n1"), "needs --xid"),
         (("node-cut", "--node", "n1"), "--isolated"),
+        (("agent-cut", "--node", "n1"), "--isolated"),
         (("hang",), "no job runs"),
         (("corrupt-checkpoint",), "no complete checkpoint"),
     ],
