@@ -30,23 +30,9 @@ from sentinel.model.records import (
     Verdict,
     stable_id,
 )
+from sentinel.model.vocabulary import step_words
 
 _GROUNDS = 5  # lines of evidence quoted in a notice
-_STEPS = {
-    StepKind.DRAIN: "draining node",
-    StepKind.DOWN: "setting down node",
-    StepKind.REQUEUE_HOLD: "requeueing job",
-    StepKind.CHOOSE_CHECKPOINT: "choosing a checkpoint for job",
-    StepKind.QUARANTINE: "moving bad checkpoints aside for job",
-    StepKind.WRITE_RESUME: "writing the resume point of job",
-    StepKind.EXCLUDE: "excluding nodes from job",
-    StepKind.RELEASE: "releasing job",
-    StepKind.CONFIRM: "seeing progress of job",
-    StepKind.HOLD: "holding job",
-    StepKind.STOP_RUN: "ending the step of job",
-    StepKind.START_RUN: "starting the next step of job",
-    StepKind.GIVE_BACK: "giving spare nodes back of job",
-}
 # Of a later notice of an incident, in its title.
 _NOW = {
     Stage.RUNNING: "runs again",
@@ -146,7 +132,7 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[
     elif plan.explanation:
         lines.append(plain(plan.explanation, 1000))
     if plan.observe_only and plan.steps:
-        lines.append("Would do: " + ", ".join(f"{s.kind} {s.node or s.job}" for s in plan.steps) + ".")
+        lines.append("Would do: " + ", ".join(step_words(s.kind, s.node, s.job) for s in plan.steps) + ".")
     drained = [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and is_done(o)]
     if drained:
         lines.append(f"Drained: {', '.join(str(node) for node in drained)}.")
@@ -161,7 +147,7 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[
         if outcome is chosen and is_done(outcome):
             lines.append(_checkpoint_words(outcome.data, stage))
         if outcome.result is Result.FAILED:
-            what = f"{_STEPS[outcome.step.kind]} {outcome.step.node or outcome.step.job}"
+            what = step_words(outcome.step.kind, outcome.step.node, outcome.step.job)
             lines.append(f"Failed: {what}: {plain(outcome.reason)}")
     return list(dict.fromkeys(lines))
 

@@ -1,11 +1,13 @@
-"""The ids: causes, scopes, sources, trust, kinds of evidence and of steps.
+"""The ids: causes, scopes, sources, trust, kinds of evidence and of steps; and what people read for those of steps.
 
 One word each, the same in rules, JSON, tables and metrics.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 
 class Cause(StrEnum):
@@ -146,6 +148,40 @@ class StepKind(StrEnum):
     STOP_RUN = "stop_run"  # job: its launcher's step ends, and the job keeps its allocation
     START_RUN = "start_run"  # job: its launcher starts the next step there, on good nodes
     GIVE_BACK = "give_back"  # job: it goes on without spare nodes that are bad
+
+
+# What people read of steps: on the page, in the terminal, in messages. ``{}``: the node or the job.
+STEP_WORDS: Mapping[str, str] = {
+    StepKind.DRAIN: "drain {}",
+    StepKind.DOWN: "set {} down",
+    StepKind.REQUEUE_HOLD: "requeue {} and keep it waiting",
+    StepKind.CHOOSE_CHECKPOINT: "choose a checkpoint for {}",
+    StepKind.QUARANTINE: "rename unusable checkpoints of {}",
+    StepKind.WRITE_RESUME: "write the resume point of {}",
+    StepKind.EXCLUDE: "exclude nodes from {}",
+    StepKind.RELEASE: "release {}",
+    StepKind.CONFIRM: "see that {} makes steps",
+    StepKind.HOLD: "hold {}",
+    StepKind.STOP_RUN: "end the job step of {}",
+    StepKind.START_RUN: "start the next job step of {}",
+    StepKind.GIVE_BACK: "give back bad spare nodes of {}",
+}
+
+
+def step_words(kind: str, node: str | None, job: int | None) -> str:
+    """``drain n2``, ``release job 8801``. A kind that only another release knows is its id."""
+    target = node or (f"job {job}" if job is not None else "")
+    return STEP_WORDS.get(kind, f"{kind} {{}}").format(target).strip()
+
+
+def words_of(step: Mapping[str, Any]) -> str:
+    """The same of a step in the daemon's answers, whose kind is in ``step`` or in ``kind``."""
+    return step_words(str(step.get("kind") or step.get("step")), step["node"], step["job"])
+
+
+def result_words(result: str | None) -> str:
+    """A step's ``result``: done, failed, not known; without one, under way."""
+    return result.replace("_", " ") if result else "under way"
 
 
 # What says that the numbers of a training are bad.

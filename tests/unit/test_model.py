@@ -30,6 +30,7 @@ from sentinel.model.records import (
     stable_id,
     utc,
 )
+from sentinel.model.vocabulary import result_words, step_words, words_of
 from sentinel.protocol import digest_of
 
 AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -148,3 +149,12 @@ def test_what_is_signed_names_its_place_and_its_body(path: str, body: bytes, oth
     if "\n" not in path + other:
         assert (digest_of(path, body) == digest_of(other, changed)) == ((path, body) == (other, changed))
     assert len(digest_of(path, body)) == 64
+
+
+def test_each_step_is_read_in_words_and_one_of_another_release_by_its_id() -> None:
+    job_words = {kind: step_words(kind, None, 8801) for kind in StepKind}
+    assert all("_" not in words and words.count("job 8801") == 1 for words in job_words.values())
+    assert len(set(job_words.values())) == len(StepKind)
+    assert step_words("drain", "n2", None) == words_of({"step": "drain", "node": "n2", "job": None}) == "drain n2"
+    assert step_words("power_cycle", "n2", None) == "power_cycle n2"
+    assert [result_words(result) for result in (None, "done", "not_known")] == ["under way", "done", "not known"]

@@ -17,6 +17,7 @@ from sentinel.cli.operator.jobs import attempts_table
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import Kind, Source
+from sentinel.model.vocabulary import result_words, words_of
 
 KEPT = 8  # nodes whose folder is named
 LEAST_SHOWN = 0.005  # an alternative less likely than this would be shown as 0 %
@@ -122,12 +123,9 @@ def _incident(seen: dict[str, Any]) -> None:
     if plan is not None:
         _plan(plan)
     if seen["steps"]:
-        columns = ("began", "step", "target", "result", "reason")
-        steps = [
-            (_at(s["intended_at"]), s["kind"], s["node"] or s["job"], s["result"] or "not known", s["reason"])
-            for s in seen["steps"]
-        ]
-        table(f"Done ({_zone(seen['steps'][0]['intended_at'])})", columns, steps, whole=("began", "step", "result"))
+        columns = ("began", "step", "result", "reason")
+        steps = [(_at(s["intended_at"]), words_of(s), result_words(s["result"]), s["reason"]) for s in seen["steps"]]
+        table(f"Done ({_zone(seen['steps'][0]['intended_at'])})", columns, steps, whole=("began", "result"))
     _kept(seen["evidence"])
 
 
@@ -209,5 +207,5 @@ def _plan(plan: dict[str, Any]) -> None:
         what = f"{shown(', '.join(wait['what']))} " if named else ""
         say(f"Waits ({shown(wait['kind'])}) since {when(wait['since'])}: {what}{shown(wait['explanation'])}")
     if plan["observe_only"] and plan["steps"]:
-        would = ", ".join(f"{shown(s['kind'])} {shown(s['node'] or s['job'])}" for s in plan["steps"])
+        would = ", ".join(shown(words_of(step)) for step in plan["steps"])
         say(f"Would have done: {would}")

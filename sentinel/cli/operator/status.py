@@ -27,6 +27,7 @@ from sentinel.cli.operator.output import (
     when,
 )
 from sentinel.errors import SentinelError, UserError
+from sentinel.model.vocabulary import words_of
 
 _WOULD = 3  # plans of observe mode that are shown; --json has more
 _LEAST_EVERY_S = 0.2  # a watcher must not be what the daemon is busy with
@@ -121,11 +122,12 @@ def show(seen: dict[str, Any]) -> None:
     for suspect in seen.get("suspects", ()):
         say(f"Suspect: {shown(suspect['node'])}: {shown('; '.join(suspect['reasons']))}")
     for step in seen["under_way"]:
-        say(f"Now: {_step(step)} (incident {shown(step['incident'])}), since {ago(step['since']).removesuffix(' ago')}")
+        since = ago(step["since"]).removesuffix(" ago")
+        say(f"Now: {shown(words_of(step))} (incident {shown(step['incident'])}), since {since}")
     for wait in seen.get("asked", ()):
         say(f"Asked (incident {shown(wait['incident'])}, {when(wait['since'])}): {shown(wait['explanation'])}")
     for plan in seen["would_have_done"][:_WOULD]:
-        steps = ", ".join(_step(step) for step in plan["steps"])
+        steps = ", ".join(shown(words_of(step)) for step in plan["steps"])
         say(f"Would have done: {steps} (incident {shown(plan['incident'])}, {when(plan['at'])})")
     if (more := len(seen["would_have_done"]) - _WOULD) > 0:
         say(f"... and {counted(more, 'plan')} more that observe mode did not carry out (--json)")
@@ -211,11 +213,6 @@ def _budget(budget: dict[str, Any]) -> None:
     }
     parts = [f"{shown(entry['used'])} of {entry['limit']} {names.get(name, name)}" for name, entry in budget.items()]
     say(f"Budget: {', '.join(parts)}")
-
-
-def _step(step: dict[str, Any]) -> str:
-    about = shown(step["node"]) if step["node"] else f"job {step['job']}" if step["job"] is not None else ""
-    return f"{shown(step['step'])} {about}".rstrip()
 
 
 def unread_words(unread: list[dict[str, Any]], count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sentinel.model.approvals import ASKING
+from sentinel.model.vocabulary import result_words, words_of
 
 if TYPE_CHECKING:
     from sentinel.daemon.web.pages import Asked
@@ -25,7 +26,7 @@ def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
     evidence = sorted(seen["evidence"], key=lambda item: (item["id"] not in decisive, item["at"]))[:_EVIDENCE]
     events = [
         {
-            "at": item["at"], "kind": "evidence", "what": item["kind"], "where": _where(item["where"]),
+            "at": item["at"], "kind": "evidence", "what": item["kind"].replace("_", " "), "where": _where(item["where"]),
             "text": item["text"], "source": item["source"], "decisive": item["id"] in decisive, "trust": item["trust"],
         }
         for item in evidence
@@ -43,9 +44,8 @@ def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
         events.append({"at": wait["since"], "kind": "wait", "what": wait["kind"], "where": ", ".join(wait["what"]),
                        "text": wait["explanation"]})  # fmt: skip
     for step in seen["steps"]:
-        where = step["node"] or (f"job {step['job']}" if step["job"] is not None else "")
-        what = f"{step['kind'].replace('_', ' ')}: {step['result'] or 'under way'}".replace("not_known", "not known")
-        events.append({"at": step["finished_at"] or step["intended_at"], "kind": "step", "what": what, "where": where,
+        what = f"{words_of(step)}: {result_words(step['result'])}"
+        events.append({"at": step["finished_at"] or step["intended_at"], "kind": "step", "what": what, "where": "",
                        "text": step["reason"]})  # fmt: skip
     if incident["outcome"] or incident["closed_at"]:
         events.append({"at": incident["closed_at"] or incident["updated_at"], "kind": "outcome", "what": incident["state"],

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sentinel.adapters.slurm.hostlist import fold
+from sentinel.model.vocabulary import words_of
 
 _FOLDER = Path(__file__).with_name("templates")
 NOT_KNOWN = "not known"
@@ -35,7 +36,7 @@ def environment() -> Environment:
     )
     made.filters |= {
         "ago": ago, "amount": amount, "breakable": breakable, "folded": folded, "hours": hours, "interval": interval,
-        "path": path, "percent": percent, "span": span, "when": when,
+        "path": path, "percent": percent, "span": span, "step_words": words_of, "when": when,
     }  # fmt: skip
     return made
 

@@ -62,7 +62,7 @@ def test_job_whose_numbers_went_bad_and_that_waits_says_since_when_and_how_it_go
     )
     body = notice(judged=verdict(Cause.NUMERICAL_NAN, onset_step=250), made=plan(CHOOSE), outcomes=(failed,)).body
     assert "Numbers went bad at step 250." in body and "scontrol release 101" in body
-    assert "Failed: choosing a checkpoint for job 101: numbers went bad at step 250 and no checkpoint" in body
+    assert "Failed: choose a checkpoint for job 101: numbers went bad at step 250 and no checkpoint" in body
     assert "scontrol release" not in notice(made=plan(CHOOSE), outcomes=(done(CHOOSE, Result.FAILED, "x"),)).body
 
 
@@ -79,7 +79,7 @@ def test_every_scope_has_words(scope: Scope) -> None:
 
 def test_a_drain_that_failed_is_not_told_as_done() -> None:
     made = notice(outcomes=(done(DRAIN, Result.FAILED, "Slurm does not know node n1"),))
-    assert "Drained" not in made.body and "Failed: draining node n1: Slurm does not know node n1" in made.body
+    assert "Drained" not in made.body and "Failed: drain n1: Slurm does not know node n1" in made.body
     assert made.data["drained"] == []
     assert "Drained" not in notice(outcomes=(done(DRAIN, Result.NOT_KNOWN),)).body
 
@@ -97,7 +97,7 @@ def test_held_job_is_told_how_to_let_it_go() -> None:
 
 def test_refusal_and_observation() -> None:
     assert "Not done (breaker): because" in notice(made=plan(refusal="breaker")).body
-    assert "Would do: drain n1, hold 101." in notice(made=plan(DRAIN, HOLD, observe_only=True)).body
+    assert "Would do: drain n1, hold job 101." in notice(made=plan(DRAIN, HOLD, observe_only=True)).body
 
 
 def test_without_job_and_plan() -> None:

@@ -114,11 +114,11 @@ def test_refused_plan_and_one_that_only_watches(asked: Asked) -> None:
     assert "Would have done: drain n1" in asked.run("why", "x").output
 
 
-def test_step_whose_result_is_not_known(asked: Asked) -> None:
+def test_step_whose_result_is_not_there_yet(asked: Asked) -> None:
     seen = why()
     seen["steps"][0]["result"] = None
     asked.views["why"] = seen
-    assert "not known" in asked.run("why", "x").output
+    assert "under way" in asked.run("why", "x").output
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_what_is_done_now_and_what_observe_mode_would_have_done(asked: Asked) ->
     }  # fmt: skip
     asked.views["status"] = STATUS | {"under_way": [step], "would_have_done": [plan] * 5}
     said = asked.run("status", columns=200).output
-    assert "Now: requeue_hold job 101 (incident 0f3a9c), since" in said
+    assert "Now: requeue job 101 and keep it waiting (incident 0f3a9c), since" in said
     assert said.count("Would have done: drain n1, release job 7 (incident 77aa, ") == 3 and "and 2 plans more" in said
 
 

@@ -143,7 +143,7 @@ async def test_incident_is_a_time_line(served: ServedPage) -> None:
     line = text.partition('<ol class="timeline">')[2]
     kinds = re.findall(r'<li class="(\w+)">', line)
     assert kinds[:2] == ["evidence", "evidence"] and kinds.index("verdict") < kinds.index("step")
-    assert "drain: done" in line and "NVRM: Xid 79" in line and "written by a user" in line and "it decided" in line
+    assert "drain n1: done" in line and "NVRM: Xid 79" in line and "written by a user" in line and "it decided" in line
 
 
 async def test_job_with_attempts_curves_and_restart_points(served: ServedPage) -> None:
