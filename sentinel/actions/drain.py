@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 
-from sentinel.actions.means import WHOLE_SECONDS, Means
+from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import OURS, SEEN_DRAINED, NodeView, Outcome, Task
 
@@ -40,19 +40,17 @@ async def _returned_since(node: NodeView | None, asked_at: datetime, means: Mean
     it unless it is started again."""
     if node is None or node.drained:
         return False
-    booted = await means.booted_at()
-    return booted is not None and booted + WHOLE_SECONDS <= asked_at
+    return await means.slurmctld_started_since(asked_at) is False
 
 
 async def _was_lost(task: Task, means: Means) -> bool:
     """Whether slurmctld was started again after the earlier drain, and so may have forgotten it."""
     before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
-    booted = await means.booted_at()
-    if before is None or booted is None:
+    if before is None:
         return False
     seen = task.step.data.get(SEEN_DRAINED)  # after a start that lost nothing
     since = max(before.at, datetime.fromisoformat(seen)) if isinstance(seen, str) else before.at
-    return booted + WHOLE_SECONDS > since
+    return await means.slurmctld_started_since(since) is True
 
 
 async def down(task: Task, means: Means) -> Outcome:

@@ -64,6 +64,14 @@ class Means:
     launch_s: float = 30.0  # for a job's launcher to start its next step
     booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # when slurmctld was started; None: not known
 
+    async def slurmctld_started_since(self, at: datetime) -> bool | None:
+        """Whether slurmctld was started in the second of ``at`` or later, and so may have lost what it said until ``at``.
+
+        None: not known. Slurm gives its start in whole seconds.
+        """
+        booted = await self.booted_at()
+        return None if booted is None else booted + WHOLE_SECONDS > at
+
     def done(self, task: Task, reason: str = "", data: Mapping[str, Scalar] | None = None) -> Outcome:
         return Outcome(task.step, Result.DONE, self.clock.now(), reason, data or {})
 

@@ -11,7 +11,7 @@ import dataclasses
 from datetime import datetime, timedelta
 from functools import partial
 
-from sentinel.actions.means import WHOLE_SECONDS, Means
+from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.launching import run_of
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, Step, StepKind, Task
@@ -188,7 +188,8 @@ async def _settled(task: Task, means: Means) -> JobView | None:
 
 
 async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
-    """Wait for the epilogs: a requeued job counts as pending only once it holds no node.
+    """Wait for the epilogs, until which a requeued job is completing. Nodes of a pending one are none that it holds: 22.05
+    lists those of an attempt whose start failed, for ever, when they were set down before their epilogs were over.
 
     Returns an outcome instead for a job that its user cancelled.
     """
@@ -201,7 +202,7 @@ async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
             return _cancelled(task, means, job)
         if words := _restarted_meanwhile(task, job):
             raise Unavailable(words)  # what comes of that attempt is not this step's to wait for
-        if _waits(job) and job.held and not job.nodes and await _components_wait(job, means):
+        if _waits(job) and job.held and await _components_wait(job, means):
             return job
         # It ended by itself, or Slurm requeued it, before our request came.
         if job.ended_at is not None or (_waits(job) and not job.held):
@@ -221,7 +222,7 @@ async def _components_wait(job: JobView, means: Means) -> bool:
         part = job if number == job.id else await means.reader.job(number)
         if part is None or part.het != job.het:
             return True
-        if part.nodes or part.state == "completing":
+        if part.state == "completing":
             return False
     return True
 
@@ -334,8 +335,8 @@ async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
     if not _waits(job) or _is_far(job, means.clock.now()):
         return False
     stop = next(step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job)
-    outcome, booted = means.ledger.outcome(task.incident.id, stop), await means.booted_at()
-    return outcome is not None and booted is not None and booted + WHOLE_SECONDS > outcome.at
+    outcome = means.ledger.outcome(task.incident.id, stop)
+    return outcome is not None and await means.slurmctld_started_since(outcome.at) is True
 
 
 def _held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:

@@ -284,9 +284,20 @@ async def test_job_whose_epilogs_hang_is_not_called_held(world: Worlds) -> None:
     there = world()
     there.slurm.lose("n1")
     there.slurm.notice("n1")  # requeued by Slurm, not held
+    there.slurm.jobs[there.job].state = "COMPLETING"
     there.slurm.jobs[there.job].on = ("n1",)  # still on its node
-    with pytest.raises(Unavailable, match="still pending after 90 s"):
+    with pytest.raises(Unavailable, match="still completing after 90 s"):
         await do(there, StepKind.REQUEUE_HOLD)
+
+
+async def test_job_that_slurm_lists_with_nodes_that_it_left_waits(world: Worlds) -> None:
+    """Seen on 22.05: requeued when its start failed, and its node set down meanwhile; nothing clears the list."""
+    there = world()
+    there.slurm.lose("n1")
+    there.slurm.notice("n1")
+    there.slurm.jobs[there.job].on = ("n1",)
+    found = await do(there, StepKind.REQUEUE_HOLD)
+    assert found.result is Result.DONE and found.data["deferred"] is True
 
 
 # --- letting it go -----------------------------------------------------------------------------------------------------
