@@ -13,9 +13,10 @@ from sentinel.model.records import Cause, Evidence
 
 C = Cause
 Weights = Mapping[Cause, float]
-# Installed packages, and trees of frameworks that are run from a checkout.
+# Installed packages, what an image or an administrator put into /opt (SageMaker's user code lies in ml and program), and
+# trees of frameworks that are run from a checkout.
 _LIBRARY = re.compile(
-    r"(?i)/(?:site|dist)-packages/|/(?:megatron|nemo|deepspeed|transformers|transformer[_-]?engine|torchtitan|torchtune"
+    r"(?i)/(?:site|dist)-packages/|^/opt/(?!(?:ml|program)/)[\w.-]{1,40}/|/(?:megatron|nemo|deepspeed|transformers|transformer[_-]?engine|torchtitan|torchtune"
     r"|maxtext|levanter|axolotl|verl|trl|accelerate|apex|flash[_-]attention|fairseq\d?|lightning|xformers|vllm|sglang)"
     r"[\w.-]{0,16}/"
 )

@@ -40,6 +40,12 @@ def test_a_frameworks_own_tree_is_a_library() -> None:
     assert cause(OWN, "/opt/Megatron-LM/megatron/core/tensor.py", raised=raised) is Cause.SOFTWARE_ENV
 
 
+def test_what_an_image_has_in_opt_is_a_library_unless_it_is_where_user_code_goes() -> None:
+    raised = "NameError: name 'sanitize' is not defined"
+    assert cause(OWN, "/opt/Trainer/trainer_lib/run.py", raised=raised) is Cause.SOFTWARE_ENV
+    assert cause("/opt/ml/code/run.py", raised=raised) is Cause.USER_CODE
+
+
 def test_the_standard_library_is_nobodys() -> None:
     raised = "AttributeError: 'str' object has no attribute 'joinpath'"
     assert cause(OWN, STANDARD, raised=raised) is Cause.USER_CODE
