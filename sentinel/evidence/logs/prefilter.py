@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
 from sentinel.evidence.logs.literals import ORDINARY, SHORTEST, Way, ways_of
 
-LONGEST_TOKEN = 96  # bytes of a token that is remembered; longer ones hardly come again
-MOST_TOKENS = 65_536  # that are remembered; then they are forgotten all at once
-MOST_BYTES = 2 << 20  # of the tokens that are remembered
+LONGEST_RUN = 96  # letters of a run that is remembered; longer ones hardly come again
+MOST_RUNS = 65_536  # that are remembered; then they are forgotten all at once
+MOST_BYTES = 2 << 20  # of the runs that are remembered
+MANY = (
+    32  # lines of a block that hold a part, from which the whole block is asked which patterns of it can match at all
+)
+FEW = 64  # places of a block that are looked at instead of every line that holds a part
+_RUN = re.compile(rb"[a-z]+")
+# Bytes as they are read for runs of letters: in lower case, with all else but line ends as blanks.
+_LETTERS = bytes(
+    ord(c.lower()) if (c := chr(b)).isascii() and c.isalpha() else b if b == 10 else 32 for b in range(256)
+)
 
 Needs = tuple[tuple[bytes, ...], ...]  # groups of words, of each of which a match holds one
+Wanted = list[tuple[bytes, list[tuple[int, Needs]]]]  # a word, the patterns that need it, and what else they need
 
 
 class Screen(Protocol):
@@ -36,9 +46,10 @@ class Screen(Protocol):
 class PlainScreen:
     """Finds the words that patterns need, then tries these patterns on the lines that hold one.
 
-    A line is read token by token (what stands between blanks): lines may all differ, their tokens hardly do. What a token
-    holds is looked up once and remembered; only new tokens are searched for words, all of a block's at once. Linear for a
-    given set of patterns. Words are looked for in lower case, so a pattern may be tried in vain.
+    A line is read by its runs of letters: lines may all differ, their runs hardly do. What a run holds is looked up once and
+    remembered; only new runs are searched for the words' most telling parts, all of a block's at once. A part of many lines
+    ("sample") is asked once for the block whether the rest of what its patterns need stands there. Linear for a given set of
+    patterns. Words are looked for in lower case, so a pattern may be tried in vain.
     """
 
     name = "python"
@@ -50,40 +61,32 @@ class PlainScreen:
         needing: dict[bytes, list[tuple[int, Needs]]] = {}
         for index, pattern in enumerate(patterns):
             for way in ways_of(pattern):
-                if not way.groups:
+                first = next((group for group in way.groups if all(map(_part_of, group))), None)
+                if first is None:
                     self._wordless.append((index, _WordlessWay(way)))
                     continue
-                first, *others = way.groups
                 for word in first:
-                    needing.setdefault(word, []).append((index, tuple(others)))
-        # A word with blanks stands in several tokens: its most telling part tells that it may be there.
-        self._words: dict[bytes, list[tuple[bytes, list[tuple[int, Needs]]]]] = {}
+                    needing.setdefault(word, []).append((index, tuple(g for g in way.groups if g is not first)))
+        self._words: dict[bytes, Wanted] = {}  # by a part of them
         for word, wanting in needing.items():
-            self._words.setdefault(max(word.split(), key=_telling, default=b""), []).append((word, wanting))
+            self._words.setdefault(_part_of(word), []).append((word, wanting))
         self._part = re.compile(_one_of(sorted(self._words)))
-        self._plain: set[bytes] = set()  # tokens that hold no part of a word
+        self._plain: set[bytes] = set()  # runs that hold no part of a word
         self._telling: dict[bytes, tuple[bytes, ...]] = {}  # those that do, with their parts
         self._bytes = 0
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
-        hits: set[tuple[int, int]] = set()  # two ways of one pattern may find the same
-        lower = block.lower()
-        telling = self._telling_tokens(set(lower.split()))
-        if telling:
-            some, start = frozenset(telling), 0
-            for line in lower.split(b"\n"):
-                tokens = line.split()
-                if not some.isdisjoint(tokens):
-                    hits.update(self._on_line(block, start, line, some.intersection(tokens), telling))
-                start += len(line) + 1
+        lower, runs = block.lower(), block.translate(_LETTERS)
+        telling = self._telling_runs(set(runs.split()))
+        hits = set(self._on_lines(block, lower, runs, telling))  # two ways of one pattern may find the same
         for index, way in self._wordless:
             hits.update((index, end) for end in way.ends(block, lower))
         return sorted(hits, key=lambda hit: (hit[1], hit[0]))
 
-    def _telling_tokens(self, tokens: set[bytes]) -> dict[bytes, tuple[bytes, ...]]:
-        """Those of the tokens that hold parts of words, with the parts."""
-        found = {token: self._telling[token] for token in self._telling.keys() & tokens}
-        fresh = tokens - self._plain
+    def _telling_runs(self, runs: set[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+        """Those of the runs that hold parts of words, with the parts."""
+        found = {run: self._telling[run] for run in self._telling.keys() & runs}
+        fresh = runs - self._plain
         fresh.difference_update(found)
         if fresh:
             new = self._search(list(fresh))
@@ -92,7 +95,7 @@ class PlainScreen:
         return found
 
     def _search(self, order: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
-        """Those of the tokens in which parts stand, with every part, also where parts overlap."""
+        """Those of the runs in which parts stand, with every part, also where parts overlap."""
         joined = b"\n".join(order)
         ends = list(accumulate(map((1).__add__, map(len, order))))
         parts: dict[int, set[bytes]] = {}
@@ -105,26 +108,43 @@ class PlainScreen:
         return {order[number]: tuple(held) for number, held in parts.items()}
 
     def _remember(self, fresh: set[bytes], found: Mapping[bytes, tuple[bytes, ...]]) -> None:
-        if max(map(len, fresh)) > LONGEST_TOKEN:
-            fresh = {token for token in fresh if len(token) <= LONGEST_TOKEN}
+        if max(map(len, fresh)) > LONGEST_RUN:
+            fresh = {run for run in fresh if len(run) <= LONGEST_RUN}
         size = sum(map(len, fresh))
         self._bytes += size
-        if self._bytes > MOST_BYTES or len(self._plain) + len(self._telling) + len(fresh) > MOST_TOKENS:
+        if self._bytes > MOST_BYTES or len(self._plain) + len(self._telling) + len(fresh) > MOST_RUNS:
             self._plain, self._telling, self._bytes = set(), {}, size
         self._plain |= fresh.difference(found)
-        self._telling.update((token, parts) for token, parts in found.items() if token in fresh)
+        self._telling.update((run, parts) for run, parts in found.items() if run in fresh)
 
-    def _on_line(
-        self, block: bytes, start: int, lower: bytes, tokens: Set[bytes], telling: Mapping[bytes, tuple[bytes, ...]]
-    ) -> Iterable[tuple[int, int]]:
-        tried: set[int] = set()
-        for part in {part for token in tokens for part in telling[token]}:
-            for word, wanting in self._words[part]:
-                if word in lower:
-                    tried.update(index for index, others in wanting if index not in tried and _holds(lower, others))
-        line = block[start : start + len(lower)]
-        matches = ((index, self._pattern(index).search(line)) for index in tried)
-        return [(index, start + match.end()) for index, match in matches if match]
+    def _on_lines(
+        self, block: bytes, lower: bytes, runs: bytes, telling: dict[bytes, tuple[bytes, ...]]
+    ) -> Iterator[tuple[int, int]]:
+        """Matches on the lines that hold telling runs; of ``telling``, parts are taken out once nothing is left to try."""
+        wanted: dict[bytes, Wanted] = {}  # of parts that many lines hold, what is still tried on each
+        lines_of: dict[bytes, int] = {}
+        start = 0
+        for line in runs.split(b"\n") if telling else ():
+            held = line.split()
+            if not telling.keys().isdisjoint(held):
+                parts = {part for run in held if run in telling for part in telling[run]}
+                text = lower[start : start + len(line)]
+                tried = {index for part in parts for index in _wanting(wanted.get(part, self._words[part]), text)}
+                yield from self._tried(tried, block, start, start + len(line))
+                for part in parts:
+                    lines_of[part] = lines_of.get(part, 0) + 1
+                    if lines_of[part] == MANY:
+                        wanted[part], seldom = _parted(self._words[part], lower)
+                        for index, first, last in seldom:
+                            yield from self._tried((index,), block, first, last)
+                        if not wanted[part]:
+                            _take_out(part, telling)
+            start += len(line) + 1
+
+    def _tried(self, patterns: Iterable[int], block: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+        for index in patterns:
+            if match := self._pattern(index).search(block[start:end]):
+                yield index, start + match.end()
 
     def alone(self, pattern: str) -> Callable[[bytes], bool]:
         compiled = re.compile(pattern.encode("ascii"), re.MULTILINE)
@@ -171,9 +191,66 @@ class _WordlessWay:
         return lower.rfind(b"\n", 0, mark) + 1 if mark >= 0 else None
 
 
-def _telling(word: bytes) -> tuple[bool, bool, int]:
+def _part_of(word: bytes) -> bytes:
+    """The run of letters in a word that tells most; empty where none is long enough."""
+    part = max(_RUN.findall(word), key=_telling, default=b"")
+    return part if len(part) >= SHORTEST else b""
+
+
+def _telling(part: bytes) -> tuple[bool, bool, int]:
     """How seldom a part of a word may be expected to stand in a line."""
-    return len(word) >= SHORTEST, word.decode("ascii") not in ORDINARY, len(word)
+    return len(part) >= SHORTEST, part.decode("ascii") not in ORDINARY, len(part)
+
+
+def _wanting(words: Wanted, line: bytes) -> Iterator[int]:
+    """The patterns of which the line holds all that they need."""
+    for word, wanting in words:
+        if word in line:
+            for index, others in wanting:
+                if _holds(line, others):
+                    yield index
+
+
+def _take_out(part: bytes, telling: dict[bytes, tuple[bytes, ...]]) -> None:
+    """Runs of which no other part tells anything tell nothing any more."""
+    for run in [run for run, parts in telling.items() if part in parts]:
+        telling[run] = tuple(other for other in telling[run] if other != part)
+        if not telling[run]:
+            del telling[run]
+
+
+def _parted(words: Wanted, block: bytes) -> tuple[Wanted, list[tuple[int, int, int]]]:
+    """What of the words is to be tried on every line that holds one, and the few lines on which the rest can match.
+
+    A pattern is among the rest where something else that it needs stands at few places of the block, or at none: pattern,
+    and where the line begins and ends.
+    """
+    common: Wanted = []
+    seldom: list[tuple[int, int, int]] = []
+    for word, wanting in words:
+        if word not in block:
+            continue
+        left = []
+        for index, others in wanting:
+            places = next((found for group in others if (found := _few_places(group, block)) is not None), None)
+            if places is None:
+                left.append((index, others))
+                continue
+            for at in places:
+                start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+                line = block[start : end if end >= 0 else len(block)]
+                if word in line and _holds(line, others):
+                    seldom.append((index, start, start + len(line)))
+        if left:
+            common.append((word, left))
+    return common, seldom
+
+
+def _few_places(words: Sequence[bytes], block: bytes) -> list[int] | None:
+    """Where the words stand in the block; None where they stand in more than a few places."""
+    if sum(map(block.count, words)) > FEW:
+        return None
+    return [at.start() for word in words for at in re.finditer(re.escape(word), block)]
 
 
 def _holds(line: bytes, groups: Needs) -> bool:

@@ -13,6 +13,7 @@ from shipped import shipped_rules, shipped_signatures
 
 from sentinel.adapters.hyperscan import HyperscanScreen
 from sentinel.errors import Unavailable
+from sentinel.evidence.logs import prefilter
 from sentinel.evidence.logs.limits import LIMIT, UNIT_LIMIT
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, prefix_of, time_of, visible
@@ -219,8 +220,52 @@ def test_the_plain_screen_finds_what_needs_no_word_as_line_by_line(lines: list[l
     assert {(index, block.rfind(b"\n", 0, end) + 1) for index, end in found} == expected
 
 
-def test_the_plain_screen_forgets_tokens_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sentinel.evidence.logs.prefilter.MOST_TOKENS", 64)
+WITH_WORDS = [
+    r"samples?: 0(?: of (?:alpha|beta))?",
+    r"(?:num|count)_samples\b[^\n]{0,40}wrong",
+    r"(?i)broken samples",
+    r"samples read",
+    r"rare|seldom x",
+]
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(
+                ["samples", "sample", ": ", "0", "num_", "COUNT", "wrong", "Broken ", " read", "rare", "x", "_"]
+            ),
+            max_size=6,
+        ),
+        max_size=24,
+    )
+)
+def test_the_plain_screen_finds_a_word_of_many_lines_as_line_by_line(lines: list[list[str]]) -> None:
+    block = "\n".join(["samples read so far", *("".join(parts) for parts in lines)]).encode()
+    expected, start = set(), 0
+    for line in block.split(b"\n"):
+        expected |= {(i, start) for i, pattern in enumerate(WITH_WORDS) if re.search(pattern.encode(), line)}
+        start += len(line) + 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sentinel.evidence.logs.prefilter.MANY", 4)
+        patch.setattr("sentinel.evidence.logs.prefilter.FEW", 3)
+        found = PlainScreen(WITH_WORDS).scan(block)
+    assert {(index, block.rfind(b"\n", 0, end) + 1) for index, end in found} == expected
+
+
+@pytest.mark.parametrize("common", [b"chiller fine\n", b"turbine fine\n"])
+def test_what_many_lines_hold_is_looked_for_by_what_few_hold(common: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[bytes] = []
+    screen = PlainScreen([r"chiller \w{1,9} of turbine"])
+    holds = prefilter._holds
+    monkeypatch.setattr(prefilter, "_holds", lambda line, groups: (looked.append(line), holds(line, groups))[1])
+    block = common * 1000
+    assert screen.scan(block + b"chiller red of turbine\n" + common) == [(0, len(block) + 22)]
+    assert len(looked) <= 2 * prefilter.MANY
+
+
+def test_the_plain_screen_forgets_runs_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.evidence.logs.prefilter.MOST_RUNS", 64)
     screen = PlainScreen(["alpha beta", "(?i)gamma"])
     block = b"".join(b"%x other%d words\n" % (n * n, n) for n in range(500))
     assert screen.scan(block) == []
