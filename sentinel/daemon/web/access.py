@@ -95,7 +95,12 @@ class WhoAsks:
             Denied: it is not known who asks.
         """
         if self._header and self._is_proxy(address, uid):
-            name = headers.get(self._header, "").strip()
+            named = [value for header, value in headers.items() if header.lower() == self._header.lower()]
+            if len(named) > 1:  # a proxy that adds its own leaves what the browser sent, and that stands first
+                raise Denied(
+                    f"{self._header} is there {len(named)} times", fix="let the proxy replace what browsers send"
+                )
+            name = "".join(named).strip()
             if not name or len(name) > _LONGEST_NAME or not name.isprintable():
                 raise Denied(f"the proxy names nobody in {self._header}", fix="let it authenticate people first")
             return self._named(name)

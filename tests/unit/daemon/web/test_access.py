@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict
 
 from sentinel.config.settings import Page
 from sentinel.daemon.web.access import Viewer, WhoAsks
@@ -48,6 +49,13 @@ def test_header_of_anybody_else_proves_nothing(address: str) -> None:
 def test_proxy_must_name_somebody(name: str) -> None:
     with pytest.raises(Denied, match="names nobody"):
         asks(**PROXY).viewer({"X-Remote-User": name}, address="10.1.0.1", uid=None)
+
+
+def test_two_names_are_nobodys() -> None:
+    """Of a proxy that adds its header to what the browser sent: the first one is the browser's word."""
+    both = CIMultiDict([("x-remote-user", NAME), ("X-Remote-User", "mallory")])
+    with pytest.raises(Denied, match="2 times"):
+        asks(**PROXY, operators={ME}).viewer(both, address="10.1.0.1", uid=None)
 
 
 def test_group_s_name_in_the_header_is_no_group() -> None:
