@@ -1,7 +1,8 @@
 """AMD's GPUs by amdsmi, the Python module of ROCm, under DCGM's field numbers: the rest need not know who made them.
 
-Written from amdsmi 7.0.2's own documentation and module. **Never run on hardware.** What has no counterpart stays blank;
-RAS, resets and XGMI come as lines of the amdgpu kernel driver as well (``rules/amd.toml``), which is the faster way.
+Written from amdsmi 7.0.2's own documentation and module. **Never run on hardware.** What has no counterpart, or none in an
+older release, stays blank; RAS, resets and XGMI come as lines of the amdgpu kernel driver as well (``rules/amd.toml``), and
+faster.
 
 Runs in a probe's process: every call may block as long as the driver does.
 """
@@ -9,7 +10,7 @@ Runs in a probe's process: every call may block as long as the driver does.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -50,14 +51,14 @@ class AmdSmi:
         except self._error as error:
             raise Unavailable(f"AMD SMI: {error}", fix="is the amdgpu driver loaded?") from error
         if self._handles:
-            driver = self._ask(self._smi.amdsmi_get_gpu_driver_info, self._handles[0])
+            driver = self._ask("amdsmi_get_gpu_driver_info", self._handles[0])
             self._version = str(driver.get("driver_version", "")) if isinstance(driver, Mapping) else ""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ask(self._smi.amdsmi_shut_down)
+        self._ask("amdsmi_shut_down")
 
     def sample(self) -> dict[str, Any]:
         """Every GPU with the fields that could be read. There are no events: the kernel's lines are those."""
@@ -65,10 +66,9 @@ class AmdSmi:
         return {"version": self._version, "gpus": gpus, "events": []}
 
     def _gpu(self, index: int, handle: Any) -> dict[str, Any]:
-        smi = self._smi
         if index not in self._identities:
-            uuid = self._ask(smi.amdsmi_get_gpu_device_uuid, handle)
-            bdf = self._ask(smi.amdsmi_get_gpu_device_bdf, handle)
+            uuid = self._ask("amdsmi_get_gpu_device_uuid", handle)
+            bdf = self._ask("amdsmi_get_gpu_device_bdf", handle)
             self._identities[index] = (uuid or None, bdf or None)
         uuid, pci = self._identities[index]
         fields = self._fields(handle)
@@ -79,20 +79,20 @@ class AmdSmi:
 
     def _fields(self, handle: Any) -> dict[str, float | None]:
         smi = self._smi
-        power = self._table(smi.amdsmi_get_power_info, handle)
-        activity = self._table(smi.amdsmi_get_gpu_activity, handle)
-        memory = self._table(smi.amdsmi_get_gpu_vram_usage, handle)
-        errors = self._table(smi.amdsmi_get_gpu_total_ecc_count, handle)
-        link = self._table(smi.amdsmi_get_pcie_info, handle)
+        power = self._table("amdsmi_get_power_info", handle)
+        activity = self._table("amdsmi_get_gpu_activity", handle)
+        memory = self._table("amdsmi_get_gpu_vram_usage", handle)
+        errors = self._table("amdsmi_get_gpu_total_ecc_count", handle)
+        link = self._table("amdsmi_get_pcie_info", handle)
         metric, static = _part(link, "pcie_metric"), _part(link, "pcie_static")
         hottest, current = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
         vram, critical = smi.AmdSmiTemperatureType.VRAM, smi.AmdSmiTemperatureMetric.CRITICAL
         watts = (_number(power.get(key)) for key in ("current_socket_power", "socket_power", "average_socket_power"))
         pages = self._pages(handle) or {}
         return {
-            "150": _number(self._ask(smi.amdsmi_get_temp_metric, handle, hottest, current)),
-            "158": _number(self._ask(smi.amdsmi_get_temp_metric, handle, hottest, critical)),
-            "140": _number(self._ask(smi.amdsmi_get_temp_metric, handle, vram, current)),
+            "150": _number(self._ask("amdsmi_get_temp_metric", handle, hottest, current)),
+            "158": _number(self._ask("amdsmi_get_temp_metric", handle, hottest, critical)),
+            "140": _number(self._ask("amdsmi_get_temp_metric", handle, vram, current)),
             "155": next((value for value in watts if value), None),
             "112": self._slowdown(handle),
             "203": _number(activity.get("gfx_activity")),
@@ -105,12 +105,12 @@ class AmdSmi:
             "396": pages.get("pending"),
             "1507": self._unrepairable(handle, pages.get("retired")),
             # 0 none, 1 one, 2 several since the last reset of the status: grows like a counter.
-            "429": _number(self._ask(smi.amdsmi_gpu_xgmi_error_status, handle)),
+            "429": _number(self._ask("amdsmi_gpu_xgmi_error_status", handle)),
         }
 
     def _pages(self, handle: Any) -> dict[str, int] | None:
         """Bad pages that wait for a reset, and those that are not used any more; None where they are not known."""
-        listed = self._ask(self._smi.amdsmi_get_gpu_bad_page_info, handle)
+        listed = self._ask("amdsmi_get_gpu_bad_page_info", handle)
         if not isinstance(listed, list):
             return None
         kinds = self._smi.AmdSmiMemoryPageStatus
@@ -119,28 +119,28 @@ class AmdSmi:
 
     def _unrepairable(self, handle: Any, retired: int | None) -> int | None:
         """1 when more pages are bad than the board may have: AMD's criterion for a return."""
-        limit = _number(self._ask(self._smi.amdsmi_get_gpu_bad_page_threshold, handle))
+        limit = _number(self._ask("amdsmi_get_gpu_bad_page_threshold", handle))
         if retired is None or not limit:
             return None
         return int(retired > limit)
 
     def _slowdown(self, handle: Any) -> int | None:
         """As DCGM's clocks-event reasons, of what slows a GPU from outside."""
-        state = self._table(self._smi.amdsmi_get_violation_status, handle)
+        state = self._table("amdsmi_get_violation_status", handle)
         heat = [state.get(f"active_{part}_thrm") for part in ("socket", "vr", "hbm")]
         brake = state.get("active_prochot_thrm")
         if not any(isinstance(value, bool) for value in (*heat, brake)):
             return None
         return (HEAT if True in heat else 0) | (BRAKE if brake is True else 0)
 
-    def _table(self, function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
+    def _table(self, function: str, *arguments: Any) -> Mapping[str, Any]:
         made = self._ask(function, *arguments)
         return made if isinstance(made, Mapping) else {}
 
-    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The library's answer; None where this GPU or release has none."""
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """The library's answer; None where this GPU has none, or this release no such function."""
         try:
-            return function(*arguments)
+            return getattr(self._smi, function)(*arguments) if hasattr(self._smi, function) else None
         except self._error:
             return None
 

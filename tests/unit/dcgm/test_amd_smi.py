@@ -149,6 +149,13 @@ def test_what_a_gpu_or_release_does_not_give_is_blank(library: Library) -> None:
     assert DcgmReader("n1", load_convictions()).read(sample) == []
 
 
+def test_a_release_without_a_function_loses_that_field_alone(library: Library) -> None:
+    """The module of ROCm 6.2 knows no limit of bad pages, and not what slows a GPU."""
+    whole = sampled(library).gpus[0].fields
+    del library.answers["get_gpu_bad_page_threshold"], library.answers["get_violation_status"]
+    assert sampled(library).gpus[0].fields == {**whole, 1507: None, 112: None}
+
+
 def test_counts_of_a_driver_that_miscounts_are_not_known(library: Library) -> None:
     library.answers["get_gpu_total_ecc_count"] = {"correctable_count": MISCOUNT, "uncorrectable_count": 3 * MISCOUNT}
     fields = sampled(library).gpus[0].fields
