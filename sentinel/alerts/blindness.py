@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from sentinel.alerts.text import plain
-from sentinel.model.records import Notice, stable_id
+from sentinel.alerts.without_incident import notice
+from sentinel.model.records import Notice
 
 
 def blind(since: datetime, why: str, fix: str, now: datetime) -> Notice:
@@ -17,7 +18,9 @@ def blind(since: datetime, why: str, fix: str, now: datetime) -> Notice:
         f"Check: scontrol ping; systemctl status slurmctld munge; sentinel doctor.{f' {plain(fix)}.' if fix else ''}",
         "More: sentinel status",
     ]
-    return _notice("blind", since, now, "Sentinel is blind: Slurm cannot be read", lines, why)
+    title = "Sentinel is blind: Slurm cannot be read"
+    at = since.isoformat()
+    return notice("blind", [at], now, title, lines, "critical", final=False, since=at, reason=plain(why))
 
 
 def sees_again(since: datetime, now: datetime) -> Notice:
@@ -26,27 +29,9 @@ def sees_again(since: datetime, now: datetime) -> Notice:
         f"What: Slurm answers again. Sentinel was blind from {_time(since)} to {_time(now)} ({_span(since, now)}).",
         "What happened meanwhile is judged now: sentinel incidents",
     ]
-    return _notice("sees_again", since, now, "Sentinel sees again: Slurm can be read", lines, "")
-
-
-def _notice(event: str, since: datetime, now: datetime, title: str, lines: list[str], why: str) -> Notice:
-    return Notice(
-        id=stable_id("notice", event, since.isoformat())[:16],
-        incident="",
-        at=now,
-        title=title,
-        body="\n".join(lines),
-        data={
-            "event": event,
-            "since": since.isoformat(),
-            "reason": plain(why),
-            "severity": "critical" if event == "blind" else "info",
-            "worst": "critical",
-            "stage": event,
-            "final": event == "sees_again",
-            "operator_text": "\n".join([title, *lines]),
-        },
-    )
+    title = "Sentinel sees again: Slurm can be read"
+    at = since.isoformat()
+    return notice("sees_again", [at], now, title, lines, "info", worst="critical", final=True, since=at, reason="")
 
 
 def _time(at: datetime) -> str:

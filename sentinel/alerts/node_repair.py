@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from sentinel.alerts.text import plain
-from sentinel.model.records import Notice, stable_id
+from sentinel.alerts.without_incident import notice
+from sentinel.model.records import Notice
 
 
 def needs_repair(
@@ -20,23 +21,17 @@ def needs_repair(
         f"Serial numbers: sentinel repairs. Why: sentinel why {plain(incident)}",
         f"After the repair: sentinel release {plain(node)}",
     ]
-    return Notice(
-        id=stable_id("notice", "repair", node, incident, since.isoformat())[:16],
-        incident="",
-        at=now,
-        title=title,
-        body="\n".join(lines),
-        data={
-            "event": "repair",
-            "node": node,
-            "cause": cause,
-            "about": incident,
-            "failures": failures,
-            "reason": plain(failed),
-            "severity": "warning",
-            "worst": "warning",
-            "stage": "repair",
-            "final": True,
-            "operator_text": "\n".join([title, *lines]),
-        },
+    return notice(
+        "repair",
+        [node, incident, since.isoformat()],
+        now,
+        title,
+        lines,
+        "warning",
+        final=True,
+        node=node,
+        cause=cause,
+        about=incident,
+        failures=failures,
+        reason=plain(failed),
     )

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from sentinel.alerts.text import plain
-from sentinel.model.records import Notice, stable_id
+from sentinel.alerts.without_incident import notice
+from sentinel.model.records import Notice
 
 
 def unreadable_state(records: Mapping[str, str], now: datetime) -> Notice:
@@ -20,19 +21,5 @@ def unreadable_state(records: Mapping[str, str], now: datetime) -> Notice:
         "Check: a later release wrote them (start that one again), or the disk lost them: sentinel incidents",
         "Go on without them: sentinel resume",
     ]
-    return Notice(
-        id=stable_id("notice", "unreadable_state", *sorted(records))[:16],
-        incident="",
-        at=now,
-        title=title,
-        body="\n".join(lines),
-        data={
-            "event": "unreadable_state",
-            "reason": plain(why[0]) if why else "",
-            "severity": "critical",
-            "worst": "critical",
-            "stage": "unreadable_state",
-            "final": False,
-            "operator_text": "\n".join([title, *lines]),
-        },
-    )
+    reason = plain(why[0]) if why else ""
+    return notice("unreadable_state", sorted(records), now, title, lines, "critical", final=False, reason=reason)
