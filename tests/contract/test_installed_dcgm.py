@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from installed_dcgm import PATIENCE_S, REAL, ROOT, Dcgm, DoubleDcgm, RealDcgm, Said
+from installed_dcgm import KINDS, PATIENCE_S, ROOT, Dcgm, Said, running
 
 from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose
@@ -34,25 +34,16 @@ def free_port() -> str:
         return str(server.getsockname()[1])
 
 
-def made(kind: str, folder: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dcgm]:
-    if kind == "real" and not REAL:
-        pytest.skip("SENTINEL_DCGM names no installed DCGM")
-    dcgm = RealDcgm(folder, address) if kind == "real" else DoubleDcgm(folder, address)
-    for name, value in dcgm.environment.items():
-        monkeypatch.setenv(name, value)
-    dcgm.start()
-    yield dcgm
-    dcgm.kill()
-
-
-@pytest.fixture(params=["double", "real"])
+@pytest.fixture(params=KINDS)
 def dcgm(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dcgm]:
-    yield from made(request.param, tmp_path, free_port(), monkeypatch)
+    with running(request.param, tmp_path, free_port(), monkeypatch) as dcgm:
+        yield dcgm
 
 
-@pytest.fixture(params=["double", "real"])
+@pytest.fixture(params=KINDS)
 def on_socket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dcgm]:
-    yield from made(request.param, tmp_path, str(tmp_path / "engine"), monkeypatch)
+    with running(request.param, tmp_path, str(tmp_path / "engine"), monkeypatch) as dcgm:
+        yield dcgm
 
 
 def samples(said: Said) -> Said:

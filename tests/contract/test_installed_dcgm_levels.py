@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from installed_dcgm import PATIENCE_S, REAL, SCRIPT, Dcgm, DoubleDcgm, RealDcgm
+from installed_dcgm import KINDS, PATIENCE_S, REAL, SCRIPT, Dcgm, running
 
 from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose
@@ -23,19 +23,13 @@ from sentinel.config.rules_files import load_convictions
 from sentinel.evidence.diagnostics import read_diagnostic
 
 
-@pytest.fixture(params=["double", "real"])
+@pytest.fixture(params=KINDS)
 def dcgm(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dcgm]:
-    if request.param == "real" and not (REAL and SCRIPT):
-        pytest.skip("SENTINEL_DCGM names no installed DCGM, or SENTINEL_NVVS_SCRIPT no scripted plugins of it")
-    address = str(tmp_path / "engine")
-    made = RealDcgm(tmp_path, address) if request.param == "real" else DoubleDcgm(tmp_path, address)
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
-    made.script()
-    made.start()
-    yield made
-    made.script()
-    made.kill()
+    lacking = "SENTINEL_DCGM names no installed DCGM, or SENTINEL_NVVS_SCRIPT no scripted plugins of it"
+    with running(request.param, tmp_path, str(tmp_path / "engine"), monkeypatch, REAL and SCRIPT, lacking) as dcgm:
+        dcgm.script()
+        yield dcgm
+        dcgm.script()
 
 
 def run(dcgm: Dcgm, level: int, **changes: Any) -> dict[str, Any]:

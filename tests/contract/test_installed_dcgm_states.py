@@ -17,7 +17,7 @@ from typing import Any
 
 import nvml_gpus
 import pytest
-from installed_dcgm import PATIENCE_S, REAL, Dcgm, DoubleDcgm, RealDcgm, Said
+from installed_dcgm import KINDS, PATIENCE_S, REAL, Dcgm, Said, running
 
 from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose
@@ -29,19 +29,13 @@ from sentinel.model.records import Evidence
 RULES = load_convictions()
 XID = 230
 MADE_UP = os.environ.get("NVML_INJECTION_MODE") == "True"
+LACKING = "SENTINEL_DCGM names no installed DCGM, or its GPUs are not made up"
 
 
-@pytest.fixture(params=["double", "real"])
+@pytest.fixture(params=KINDS)
 def dcgm(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dcgm]:
-    if request.param == "real" and not (REAL and MADE_UP):
-        pytest.skip("SENTINEL_DCGM names no installed DCGM, or its GPUs are not made up")
-    address = str(tmp_path / "engine")
-    made = RealDcgm(tmp_path, address) if request.param == "real" else DoubleDcgm(tmp_path, address)
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
-    made.start()
-    yield made
-    made.kill()
+    with running(request.param, tmp_path, str(tmp_path / "engine"), monkeypatch, REAL and MADE_UP, LACKING) as dcgm:
+        yield dcgm
 
 
 class Agent:
@@ -163,19 +157,13 @@ def test_dcgmi_says_which_gpu_is_lost(dcgm: Dcgm) -> None:
 
 def test_mig_is_not_applicable_to_diagnostics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a real engine alone: it refuses all GPUs where one is in MIG mode."""
-    if not (REAL and MADE_UP):
-        pytest.skip("SENTINEL_DCGM names no installed DCGM, or its GPUs are not made up")
     gpus = nvml_gpus.node()
     mig = dict.fromkeys(("currentMode", "pendingMode", "current", "pending"), 1)
     gpus["Device"][nvml_gpus.uuid_of(1)]["MigMode"]["ReturnValue"] = mig
     (tmp_path / "gpus.yaml").write_text(json.dumps(gpus))
-    dcgm = RealDcgm(tmp_path, str(tmp_path / "engine"))
-    dcgm.environment["NVML_YAML_FILE"] = str(tmp_path / "gpus.yaml")
-    for name, value in dcgm.environment.items():
-        monkeypatch.setenv(name, value)
-    dcgm.start()
-    arguments = {"node": "n1", "level": 1, "gpus": None, "dcgmi": dcgm.dcgmi, **dcgm.where, "deadline_s": 120.0}
-    made = diagnose({**arguments, "stop_s": 20.0})
-    dcgm.kill()
+    monkeypatch.setenv("NVML_YAML_FILE", str(tmp_path / "gpus.yaml"))
+    with running("real", tmp_path, str(tmp_path / "engine"), monkeypatch, REAL and MADE_UP, LACKING) as dcgm:
+        arguments = {"node": "n1", "level": 1, "gpus": None, "dcgmi": dcgm.dcgmi, **dcgm.where, "deadline_s": 120.0}
+        made = diagnose({**arguments, "stop_s": 20.0})
     assert (made["result"], made["findings"]) == ("inconclusive", [])
     assert made["reason"].startswith("not applicable: a GPU is in MIG mode")

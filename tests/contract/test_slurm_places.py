@@ -65,7 +65,7 @@ async def test_a_waiting_job_is_lent_nodes_of_a_reservation_until_it_runs(
         assert kept is not None and len(kept.nodes) == 2 and kept.users == ("root",)
         user = ("--uid=daemon", "--gid=daemon", "--chdir=/", "--output=/dev/null")
         job = cluster.submit("sleep 600", "--nodes=5", "--exclusive", *user)
-        await asyncio.sleep(2)
+        await _refused(cluster, job)
         view = await reader.job(job)
         assert view is not None and view.state == "pending" and view.reservation == ""  # 4 nodes are left for it
         for _ in range(2):  # a repeated call finds its effect in place
@@ -94,3 +94,13 @@ async def _until(reader: CommandReader, job: int, state: str) -> JobView:
             return view
         await asyncio.sleep(0.5)
     raise AssertionError(f"job {job} is not {state}: {view}")
+
+
+async def _refused(cluster: Cluster, job: int) -> None:
+    """Wait until the scheduler has tried the job: it gives a reason that is not the one of a job not looked at yet."""
+    for _ in range(120):
+        reason = cluster.command("squeue", "-h", "-j", str(job), "-o", "%r").strip()
+        if reason not in {"", "None"}:
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"the scheduler has not looked at job {job}")

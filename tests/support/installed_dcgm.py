@@ -17,10 +17,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from nvml_gpus import uuid_of
 
 ROOT = Path(__file__).parents[2]
@@ -316,3 +318,24 @@ class DoubleDcgm(Dcgm):
             else:
                 diag |= {"sleep_s": 3600, "sleep_in": name, "stop_s": 4}  # hang: the engine kills it
         self._write(diag=diag)
+
+
+KINDS = ("double", "real")
+
+
+@contextmanager
+def running(
+    kind: str, folder: Path, address: str, patch: pytest.MonkeyPatch,
+    real: object = REAL, lacking: str = "SENTINEL_DCGM names no installed DCGM",
+) -> Iterator[Dcgm]:  # fmt: skip
+    """One of ``KINDS`` with its engine; a real one is skipped, with the words of ``lacking``, unless ``real`` is true."""
+    if kind == "real" and not real:
+        pytest.skip(lacking)
+    dcgm = RealDcgm(folder, address) if kind == "real" else DoubleDcgm(folder, address)
+    for name, value in dcgm.environment.items():
+        patch.setenv(name, value)
+    dcgm.start()
+    try:
+        yield dcgm
+    finally:
+        dcgm.kill()
