@@ -90,8 +90,6 @@ class Spool:
         self.dropped = 0  # items given up because the spool was full, since this process began
         self.corrupt = 0  # lines that could not be read back
         self.write_errors = 0
-        self.syncs = 0
-        self.last_error = ""
         self._lock = threading.Condition()  # never held while the disk is touched
         self._recent: deque[Item] = deque()  # the newest items not acknowledged, without gaps
         self._written = 0  # items up to this number are on disk, or were given up
@@ -274,8 +272,8 @@ class Spool:
             written = os.write(self._fd, line)
             if written != len(line):
                 raise OSError(errno.ENOSPC, "written only in part")
-        except OSError as error:
-            self._failed(error)
+        except OSError:
+            self._failed()
             return False
         wait_s = min(self.sync_s, HIGH_SYNC_S) if item.value is Value.HIGH else self.sync_s
         due_s = time.monotonic() + wait_s
@@ -304,13 +302,11 @@ class Spool:
         self._sync_at_s = None
         try:
             os.fdatasync(self._fd)
-            self.syncs += 1
-        except OSError as error:
-            self._failed(error)
+        except OSError:
+            self._failed()
 
-    def _failed(self, error: OSError) -> None:
+    def _failed(self) -> None:
         self.write_errors += 1
-        self.last_error = f"{self.folder}: {error.strerror}"
         self._end()  # a line may be torn: go on in a new segment
 
     def _begin(self, number: int) -> None:
@@ -363,14 +359,12 @@ class Spool:
                         self.corrupt += 1
                     else:
                         yield item
-        except OSError as error:
-            self.last_error = f"{path}: {error.strerror}"
+        except OSError:
+            self.corrupt += 1
 
     def _remove(self, path: Path) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it is tried again at the next start
             path.unlink(missing_ok=True)
-        except OSError as error:
-            self.last_error = f"{path}: {error.strerror}"
 
     # ---------------------------------------------------------------------------------------------------- bounds
 
@@ -407,8 +401,7 @@ class Spool:
             else:
                 segment.path.unlink(missing_ok=True)
                 self._segments.remove(segment)
-        except OSError as error:
-            self.last_error = f"{segment.path}: {error.strerror}"
+        except OSError:
             return 0
         segment.size = len(content)
         segment.counts = Counter(item.value for item in kept)
@@ -464,9 +457,8 @@ class Spool:
         try:
             temporary.write_text(f"{cursor}\n", encoding="ascii")
             temporary.replace(self.folder / "cursor")
-        except OSError as error:
+        except OSError:
             self.write_errors += 1
-            self.last_error = f"{temporary}: {error.strerror}"
 
 
 def _line(item: Item) -> bytes:

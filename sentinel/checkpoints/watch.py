@@ -60,7 +60,6 @@ class Rhythm:
     interval_s: float | None
     duration_s: float | None
     bytes: float | None
-    growth_bytes_per_s: float | None
 
 
 def saves_of(parts: Iterable[Part]) -> list[Save]:
@@ -91,9 +90,9 @@ def rhythm(saves: Sequence[Save], limits: Limits | None = None) -> Rhythm:
     sound = [save for save in saves if save.valid is not False]
     gaps = [b.ended_s - a.ended_s for a, b in itertools.pairwise(sound) if b.ended_s > a.ended_s]
     if len(sound) < limits.least or not gaps:
-        return Rhythm(None, None, None, None)
+        return Rhythm(None, None, None)
     interval, size = median(gaps), median(save.bytes for save in sound)
-    return Rhythm(interval, median(save.duration_s for save in sound), size, size / interval)
+    return Rhythm(interval, median(save.duration_s for save in sound), size)
 
 
 def assess(

@@ -149,7 +149,6 @@ class _Report:
         self.findings: list[Finding] = []
         self.trouble = ""  # why the answer cannot be trusted
         self.warned = 0  # lists of warnings that were read
-        self.single_gpus = False  # 3.x level-one tests have one result for all GPUs
 
     def read(self, body: Mapping[str, Any]) -> None:
         categories = body.get("test_categories")
@@ -200,8 +199,6 @@ class _Report:
         number = result.get("entity_id", result.get("gpu_id"))
         entity = _whole(number)
         gpu = entity if group == _GPU else None
-        if self.old and number is None:
-            self.single_gpus = True
         self.warned += bool(result.get("warnings"))
         for warning in _list(result.get("warnings")):
             code, _, text = _warning(warning)

@@ -205,10 +205,6 @@ def _text(width: int) -> Action:
     return push
 
 
-def _fixed(count: int, *, signed: bool = False) -> Action:
-    return _push(lambda m: int.from_bytes(m.take(count), "little", signed=signed))
-
-
 def _skip(count: int) -> Action:
     def skip(m: Machine) -> None:
         m.take(count)

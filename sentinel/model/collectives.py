@@ -21,7 +21,6 @@ class Call:
     sizes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # elements of the inputs and of the outputs
     types: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     state: str = "scheduled"  # scheduled, started, completed
-    timed_out: bool = False
     created_ns: int | None = None
     frames: tuple[str, ...] = ()  # innermost first: "name (file:line)"
 

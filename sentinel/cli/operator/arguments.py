@@ -57,15 +57,6 @@ class Job(Named):
         return int(value)
 
 
-class CauseName(_Type):
-    """A cause; the daemon says which one was meant where there is none of that name."""
-
-    name = "cause"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(str(cause)) for cause in Cause if cause.startswith(incomplete)]
-
-
 class ExistingPath(click.Path):
     """A file or folder that must be there: what is missing is a wrong argument (exit status 2) in every command."""
 

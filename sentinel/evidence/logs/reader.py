@@ -103,11 +103,9 @@ class LogReader:
         self._timers = Blocks()
         self._timed_at: dict[str, datetime] = {}  # by form of report
         self.counts: dict[str, int] = {}  # hits per rule, also of those not kept
-        self.bytes_read = 0
         self.lines_read = 0
 
     def feed(self, data: bytes, now: datetime) -> list[Evidence]:
-        self.bytes_read += len(data)
         cut = data.rfind(b"\n")
         if not self._own:  # a progress bar is many lines; in a machine's own log a carriage return is part of a name
             cut = max(cut, data.rfind(b"\r") if not data.endswith(b"\r") else data.rfind(b"\r", 0, -1))

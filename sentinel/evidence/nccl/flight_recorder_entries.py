@@ -303,7 +303,6 @@ def _call(entry: Entry, sequence: int, operation: str, state: str, *, done: bool
         sizes=(_elements(entry.get("input_sizes")), _elements(entry.get("output_sizes"))),
         types=(_types(entry.get("input_dtypes")), _types(entry.get("output_dtypes"))),
         state="completed" if done else state,
-        timed_out=entry.get("retired") is True and not done,
         created_ns=whole_number(entry.get("time_created_ns")),
         frames=() if done else _frames(entry.get("frames")),
     )

@@ -8,7 +8,7 @@ from sentinel.checkpoints.space import Space, filling, no_room, space_of
 from sentinel.checkpoints.watch import Rhythm, Save
 
 GB = 10**9
-USUAL = Rhythm(600.0, 30.0, 10.0 * GB, 10.0 * GB / 600)
+USUAL = Rhythm(600.0, 30.0, 10.0 * GB)
 TORN = Save(40, 0.0, 30.0, 4 * GB, False, "cut short")
 
 
@@ -31,7 +31,7 @@ def test_a_save_without_room(space, full):
 
 
 def test_without_a_usual_size_only_full_is_full():
-    unknown = Rhythm(None, None, None, None)
+    unknown = Rhythm(None, None, None)
     assert no_room(TORN, unknown, Space(4096, GB, 9))
     assert not no_room(TORN, unknown, Space(GB, GB, 9))
 

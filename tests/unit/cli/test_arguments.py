@@ -12,7 +12,7 @@ import pytest
 from cli_asked import Asked
 
 from sentinel.cli.operator import arguments
-from sentinel.cli.operator.arguments import JOB, NODES, SUBJECT, CauseName, since_time
+from sentinel.cli.operator.arguments import JOB, NODES, SUBJECT, since_time
 from sentinel.errors import Unavailable, UserError
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -62,7 +62,6 @@ def test_shell_completes_names_that_the_daemon_knows(asked: Asked) -> None:
     assert completed(NODES, "n1") == ["n1", "n12"] and completed(JOB, "8") == ["8801"]
     assert completed(SUBJECT, "") == ["last", "0f3a", "88ff", "n1", "n12", "m1", "8801", "12"]
     assert completed(SUBJECT, "88") == ["88ff", "8801"] and completed(SUBJECT, "la") == ["last"]
-    assert completed(CauseName(), "gpu_m") == ["gpu_memory_ecc"]
 
 
 def test_shell_waits_no_longer_than_a_second_and_completes_nothing_without_a_daemon(
