@@ -36,6 +36,8 @@ class Counted:
     kills_right: int = 0  # in rounds that ended right
     stories: int = 0
     stories_right: int = 0
+    acts: int = 0  # of the stories: faults, people's acts and failures of ours that came about
+    acts_right: int = 0  # in stories that ended right
     incidents: int = 0  # of the stories: that people were told of
 
 
@@ -88,7 +90,8 @@ def counted(request: pytest.FixtureRequest) -> Counted:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     found = config.stash.get(COUNTED, None)
     if found is not None and found.stories:
-        text = f"random stories: {found.stories} with {found.incidents} incidents, {found.stories_right} ended right"
+        text = f"random stories: {found.stories} with {found.acts} acts and {found.incidents} incidents; "
+        text += f"{found.stories_right} with {found.acts_right} acts ended right"
         terminalreporter.write_line(text)
     if found is not None and found.kills:
         terminalreporter.write_line(f"kill -9: {found.kills}, in rounds that ended right: {found.kills_right}")

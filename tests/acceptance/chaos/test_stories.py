@@ -42,6 +42,8 @@ def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any
             if time.monotonic() > deadline and wrong:
                 pytest.fail(f"within {WITHIN_S:.0f} s:\n" + "\n".join([*wrong, str(drawn), *facts.said]))
         counted.stories_right += 1
+        counted.acts_right += len(facts.said)
     finally:
         thaw(stage)
+        counted.acts += len(performance.facts.said)
         counted.incidents += len(stage.corrections())
