@@ -229,3 +229,25 @@ def test_jobs_of_ordinary_users_whose_files_nobody_else_may_read(story: Story):
     for job in jobs:
         assert job.resumed()[0] in job.saved(job.resumed()[1])
         assert "gpu_fallen_off_bus" in job.log, "its own log says it, written as its user"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_released_onto_a_node_that_has_just_crashed_goes_on_elsewhere(fresh: Story, nodes: int):
+    """It was idle: neither Slurm nor we have noticed. Where it was the batch host, Slurm requeues the job itself."""
+    story = fresh
+    job = story.job(nodes)
+    victim = job.nodes[-1]
+    following = sorted(set(story.paths.names) - set(job.nodes))[0]
+    lose_gpu(story, victim)
+    with story.daemon_stopped_at("kind=write_resume "):
+        story.inject("node-crash", "--node", following)
+    until(lambda: f"{following}" in story.drained_now(), lambda: f"the drain:\n{story.daemon_log()[-3000:]}")
+    until(
+        lambda: job.steps_again() and story.quiet() and not {victim, following} & set(job.nodes_now()),
+        lambda: f"{job.shown()}\n{story.daemon_log()[-5000:]}",
+    )
+    story.settle(5)
+    story.accept_what_became_of(job)
+    told = story.expect(drains=[victim, following])
+    assert {message["cause"] for message in told} <= {GPU, "node_failure"} and not job.held()
+    assert all(stages[-1] == "running again" for stages in story.corrections().values()), story.corrections()

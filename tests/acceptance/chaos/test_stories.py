@@ -10,8 +10,9 @@ import time
 from typing import Any
 
 import pytest
-from chaos.acts import Performance, thaw
+from chaos.acts import perform, thaw
 from chaos.drawn import draw
+from chaos.performance import Performance
 from chaos.promises import broken, look
 from timeline import Story
 
@@ -27,7 +28,7 @@ def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any
     counted.stories += 1
     performance = Performance(stage, drawn)
     try:
-        facts = performance.perform()
+        facts = perform(performance)
         print("\n".join(facts.said))
         deadline = time.monotonic() + WITHIN_S
         right = 0

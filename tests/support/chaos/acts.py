@@ -8,87 +8,27 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from lab import cluster, processes
 from lab.layout import LabError
 from timeline import Story, until
 
-from chaos.drawn import Act, Drawn
-from chaos.jobs import Witnessed, nodes_of, submit, wait_running
-
-AFTER_S = 15.0  # so long is waited for a line of the daemon's log, which may never come
-
-
-@dataclass
-class Facts:
-    """What people and faults did so far."""
-
-    jobs: list[Witnessed]
-    faulty: set[str] = field(default_factory=set)  # nodes that must be out of service
-    ever_faulty: set[str] = field(default_factory=set)
-    touched: set[str] = field(
-        default_factory=set
-    )  # nodes where something happened that may cost the jobs there a restart
-    drained_by_user: dict[str, str] = field(default_factory=dict)  # node: reason
-    returned_by_user: set[str] = field(default_factory=set)
-    node_faults: int = 0
-    controller_forgot: bool = False
-    storage_blocked: bool = False
-    said: list[str] = field(default_factory=list)  # what was done, for people
+from chaos import people
+from chaos.drawn import Act
+from chaos.jobs import nodes_of, submit, wait_running
+from chaos.performance import Facts, Performance
 
 
-class Performance:
-    """One story in one lab."""
-
-    def __init__(self, story: Story, drawn: Drawn) -> None:
-        self.story = story
-        self.slurm = story.lab.slurm
-        self.drawn = drawn
-        self.facts = Facts([])
-        self._began = time.monotonic()
-
-    def perform(self) -> Facts:
-        self.facts.jobs += [submit(self.story, place, asked) for place, asked in enumerate(self.drawn.jobs)]
-        for job in self.facts.jobs:
-            wait_running(self.story, job)
-        for act in self.drawn.acts:
-            self._wait_for(act)
-            with contextlib.suppress(LabError, subprocess.TimeoutExpired):  # its victim is gone by now
-                ACTS[act.what](self, act)
-        return self.facts
-
-    def say(self, text: str) -> None:
-        self.facts.said.append(f"{time.monotonic() - self._began:6.1f} s  {text}")
-
-    def _wait_for(self, act: Act) -> None:
-        time.sleep(act.pause_s)
-        deadline = time.monotonic() + AFTER_S
-        while act.after and act.after not in self.story.daemon_log() and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    # --- victims ------------------------------------------------------------------------------------------------------
-
-    def job(self, act: Act) -> Witnessed:
-        assert act.job is not None
-        return self.facts.jobs[act.job]
-
-    def node(self, act: Act) -> str:
-        """A node of the job as it runs now; without one, or where it runs nowhere, one that is idle."""
-        nodes = nodes_of(self.job(act)) if act.job is not None else []
-        if not nodes:
-            said = self.slurm("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split()
-            nodes = [name for name in said if name not in self.facts.ever_faulty | set(self.facts.drained_by_user)]
-        if not nodes:
-            raise LabError("no node is left for it")
-        return nodes[act.place % len(nodes)]
-
-    def jobs_on(self, node: str) -> list[Witnessed]:
-        return [job for job in self.facts.jobs if node in nodes_of(job)]
-
-    def blame(self, *jobs: Witnessed) -> None:
-        for job in jobs:
-            job.faults += 1
+def perform(self: Performance) -> Facts:
+    self.facts.jobs += [submit(self.story, place, asked) for place, asked in enumerate(self.drawn.jobs)]
+    for job in self.facts.jobs:
+        wait_running(self.story, job)
+    for act in self.drawn.acts:
+        self.wait_for(act)
+        with contextlib.suppress(LabError, subprocess.TimeoutExpired):  # its victim is gone by now
+            ACTS[act.what](self, act)
+    people.resume_acting(self)
+    return self.facts
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -181,79 +121,6 @@ def _storage(self: Performance, act: Act) -> None:
     self.story.inject("storage", "--undo")
 
 
-# --- people -----------------------------------------------------------------------------------------------------------
-
-
-def _scancel(self: Performance, act: Act) -> None:
-    job = self.job(act)
-    if job.state() in ("COMPLETED", "FAILED"):
-        return
-    self.say(f"scancel {job.id} ({job.state()})")
-    job.cancelled = True
-    self.slurm("scancel", str(job.id))
-
-
-def _hold(self: Performance, act: Act) -> None:
-    job = self.job(act)
-    restarts = job.restarts()
-    state = job.state()
-    if job.cancelled or state not in ("RUNNING", "PENDING"):
-        return
-    if job.held():
-        return  # by us: whose hold it then is, nobody can tell
-    for number in (job.id, *job.others):
-        self.slurm("scontrol", "hold", str(number))
-    ran = "RUNNING" in (state, job.state())  # no held job begins
-    job.held_at = restarts if ran else -1
-    job.held_perhaps = ran and job.restarts() > restarts  # slurmctld counts when it gets the request
-    self.say(f"hold {job.id}, after {job.held_at} restarts{', while it was requeued' if job.held_perhaps else ''}")
-
-
-def _requeue(self: Performance, act: Act) -> None:
-    job = self.job(act)
-    if job.cancelled or job.held() or job.state() != "RUNNING" or job.asked.kind == "het":
-        return
-    self.say(f"requeue {job.id} by its user")
-    job.requeued_by_user = True
-    self.blame(job)
-    with contextlib.suppress(AssertionError):  # it ended, or is requeued by us, just now
-        self.slurm("scontrol", "requeue", str(job.id))
-
-
-def _suspend(self: Performance, act: Act) -> None:
-    job = self.job(act)
-    if job.state() != "RUNNING" or job.asked.kind in ("het", "array"):
-        return
-    self.say(f"suspend {job.id} for {act.lasts_s} s")
-    with contextlib.suppress(AssertionError):
-        self.slurm("scontrol", "suspend", str(job.id))
-        time.sleep(act.lasts_s)
-        self.slurm("scontrol", "resume", str(job.id))
-
-
-def _drain(self: Performance, act: Act) -> None:
-    node = self.node(act)
-    if self.facts.drained_by_user or node in self.facts.ever_faulty:
-        return
-    reason = f"ticket {self.drawn.number}"
-    self.say(f"{node} drained by a person")
-    self.slurm("scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
-    self.facts.drained_by_user[node] = reason
-
-
-def _resume(self: Performance, act: Act) -> None:
-    """A person returns a node that we took out."""
-    ours = sorted(self.story.drained_now() & self.facts.faulty)
-    states = {name: self.slurm("sinfo", "-h", "-n", name, "-o", "%T").strip() for name in ours}
-    ours = [name for name in ours if states[name].startswith("drain") and not states[name].endswith("*")]
-    if not ours:
-        return
-    self.say(f"{ours[0]} returned by a person")
-    self.facts.faulty.discard(ours[0])
-    self.facts.returned_by_user.add(ours[0])
-    self.slurm("scontrol", "update", f"nodename={ours[0]}", "state=resume")
-
-
 # --- ourselves and what we lean on -------------------------------------------------------------------------------------
 
 
@@ -287,6 +154,46 @@ def _agent(self: Performance, act: Act) -> None:
     self.story.stop_agent(node)
     time.sleep(act.lasts_s)
     self.story.start_agent(node)
+
+
+def _agent_frozen(self: Performance, act: Act) -> None:
+    node = self.node(act)
+    agent = processes.known(self.story.paths, f"agent-{node}")
+    if agent is None:
+        return
+    self.say(f"agent of {node} stopped for {act.lasts_s} s")
+    agent.send(signal.SIGSTOP)
+    time.sleep(act.lasts_s)
+    agent.send(signal.SIGCONT)
+
+
+def _slurmd(self: Performance, act: Act) -> None:
+    """As in an upgrade: its jobs run on, and none can begin there meanwhile."""
+    node = self.node(act)
+    slurmd = processes.known(self.story.paths, f"slurmd-{node}")
+    if slurmd is None:
+        return
+    self.facts.touched.add(node)
+    self.facts.node_faults += 1
+    self.say(f"slurmd of {node} restarted, away for {act.lasts_s} s")
+    slurmd.send(signal.SIGTERM)
+    processes.wait_gone([slurmd], 30)
+    time.sleep(act.lasts_s)
+    self.story.call_lab(f"from lab import slurm; slurm.start_slurmd(lab, {node!r})")
+
+
+def _boot(self: Performance, act: Act) -> None:
+    """A node that crashed comes back by itself: whether it was noticed before, nobody can tell."""
+    gone = [record["node"] for record in cluster.faults_now(self.story.paths) if record["fault"] == "node-crash"]
+    for node in gone[:1]:
+        self.say(f"{node} boots")
+        self.facts.faulty.discard(node)
+        self.story.inject("node-crash", "--undo", "--node", node)
+
+
+def _restart(self: Performance, act: Act) -> None:
+    self.say("daemon restarted")
+    self.story.restart_daemon()
 
 
 def _munged(self: Performance, act: Act) -> None:
@@ -360,16 +267,24 @@ ACTS: dict[str, Callable[[Performance, Act], None]] = {
     "disk-full": _disk_full,
     "corrupt": _corrupt,
     "storage": _storage,
-    "scancel": _scancel,
-    "hold": _hold,
-    "requeue": _requeue,
-    "suspend": _suspend,
-    "drain": _drain,
-    "resume": _resume,
+    "scancel": people.scancel,
+    "hold": people.hold,
+    "requeue": people.requeue,
+    "suspend": people.suspend,
+    "drain": people.drain,
+    "resume": people.resume,
+    "requeuehold": people.requeue_hold,
+    "reconfigure": people.reconfigure,
+    "pause": people.pause,
+    "repair": people.repair,
+    "boot": _boot,
     "kill": _kill,
+    "restart": _restart,
     "kill twice": _kill_twice,
     "freeze": _freeze,
     "agent": _agent,
+    "agent frozen": _agent_frozen,
+    "slurmd": _slurmd,
     "munged": _munged,
     "controller restart": _controller_restart,
     "controller kill": _controller_kill,

@@ -30,11 +30,15 @@ JOB_FAULTS = {
     "disk-full": 1,
 }
 SHARED_FAULTS = {"storage": 1}
-PEOPLE = {"scancel": 2, "hold": 2, "requeue": 1, "drain": 2, "resume": 1, "suspend": 1}
+PEOPLE = {
+    "scancel": 2, "hold": 2, "requeue": 1, "requeuehold": 1, "drain": 2, "resume": 1, "suspend": 1, "reconfigure": 1,
+    "pause": 3, "repair": 3, "boot": 2,
+}  # fmt: skip
 OURS = {
-    "kill": 6, "kill twice": 2, "freeze": 2, "agent": 2, "munged": 1,
+    "kill": 6, "kill twice": 2, "restart": 1, "freeze": 2, "agent": 2, "agent frozen": 1, "slurmd": 2, "munged": 1,
     "controller restart": 2, "controller kill": 1, "controller frozen": 1,
 }  # fmt: skip
+AT_NODES = ("agent", "agent frozen", "slurmd")  # of ours, at a node of a job
 STEPS = ("verdict ", "kind=drain ", "kind=requeue_hold ", "kind=choose_checkpoint ", "kind=exclude ", "kind=release ")
 
 
@@ -121,8 +125,10 @@ def _act(random: Random, group: str, jobs: int) -> Act:
         )
     if group == "ours":
         what = chosen(random, OURS)
-        lasts = {"freeze": (3, 12, 35), "munged": (3, 15), "agent": (0, 6)}.get(what, (0, 1, 4))
-        return Act(what, job if what == "agent" else None, place, lasts_s=random.choice(lasts))
+        lasts = {"freeze": (3, 12, 35), "munged": (3, 15), "agent": (0, 6), "agent frozen": (6, 20)}.get(
+            what, (0, 1, 4)
+        )
+        return Act(what, job if what in AT_NODES else None, place, lasts_s=random.choice(lasts))
     return Act(chosen(random, SHARED_FAULTS), lasts_s=random.choice((3, 8)))
 
 

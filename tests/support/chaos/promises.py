@@ -15,8 +15,8 @@ from lab_job import START
 from timeline import Story
 from witnesses import OURS, our_drains
 
-from chaos.acts import Facts
 from chaos.jobs import Witnessed, nodes_of
+from chaos.performance import Facts
 
 _ALLOCATED = re.compile(r"(?:Allocate JobId=(\d+)\S* NodeList=|Started JobId=(\d+)\S* in \S+ on )(\S+)")
 _OUT = ("drain", "down", "drng")

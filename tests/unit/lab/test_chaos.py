@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from chaos.acts import ACTS, Facts, Performance
+from chaos.acts import ACTS
 from chaos.drawn import BAD_NODES, JOB_FAULTS, NODE_FAULTS, NODES, OURS, PEOPLE, SHARED_FAULTS, Act, draw
 from chaos.jobs import Witnessed
+from chaos.performance import Facts, Performance
 from chaos.promises import Seen, expanded, promise_of_job
 
 
