@@ -27,6 +27,7 @@ AT_ONCE = timedelta(minutes=5)
 MANY_JOBS = 3  # this one among them
 LEAST_COMMON = 2  # earlier attempts with bad numbers before the one machine that all had counts
 JOB_AGAIN = timedelta(days=1)  # a program that fails by its own mistake does so again soon
+STORAGE_AGAIN = timedelta(hours=1)  # after longer the same rank may well be the first to meet another fault
 STEP_SLACK = 5  # steps apart that count as the same: a loss is not printed at every step
 LEAST_FAILURES = 20  # before the cluster's own rates say anything
 RATE_STRENGTH = 20.0  # failures' worth of belief that this cluster is like others
@@ -80,6 +81,7 @@ def recurring(
     return [
         *_node_again(incident, readings, history, rules, now),
         *_job_again(incident, readings, history, rules, now),
+        *_storage_again(incident, readings, history, now),
         *_numbers_explained(readings),
         *_numbers_again(incident, readings, history, now),
         *_many_jobs_at_once(incident, readings, history, now),
@@ -151,6 +153,26 @@ def _job_again(
     weights = {own: 1.5 + 0.5 * min(len(nodes), 3), **dict.fromkeys(GPU_CAUSES, -2.0)}
     note = f"the same job failed on {len(nodes)} other node{'s' if len(nodes) > 1 else ''}"
     return [of_context(first, "job-again", weights, note, Scope.APPLICATION)]
+
+
+def _storage_again(incident: Incident, readings: Sequence[Reading], history: History, now: datetime) -> list[Reading]:
+    """Storage that fails a job on one node in attempt after attempt, and nobody elsewhere, is that node's own disk or mount.
+
+    It becomes a suspect: without it the next attempt shows whether what all nodes share has failed.
+    """
+    group = [r for r in readings if r.weights.get(C.FILESYSTEM_STORAGE, 0.0) >= 1.5]
+    node = _one_node(incident, group)
+    if node is None or incident.job is None:
+        return []
+    earliest = incident.opened_at - STORAGE_AGAIN
+    lately = [p for p in history.recent(now) if p.cause is C.FILESYSTEM_STORAGE and p.at >= earliest]
+    before = [p for p in lately if p.job == incident.job and p.attempt != incident.attempt]
+    since = min((p.at for p in before if p.node == node), default=None)
+    if since is None or any(p.node != node and p.at >= since for p in lately):
+        return []
+    weights = {C.NODE_OS_OR_HOST: 3.4, C.FILESYSTEM_STORAGE: -3.0}  # as for a directory that only the node itself has
+    note = f"storage failed on {node} in an earlier attempt of this job, and since then on no other node"
+    return [of_context(group[0].evidence, "storage-again", weights, note, Scope.NODE)]
 
 
 def _numbers_explained(readings: Sequence[Reading]) -> list[Reading]:

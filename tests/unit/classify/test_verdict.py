@@ -322,6 +322,39 @@ training done
 """
 
 
+IO_ERROR = "OSError: [Errno 5] Input/output error: '/nvme/run/step-50/shard-17'"
+
+
+def storage(node: str | None, *, job: int = 7, attempt: int | None = 3, minutes: float = 5.0) -> PastFailure:
+    at = NOW - timedelta(minutes=minutes)
+    return PastFailure(at, Cause.FILESYSTEM_STORAGE, node, job=job, attempt=attempt, blamed=False)
+
+
+def test_storage_that_fails_one_node_in_attempt_after_attempt_makes_it_a_suspect() -> None:
+    verdict = judge(log(IO_ERROR, node="n3"), history=History((storage("n3"),)))
+    assert (verdict.cause, verdict.scope, verdict.drain) == (Cause.NODE_OS_OR_HOST, Scope.NODE, ())
+    assert (verdict.suspect, verdict.restart) == (("n3",), Restart.RESUME_EXCLUDING)
+
+
+@pytest.mark.parametrize(
+    "past",
+    [
+        (),
+        (storage("n4"),),
+        (storage(None),),
+        (storage("n3"), storage("n4", job=8, minutes=4.0)),
+        (storage("n3"), storage("n4", attempt=4, minutes=4.0)),
+        (storage("n3", job=8),),
+        (storage("n3", attempt=None),),  # that of this very failure
+        (storage("n3", minutes=120),),
+    ],
+)
+def test_storage_that_fails_elsewhere_too_or_once_is_what_nodes_share(past: tuple[PastFailure, ...]) -> None:
+    verdict = judge(log(IO_ERROR, node="n3"), history=History(past))
+    assert (verdict.cause, verdict.suspect) == (Cause.FILESYSTEM_STORAGE, ())
+    assert verdict.restart is Restart.RESUME
+
+
 def test_an_error_that_the_job_survived_is_not_what_ended_it() -> None:
     steps = [f"step {n} | loss 2.1 | step time 0.4 s" for n in range(20)]
     early = "[rank0]: OSError: [Errno 116] Stale file handle, trying again"
