@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -331,6 +332,7 @@ def _item_works(tree: Tree, files: Layout, ask: Ask, apart: mixed.Apart) -> Iter
     yield Work(0, partial(mixed.compare, tree, files))
     yield Work(0, partial(mixed.refuse_twins, tree, files, apart))
     yield Work(0, partial(mixed.refuse_copies, tree, files))
+    yield Work(0, partial(mixed.refuse_negative_squares, tree, files))
 
 
 def _no_checksum(item: Item, ask: Ask) -> Work:
@@ -367,7 +369,7 @@ def _looks(item: Item, pickled: Pickled) -> Mapping[str, Sequence[Look]]:
     look = look_at(path, item.dtype, item.size, role, in_model=len(path) > 1)
     if look is None:
         return {}
-    return {t.storage.key: [Look(t.dtype, (t.view,), look.masks, look.infinities)] for t in pickled.tensors}
+    return {t.storage.key: [replace(look, dtype=t.dtype, views=(t.view,))] for t in pickled.tensors}
 
 
 def _agree(item: Item, what: str, pickled: Pickled) -> None:

@@ -129,7 +129,8 @@ def _ranks(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None
 def _same_step(tree: Tree, files: dict[str, torch_file.TorchFile], step: int) -> None:
     """Optimizer and scheduler count steps too; skipped steps make them lag, but not land on another checkpoint."""
     counts: dict[str, float | None] = {}
-    if "scheduler.pt" in files:
+    # One that waits for a metric to improve is stepped by evaluations.
+    if "scheduler.pt" in files and files["scheduler.pt"].get("num_bad_epochs") is None:
         counts["scheduler.pt"] = torch_file.number_in(
             tree, files["scheduler.pt"], files["scheduler.pt"].get("last_epoch")
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from sentinel.checkpoints.parsing.floats import Look, has_floats
@@ -41,6 +42,8 @@ _OPTIMIZER_ITSELF = re.compile(r"(.*_)?optim(izer)?s?(_states?(_dict)?)?")
 _SETTINGS_ITSELF = re.compile(r"sched|hyper|hparam|config")
 _SETTINGS = re.compile(r"param_groups|scaler|scale$|clip|hyper|overflow|^lr$|group_meta|ds_config|found_inf")
 _AVERAGE = re.compile(r"(^|_)(ema|swa)($|_)|averag|shadow")
+# Averages of squares, which Adam, Adafactor, RMSprop and their kin divide by the root of.
+_SQUARES = frozenset(("exp_avg_sq", "max_exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col", "square_avg"))
 _FORBIDDING = re.compile(r"mask|alibi|causal|attn_bias|attention_bias")
 _CONTAINERS = (dict, list, tuple, Opaque)
 
@@ -73,6 +76,11 @@ def role_of(path: Iterable[str], start: Role = Role.UNDECIDED) -> Role:
     return Role.MODEL if start is Role.OTHER and last in ("weight", "bias") else start
 
 
+def averages_squares(path: Iterable[str]) -> bool:
+    """Whether an optimizer keeps averages of squares under that name, of which none can be negative."""
+    return not _SQUARES.isdisjoint(path)
+
+
 def look_at(path: Path, dtype: str, size: Sequence[int], role: Role, *, in_model: bool) -> Look | None:
     """How a tensor is looked at; None where its numbers may be anything.
 
@@ -85,7 +93,7 @@ def look_at(path: Path, dtype: str, size: Sequence[int], role: Role, *, in_model
         elements *= length
     last = path[-1].lower() if path else ""
     if role is Role.OPTIMIZER:
-        return Look(dtype, masks=False)
+        return Look(dtype, masks=False, squares=averages_squares(path))
     bookkeeping = bool(_OTHER.search(last.rpartition(".")[2]))
     if elements <= 1 and (bookkeeping or (role is Role.UNDECIDED and not in_model)):
         return None
@@ -127,7 +135,7 @@ def _add(found: dict[str, dict[Look, list[Tensor]]], tensor: Tensor, look: Look 
 def _seen_through(look: Look, tensors: Sequence[Tensor]) -> Look:
     """All of the storage where a tensor shows all of it, as most do; else what the tensors show of it."""
     views = tuple(tensor.view for tensor in tensors if all(tensor.size))
-    return Look(look.dtype, tuple(dict.fromkeys(views)), look.masks, look.infinities)
+    return replace(look, views=tuple(dict.fromkeys(views)))
 
 
 Node = tuple[object, Path, Role, bool]

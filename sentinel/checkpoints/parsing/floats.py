@@ -1,4 +1,4 @@
-"""The search for numbers that are none: NaN and infinity in the bytes of tensors.
+"""The search for numbers that cannot be: NaN and infinity in the bytes of tensors, negative ones in averages of squares.
 
 No numpy and no torch: the high bytes of a float tell (exponent all ones), and slicing every n-th byte of a buffer and
 searching it for one value runs at memory speed.
@@ -27,6 +27,7 @@ _HINTS: dict[str, tuple[int, bytes]] = {
     "float8_e5m2fnuz": (1, b"\x80"),
     "float8_e8m0fnu": (1, b"\xff"),
 }
+_UNSIGNED = ("float8_e8m0fnu",)
 _COMPLEX = ("complex64", "complex128", "complex32")
 _NEGATIVE_INFINITY = {"float32": b"\x80\xff", "bfloat16": b"\x80\xff", "float16": b"\xfc", "float64": b"\xf0\xff"}
 # A mask forbids much of what it covers; a weight that went bad has single infinities at first. A causal mask of two
@@ -74,27 +75,31 @@ class Look:
     """What of one storage is looked at: as which type, through which views (none: all of it), how strictly.
 
     ``masks``: a tensor of nothing but zeros and negative infinity is an attention mask, which models keep as a buffer.
-    ``infinities``: infinities are what the tensor is for.
+    ``infinities``: infinities are what the tensor is for. ``squares``: it averages squares, so that none is negative.
     """
 
     dtype: str
     views: tuple[View, ...] = ()
     masks: bool = True
     infinities: bool = False
+    squares: bool = False
 
 
 class FloatScan:
-    """Looks through bytes, piece by piece (pieces of whole elements), for NaN and infinity."""
+    """Looks through bytes, piece by piece (pieces of whole elements), for numbers that cannot be."""
 
     def __init__(self, look: Look) -> None:
         self.dtype = look.dtype
         self.nan = False
         self.infinite = False
+        self.negative = False
         self._look = look
         self._hint = _HINTS.get(look.dtype)
         self._per_element = 2 if look.dtype in _COMPLEX else 1
         self._position = 0  # floats fed so far
         self._stretches = _stretches(look.views)
+        # Through a view with gaps nobody looks: what lies between its elements may be anything.
+        self._squares = look.squares and look.dtype not in _UNSIGNED and (not look.views or self._stretches is not None)
         self._mask = look.masks and look.dtype in _NEGATIVE_INFINITY
         self._seen = self._forbidden = 0  # floats, and negative infinities among them
 
@@ -124,6 +129,8 @@ class FloatScan:
         )
         if suspicious:
             self._find(data, high, first)
+        if self._squares and not self.negative and not high.isascii():
+            self.negative = _any_negative(self.dtype, data)
         if self._mask:
             self._mask_of(data)
 
@@ -165,6 +172,8 @@ class FloatScan:
         """What is wrong; empty where nothing is."""
         if self.nan:
             return "NaN"
+        if self.negative:
+            return "a negative average of squares"
         if not self.infinite or self._look.infinities:
             return ""
         return "" if self._mask and self._forbidden >= _MASK_FRACTION * self._seen else "infinity"
@@ -179,6 +188,15 @@ def _kinds(dtype: str, data: bytes) -> tuple[bool, bool]:
     words = {word.to_bytes(width, "little") for word in set(array.array("H" if width == 2 else "B", data))}
     kinds = {_kind(dtype, word) for word in words}
     return "nan" in kinds, "infinity" in kinds
+
+
+def _any_negative(dtype: str, data: bytes) -> bool:
+    """Whether a number is below zero; a negative zero is not."""
+    width = _HINTS[dtype][0]
+    if width >= 4:
+        return min(array.array("f" if width == 4 else "d", data)) < 0
+    sign = 1 << (8 * width - 1)
+    return any(word > sign for word in set(array.array("H" if width == 2 else "B", data)))
 
 
 def _kind(dtype: str, raw: bytes) -> str:

@@ -15,6 +15,7 @@ import contextlib
 import io
 import json
 import os
+import pickle
 import random
 import shutil
 import sys
@@ -22,7 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import real_writers
+from more_writers import WRITERS
+from resaved_damages import DAMAGES as RESAVED
 from storage_damages import COPIES, files_of
 from storage_damages import DAMAGES as STORAGE_DAMAGES
 
@@ -57,7 +59,7 @@ def write_all(root, names, seeds):
             for step, age_s in ((10, 90_000), (20, 86_400)):
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                     began = time.time()
-                    path = real_writers.WRITERS[name](folder, step, seed)
+                    path = WRITERS[name](folder, step, seed)
                 shift(path, began, age_s)
                 paths.append(path)
             listed.write_text(json.dumps([str(path.relative_to(folder)) for path in paths]))
@@ -95,6 +97,8 @@ class Case:
         self.one_process = name.startswith(ONE_PROCESS)
         self.file_per_item = name in FILE_PER_ITEM
         self.ranks_unnamed = name in RANKS_UNNAMED
+        self.step, self.states_its_step = 20, name.startswith(STATE_THEIR_STEP)
+        self.safetensors_inside = name.startswith("dcp_safetensors")
         base = Path(os.path.commonpath(paths))
         inside = base if base.is_dir() else base.parent
         shutil.copytree(inside, root, symlinks=True)
@@ -108,6 +112,10 @@ class Case:
         status = file.stat()
         file.write_bytes(data)
         os.utime(file, (status.st_atime, status.st_mtime + late))
+
+    def is_set(self):
+        """Whether it consists of several files, and lies beside one that does."""
+        return self.path.is_dir()
 
     def files(self):
         return files_of(self.path)
@@ -156,8 +164,20 @@ def flipped(case):
     file = case.pick(case.needed)
     data = bytearray(file.read_bytes())
     data[case.rng.randrange(len(data))] ^= 1 << case.rng.randrange(8)
+    if file.name == ".metadata" and _without_ids(data) == _without_ids(file.read_bytes()):
+        return None
     case.put(file, data)
     return "checksum"
+
+
+def _without_ids(metadata):
+    """What torch loads of it: the random ids of a save and of a load are read by nobody."""
+    try:
+        made = pickle.loads(metadata)
+        made.storage_meta.save_id = made.storage_meta.load_id = None
+        return pickle.dumps(made)
+    except Exception:  # noqa: BLE001  # whatever a damaged pickle raises
+        return object()
 
 
 def zeroed_page(case):
@@ -268,7 +288,7 @@ def appended(case):
 
 DAMAGES = [
     truncated, emptied, zeroed, missing, flipped, zeroed_page, cut_json, mixed_old_times, mixed_alone, mixed_same_times,
-    torn_overwrite, half_of_another, hole, appended, *STORAGE_DAMAGES,
+    torn_overwrite, half_of_another, hole, appended, *STORAGE_DAMAGES, *RESAVED,
 ]  # fmt: skip
 
 
@@ -281,6 +301,7 @@ def with_leftovers(case):
             os.utime(folder / name, (case.path.stat().st_atime, case.path.stat().st_mtime - 5))
 
 
+STATE_THEIR_STEP = ("trainer", "lightning", "torch_plain", "dcp_plain", "dcp_threads", "dcp_async")
 ONE_PROCESS = ("trainer", "accelerate")
 FILE_PER_ITEM = ("dcp_file_per_item",)
 RANKS_UNNAMED = ("dcp_experimental",)  # nothing in a file says whose it is
@@ -315,7 +336,7 @@ def main():
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--made", type=Path, help="folder of what was written, kept for the next call")
     asked = parser.parse_args()
-    names = asked.only or sorted(real_writers.WRITERS)
+    names = asked.only or sorted(WRITERS)
     root = Path(tempfile.mkdtemp())
     seeds = [asked.seed * 1000 + index for index in range(max(1, -(-asked.good // (2 * len(names)))))]
     refused, accepted, good, copies, counts = [], [], 0, 0, {}

@@ -266,15 +266,15 @@ def safetensors_plain(folder, step, seed):
 # --- Hugging Face ----------------------------------------------------------------------------------------------------
 
 
-def trainer_writer(name, *, shards="5GB", pickled=False, **settings):
+def trainer_writer(name, *, shards="5GB", pickled=False, lora=False, **settings):
     def write(folder, step, seed):
-        return _trainer(folder, step, seed, shards, pickled, settings)
+        return _trainer(folder, step, seed, shards, pickled, lora, settings)
 
     write.__name__ = name
-    needs("transformers", "accelerate")(write)
+    needs("transformers", "accelerate", *(("peft",) if lora else ()))(write)
 
 
-def _trainer(folder, step, seed, shards, pickled, settings):
+def _trainer(folder, step, seed, shards, pickled, lora, settings):
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
@@ -292,7 +292,11 @@ def _trainer(folder, step, seed, shards, pickled, settings):
         output_dir=str(folder), max_steps=step, save_steps=step, per_device_train_batch_size=1, report_to=[],
         disable_tqdm=True, use_cpu=True, logging_steps=1, seed=seed, **settings,
     )  # fmt: skip
-    Trainer(model=model, args=arguments, train_dataset=data).train()
+    if lora:
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data[:4]).train()
     return folder / f"checkpoint-{step}"
 
 

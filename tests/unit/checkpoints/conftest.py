@@ -127,9 +127,9 @@ class Maker:
     def memory_format(self):
         return Call(self.META, "_MEM_FORMAT_ENCODING", 0)
 
-    def floats(self, count, dtype="float32"):
-        """Finite numbers between -1 and 1."""
-        values = [self.random.uniform(-1, 1) for _ in range(count)]
+    def floats(self, count, dtype="float32", low=-1):
+        """Finite numbers between ``low`` and 1."""
+        values = [self.random.uniform(low, 1) for _ in range(count)]
         data = struct.pack(f"<{count}f", *values)
         if dtype == "float32":
             return data
@@ -156,11 +156,11 @@ class Maker:
         records += [("version", b"3\n"), (".data/serialization_id", b"%040d" % self.random.randrange(10**39))]
         return torch_zip(records, prefix, crc)
 
-    def item(self, shape, dtype="float32"):
+    def item(self, shape, dtype="float32", low=-1):
         count = 1
         for length in shape:
             count *= length
-        return self.torch_file(self.tensor(shape, dtype), [self.floats(count, dtype)])
+        return self.torch_file(self.tensor(shape, dtype), [self.floats(count, dtype, low)])
 
     # --- DCP ---------------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Maker:
             mine = {name: ("float32", (rows * ranks, width), [((rank * rows, 0), (rows, width))]) for name in names}
             here = []
             for name in names:
-                piece = self.item((rows, width))
+                piece = self.item((rows, width), low=0 if "exp_avg_sq" in name else -1)
                 here.append((name, (rank * rows, 0), file, len(data), len(piece)))
                 data += piece
                 tensors[name][2].append(((rank * rows, 0), (rows, width)))
@@ -263,7 +263,7 @@ class Maker:
                 "exp_avg": self.tensor(shape, key=base + 1),
                 "exp_avg_sq": self.tensor(shape, key=base + 2),
             }
-            payloads += [struct.pack("<f", step), self.floats(count), self.floats(count)]
+            payloads += [struct.pack("<f", step), self.floats(count), self.floats(count, low=0)]
         return value, payloads
 
     def hf(self, folder, step=6, sharded=False):

@@ -104,6 +104,40 @@ def test_masks_of_a_model_are_no_damage_and_single_infinities_are(make):
     assert content(make, value, [good, mask(64, 0.01)]).valid is False
 
 
+@pytest.mark.parametrize("name", ["exp_avg_sq", "max_exp_avg_sq", "exp_avg_sq_row", "square_avg"])
+def test_an_average_of_squares_is_not_negative(make, name):
+    """As it is where Adam's two moments changed places, or the weights were put there."""
+    value = {"optimizer": {"state": {0: {"exp_avg": make.tensor((16, 8)), name: make.tensor((16, 8), key=1)}}}}
+    signed = b"".join(map(one, [0.25] * 126 + [-0.0, -0.25]))
+    squares = b"".join(map(one, [0.25] * 126 + [-0.0, 0.0]))
+    assert content(make, value, [signed, squares]).valid is True
+    answer = content(make, value, [squares, signed])
+    assert answer.valid is False and "negative" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "below_zero"),
+    [("float32", "000080bf"), ("float64", "000000000000f0bf"), ("bfloat16", "80bf"), ("float16", "00bc"),
+     ("float8_e4m3fn", "b8"), ("complex64", "000080bf")],
+)  # fmt: skip
+def test_numbers_below_zero_in_every_type(dtype, below_zero):
+    low = bytes.fromhex(below_zero)
+    zero = bytes(len(low) - 1) + b"\x80"
+    for data, found in ((low * 4, True), (zero * 4, False), (bytes(len(low) * 4), False)):
+        scan = FloatScan(Look(dtype, squares=True))
+        scan.feed(memoryview(data))
+        assert scan.negative is found
+        scan = FloatScan(Look(dtype))
+        scan.feed(memoryview(data))
+        assert not scan.negative and not scan.finding
+
+
+def test_a_scale_without_a_sign_is_not_negative():
+    scan = FloatScan(Look("float8_e8m0fnu", squares=True))
+    scan.feed(memoryview(b"\x80\x90"))
+    assert not scan.finding
+
+
 def test_zeros_and_negative_infinity_are_no_mask_in_an_optimizer(make):
     value = {"optimizer": {"state": {0: {"exp_avg": make.tensor((8, 8))}}, "param_groups": []}}
     assert content(make, value, [mask(64, 0.4)]).valid is False

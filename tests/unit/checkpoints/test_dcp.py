@@ -196,7 +196,7 @@ def test_a_shard_copied_over_another_ranks(make, per_rank):
 def test_ranks_that_may_well_be_the_same(make, monkeypatch, state):
     """A state that was just made is zeros on every rank; without checksums nothing is known of the numbers."""
     if state == "just made":
-        monkeypatch.setattr(make, "floats", lambda count, dtype="float32": bytes(4 * count))
+        monkeypatch.setattr(make, "floats", lambda count, dtype="float32", low=-1: bytes(4 * count))
     else:
         plain = make.torch_file
         monkeypatch.setattr(make, "torch_file", lambda *given, **named: plain(*given, **named | {"crc": False}))
@@ -253,7 +253,7 @@ def trained(make, step, path):
     rate = make.torch_file(1e-4)
     items, tensors, blobs, stored, data = {"optim.param_groups.0.lr": rate}, {}, ["optim.param_groups.0.lr"], [], b""
     for name in (*[f"model.{layer}" for layer in "wv"], *[n for n in ADAM if n.startswith("optim")]):
-        items[name] = make.torch_file(make.tensor((8, 16)), [make.floats(128)])
+        items[name] = make.item((8, 16), low=0 if name.endswith("_sq") else -1)
         tensors[name] = ("float32", (8, 16), [((0, 0), (8, 16))])
     for layer in "wv":
         name = f"optim.state.{layer}.step"
@@ -302,6 +302,24 @@ def test_a_shard_that_begins_or_ends_as_another_saves(make, names):
 def test_a_parameter_that_did_not_learn_between_two_saves(make):
     names = ["model.w", *[f"optim.state.w.{name}" for name in ("step", "exp_avg", "exp_avg_sq")]]
     assert ask(make, with_tensors_of_another_save(make, names), "checksum").valid is True
+
+
+@pytest.mark.parametrize("other", ["model.w", "optim.state.w.exp_avg"])
+def test_tensors_that_changed_places_with_a_second_moment(make, other):
+    """Both are whole and of one shape; only the metadata, which has no checksum, says which is which."""
+    path, places = trained(make, 20, "run/step-20")
+    squares = places["optim.state.w.exp_avg_sq"]
+    data = bytearray((path / "__0_0.distcp").read_bytes())
+    for (at, length), (source, _) in ((squares, places[other]), (places[other], squares)):
+        data[at : at + length] = (path / "__0_0.distcp").read_bytes()[source : source + length]
+    put(path / "__0_0.distcp", data)
+    for level in ("checksum", "content"):
+        answer = ask(make, path, level)
+        assert (
+            answer.valid is False
+            and "exp_avg_sq: " in answer.reason
+            and "a negative average of squares" in answer.reason
+        )
 
 
 @pytest.mark.parametrize("kind", ["exp_avg", "exp_avg_sq"])

@@ -195,7 +195,7 @@ def test_a_partition_of_deepspeed_that_is_there_twice(make, stage):
 
 
 def test_partitions_of_a_state_that_was_just_made_are_alike(make):
-    make.floats = lambda count, dtype="float32": bytes(count * (4 if dtype == "float32" else 2))
+    make.floats = lambda count, dtype="float32", low=-1: bytes(count * (4 if dtype == "float32" else 2))
     assert ask(make, make.deepspeed("run/global_step4", ranks=3), "checksum").valid is True
 
 

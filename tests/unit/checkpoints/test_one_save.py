@@ -328,3 +328,14 @@ def test_a_copy_that_was_given_to_another_user(make, put_in, after_s):
     put_in.changed_ns.update({(path / name).stat().st_ino: given_ns for name in names})
     answer = ask(make, path)
     assert answer.valid is True, answer
+
+
+def test_a_schedule_that_waits_for_a_metric_counts_evaluations(make):
+    """Trainer with ReduceLROnPlateau and an evaluation every three steps."""
+    path = make.hf("run/checkpoint-20", step=20)
+    counted = make.torch_file({"last_epoch": 7}, prefix="scheduler")
+    make.write(path / "scheduler.pt", counted)
+    assert validate(path, "structural", now_s=make.now_s).valid is None
+    plateau = make.torch_file({"last_epoch": 7, "best": 0.4, "num_bad_epochs": 0}, prefix="scheduler")
+    make.write(path / "scheduler.pt", plateau)
+    assert validate(path, "structural", now_s=make.now_s).valid is True

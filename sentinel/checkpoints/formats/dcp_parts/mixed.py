@@ -18,7 +18,8 @@ from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, v
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item, volume
 from sentinel.checkpoints.parsing import zips
-from sentinel.checkpoints.parsing.content import Role, role_of
+from sentinel.checkpoints.parsing.content import Role, averages_squares, role_of
+from sentinel.checkpoints.parsing.floats import FloatScan, Look
 from sentinel.checkpoints.reading import open_archive
 
 _NEIGHBOURS = 4
@@ -116,6 +117,28 @@ def refuse_copies(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytea
                     return
 
 
+def refuse_negative_squares(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
+    """`Broken` where what is named an average of squares begins with negative numbers: another's under its name.
+
+    Nothing but their names in the metadata, which has no checksum, tells a matrix's two moments apart.
+    """
+    del buffer
+    looked_at = 0
+    for name, items in files.items():
+        squares = [item for item in _telling(items) if averages_squares(item.name.split("."))]
+        if not squares or looked_at > _COMPARED:
+            continue
+        looked_at += len(squares)
+        with opened(tree.path(name), name) as handle:
+            for item in squares:
+                scan = FloatScan(Look(item.dtype, squares=True))
+                scan.feed(memoryview(_start(handle, item)))
+                if scan.negative:
+                    raise Broken(
+                        f"{visible(name)}: {visible(item.name)}: {scan.finding}: another's numbers", "checksum"
+                    )
+
+
 def _of_one_rank(items: Sequence[Item]) -> list[Item]:
     """The tensors that tell one rank's shard from another's, the largest first: the optimizer's, where it has any."""
     telling = _telling(items)
@@ -125,12 +148,16 @@ def _of_one_rank(items: Sequence[Item]) -> list[Item]:
 
 def _constant(handle: Handle, item: Item) -> bool:
     """Whether a piece begins with one number again and again: a state that was just made is the same everywhere."""
+    start = _start(handle, item)
+    return start == start[:8] * (len(start) // 8)
+
+
+def _start(handle: Handle, item: Item) -> bytes:
+    """The first numbers of a piece of one tensor."""
     for record in _archive(handle, item).records.values():
         if "/data/" in record.name:
-            start = handle.read(item.offset + record.data, min(record.size, _START_BYTES) // 8 * 8)
-            if start != start[:8] * (len(start) // 8):
-                return False
-    return True
+            return handle.read(item.offset + record.data, min(record.size, _START_BYTES) // 8 * 8)
+    return b""
 
 
 def _telling(items: Sequence[Item]) -> list[Item]:
