@@ -25,6 +25,7 @@ IDLE = 0.1  # utilisation up to which a GPU is idle
 QUIET = 0.03  # traffic share (see ``GpuActivity``) up to which a GPU only waits: polling a flag in memory takes less
 BUSY = 0.1  # traffic share from which it works
 STANDING = frozenset({"spins", "idle"})
+FEW = 0.25  # share of a job's GPUs that may work while it is told for how long the others have waited
 
 
 class Motion(StrEnum):
@@ -263,26 +264,33 @@ def all_blocked(nodes: Sequence[str], looks: Mapping[str, Look]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Stillness:
-    """How long all GPUs of a job have been waiting; known only if every GPU is observed."""
+    """How long all GPUs of a job, or all but a few that work, have been waiting; known only if every GPU is observed."""
 
-    still_s: float  # for so long no GPU has worked
+    still_s: float  # for so long none of them has worked
     since: datetime  # when the first GPU began to wait; a GPU that waits since before the first step is not used by the job
     stood: tuple[tuple[datetime, float], ...] = ()  # earlier stretches of waiting of any GPU: begin, length in seconds
 
 
 def stillness(nodes: Sequence[str], looks: Mapping[str, Look], now: datetime) -> Stillness | None:
-    """For how long all GPUs have been waiting; None if one works or is not known, or there is none."""
+    """For how long all GPUs but a few have been waiting; None if more work, one is not known, or there is none."""
     still_s, longest_s, stood = float("inf"), 0.0, set[tuple[datetime, float]]()
+    working, waiting = 0, 0
     for node in nodes:
         look = looks.get(node)
         if look is None or look.gpus is None:
             return None
         for gpu in look.gpus:
-            if gpu.still_s is None or gpu.word not in STANDING:
+            if gpu.still_s is None or gpu.word == "unclear":
                 return None
-            still_s, longest_s = min(still_s, gpu.still_s), max(longest_s, gpu.still_s)
             stood.update((now - timedelta(seconds=ago_s), length_s) for ago_s, length_s in gpu.stood)
-    return Stillness(still_s, now - timedelta(seconds=longest_s), tuple(sorted(stood))) if longest_s > 0.0 else None
+            if gpu.word not in STANDING:
+                working += 1
+                continue
+            waiting += 1
+            still_s, longest_s = min(still_s, gpu.still_s), max(longest_s, gpu.still_s)
+    if longest_s <= 0.0 or working > FEW * (working + waiting):
+        return None
+    return Stillness(still_s, now - timedelta(seconds=longest_s), tuple(sorted(stood)))
 
 
 MOTION_TEXT = {

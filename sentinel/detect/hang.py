@@ -10,6 +10,7 @@ Unusual silence alone may be an unforeseen pause. The activity of the job's proc
 - If every GPU waits inside a collective, nobody is left who could release the others: the job is hung, also where a pause
   may be due or its pauses are not known.
 - A job that writes, sleeps in the kernel, or uses its GPUs as in its steps is given more time than one without activity.
+  That a few GPUs work is no sign of life where all others have waited for them for longer than ever before.
 - If its nodes could not be observed, nothing is known: they are asked again, however long the job is silent.
 - A job whose pauses are not known yet may be in its first one: unless it only waits or is stopped, it gets the time that a
   first pause may take. If it only waits, its own answer that a collective is stuck makes it a hang at once; without such an
@@ -63,8 +64,12 @@ STOOD_GAPS = 16  # gaps from which it is known how long the GPUs are idle within
 STOOD_TIMES = 1.5  # idle time that is a hang: this many times the longest earlier one ...
 STOOD_MORE_S = 3.0  # ... plus this
 _EDGE_S = 3.0  # an idle stretch that begins this long before or after a pause belongs to it
-CLOSE_LOOKS, CLOSE_LOOKS_SMALL = 6, 24  # observations at the shortest interval; more for jobs of few nodes
+CLOSE_LOOKS, CLOSE_LOOKS_SMALL = 6, 120  # observations at the shortest interval; a small job's whole evaluation or save
+WAITING_LOOKS = 6  # ... and so many in a row in which the job only waits, however long it is silent: they decide
+NEAR_LOOKS = 24  # observations up to which the interval is the middle one
 SMALL_NODES = 64  # nodes up to which a job counts as small there
+ASK_SHARE = 0.75  # share of the silence that would be a hang after which the job itself is asked who blocks it
+ASK_LATER_S = 2.0  # but not sooner than this after its nodes were asked
 ALIVE = 2.0  # factor on the allowed silence while data is written, a process sleeps in the kernel, or a GPU works
 
 
@@ -204,6 +209,11 @@ def peek_after_s(rhythm: Rhythm) -> float | None:
     return PEEK_S if asked is not None and asked > PEEK_S and len(rhythm.gaps) >= STOOD_GAPS else None
 
 
+def ask_job_after_s(asked_nodes_s: float, hung_s: float) -> float:
+    """Silence in seconds after which the job itself is asked; ``hung_s``: it would be a hang if the job's answer proved one."""
+    return min(hung_s, max(asked_nodes_s + ASK_LATER_S, ASK_SHARE * hung_s))
+
+
 def was_observed(watched: SilenceObservations) -> bool:
     """Whether the activity of the job's processes in this silence was observed."""
     return watched.motion is not None and watched.motion is not Motion.UNSEEN
@@ -220,9 +230,11 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     young = len(rhythm.pauses) < PAUSES_KNOWN
     pause = in_pause(rhythm, limits)
     unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S) if young else allowed)
-    alive = watched.motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS)
     shown = len(rhythm.gaps) >= ESTABLISHED_GAPS and (watched.proven or _age_s(rhythm) >= KNOWN_S)
-    if shown and not alive and not pause and (announces(rhythm) or not at_round_step(rhythm)):
+    no_pause = shown and not pause and (announces(rhythm) or not at_round_step(rhythm))
+    held_up = no_pause and not young and _stands(rhythm, watched.stillness, limits, pause=False)
+    alive = watched.motion in (Motion.WRITES, Motion.STORAGE) or (watched.motion is Motion.WORKS and not held_up)
+    if no_pause and not alive:
         # No pause is made at such a step, or it would be announced, and so many steps tell how far they spread: nothing else
         # explains the silence.
         unexplained = max(limits.stall_confirm * WAITS_STEPS * rhythm.gap_s, spread_s(rhythm, limits) or allowed)
@@ -303,8 +315,10 @@ def _within(at: datetime, pauses: Sequence[Pause]) -> bool:
     return any(item.at - edge <= at <= item.at + timedelta(seconds=item.length_s) + edge for item in pauses)
 
 
-def next_look_s(looks: int, nodes: int) -> float:
-    """Seconds to the next observation after ``looks`` of one silence: dense at first, to decide a hang; then sparser."""
-    if looks < (CLOSE_LOOKS_SMALL if nodes <= SMALL_NODES else CLOSE_LOOKS):
+def next_look_s(looks: int, nodes: int, waiting: int = 0) -> float:
+    """Seconds to the next observation after ``looks`` of one silence, of which the last ``waiting`` show a job that only
+    waits: dense at first and where waiting begins, to decide a hang; else sparser."""
+    close = looks < (CLOSE_LOOKS_SMALL if nodes <= SMALL_NODES else CLOSE_LOOKS)
+    if close or 0 < waiting < WAITING_LOOKS:
         return 2.5
-    return 5.0 if looks < CLOSE_LOOKS_SMALL else 10.0
+    return 5.0 if looks < NEAR_LOOKS else 10.0

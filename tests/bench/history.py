@@ -11,7 +11,7 @@ jobs failed in 4 % instead of 14 % of cases: (10 / 0.012) / (4 / 0.988), about 2
 often it fails 1.2 times in 14 days of this fleet, beside 4 good nodes that fail twice: no count can name it early and
 surely.
 
-Run: PYTHONPATH=$PWD:$PWD/tests/support python tests/bench/history.py [--nodes 2048] [--seeds 5]
+Run: PYTHONPATH=$PWD:$PWD/tests/support python tests/bench/history.py [--nodes 2048] [--seeds 5] [--lemons] [--plot FILE]
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.store import Store
 from sentinel.classify import History, PastFailure, node_scores
 from sentinel.classify.history import WINDOW
+from sentinel.cli.offline.chart import Figure, write
 from sentinel.config.rules_files import load_rules
 from sentinel.config.settings import Settings
 from sentinel.config.signals_files import load_signals
@@ -182,6 +183,21 @@ def bound(times: float, days: int, one_part: float, precision: float) -> float:
     return named / LEMONS
 
 
+def plot(found: dict[tuple[float, int], float], one_part: float, path: Path) -> None:
+    """What any rule can find at precision 0.90, day by day; ``found``: what ours finds, by times and days."""
+    curves = tuple(
+        (f"any rule, {times:.0f} times", tuple((float(day), bound(times, day, one_part, 0.90)) for day in range(1, 29)))
+        for times in (20.0, 40.0, 100.0)
+    )
+    marks = tuple(
+        (f"found, {times:.0f} times", float(day), recall)
+        for (times, day), recall in found.items()
+        if times in (20.0, 40.0, 100.0) and day == 14
+    )
+    title = f"Lemon nodes that {LEMONS:.1%} of a fleet are: the share that can be known by their failures alone"
+    write(Figure(title, "days of work", "share found at precision 0.90", curves, marks), path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--nodes", type=int, default=2048)
@@ -191,7 +207,9 @@ def main() -> None:
         "--one-part", type=float, default=0.8, help="share of a lemon's failures that are of its bad part"
     )
     parser.add_argument("--lemons", action="store_true", help="only the lemons")
+    parser.add_argument("--plot", type=Path, help="PNG or SVG of what can be found, day by day")
     options = parser.parse_args()
+    found: dict[tuple[float, int], float] = {}
     if not options.lemons:
         print(f"cost at {options.nodes} nodes")
         cost(options.nodes)
@@ -203,10 +221,13 @@ def main() -> None:
             runs = [fleet(options.nodes, times, days, options.seed + n, options.one_part) for n in range(options.seeds)]
             right, wrong, there = (sum(run[n] for run in runs) for n in range(3))
             precision = right / (right + wrong) if right + wrong else float("nan")
+            found[times, days] = right / there
             print(
                 f"  {times:3.0f} times as often, day {days:2d}: precision {precision:.2f}, recall {right / there:.2f}; "
                 f"any rule at .90: {bound(times, days, options.one_part, 0.90):.2f}"
             )
+    if options.plot:
+        plot(found, options.one_part, options.plot)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ Simulated, also what looks show: no field data of that is public; scenes.py besi
 reason. The hang begins at a random moment, in a step or in a pause, and the delay counts from there ("from_line": from the
 last step line before it, which is longer). The target is max(15 s, 3 gaps between step lines), as a log tells of steps.
 
-Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H] [--seed S] [--provable P] [--joined P] [--lulls P]
-[--blink P] [--slow] [--kinds]
+Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H] [--seed S] [--hangs N] [--provable P] [--joined P]
+[--answers P] [--lulls P] [--blink P] [--slow] [--kinds]
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from sentinel.detect.hang import (
     after_look,
     after_step,
     ask_after_s,
+    ask_job_after_s,
     hung_after_s,
     in_pause,
     next_look_s,
@@ -54,6 +55,8 @@ NODES = 64
 ANSWER_S = 0.5  # from the question to the answer of all nodes
 RULES = ("rhythm", "longer", "looks")
 FOR_EVER_S = 1e5
+# As the daemon asks the job (sentinel.daemon.effects.ask_hung_job): between its two questions, in steps and in seconds
+ANSWER_STEPS, LEAST_ANSWER_S, MOST_ANSWER_S = 1.5, 2.5, 10.0
 
 
 def evidence(seconds: float, step: int, kind: str, text: str) -> Evidence:
@@ -76,8 +79,10 @@ def waits_until(
         waits_looks=0,
         stillness=None,
         blocked_looks=0,
+        proven=False,
     )
-    now_s, began_s, looks = ask, None, 0
+    now_s, began_s, looks, asked_s = ask, None, 0, FOR_EVER_S
+    answer_s = min(MOST_ANSWER_S, max(LEAST_ANSWER_S, ANSWER_STEPS * (rhythm.gap_s or 0.0))) + ANSWER_S
     if peek is not None:  # in a long step one node is asked first, whether its GPUs stand
         while peek < ask:
             stands = scene.stillness(peek, gpus, last)
@@ -100,7 +105,12 @@ def waits_until(
                 blocked=scene.blocked(now_s, gpus),
             )
         began_s, looks = now_s, looks + 1
-        step_s = next_look_s(looks, NODES)
+        step_s = next_look_s(looks, NODES, watched.waits_looks)
+        at_once = hung_after_s(rhythm, replace(watched, proven=True), LIMITS)
+        if at_once is not None and now_s > ask_job_after_s(ask, at_once):
+            asked_s = min(asked_s, now_s)
+        if now_s >= asked_s + answer_s and scene.proves(asked_s, gpus):
+            watched = replace(watched, proven=True)
         hung = hung_after_s(rhythm, watched, LIMITS)
         if hung is not None and hung <= now_s + ANSWER_S + step_s:
             at_s = max(hung, now_s + ANSWER_S)
@@ -166,7 +176,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     counts = {rule: Count() for rule in RULES}
     hours = 0.0
     for _ in range(options.jobs):
-        hours += follow(draw(rng, options.lulls, slow=options.slow), rng, options, counts)
+        hours += follow(draw(rng, options.lulls, options.answers, slow=options.slow), rng, options, counts)
     return {
         "jobs": options.jobs,
         "seed": options.seed,
@@ -177,29 +187,16 @@ def run(options: argparse.Namespace) -> dict[str, object]:
 
 
 def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: dict[str, Count]) -> float:
-    """One job to its hang; returns the hours watched."""
-    rhythm, watched, gpus = Rhythm(), SilenceObservations(), Gpus(job)
-    hang_after, before = rng.uniform(0.3, 1.0) * options.hours * 3600, 0.0
-    kind, hang = hang_scene(rng, options.provable, options.joined)
+    """One job to the last of its hangs; returns the hours watched. Each hang is tried by itself: the job goes on after it."""
+    rhythm, watched, gpus, before = Rhythm(), SilenceObservations(), Gpus(job), 0.0
+    hangs = sorted(rng.uniform(0.3, 1.0) * options.hours * 3600 for _ in range(options.hangs))
     for seconds, step, line, text, scene in lines(job, rng, options.hours, options.blink):
         ask = None
-        if line == Kind.STEP and rhythm.last_at is not None and (seconds - before > 5.0 or seconds > hang_after):
+        if line == Kind.STEP and rhythm.last_at is not None and (seconds - before > 5.0 or seconds > hangs[0]):
             ask = ask_after_s(rhythm)
-        if ask is not None and seconds > hang_after:
-            onset = max(hang_after - before, 0.0)
-            target = max(15.0, 3.0 * (rhythm.gap_s or 0.0))
-            found, _ = waits_until(rhythm, watched, FOR_EVER_S, scene.then(onset, hang), gpus, rng)
-            pause = name_of(scene)
-            names = [
-                f"hang: {kind}",
-                f"begins: {pause}",
-                f"telemetry: {job.telemetry}",
-                f"jitter: {job.jitter}",
-                _rhythm_name(rhythm),
-            ]
-            for rule, delay in {**thresholds(rhythm), "looks": found}.items():
-                assert delay is not None
-                counts[rule].add(max(delay, onset), onset, target, names)
+        while ask is not None and hangs and seconds > hangs[0]:
+            _hang(job, rhythm, watched, gpus, scene, max(hangs.pop(0) - before, 0.0), rng, options, counts)
+        if not hangs:
             break
         mistaken_s = 0.0
         if ask is not None:
@@ -223,6 +220,34 @@ def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: di
     return before / 3600
 
 
+def _hang(
+    job: Job,
+    rhythm: Rhythm,
+    watched: SilenceObservations,
+    gpus: Gpus,
+    scene: Scene,
+    onset: float,
+    rng: random.Random,
+    options: argparse.Namespace,
+    counts: dict[str, Count],
+) -> None:
+    """The job hangs ``onset`` after its last step line, in ``scene``."""
+    kind, hang = hang_scene(rng, options.provable, options.joined)
+    target = max(15.0, 3.0 * (rhythm.gap_s or 0.0))
+    found, _ = waits_until(rhythm, watched, FOR_EVER_S, scene.then(onset, hang), gpus, rng)
+    names = [
+        f"hang: {kind}",
+        f"begins: {name_of(scene)}",
+        f"telemetry: {job.telemetry}",
+        f"jitter: {job.jitter}",
+        _rhythm_name(rhythm),
+        f"{kind}, begun {name_of(scene)}, {job.telemetry}",
+    ]
+    for rule, delay in {**thresholds(rhythm), "looks": found}.items():
+        assert delay is not None
+        counts[rule].add(max(delay, onset), onset, target, names)
+
+
 def _rhythm_name(rhythm: Rhythm) -> str:
     gap_s = rhythm.gap_s or 0.0
     return "gap: " + ("< 1 s" if gap_s < 1 else "< 5 s" if gap_s < 5 else "< 20 s" if gap_s < 20 else ">= 20 s")
@@ -233,9 +258,13 @@ if __name__ == "__main__":
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--hours", type=float, default=12.0)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--hangs", type=int, default=1, help="hangs tried in each job, each by itself")
     parser.add_argument("--provable", type=float, default=0.9, help="share of hangs in which the whole job only waits")
     parser.add_argument(
         "--joined", type=float, default=0.0, help="share of those in which every rank is in the collective"
+    )
+    parser.add_argument(
+        "--answers", type=float, default=0.0, help="share of jobs whose flight recorder answers when it is asked"
     )
     parser.add_argument("--lulls", type=float, default=0.03, help="share of jobs whose pauses look like waiting")
     parser.add_argument("--blink", type=float, default=0.02, help="chance that one comparison in a pause looks so")

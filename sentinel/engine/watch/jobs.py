@@ -25,6 +25,7 @@ from sentinel.detect.hang import (
     after_look,
     after_step,
     ask_after_s,
+    ask_job_after_s,
     gpus_worked,
     hung_after_s,
     in_pause,
@@ -48,8 +49,6 @@ from sentinel.model.records import Evidence, Kind
 ANSWER = "job-answer"  # timer: a suspected hang waits no longer for the job's own answer
 ASK = "ask-job"  # effect
 STILL_RUNS = "still-runs"  # effect
-_ASK_SHARE = 0.75  # share of the hang threshold after which the job is asked which rank blocks the others
-_ASK_LATER_S = 2.0  # but not sooner than this after its nodes were asked
 _ANSWER_S = 2.0  # a verdict waits this long for the job's own answer; a later answer is added afterwards
 _SNAPSHOT_S = 1.0  # oldest snapshot that shows that the job still runs
 _ANSWER_LOST = timedelta(seconds=60)  # a question without an answer for so long is asked again: its answer was lost
@@ -120,7 +119,7 @@ def _examine(
     )
     if hung_s is None or at_once_s is None:  # it has no rhythm yet
         at_once_s = hung_s = ask_s if halted else limits.stall_startup_s
-    if not halted and elapsed_s > min(at_once_s, max(ask_s + _ASK_LATER_S, _ASK_SHARE * at_once_s)):
+    if not halted and elapsed_s > ask_job_after_s(ask_s, at_once_s):
         _ask_job(out, key, seen)
     if seen.observed.silent_s <= hung_s or not seen.observed.fresh(now_s) or not counts:
         return
@@ -135,10 +134,14 @@ def _examine(
 def _proves(answer: Iterable[Evidence] | None) -> bool:
     """Whether the job itself answered that a collective is stuck.
 
-    That a rank has not come to it yet is no proof: it may compute, wait for data, or evaluate.
+    That a rank has not come to it yet is no proof: it may compute, wait for data, or evaluate. Nor is that all ranks launched
+    the same operations and none moves: so it is, too, while nobody is inside one.
     """
     found = [item.data for item in answer or ()]
-    return any(data.get("kind") not in (None, "missing", "none") or data.get("basis") == "dead" for data in found)
+    proofs = [
+        data for data in found if data.get("kind") not in (None, "missing", "none") and data.get("basis") != "frozen"
+    ]
+    return bool(proofs) or any(data.get("basis") == "dead" for data in found)
 
 
 def _all_nodes_early(
@@ -164,7 +167,7 @@ def _observe_nodes(
     silence, nodes = seen.silence, training_nodes(state, *key)
     if _is_asked(silence, now):
         return
-    rest_s = next_look_s(silence.count, len(nodes))
+    rest_s = next_look_s(silence.count, len(nodes), silence.watched.waits_looks)
     if silence.looked_at is not None and (now - silence.looked_at).total_seconds() < rest_s:
         return
     effect = f"look:{name_of(*key)}:{now.isoformat()}"

@@ -6,11 +6,11 @@ No field data of this is public. What is assumed, and why:
 - Evaluations of 10 to 240 s and saves of 5 to 120 s, each at most a twentieth of the time; three jobs in ten do not print a
   line before them; every fourth saves by the clock, announced. Times vary by 15 to 30 %.
 - In each step the GPUs stand for up to 15 % of it (input, optimizer on the host, stragglers); hiccups of 1 to 8 s at up to
-  one step in 1,000, in which they stand.
+  one step in 1,000, in which all wait for one.
 - Telemetry: six jobs in ten run on nodes with DCGM's profiling fields (dcgm-exporter's defaults have them), three with power
   and utilisation alone, one with none.
-- An evaluation works the GPUs on three nodes in four jobs; in others the host computes (scores, generation in a server) or
-  reads storage. Power in it is 0.5 to 1.0 of the usual: generation is bound by memory. Where only power is known, an
+- An evaluation works all GPUs in six jobs of ten and that of rank 0 alone, for which the others wait, in 1.5; in others the
+  host computes (scores, generation in a server) or reads storage. Power in it is 0.5 to 1.0 of the usual: generation is bound by memory. Where only power is known, an
   evaluation at low power looks like spinning.
 - A save writes in seven jobs of ten, sleeps in storage or computes on the host (serialises) in the rest; the GPUs stand.
 - LULLS of the jobs only wait in evaluations, and as many in saves: another service does the work (an object store's
@@ -18,9 +18,14 @@ No field data of this is public. What is assumed, and why:
 - One comparison of two looks in BLINK of the cases shows no life although there is: it fell between two batches. That long
   comparisons show it as often as short ones is to our disadvantage.
 - Of hangs PROVABLE only wait (a twentieth of them: a task is stopped). Of the rest a third loops on the host with all GPUs
-  standing, a sixth sleeps in storage, a sixth keeps a GPU at full power, and a third is on nodes that do not answer.
+  standing, a sixth sleeps in storage, a sixth keeps one GPU at full power while the others wait for it, and a third is on
+  nodes that do not answer.
 - In JOINED of the hangs that only wait every rank came to the collective (a link or GPU fails inside it, or ranks call
   different ones); in the others one rank did not, and its GPU is idle. The share is not known; 0 unless asked for.
+- In ANSWERS of the jobs every rank's flight recorder can be read when the job is asked (PyTorch 2.8 and later have one, which
+  answers where its pipe or its debug server is set). Only a collective that all joined and none completes proves a hang. In
+  all other hangs a rank is missing, as in a healthy pause in which the others wait for rank 0, and that proves nothing; nor
+  do NCCL's counts that are equal and do not move. 0 unless asked for.
 - A job may hang in any second of its time, so that as many hangs begin in pauses as these take of it.
 """
 
@@ -50,6 +55,7 @@ class Scene:
     power: float = 1.0
     blink: float = 0.0
     joined: bool = False  # every rank waits inside the collective, so that a kernel runs on each GPU
+    alone: bool = False  # where ``stands`` is false: one GPU works, and all others wait for it
     later: tuple[float, Scene] | None = None
 
     def then(self, after_s: float, scene: Scene) -> Scene:
@@ -83,12 +89,16 @@ class Scene:
         """Whether looks show every GPU inside a collective; only profiling fields tell that from work at low power."""
         return self.at(now_s).joined and gpus.job.telemetry == TRAFFIC
 
+    def proves(self, asked_s: float, gpus: Gpus) -> bool:
+        """Whether the job, asked then, answers that all ranks joined a collective that does not complete."""
+        return self.at(asked_s).joined and gpus.job.answers
+
     def stillness(self, now_s: float, gpus: Gpus, last: datetime) -> Stillness | None:
         scene = self.at(now_s)
-        if gpus.job.telemetry == NONE or scene.processes == "silent" or gpus.word(scene) != "stands":
+        if scene.processes == "silent" or not gpus.most_stand(scene):
             return None
         since_s = 0.0
-        if scene is not self and gpus.word(self) != "stands":
+        if scene is not self and not gpus.most_stand(self):
             since_s = self.later[0]  # type: ignore[index]
         still_s = max(0.0, now_s - since_s - 1.0)  # telemetry is a second old
         return Stillness(still_s, last + timedelta(seconds=now_s - still_s), tuple(gpus.stood))
@@ -111,6 +121,7 @@ class Job:
     idle: float  # share of each step in which the GPUs stand
     evaluation: Scene
     save: Scene
+    answers: bool = False
 
 
 @dataclass
@@ -130,9 +141,13 @@ class Gpus:
             return "works"
         return "stands" if scene.power <= LOW_POWER else "unclear"
 
+    def most_stand(self, scene: Scene) -> bool:
+        """Whether it is known that all GPUs stand, or all but one that works."""
+        return self.word(scene) == "stands" or (scene.alone and self.word(scene) == "works")
+
     def passed(self, scene: Scene, since: datetime, length_s: float) -> None:
         """The time between two step lines is over."""
-        if self.word(scene) == "stands" and scene.name != "step":
+        if (self.word(scene) == "stands" or scene.alone) and scene.name not in ("step", "hiccup"):
             self._add(since, length_s)
         elif scene.name == "hiccup":
             self._add(since, min(length_s, 8.0))
@@ -147,7 +162,7 @@ class Gpus:
             self.stood.remove(min(self.stood[:-NEWEST], key=lambda item: item[1]))
 
 
-def draw(rng: random.Random, lulls: float, *, slow: bool = False) -> Job:
+def draw(rng: random.Random, lulls: float, answers: float, *, slow: bool = False) -> Job:
     step_s = rng.uniform(20, 120) if slow else 10 ** rng.uniform(-0.7, 1.3)  # 0.2 to 20 s
     eval_every, save_every = rng.choice([0, 100, 200, 250, 500, 1000]), rng.choice([100, 250, 500, 1000, 2000])
     if slow:
@@ -169,15 +184,17 @@ def draw(rng: random.Random, lulls: float, *, slow: bool = False) -> Job:
         idle=rng.uniform(0.0, 0.15),
         evaluation=_evaluation(rng, lulls),
         save=_save(rng, lulls),
+        answers=rng.random() < answers,
     )
 
 
 def _evaluation(rng: random.Random, lulls: float) -> Scene:
     if rng.random() < lulls:
         return Scene("evaluation that waits", "waits", stands=True)
-    kind = rng.choices(("works", "host", "storage"), (7.5, 1.5, 1))[0]
-    if kind == "works":
-        return Scene("evaluation", "waits", stands=False, power=rng.uniform(0.5, 1.0))
+    kind = rng.choices(("works", "alone", "host", "storage"), (6, 1.5, 1.5, 1))[0]
+    if kind in ("works", "alone"):
+        power, alone = rng.uniform(0.5, 1.0), kind == "alone"
+        return Scene("evaluation by rank 0" if alone else "evaluation", "waits", stands=False, power=power, alone=alone)
     return Scene(f"evaluation on {kind}", kind, stands=True)
 
 
@@ -194,7 +211,7 @@ def hang_scene(rng: random.Random, provable: float, joined: float = 0.0) -> tupl
     else:
         kind = rng.choices(("host", "storage", "works", "silent"), (2, 1, 1, 2))[0]
     if kind == "works":
-        return "a GPU at full power", Scene("hang", "waits", stands=False)
+        return "a GPU at full power", Scene("hang", "waits", stands=False, alone=True)
     if kind == "waits" and joined and rng.random() < joined:
         return "waits, all ranks in the collective", Scene("hang", kind, stands=True, joined=True)
     return kind, Scene("hang", kind, stands=True)
@@ -203,7 +220,7 @@ def hang_scene(rng: random.Random, provable: float, joined: float = 0.0) -> tupl
 def lines(job: Job, rng: random.Random, hours: float, blink: float) -> Iterator[tuple[float, int, str, str, Scene]]:
     """(seconds, step, kind, text, what the time since the last step line looked like) of every line the job prints."""
     step_scene = Scene("step", "host", stands=False, blink=blink)
-    hiccup = Scene("hiccup", "host", stands=False, blink=blink)
+    hiccup = Scene("hiccup", "host", stands=False, blink=blink, alone=True)
     evaluation, save = replace(job.evaluation, blink=blink), replace(job.save, blink=blink)
     scene = step_scene
     now, step, saved = job.compile_s, 0, 0.0

@@ -121,12 +121,22 @@ def test_all_gpus_stand_since_the_last_one_worked() -> None:
     assert (found.still_s, NOW - found.since) == (20.0, timedelta(seconds=30))
 
 
+def test_a_few_gpus_may_work_while_all_others_wait_for_them() -> None:
+    found = stillness(
+        ["n1", "n2"], {"n1": look(0.0, 1.0, gpus=(SPINS, IDLE)), "n2": look(0.0, 1.0, gpus=(IDLE, WORKS))}, NOW
+    )
+    assert found is not None
+    assert (found.still_s, NOW - found.since) == (20.0, timedelta(seconds=30))
+    unclear = GpuActivity(1, 1.0, 500.0, 600.0, None, 0.0)
+    assert stillness(["n1"], {"n1": look(0.0, 1.0, gpus=(SPINS,) * 7 + (unclear,))}, NOW) is None
+
+
 @pytest.mark.parametrize(
     "gpus",
-    [(SPINS, WORKS), (SPINS, GpuActivity(1, 0.0, 90.0, 600.0)), (), None],
+    [(SPINS, SPINS, WORKS), (SPINS, GpuActivity(1, 0.0, 90.0, 600.0)), (), None],
     ids=["works", "old agent", "none", "blind"],
 )
-def test_one_gpu_that_works_or_is_not_known_ends_it(gpus: tuple[GpuActivity, ...] | None) -> None:
+def test_a_third_that_works_or_one_gpu_that_is_not_known_ends_it(gpus: tuple[GpuActivity, ...] | None) -> None:
     assert stillness(["n1"], {"n1": look(0.0, 1.0, gpus=gpus)}, NOW) is None
     assert stillness(["n1", "n2"], {"n1": look(0.0, 1.0, gpus=(SPINS,))}, NOW) is None  # n2 did not answer
 

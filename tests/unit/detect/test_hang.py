@@ -119,6 +119,21 @@ def test_of_a_job_that_could_not_be_looked_at_nothing_is_concluded(motion: Motio
     assert hung_after_s(evaluating(pauses).steps(3).rhythm, SilenceObservations(motion=motion), LIMITS) is None
 
 
+def test_a_gpu_that_works_while_all_others_wait_for_longer_than_ever_is_no_sign_of_life() -> None:
+    """A kernel that never ends. While it is not known where the job pauses it may be rank 0 that evaluates."""
+    job = Training(2.0, step=7000).steps(1883)
+    evaluated = evaluating(5).steps(1783)
+    others_worked = SilenceObservations(motion=Motion.WORKS)
+    for known in (job, evaluated):
+        assert (hung_after_s(known.rhythm, others_worked, LIMITS) or 0.0) > 20.0
+        assert in_pause(known.rhythm, LIMITS) is False
+    assert (job.hung_after_s(20.0, Motion.WORKS) or 0.0) >= 300.0
+    assert (evaluated.hung_after_s(20.0, Motion.WORKS) or 0.0) == pytest.approx(13.0)
+    waited = ((evaluated.now_s - 900.0, 12.0),)  # as long in a step before: a straggler
+    assert (evaluated.hung_after_s(20.0, Motion.WORKS, waited) or 0.0) > 20.0
+    assert (evaluated.steps(17).hung_after_s(20.0, Motion.WORKS) or 0.0) > 20.0  # a round step
+
+
 @pytest.mark.parametrize("motion", [Motion.WORKS, Motion.WRITES, Motion.STORAGE, Motion.UNKNOWN, Motion.UNCLEAR])
 def test_a_sign_of_life_outweighs_gpus_that_stand(motion: Motion) -> None:
     found = Training(60.0).steps(30).hung_after_s(20.0, motion)
@@ -242,8 +257,13 @@ def test_slow_steps_do_not_hide_that_a_first_pause_may_be_made() -> None:
 
 
 def test_large_jobs_are_asked_less() -> None:
-    assert [next_look_s(looks, 8) for looks in (0, 10, 30)] == [2.5, 2.5, 10.0]
+    assert [next_look_s(looks, 8) for looks in (0, 10, 30, 130)] == [2.5, 2.5, 2.5, 10.0]
     assert [next_look_s(looks, 512) for looks in (0, 10, 30)] == [2.5, 5.0, 10.0]
+
+
+@pytest.mark.parametrize("nodes", [8, 512])
+def test_where_waiting_begins_late_in_a_silence_it_is_looked_at_closely_but_not_for_ever(nodes: int) -> None:
+    assert [next_look_s(130, nodes, waiting) for waiting in (0, 1, 5, 6)] == [10.0, 2.5, 2.5, 10.0]
 
 
 def test_a_young_job_that_only_waits_may_be_in_its_first_pause_unless_it_proves_the_contrary() -> None:
