@@ -210,7 +210,7 @@ def peek_after_s(rhythm: Rhythm) -> float | None:
 
 
 def ask_job_after_s(asked_nodes_s: float, hung_s: float) -> float:
-    """Silence in seconds after which the job itself is asked; ``hung_s``: it would be a hang if the job's answer proved one."""
+    """Silence in seconds after which the job itself is asked; ``hung_s``: a hang if its answer proved one."""
     return min(hung_s, max(asked_nodes_s + ASK_LATER_S, ASK_SHARE * hung_s))
 
 
@@ -269,18 +269,24 @@ def _if_it_waits(
     if not waits:
         return unexplained
     if pause:
-        if not known or not _waits_too_long(watched):
+        if not known or not _waits_too_long(rhythm, watched):
             return allowed
     elif watched.waits_s < WAITS_LEAST_S or watched.waits_s <= watched.longest_lull_s:
         return unexplained
     return min(max(limits.stall_floor_s, WAITS_STEPS * gap_s), allowed)
 
 
-def _waits_too_long(watched: SilenceObservations) -> bool:
+def _waits_too_long(rhythm: Rhythm, watched: SilenceObservations) -> bool:
     """Whether the job waits for longer than in earlier pauses."""
     lull_s = watched.longest_pause_lull_s
-    least_s = max(WAITS_IN_PAUSE_S, LULL_TIMES * lull_s + LULL_MORE_S)
+    least_s = max(WAITS_IN_PAUSE_S, LULL_TIMES * lull_s + LULL_MORE_S) + _announced_after_s(rhythm, watched.waits_since)
     return lull_s < LULL_MOST_S and watched.waits_s >= least_s and watched.waits_looks >= WAITS_IN_PAUSE_LOOKS
+
+
+def _announced_after_s(rhythm: Rhythm, since: datetime | None) -> float:
+    """For how long after ``since`` the newest pause was announced: what was before it belongs to another one."""
+    said = rhythm.announced_at if announced(rhythm) else None
+    return max((said - since).total_seconds(), 0.0) if said is not None and since is not None else 0.0
 
 
 def _stands(rhythm: Rhythm, stillness: Stillness | None, limits: Patience, *, pause: bool) -> bool:
@@ -302,7 +308,8 @@ def _stands(rhythm: Rhythm, stillness: Stillness | None, limits: Patience, *, pa
     else:
         stood = [item for item in stood if item not in inside]
     longest_s = max((length_s for _, length_s in stood), default=0.0)
-    return stillness.still_s >= max(limits.stall_floor_s, STOOD_TIMES * longest_s + STOOD_MORE_S)
+    other_s = _announced_after_s(rhythm, rhythm.last_at)
+    return stillness.still_s >= other_s + max(limits.stall_floor_s, STOOD_TIMES * longest_s + STOOD_MORE_S)
 
 
 def gpus_worked(rhythm: Rhythm, stillness: Stillness) -> bool:

@@ -187,7 +187,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
 
 
 def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: dict[str, Count]) -> float:
-    """One job to the last of its hangs; returns the hours watched. Each hang is tried by itself: the job goes on after it."""
+    """One job to the last of its hangs, each of which is tried by itself; returns the hours watched."""
     rhythm, watched, gpus, before = Rhythm(), SilenceObservations(), Gpus(job), 0.0
     hangs = sorted(rng.uniform(0.3, 1.0) * options.hours * 3600 for _ in range(options.hangs))
     for seconds, step, line, text, scene in lines(job, rng, options.hours, options.blink):

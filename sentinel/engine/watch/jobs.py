@@ -134,8 +134,8 @@ def _examine(
 def _proves(answer: Iterable[Evidence] | None) -> bool:
     """Whether the job itself answered that a collective is stuck.
 
-    That a rank has not come to it yet is no proof: it may compute, wait for data, or evaluate. Nor is that all ranks launched
-    the same operations and none moves: so it is, too, while nobody is inside one.
+    That a rank has not come to it yet is no proof: it may compute, wait for data, or evaluate. Nor is that all ranks
+    launched the same operations and none moves: so it is, too, while nobody is inside one.
     """
     found = [item.data for item in answer or ()]
     proofs = [

@@ -10,8 +10,8 @@ No field data of this is public. What is assumed, and why:
 - Telemetry: six jobs in ten run on nodes with DCGM's profiling fields (dcgm-exporter's defaults have them), three with power
   and utilisation alone, one with none.
 - An evaluation works all GPUs in six jobs of ten and that of rank 0 alone, for which the others wait, in 1.5; in others the
-  host computes (scores, generation in a server) or reads storage. Power in it is 0.5 to 1.0 of the usual: generation is bound by memory. Where only power is known, an
-  evaluation at low power looks like spinning.
+  host computes (scores, generation in a server) or reads storage. Power in it is 0.5 to 1.0 of the usual: generation is
+  bound by memory. Where only power is known, an evaluation at low power looks like spinning.
 - A save writes in seven jobs of ten, sleeps in storage or computes on the host (serialises) in the rest; the GPUs stand.
 - LULLS of the jobs only wait in evaluations, and as many in saves: another service does the work (an object store's
   client, a judge, a barrier of another kind).
@@ -22,10 +22,10 @@ No field data of this is public. What is assumed, and why:
   nodes that do not answer.
 - In JOINED of the hangs that only wait every rank came to the collective (a link or GPU fails inside it, or ranks call
   different ones); in the others one rank did not, and its GPU is idle. The share is not known; 0 unless asked for.
-- In ANSWERS of the jobs every rank's flight recorder can be read when the job is asked (PyTorch 2.8 and later have one, which
-  answers where its pipe or its debug server is set). Only a collective that all joined and none completes proves a hang. In
-  all other hangs a rank is missing, as in a healthy pause in which the others wait for rank 0, and that proves nothing; nor
-  do NCCL's counts that are equal and do not move. 0 unless asked for.
+- In ANSWERS of the jobs every rank's flight recorder can be read when the job is asked (PyTorch has one by default since
+  2.8; it answers where its pipe or its debug server is set). Only a collective that all joined and none completes proves a
+  hang. In all other hangs a rank is missing, as in a healthy pause in which the others wait for rank 0, and that proves
+  nothing; nor do NCCL's counts that are equal and do not move. 0 unless asked for.
 - A job may hang in any second of its time, so that as many hangs begin in pauses as these take of it.
 """
 
@@ -59,16 +59,18 @@ class Scene:
     later: tuple[float, Scene] | None = None
 
     def then(self, after_s: float, scene: Scene) -> Scene:
+        if self.later is not None and after_s > self.later[0]:
+            scene, after_s = self.later[1].then(after_s, scene), self.later[0]
         return replace(self, later=(after_s, scene))
 
     def at(self, seconds: float) -> Scene:
-        return self.later[1] if self.later is not None and seconds >= self.later[0] else self
+        return self.later[1].at(seconds) if self.later is not None and seconds >= self.later[0] else self
 
     def motion(self, now_s: float, began_s: float | None, gpus: Gpus, rng: random.Random) -> Motion:
         """What the comparison of two looks shows; the former in a comparison that spans both scenes."""
         scene = self.at(now_s)
-        if scene is not self and scene.processes != "stopped" and (began_s is None or began_s < self.later[0]):  # type: ignore[index]
-            scene = self
+        if scene.processes != "stopped":
+            scene = self.at(began_s or 0.0)
         if scene.processes == "stopped":
             return Motion.STOPPED
         if scene.processes == "silent":
@@ -97,9 +99,11 @@ class Scene:
         scene = self.at(now_s)
         if scene.processes == "silent" or not gpus.most_stand(scene):
             return None
-        since_s = 0.0
-        if scene is not self and not gpus.most_stand(self):
-            since_s = self.later[0]  # type: ignore[index]
+        since_s, part = 0.0, self
+        while part is not scene:
+            if not gpus.most_stand(part):
+                since_s = part.later[0]  # type: ignore[index]
+            part = part.later[1]  # type: ignore[index]
         still_s = max(0.0, now_s - since_s - 1.0)  # telemetry is a second old
         return Stillness(still_s, last + timedelta(seconds=now_s - still_s), tuple(gpus.stood))
 
@@ -147,6 +151,11 @@ class Gpus:
 
     def passed(self, scene: Scene, since: datetime, length_s: float) -> None:
         """The time between two step lines is over."""
+        if scene.later is not None and not (self.most_stand(scene) and self.most_stand(scene.later[1])):
+            self.passed(replace(scene, later=None), since, scene.later[0])  # an evaluation, then a save
+            rest_s = length_s - scene.later[0]
+            self.passed(scene.later[1], since + timedelta(seconds=scene.later[0]), rest_s)
+            return
         if (self.word(scene) == "stands" or scene.alone) and scene.name not in ("step", "hiccup"):
             self._add(since, length_s)
         elif scene.name == "hiccup":
@@ -240,13 +249,14 @@ def lines(job: Job, rng: random.Random, hours: float, blink: float) -> Iterator[
             if job.announced:
                 yield now + 0.1, step, PAUSE, "running evaluation", scene
             scene = evaluation
-            now += job.eval_s * rng.uniform(0.85, 1.15)
+            took = job.eval_s * rng.uniform(0.85, 1.15)
+            now += took
         due = now - saved >= job.save_timed_s if job.save_timed_s else step % job.save_every == 0
         if due:
             saved = now
             if job.announced:
                 yield now + 0.1, step, PAUSE, "saving checkpoint", scene
-            scene = save
+            scene = evaluation.then(took, save) if scene is evaluation else save
             now += job.save_s * rng.uniform(0.8, 1.3)
 
 

@@ -122,9 +122,8 @@ def test_all_gpus_stand_since_the_last_one_worked() -> None:
 
 
 def test_a_few_gpus_may_work_while_all_others_wait_for_them() -> None:
-    found = stillness(
-        ["n1", "n2"], {"n1": look(0.0, 1.0, gpus=(SPINS, IDLE)), "n2": look(0.0, 1.0, gpus=(IDLE, WORKS))}, NOW
-    )
+    looks = {"n1": look(0.0, 1.0, gpus=(SPINS, IDLE)), "n2": look(0.0, 1.0, gpus=(IDLE, WORKS))}
+    found = stillness(["n1", "n2"], looks, NOW)
     assert found is not None
     assert (found.still_s, NOW - found.since) == (20.0, timedelta(seconds=30))
     unclear = GpuActivity(1, 1.0, 500.0, 600.0, None, 0.0)

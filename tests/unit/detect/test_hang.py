@@ -179,6 +179,21 @@ def test_in_a_pause_of_a_kind_that_is_known_gpus_are_compared_with_what_they_did
     assert (job.hung_after_s(40.0, Motion.WAITS, stood) or 0.0) > 60.0  # they always stand in it
 
 
+def test_a_save_that_follows_an_evaluation_is_compared_from_its_own_announcement() -> None:
+    """Both on the host: together the GPUs stand for longer than in any pause before."""
+    job, stood = Training(2.0).steps(100), []
+    for _ in range(4):
+        for words in ("running evaluation", "saving checkpoint"):
+            stood.append((job.now_s, 60.0))
+            job.pause(60.0, words).steps(100)
+    pauses = tuple(stood)
+    job.pause(0.0, "running evaluation")
+    assert job.hung_after_s(100.0, Motion.LOOPS, pauses) == LIMITS.stall_floor_s
+    job.rhythm = observe(job.rhythm, line(job.now_s + 60.0, job.step, PAUSE, "saving checkpoint"))
+    assert (job.hung_after_s(120.0, Motion.LOOPS, pauses) or 0.0) >= 150.0
+    assert job.hung_after_s(160.0, Motion.LOOPS, pauses) == LIMITS.stall_floor_s
+
+
 def test_the_first_pause_of_a_kind_is_no_hang_however_it_looks() -> None:
     assert (evaluating(1).hung_after_s(60.0, Motion.WAITS) or 0.0) > 70.0
     job = evaluating(8)  # and now step 1,000, at which it may save for the first time
