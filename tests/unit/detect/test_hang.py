@@ -194,6 +194,21 @@ def test_a_save_that_follows_an_evaluation_is_compared_from_its_own_announcement
     assert job.hung_after_s(160.0, Motion.LOOPS, pauses) == LIMITS.stall_floor_s
 
 
+def test_waiting_before_a_save_was_announced_is_that_of_the_evaluation() -> None:
+    job = Training(2.0).steps(100)
+    for _ in range(5):
+        job.pause(60.0, "saving checkpoint").steps(100)
+    job.pause(0.0, "running evaluation")
+    began = START + timedelta(seconds=job.now_s)
+    waits = SilenceObservations(
+        motion=Motion.WAITS, waits_since=began, waits_s=28.0, waits_looks=9, longest_pause_lull_s=15.0
+    )
+    at_once = max(LIMITS.stall_floor_s, 2.4 * 2.0)
+    for said_s, hung in ((0.5, True), (15.0, False)):
+        saving = observe(job.rhythm, line(job.now_s + said_s, job.step, PAUSE, "saving checkpoint"))
+        assert (hung_after_s(saving, waits, LIMITS) == at_once) is hung
+
+
 def test_the_first_pause_of_a_kind_is_no_hang_however_it_looks() -> None:
     assert (evaluating(1).hung_after_s(60.0, Motion.WAITS) or 0.0) > 70.0
     job = evaluating(8)  # and now step 1,000, at which it may save for the first time
