@@ -72,6 +72,10 @@ class State:
         temporary.write_text(json.dumps(self.content))
         temporary.replace(self.path)
 
+    @property
+    def has_diagnostic(self) -> bool:
+        return Path(f"{self.path}.diag").exists()
+
     def xid(self, gpu: int, xid: int) -> int:
         at_us = int(time.time() * 1e6)
         self.content["gpus"][gpu]["xids"].append({"xid": xid, "at_us": at_us})
@@ -512,9 +516,12 @@ def test_dcgmi_that_is_not_there(listener: str) -> None:
 
 
 def test_a_late_diagnostic_is_killed_then_stopped_in_the_engine(dcgmi: Dcgmi, state: State) -> None:
-    state.write(diag={"sleep_s": 60})
-    with pytest.raises(Timeout):
-        dcgmi.diagnose(1, None, deadline_s=1.0)
+    state.write(diag={"sleep_s": 600})
+    deadline_s = 1.0
+    while not state.has_diagnostic:  # one that is killed before it has begun leaves none in the engine
+        with pytest.raises(Timeout):
+            dcgmi.diagnose(1, None, deadline_s=deadline_s)
+        deadline_s *= 2
     status, output = dcgmi.diagnose(1, None, deadline_s=60)
     assert "another diagnostic" in read_diagnostic(output, status, 1, convictions=RULES).reason, (
         "it goes on without its client"
