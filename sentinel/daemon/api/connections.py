@@ -1,8 +1,8 @@
 """Bounds the server's connections: how many there are, how many may be silent, and for how long.
 
 Anybody who reaches the port can open connections. Those of nodes and operators who have proved who they are, and those
-with a request under way, are never closed for a new one; of the others is closed the one that has waited
-longest, of the address that has most of them.
+with a request under way whose sender is known, are never closed for a new one; of the others is closed the one that has
+waited longest, of the address that has most of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from enum import Enum
 
 class _State(Enum):
     NEW = "no whole header yet"
-    BUSY = "a request under way"
+    ASKING = "a request under way, of whom is not known"
+    BUSY = "a request under way of somebody who is known"
     IDLE = "between two requests"
 
 
@@ -32,7 +33,7 @@ class Connections:
 
     Args:
         most: in all.
-        most_waiting: that wait for a request of somebody who is not known to be trusted, in all.
+        most_waiting: that wait for a request of somebody who is not known to be trusted, or for who sent it, in all.
         most_waiting_per_peer: the same from one address.
         header_s: from the opening to the end of the first header.
         idle_s: from the end of a request to the next one.
@@ -81,6 +82,10 @@ class Connections:
 
     def began(self, key: Hashable) -> None:
         """A request's header arrived."""
+        self._turn(key, _State.ASKING)
+
+    def proved(self, key: Hashable) -> None:
+        """It is known who sent the request under way."""
         self._turn(key, _State.BUSY)
 
     def trust(self, key: Hashable) -> None:
@@ -104,7 +109,7 @@ class Connections:
         now_s = self._seconds()
         for key, found in list(self._all.items()):
             limit_s = self._header_s if found.state is _State.NEW else self._idle_s
-            if found.state is not _State.BUSY and now_s - found.since_s > limit_s:
+            if found.state in (_State.NEW, _State.IDLE) and now_s - found.since_s > limit_s:
                 self.overdue += 1
                 self._close(key)
 

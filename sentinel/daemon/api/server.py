@@ -181,6 +181,8 @@ class Server:
 
     async def _page(self, request: web.BaseRequest) -> web.Response:
         self.connections.began(request.protocol)
+        if request.transport is not None:  # until it is known who sends: what else a stranger sends stays in the kernel
+            request.transport.pause_reading()
         try:
             page = self._pages.get((request.method, request.path))
             if page is None:
@@ -194,6 +196,7 @@ class Server:
         finally:  # what else is raised is a bug: aiohttp answers 500 and logs it
             self.connections.ended(request.protocol)
             answered(request.protocol)
+            request.protocol.resume_reading()
         return response
 
     def _refusal(self, request: web.BaseRequest, error: SentinelError) -> web.Response:
@@ -231,6 +234,8 @@ class Server:
             proof = _Proof(mark, signed, session)
         else:
             proof = _Proof(mark, await self._sender(kind, mark))
+        self.connections.proved(request.protocol)
+        request.protocol.resume_reading()
         sealed = request.content_type == protocol.ENCRYPTED
         try:
             if self._settings.wire == "munge" and not sealed:

@@ -32,6 +32,11 @@ _LINGER_S = 2.0  # a refused client's body is read and thrown away for so long, 
 _NEVER_S = 365 * 86400.0
 _RENEW_S = 10.0  # how often the certificate's files are looked at
 _OVERDUE_S = 1.0  # how often connections are looked at, at the least
+# What an agent's, a person's or Prometheus' request has at most. As much of each stranger's connection may lie in memory.
+_HEADERS, _HEADER_BYTES = 32, 5120  # the longest has a credential of 4,096 characters
+_LINE_BYTES = 1024
+_READ_BYTES = 16 << 10  # of a body, ahead of who reads it (twice as much at the most)
+_RECEIVED_BYTES = 32 << 10  # that the kernel keeps of each connection; also the most that is read at once
 _RESET = struct.pack("ii", 1, 0)  # of SO_LINGER
 Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
@@ -93,11 +98,16 @@ class Listener:
             keepalive_timeout=_NEVER_S,  # ``Connections`` closes those that wait too long, and knows of all requests
             lingering_time=_LINGER_S,
             logger=http_log(self._log, self._telemetry),
+            max_headers=_HEADERS,
+            max_field_size=_HEADER_BYTES,
+            max_line_size=_LINE_BYTES,
+            read_bufsize=_READ_BYTES,
         )
         self._runner = web.ServerRunner(server)
         await self._runner.setup()
         bound = await asyncio.to_thread(listening, self._settings.listen)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SAYS_NOTHING_S)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
         bound.listen(_BACKLOG)
         certificate = self._certificate
         tls = (lambda: certificate.context) if certificate is not None else None

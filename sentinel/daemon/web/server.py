@@ -145,6 +145,7 @@ class PageServer:
             if request.path == "/style.css":
                 return web.Response(body=self._style, content_type="text/css", charset="utf-8")
             viewer = self._who.viewer(request.headers, address=request.remote or "", uid=_peer_uid(request))
+            self.connections.proved(request.protocol)
             page = self._pages.page_of(unquote(request.raw_path.partition("?")[0]))
             if page is None:
                 return self._problem(404, "there is no such page", "", viewer)

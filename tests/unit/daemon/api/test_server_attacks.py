@@ -10,12 +10,14 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from certificates import authority
 from core_server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
 from core_world import World
@@ -161,6 +163,85 @@ async def test_memory_is_waited_for_in_order_and_given_back() -> None:
     assert budget.taken_bytes == 0
 
 
+@contextlib.contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The lengths of what the daemon takes from the kernel."""
+    taken: list[int] = []
+    inner = web.RequestHandler.data_received
+
+    def data_received(self: web.RequestHandler, data: bytes) -> None:
+        taken.append(len(data))
+        inner(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(web.RequestHandler, "data_received", data_received)
+        yield taken
+
+
+MANY_HEADERS = "".join(f"X-{number}: {'y' * 4000}\r\n" for number in range(120)).encode()
+STRANGERS = {
+    "long header": b"GET /healthz HTTP/1.1\r\nHost: d\r\n" + MANY_HEADERS,
+    "long line": b"GET /" + b"a" * 500_000,
+    "body": head(protocol.EVIDENCE, 4_000_000, f"{protocol.HEADER}: 1:1:eA==") + b"x" * 500_000,
+    "chunks": head(protocol.VIEW, "Transfer-Encoding: chunked", f"{protocol.HEADER}: 1:1:eA==") + b"1\r\nx\r\n" * 80_000,
+    "pipelined": (head(protocol.VIEW, 0, f"{protocol.HEADER}: 1:1:eA==", "X: " + "y" * 4000)) * 120,
+    "upgrade": head(protocol.VIEW, 0, f"{protocol.HEADER}: 1:1:eA==", "Connection: Upgrade", "Upgrade: websocket")
+    + b"x" * 500_000,
+    "connect": b"CONNECT d:1 HTTP/1.1\r\nHost: d\r\n\r\n" + b"x" * 500_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", STRANGERS)
+async def test_little_is_read_of_who_is_not_known(served: Served, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While munged is slow, or the answer is not read, what a stranger sends lies in the kernel, which bounds it."""
+    asked, going = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(_: str) -> Signed:
+        loop.call_soon_threadsafe(asked.set)
+        going.wait(PATIENCE_S)
+        raise Denied("no credential")
+
+    monkeypatch.setattr(served.credentials, "decode", slow)
+    served.server.connections._header_s = PATIENCE_S
+    with counted(monkeypatch) as taken, contextlib.suppress(ConnectionError):
+        try:
+            async with connected(served) as (reader, writer):
+                writer.write(STRANGERS[shape])
+                if f"{protocol.HEADER}:" in STRANGERS[shape][:200].decode():
+                    await asked.wait()
+                else:  # refused at once
+                    assert await status_of(reader) in (400, 404)
+                for _ in range(100):  # turns in which more could be read
+                    await asyncio.sleep(0.001)
+        finally:
+            going.set()
+    assert 0 < sum(taken) <= 288 << 10, "the longest header that is read, and what came with its end"
+
+
+async def test_requests_of_whom_is_not_known_are_bounded(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """munged answers nobody: the strangers' requests make way, and who signs with a session's key is answered."""
+    async with serving(world(), waiting_per_address=8, header_s=PATIENCE_S) as served:
+        node = DaemonClient(served.url, served.signers[NODE], deadline_s=PATIENCE_S, sessions=True)
+        in_thread = asyncio.get_running_loop().run_in_executor
+        await in_thread(None, node.post, protocol.HEARTBEAT, {"node": "n1"})
+        going, decode = threading.Event(), served.credentials.decode
+        monkeypatch.setattr(served.credentials, "decode", lambda said: going.wait(PATIENCE_S) and decode(said))
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(40):
+                _, writer = await stack.enter_async_context(connected(served))
+                writer.write(head(protocol.VIEW, 9, f"{protocol.HEADER}: 1:1:eA=="))
+            async with asyncio.timeout(PATIENCE_S):
+                while served.server.connections.closed < 32:
+                    await asyncio.sleep(0.001)
+            assert "at" in await in_thread(None, node.post, protocol.HEARTBEAT, {"node": "n1"})
+            assert len(served.server.connections) <= 8 + 1
+            going.set()
+        node.close()
+
+
 # --- time and descriptors ----------------------------------------------------------------------------------------------
 
 
@@ -289,6 +370,7 @@ class Table:
             self.made.opened(key, peer, lambda key=key: self.closed.append(key))  # type: ignore[misc]
             if trusted:
                 self.made.began(key)
+                self.made.proved(key)
                 self.made.trust(key)
                 self.made.ended(key)
 
@@ -321,11 +403,23 @@ def test_a_trusted_connection_and_a_request_under_way_stay() -> None:
     table.open("node", trusted=True)
     table.open("asks")
     table.made.began("asks")
+    table.made.proved("asks")
     table.open("x1", "x2", "x3")
     assert table.closed == ["x1", "x2"]
     table.made.ended("asks")  # it waits again, behind x3
     assert table.closed == ["x1", "x2", "x3"]
     assert table.full == 0 and table.made.refused == 0
+
+
+def test_a_request_of_whom_is_not_known_makes_way_like_a_silent_connection() -> None:
+    """While munged is asked, or an answer that needs no proof is not read."""
+    table = Table(most_waiting_per_peer=2)
+    table.open("asks", "silent")
+    table.made.began("asks")
+    table.open("x1", "x2")
+    assert table.closed == ["silent", "asks"]
+    table.made.ended("asks")  # its handler was cancelled
+    assert len(table.made) == 2 and table.full == 0
 
 
 def test_a_connection_that_finds_only_trusted_ones_is_refused_and_that_is_said() -> None:
