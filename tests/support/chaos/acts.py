@@ -16,7 +16,7 @@ from timeline import Story, until
 from chaos import people
 from chaos.drawn import Act
 from chaos.jobs import nodes_of, submit, wait_running
-from chaos.performance import Facts, Performance
+from chaos.performance import Facts, Performance, undo
 
 
 def perform(self: Performance) -> Facts:
@@ -188,7 +188,7 @@ def _boot(self: Performance, act: Act) -> None:
     for node in gone[:1]:
         self.say(f"{node} boots")
         self.facts.faulty.discard(node)
-        self.story.inject("node-crash", "--undo", "--node", node)
+        undo(self, "node-crash", node)
 
 
 def _restart(self: Performance, act: Act) -> None:

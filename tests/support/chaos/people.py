@@ -9,7 +9,7 @@ from lab import cluster
 from timeline import until
 
 from chaos.drawn import Act
-from chaos.performance import Performance
+from chaos.performance import Performance, undo
 
 
 def scancel(self: Performance, act: Act) -> None:
@@ -128,7 +128,7 @@ def repair(self: Performance, act: Act) -> None:
         return
     name = free[0]
     for fault in {record["fault"] for record in cluster.faults_now(self.story.paths) if record["node"] == name}:
-        self.story.inject(fault, "--undo", "--node", name)
+        undo(self, fault, name)
     if (self.story.paths.node(name) / "agent-state" / "convictions.json").exists():
         self.story.reboot([name])
     up = lambda: "*" not in self.slurm("sinfo", "-h", "-n", name, "-o", "%T")  # noqa: E731

@@ -74,3 +74,9 @@ class Performance:
     def blame(self, *jobs: Witnessed) -> None:
         for job in jobs:
             job.faults += 1
+
+
+def undo(self: Performance, fault: str, node: str) -> None:
+    """In a process of the lab: what it starts must not be a child of this one."""
+    words = f"inject.undo(lab, ALL[{fault!r}], {node!r}, as_json=True)"
+    self.story.call_lab(f"from lab import inject; from lab.faults import ALL; {words}")
