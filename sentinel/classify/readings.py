@@ -330,6 +330,12 @@ _KINDS: dict[str, Maker] = {
     Kind.STALL: _simple(
         "stall", {C.NCCL_HANG_UNKNOWN: 3.0}, "no step for longer than its rhythm", role=Role.CONSEQUENCE
     ),
+    Kind.STARTED_BEFORE: _simple(
+        "started-before",
+        {C.NODE_OS_OR_HOST: 2.5, C.USER_CONFIG: -5.0, C.SOFTWARE_ENV: -1.0},
+        "Slurm did not start what ran before",
+        role=Role.CONTEXT,
+    ),
     Kind.TASK_STATE: _task,
     Kind.CHECKPOINT_INVALID: _checkpoint,
     "saves_stopped": _simple("saves-stopped", {C.FILESYSTEM_STORAGE: 4.0}, "no checkpoint comes any more"),

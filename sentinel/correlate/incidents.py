@@ -19,6 +19,7 @@ QUIET = frozenset(
         Kind.DIAG_PASSED,
         Kind.NODE_BACK,
         Kind.STEP,
+        Kind.STARTED_BEFORE,
         Kind.TASK_STATE,
         Kind.CHECKPOINT_SAVED,
         Kind.CHECKPOINT_MANIFEST,

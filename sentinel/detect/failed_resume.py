@@ -1,4 +1,4 @@
-"""Detects a failed resume: an attempt that ended without a step after resuming from a checkpoint that Sentinel chose."""
+"""Detects why an attempt ended without a step: a checkpoint that Sentinel chose, or Slurm did not start the program."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sentinel.model.records import Evidence, Incident, Kind, Scalar, Source, Whe
 
 # Slurm says that it could not start the program, where nothing else is said: of one that ran it says some of this, too.
 _NOT_STARTED = frozenset({"controller-gone", "step-contact", "step-setup"})
+_NO_STEP = "srun: error: Unable to create step for job "  # whatever the reason given
 _ENDED = "task-exit"  # srun tells of the end of a task
 _BY_SLURM = ("srun: ", "slurmstepd: ")  # how the lines begin that are not the program's
 
@@ -56,4 +57,26 @@ def _did_not_start(incident: Incident) -> bool:
     """Whether the job's log says that the program was not started, and nothing that only one which ran leads to."""
     said = [item for item in incident.evidence if item.source is Source.JOB_LOG]
     ran = any(item.kind == _ENDED or not item.text.startswith(_BY_SLURM) for item in said)
-    return not ran and any(item.kind in _NOT_STARTED for item in said)
+    return not ran and any(item.kind in _NOT_STARTED or item.text.startswith(_NO_STEP) for item in said)
+
+
+def started_before(incident: Incident, cluster: ClusterView, now: datetime) -> list[Evidence]:
+    """Evidence that what Slurm did not start this time made steps in an earlier attempt: its settings were right then."""
+    job, attempt = incident.job, incident.attempt
+    if job is None or not attempt or not _did_not_start(incident):
+        return []
+    ran = next((n for n in reversed(range(attempt)) if cluster.first_step(job, n) is not None), None)
+    if ran is None:
+        return []
+    return [
+        Evidence(
+            id=stable_id("started-before", job, attempt),
+            at=now,
+            seen_at=now,
+            source=Source.PROGRESS,
+            kind=Kind.STARTED_BEFORE,
+            where=Where(job=job, attempt=attempt),
+            text=f"attempt {attempt} was not started; attempt {ran} made steps with the same settings",
+            data={"ran": ran},
+        )
+    ]

@@ -21,7 +21,7 @@ from sentinel.config.settings import Settings
 from sentinel.correlate import incidents, merging
 from sentinel.correlate.log_delay import log_may_still_come
 from sentinel.correlate.rank_placement import located
-from sentinel.detect.failed_resume import failed_resume
+from sentinel.detect.failed_resume import failed_resume, started_before
 from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
@@ -209,7 +209,7 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     first = incident_id not in state.plans
     answers = [item for item in under_way.answers if state.known.add(item.id)]
     if first:
-        answers.extend(item for item in _failed_resume(state, incident_id, now) if state.known.add(item.id))
+        answers.extend(item for item in _without_a_step(state, incident_id, now) if state.known.add(item.id))
     if answers:
         out.save(EvidenceAdded(tuple(answers)))
     incident = located(incidents.attach(state.incidents[incident_id], answers, now), state.cluster)
@@ -269,7 +269,7 @@ def _end_judgement(state: State, out: Transition, incident_id: str, now: datetim
         del state.judging[incident_id]
 
 
-def _failed_resume(state: State, incident_id: str, now: datetime) -> list[Evidence]:
+def _without_a_step(state: State, incident_id: str, now: datetime) -> list[Evidence]:
     incident = state.incidents[incident_id]
     if incident.job is None:
         return []
@@ -277,7 +277,7 @@ def _failed_resume(state: State, incident_id: str, now: datetime) -> list[Eviden
     for row in state.ledger.of_job(incident.job, StepKind.CHOOSE_CHECKPOINT):
         if row.outcome is not None and row.outcome.data.get("path"):
             chosen.setdefault(row.step.attempt or 0, row.outcome.data)
-    return failed_resume(incident, state.cluster, chosen, now)
+    return [*failed_resume(incident, state.cluster, chosen, now), *started_before(incident, state.cluster, now)]
 
 
 def _joined(state: State, out: Transition, incident: Incident, fleet: Fleet, now: datetime) -> Incident:

@@ -122,6 +122,7 @@ class Kind(StrEnum):
     STALL = "stall"  # no progress for longer than the job's rhythm allows; data: step, silent_s
     SLOW = "slow"
     NUMBERS = "numbers_bad"  # losses or gradients that stay no numbers, in a job that goes on; data: onset_step, prints
+    STARTED_BEFORE = "started_before"  # Slurm did not start what made steps in an earlier attempt; data: ran (attempt)
     TASK_STATE = "task_state"  # data: state (/proc letter), pid; where.rank
     CHECKPOINT_INVALID = "checkpoint_invalid"  # data: path, step, reason
     COUNTERS = "counters"  # counters that age with their part; data: "unit/name" -> value, e.g. "gpu3/pcie_replay"

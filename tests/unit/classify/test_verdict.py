@@ -261,6 +261,18 @@ def test_an_invalid_checkpoint_is_told() -> None:
     assert verdict.cause is Cause.CHECKPOINT_CORRUPT
 
 
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("reason", ["Invalid generic resource (gres) specification", "More processors requested"])
+def test_settings_with_which_a_job_ran_before_are_not_to_blame_when_slurm_refuses_its_step(
+    reason: str, before: bool
+) -> None:
+    said = [log(f"srun: error: Unable to create step for job 7: {reason}")]
+    said += [[seen(Kind.STARTED_BEFORE, Source.PROGRESS, ran=0)]] if before else []
+    verdict = judge(*said, seen(Kind.JOB_ENDED, Source.SLURM, state="FAILED", exit_code=1))
+    assert (verdict.restart is Restart.HOLD, verdict.cause is Cause.USER_CONFIG) == (not before, not before)
+    assert verdict.drain == ()
+
+
 def test_many_nodes_with_one_shared_fault_are_one_cluster_incident() -> None:
     lines = [
         log(f"mlx5_core 0000:9b:00.0: Port: 1 Link DOWN ({i})", node=f"n{i}", source=Source.KERNEL) for i in range(4)

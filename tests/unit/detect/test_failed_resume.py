@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from core_records import AT, ended, evidence, incident
+from core_records import AT, ended, evidence, incident, job
 
-from sentinel.detect.cluster_view import ClusterView
-from sentinel.detect.failed_resume import failed_resume
+from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.failed_resume import failed_resume, started_before
 from sentinel.model.records import Evidence, Kind, Source
 
 CHOSEN = {0: {"path": "/g/step-10", "step": 10}}
+
+
+NO_STEP = "srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification"
 
 
 def word(kind: str, text: str) -> Evidence:
@@ -21,9 +24,17 @@ def test_an_attempt_that_ends_without_a_step_makes_its_checkpoint_suspect() -> N
     assert found.kind == Kind.CHECKPOINT_INVALID and found.data["path"] == "/g/step-10"
 
 
-@pytest.mark.parametrize("kind", ["controller-gone", "step-contact", "step-setup"])
-def test_a_program_that_srun_could_not_start_read_nothing(kind: str) -> None:
-    said = word(kind, "srun: error: Unable to create step for job 7: Unexpected missing socket error")
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("controller-gone", "srun: error: Unable to contact slurm controller (connect failure)"),
+        ("step-contact", "srun: error: Task launch for StepId=7.0 failed on node n1: Communication connection failure"),
+        ("step-setup", "srun: error: Could not open stdout file /gone: No such file or directory"),
+        ("submit", NO_STEP),
+    ],
+)
+def test_a_program_that_srun_could_not_start_read_nothing(kind: str, text: str) -> None:
+    said = word(kind, text)
     assert failed_resume(incident(ended(7, attempt=1), said, job=7, attempt=1), ClusterView(), CHOSEN, AT) == []
 
 
@@ -42,3 +53,20 @@ def test_what_srun_says_after_a_program_that_ran_excuses_no_checkpoint(kind: str
     said = word(kind, text), word("step-contact", "srun: error: Timed out waiting for job step to complete")
     (found,) = failed_resume(incident(ended(7, attempt=1), *said, job=7, attempt=1), ClusterView(), CHOSEN, AT)
     assert found.kind == Kind.CHECKPOINT_INVALID
+
+
+@pytest.mark.parametrize(
+    ("first_step", "attempt", "text", "told"),
+    [
+        (1, 1, NO_STEP, True),
+        (1, 2, NO_STEP, True),  # the one between made none either
+        (None, 1, NO_STEP, False),
+        (1, 1, "srun: error: n1: task 0: Exited with exit code 1", False),
+    ],
+)
+def test_what_slurm_did_not_start_ran_before(first_step: int | None, attempt: int, text: str, told: bool) -> None:
+    view = ClusterView()
+    view.attempts[7, 0] = AttemptSeen(job(7), first_step=first_step)
+    said = evidence("submit", source=Source.JOB_LOG, job=7, attempt=attempt, text=text)
+    found = started_before(incident(ended(7, attempt=attempt), said, job=7, attempt=attempt), view, AT)
+    assert [item.kind for item in found] == [Kind.STARTED_BEFORE] * told
