@@ -49,7 +49,9 @@ CHECKED = 3.0  # natural-log odds that what was asked of a library does not fit,
 STATE = 1.6  # the same where it only says in what state it found itself
 # Natural-log odds that a library is at fault whose assertion says nothing, or that looks a missing key up (``_INSIDE``).
 INVARIANT = 2.8
+DRIVEN = 2.2  # natural-log odds that a framework is at fault which drove the tensor library into what that refuses
 
+_CORE = re.compile(r"/(?:site|dist)-packages/(?:torch|jax|jaxlib|tensorflow|numpy)/")  # does what its callers ask
 # An assertion without a sentence, or a key that is not there.
 _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
 _TAKES_DATA = re.compile(r"(?i)collat|dataset|tokeniz|processor|preprocess|/data/")
@@ -71,7 +73,13 @@ _BUILT_IN = re.compile(
 # What a library's FILE:FUNCTION is for, and what an exception there speaks for. The first that fits counts.
 _PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
     # Compilers of kernels and graphs: what they cannot build, or read back from their cache.
-    (re.compile(r"/torch/(?:_inductor|_dynamo)/|/triton/(?:compiler|runtime|backends)/"), {C.SOFTWARE_ENV: 3.4}),
+    (
+        re.compile(
+            r"/torch/(?:_inductor|_dynamo|_functorch|_higher_order_ops|_subclasses|_export|fx)/"
+            r"|/triton/(?:compiler|runtime|backends)/"
+        ),
+        {C.SOFTWARE_ENV: 4.2},
+    ),
     # Optional kernels: what no release of theirs serves on this GPU.
     (re.compile(r"/torch/_ops\.py:|/(?:xformers|flash_attn|apex|transformer_engine)/"), {C.SOFTWARE_ENV: 2.4}),
     # Checkpoints: what a file lacks that its index names.
@@ -135,7 +143,10 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return _moved(weights, said)
     own = own and not refused
     if refused and _ORDER.search(evidence.text):
-        return moved
+        return _moved(weights, {C.SOFTWARE_ENV: INVARIANT}) if evidence.data.get("inside") is True else moved
+    if not own and not refused and _CORE.search(frame) and _LIBRARY.search(str(evidence.data.get("caller") or "")):
+        moved[C.SOFTWARE_ENV] = max(moved.get(C.SOFTWARE_ENV, 0.0), DRIVEN)
+        return {**moved, C.USER_CODE: 0.5 * moved.get(C.USER_CODE, 0.0)}
     inside = _INSIDE.search(evidence.text) is not None and not _TAKES_DATA.search(frame)
     state = refused and "RuntimeError" in evidence.text
     if refused and not inside:

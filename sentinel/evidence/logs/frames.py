@@ -19,6 +19,7 @@ _POINTED = re.compile(
 _STANDARD = re.compile(rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<frozen ")
 # What only hands on the exception of another: of a worker, of a wrapped call.
 _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$")
+_INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
 _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 _CHECKS = re.compile(rb"(?: {2,}|\t)(?:raise|assert)\b")
 
@@ -37,6 +38,8 @@ class Frame:
     standard: str = ""
     table: bool = False  # its line looks a name up in a constant of the program, as ``MODELS[name]`` does
     source: str = ""  # the line itself, where it is a check
+    caller: str = ""  # file of the nearest frame above it that is of another package; empty where none is near
+    inside: bool = False  # the frame right above it is of its own package: it was called by itself
 
 
 def innermost(before: bytes) -> Frame | None:
@@ -58,7 +61,17 @@ def innermost(before: bytes) -> Frame | None:
     frame = named[-1]
     source = _source(before, frame) if frame is last else b""
     refused, table = _CHECKS.search(source) is not None, _TABLE.search(source) is not None
-    return Frame(_text(frame[1]), _text(frame[2]), refused, standard, table, _text(source.strip()) if refused else "")
+    checked = _text(source.strip()) if refused else ""
+    own, above = _package(frame[1]), [_package(f[1]) for f in named[:-1]]
+    caller = next((f[1] for f, package in zip(named[-2::-1], above[::-1], strict=True) if package != own), b"")
+    inside = own != b"" and bool(above) and above[-1] == own
+    return Frame(_text(frame[1]), _text(frame[2]), refused, standard, table, checked, _text(caller), inside)
+
+
+def _package(file: bytes) -> bytes:
+    """The installed package that a file is of; empty for what is not installed."""
+    found = _INSTALLED.search(file)
+    return found[1] if found else b""
 
 
 def _source(before: bytes, frame: re.Match[bytes]) -> bytes:

@@ -355,9 +355,9 @@ def _framed(evidence: Evidence, before: bytes) -> Evidence:
     if frame is None:
         return evidence
     found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
-    found["check"] = frame.source[:200]
+    found |= {"check": frame.source[:200], "caller": frame.caller}
     found = {name: value for name, value in found.items() if value}
-    return replace(evidence, data={**evidence.data, **found, "refused": frame.refused, "table": frame.table})
+    return replace(evidence, data={**evidence.data, **found, "refused": frame.refused, "table": frame.table, "inside": frame.inside})
 
 
 def _named(evidence: Evidence, behind: bytes) -> Evidence:

@@ -221,3 +221,26 @@ def test_a_method_called_with_what_it_does_not_take_is_of_another_release() -> N
         judged("TypeError: PairTrainer.compute_loss() got an unexpected keyword argument 'num'\n") is Cause.SOFTWARE_ENV
     )
     assert judged("TypeError: forward() got an unexpected keyword argument 'num'\n") is Cause.USER_CODE
+
+
+TENSORS = "/opt/venv/lib/python3.11/site-packages/torch/optim/adamw.py"
+
+
+def test_a_framework_that_drives_the_tensor_library_into_what_it_refuses_is_at_fault() -> None:
+    raised = "RuntimeError: expected half for the second moment but got float"
+    assert cause(OWN, LIBRARY, TENSORS, raised=raised) is Cause.SOFTWARE_ENV
+    assert cause(LIBRARY, OWN, TENSORS, raised=raised) is Cause.USER_CODE
+
+
+def test_a_library_that_calls_itself_in_the_wrong_order_is_at_fault() -> None:
+    raised = "AssertionError: the group is already initialized"
+    groups = LIBRARY.replace("trainer", "groups")
+    assert cause(OWN, LIBRARY, groups, raised=raised, source="assert GROUP is None") is Cause.SOFTWARE_ENV
+    assert cause(LIBRARY, OWN, groups, raised=raised, source="assert GROUP is None") is Cause.USER_CODE
+
+
+def test_what_a_compiler_of_graphs_asks_for_is_not_asked_of_the_user() -> None:
+    raised = "RuntimeError: the wrapper is on its own. Instead, please use it with its mode"
+    wrapper = "/opt/venv/lib/python3.11/site-packages/torch/_functorch/_aot_autograd/utils.py"
+    assert cause(OWN, wrapper, raised=raised) is Cause.SOFTWARE_ENV
+    assert cause(OWN, raised=raised) is Cause.USER_CONFIG
