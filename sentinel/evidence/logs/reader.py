@@ -357,7 +357,8 @@ def _framed(evidence: Evidence, before: bytes) -> Evidence:
     found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
     found |= {"check": frame.source[:200], "caller": frame.caller}
     found = {name: value for name, value in found.items() if value}
-    return replace(evidence, data={**evidence.data, **found, "refused": frame.refused, "table": frame.table, "inside": frame.inside})
+    found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
+    return replace(evidence, data={**evidence.data, **found})
 
 
 def _named(evidence: Evidence, behind: bytes) -> Evidence:
