@@ -30,10 +30,12 @@ class ByName:
 
 _TENSORFLOW = r"\.data-\d{5}-of-\d{5}$|(^|/)saved_model\.pb$|\.ckpt[^/]*\.(index|meta)$|\.(weights\.h5|keras)$"
 _PADDLE = r"\.(pdparams|pdopt|pdmodel|pdiparams)$|^\d+_\d+\.distcp$|^\d+\.metadata$"
+_EASYLM = r"(^|/)streaming_(params|train_state)(_\d+)?$"
 _BYTECHECKPOINT = r"(^|/)global_metadata(\.json)?$|bytecheckpoint"
 
 UNCHECKED: tuple[ByName, ...] = (
     ByName("tensorflow", "TensorFlow", re.compile(_TENSORFLOW)),
     ByName("paddle", "Paddle", re.compile(_PADDLE)),
+    ByName("easylm", "EasyLM's stream", re.compile(_EASYLM)),
     ByName("bytecheckpoint", "ByteCheckpoint", re.compile(_BYTECHECKPOINT, re.IGNORECASE)),
 )

@@ -136,6 +136,10 @@ def _same_step(tree: Tree, files: dict[str, torch_file.TorchFile], step: int) ->
         )
     if "optimizer.pt" in files:
         counts["optimizer.pt"] = torch_file.optimizer_step(tree, files["optimizer.pt"], "state")
+    if counts.get("scheduler.pt") and "optimizer.pt" in files and hf_inside.lacks_moments(files["optimizer.pt"]):
+        raise NotKnown(
+            f"optimizer.pt holds no moments, scheduler.pt has made {counts['scheduler.pt']:.0f} steps: emptied?"
+        )
     for name, count in counts.items():
         if count is None or count == step or count != int(count):
             continue

@@ -117,6 +117,12 @@ def _constant(handle: Handle) -> bool:
     return True
 
 
+def is_before(folder: Path, other: Path) -> bool:
+    """Whether the first is an earlier save than the other, by their names."""
+    one, two = _order(folder), _order(other)
+    return one is not None and two is not None and one < two
+
+
 def _order(folder: Path) -> int | None:
     """By its own name, or by that of the folder above (``step=100-last/weights``)."""
     for name in (folder.name, folder.parent.name):

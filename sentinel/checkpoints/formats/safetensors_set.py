@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, visible
 from sentinel.checkpoints.formats import one_save
@@ -153,6 +154,7 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
         raise unfinished(tree, ask, f"{INDEX} is missing: the save did not finish")
     if len(names) > 1:
         one_save.refuse_older(tree, names)
+    _arranged_as_beside(tree, headers)
     shards = {name: header for name, header in headers.items() if _SHARD.fullmatch(name)}
     renamed = [name for name in names if name.startswith("shard-") and name not in shards]
     if shards and renamed:
@@ -161,6 +163,27 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
         _ranks(tree, ask, shards)
         _tile(shards)
     return [work for header in headers.values() for work in header.works], names
+
+
+def _arranged_as_beside(tree: Tree, headers: Mapping[str, Header]) -> None:
+    """`NotKnown` where the same tensors lie in another order than in the save beside: names that changed places.
+
+    The library writes them in the order of their names; a file that somebody else writes has an order of its own.
+    """
+    for folder in neighbours(tree.root, 1):
+        for name, header in headers.items():
+            try:
+                theirs = check_file(Tree(folder), name, Ask("structural", 0.0)).tensors
+            except (Broken, NotKnown, OSError):
+                continue
+            if theirs == header.tensors and _in_order(theirs) and not _in_order(header.tensors):
+                raise NotKnown(
+                    f"{visible(name)} has the tensors of that in {visible(folder.name)} in another order: names exchanged?"
+                )
+
+
+def _in_order(tensors: Mapping[str, tuple[str, Shape]]) -> bool:
+    return all(one[1][0] != two[1][0] or one[0] < two[0] for one, two in pairwise(tensors.items()))
 
 
 def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:

@@ -339,3 +339,61 @@ def test_a_schedule_that_waits_for_a_metric_counts_evaluations(make):
     plateau = make.torch_file({"last_epoch": 7, "best": 0.4, "num_bad_epochs": 0}, prefix="scheduler")
     make.write(path / "scheduler.pt", plateau)
     assert validate(path, "structural", now_s=make.now_s).valid is True
+
+
+def adam(make, step, with_state=2):
+    value, payloads = make.state(step, keys=with_state)
+    groups = [{"lr": 1e-3, "betas": (0.9, 0.999), "params": [0, 1]}]
+    return make.torch_file({"state": value, "param_groups": groups}, payloads, "optimizer")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_an_optimizer_without_its_moments(make, beside):
+    """Before the first step there are none, and the schedule has made none either."""
+    if beside:
+        make.write(make.hf("run/checkpoint-4", step=4) / "optimizer.pt", adam(make, 4))
+    path = make.hf("run/checkpoint-6", step=6)
+    for states, seen in ((2, True), (0, None)):
+        make.write(path / "optimizer.pt", adam(make, 6, states))
+        answer = validate(path, "structural", now_s=make.now_s)
+        assert answer.valid is seen, answer
+    assert "no moments" in answer.reason
+    make.write(path / "scheduler.pt", make.torch_file({"last_epoch": 0}, prefix="scheduler"))
+    assert validate(path, "structural", now_s=make.now_s).valid is (None if beside else True)
+
+
+def test_the_state_of_one_parameter_went(make):
+    make.write(make.hf("run/checkpoint-4", step=4) / "optimizer.pt", adam(make, 4))
+    path, later = make.hf("run/checkpoint-6", step=6), make.hf("run/checkpoint-8", step=8)
+    make.write(later / "optimizer.pt", adam(make, 8))
+    make.write(path / "optimizer.pt", adam(make, 6, 1))
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is None and "has the state of 1 of 2 parameters" in answer.reason
+    shutil.rmtree(path.with_name("checkpoint-4"))
+    assert validate(path, "structural", now_s=make.now_s).valid is True, "a parameter may get its first gradient later"
+
+
+def arranged(make, path, names):
+    make.write(path, make.safetensors({name: ("F32", (4, 4), make.floats(16)) for name in names}, {"format": "pt"}))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "valid"),
+    [
+        ("abcd", "abcd", True),
+        ("abcd", "cbad", None),
+        ("cbad", "cbad", True),
+        ("cbad", "abcd", True),
+        ("cbad", "bcad", True),
+    ],
+)
+def test_tensors_that_changed_names(make, before, now, valid):
+    """The library writes them in the order of their names, others in one of their own."""
+    arranged(make, make.hf("run/checkpoint-4", step=4) / "model.safetensors", before)
+    path = make.hf("run/checkpoint-6", step=6)
+    arranged(make, path / "model.safetensors", now)
+    for file in ("optimizer.pt", "scheduler.pt"):
+        (path / file).unlink()
+        (path.with_name("checkpoint-4") / file).unlink()
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is valid, answer
