@@ -41,6 +41,10 @@ class Unsummed(NotKnown):
     """No checksum is recorded for what was looked at, and nothing was wrong with it otherwise."""
 
 
+class PerhapsForeign(NotKnown):
+    """A file that begins as a program does and is damaged: a program, or a checkpoint's file whose blocks lie elsewhere."""
+
+
 class Foreign(NotKnown):
     """A file of another kind than its name says, whole or not: nothing that a training state is read from."""
 

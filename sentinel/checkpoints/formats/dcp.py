@@ -29,6 +29,7 @@ from sentinel.checkpoints.formats.dcp_parts.ends import Layout
 from sentinel.checkpoints.formats.dcp_parts.metadata import Metadata, read_metadata
 from sentinel.checkpoints.formats.dcp_parts.pieces import Files, Item, Shape, tiles, volume
 from sentinel.checkpoints.formats.dcp_parts.safetensors_part import Blob, Without
+from sentinel.checkpoints.formats.dcp_parts.step_inside import inner_step
 from sentinel.checkpoints.parsing import pickle_names
 from sentinel.checkpoints.parsing.content import look_at, looks_of, role_of
 from sentinel.checkpoints.parsing.floats import Look
@@ -52,8 +53,6 @@ _TEMPORARY = re.compile(r"(\.|__\d+\.)metadata\.tmp")
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
 _BYTES_LOOKED_AT = 256  # pieces that are bytes of which a structural check reads what they would import
 _COVERAGE_NAMES = 64  # tensors whose coverage a part reports for the join
-# Names under which trainers keep the step; one of them is compared with the step of the folder.
-_STEP_NAMES = ("train_state.step", "trainer.global_step", "global_step", "state.step", "step", "iteration")
 
 
 def recognise(tree: Tree) -> bool:
@@ -108,7 +107,7 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
         run_all(ends.works(tree, layout), threads_for("structural"))
         _look_at_bytes(tree, metadata)
     _saved_here(tree, metadata)
-    step = _inner_step(tree, metadata)
+    step = inner_step(tree, metadata)
     owners = frozenset(shards[name] for name in here if name in shards)
     writers = {int(m.group(1)) for name in files if (m := _SHARD.fullmatch(name))}
     return Finding(
@@ -155,20 +154,6 @@ def _layout(tree: Tree, name: str, files: Files, ask: Ask) -> Blob | None:
     raise Broken(f"{visible(name)}: {size} bytes, its metadata says {reached}")
 
 
-def _inner_step(tree: Tree, metadata: Metadata) -> int | None:
-    """The step that the training state inside states, where it is kept as a plain number."""
-    items = {name: item for name, item in metadata.named(_STEP_NAMES).items() if item.size is None}
-    for name in _STEP_NAMES:
-        item = items.get(name)
-        if item and item.plain and item.length < 1 << 20 and item.file in tree.files:
-            with opened(tree.path(item.file), item.file) as handle:
-                whole = handle.read(item.offset, item.length)
-            found = open_archive(lambda at, n: whole[at : at + n], len(whole), f"{visible(item.file)}: {name}")  # noqa: B023
-            if type(found.pickled.value) is int:
-                return found.pickled.value
-    return None
-
-
 def _look_at_bytes(tree: Tree, metadata: Metadata) -> None:
     """Pieces that are bytes are pickles that DCP loads as they are: refuse those that would run something."""
     for item in metadata.bytes_items(_BYTES_LOOKED_AT):
@@ -205,7 +190,7 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
             cuts.setdefault(rank, {})[name] = list(tensor.chunks)
         if ask.part:
             finding.coverage |= _coverage(rank, metadata)
-        inner = _inner_step(tree, metadata)
+        inner = inner_step(tree, metadata)
         if inner is not None:
             steps[rank] = inner
         if metadata.saved_step is not None:

@@ -117,6 +117,18 @@ def _constant(handle: Handle) -> bool:
     return True
 
 
+def lacking(tree: Tree, suffixes: tuple[str, ...]) -> tuple[str, str]:
+    """A file of such a name that the nearest save beside has, in it or in a folder of it, and that is not here."""
+    for folder in neighbours(tree.root, 1):
+        try:
+            theirs = [path.relative_to(folder) for path in (*folder.glob("*"), *folder.glob("*/*")) if path.is_file()]
+        except OSError:
+            break
+        names = sorted(str(path) for path in theirs if path.name.endswith(suffixes) and not path.name.startswith("."))
+        return next((name for name in names if name not in tree.files), ""), folder.name
+    return "", ""
+
+
 def is_before(folder: Path, other: Path) -> bool:
     """Whether the first is an earlier save than the other, by their names."""
     one, two = _order(folder), _order(other)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sentinel import inert_pickle
-from sentinel.checkpoints.files import Broken, Foreign, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Foreign, Handle, NotKnown, PerhapsForeign, Tree, opened, visible
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
 from sentinel.checkpoints.parsing import pickle_names, zips
 from sentinel.checkpoints.parsing.content import Role, looks_of, storages_of
@@ -214,7 +214,7 @@ def check_extras(tree: Tree, ask: Ask, finding: Finding) -> None:
             raise NotKnown(f"{visible(name)}: starts with zeros: a torch file that lost its content, or none")
         try:
             file = check_file(tree, name, ask)
-        except Foreign:
+        except (Foreign, PerhapsForeign):
             continue
         finding.works = [*finding.works, *file.works] if file.works else finding.works
         (finding.covered.add if file.summed else finding.unsummed.append)(name)

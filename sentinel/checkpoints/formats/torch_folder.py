@@ -86,7 +86,8 @@ def _sets_of_ranks(tree: Tree, ask: Ask) -> None:
 def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> dict[str, torch_file.TorchFile]:
     files: dict[str, torch_file.TorchFile] = {}
     for name in sorted(tree.files):
-        if not name.endswith((*_SUFFIXES, ".pkl")) or not _is_torch(tree, name):
+        hidden = name.rpartition("/")[2].startswith(".")  # no framework names its files so
+        if hidden or not name.endswith((*_SUFFIXES, ".pkl")) or not _is_torch(tree, name):
             continue
         try:
             file = files[name] = torch_file.check_file(tree, name, ask)

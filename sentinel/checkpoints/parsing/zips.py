@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sentinel.checkpoints.files import Broken, Foreign, NotKnown, visible
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, PerhapsForeign, visible
 
 _DIRECTORY_LIMIT_BYTES = 48 << 20
 _END = struct.Struct("<4s4H2LH")
@@ -24,6 +24,7 @@ _LOCAL = struct.Struct("<4s2B4HL2L2H")
 _END64_MAKERS = (0x031E, 45, 0x032D)  # miniz in torch; Python's zipfile
 
 # torch.save begins with data.pkl. Programs (TorchScript, torch.export, torch.package) begin with their data or their code.
+_DATA_FIRST = re.compile(rb"[^/]+/data/\d+")
 _PROGRAM_FIRST = re.compile(rb"[^/]+/(data/\d+|constants/\d+|constants\.pkl|code/.+|archive_format|\.data/version)")
 
 Reader = Callable[[int, int], bytes]
@@ -61,10 +62,16 @@ def looks_like_zip(head: bytes) -> bool:
 
 
 def refuse_program(read: Reader, length: int, what: str) -> None:
-    """`Foreign` for the archive of a program; what torch.save wrote passes, also where it is damaged."""
+    """`Foreign` for the archive of a program, `NotKnown` where it may be one; what torch.save wrote passes, also damaged."""
     lead = read(0, min(length, 256))
     size = int.from_bytes(lead[26:28], "little")
-    if _PROGRAM_FIRST.fullmatch(lead[30 : 30 + size]):
+    first = lead[30 : 30 + size]
+    if _DATA_FIRST.fullmatch(first):  # so begins a block of torch.save's that is not in its place, too
+        try:
+            parse(read, length, what)
+        except Broken as error:
+            raise PerhapsForeign(f"{what}: begins as a program, and is none that is whole: {error.reason}") from None
+    if _PROGRAM_FIRST.fullmatch(first):
         raise Foreign(f"{what}: a program (TorchScript, torch.export or torch.package), no training state")
     if length >= 22 and read(length - 22, 4) == b"PK\x05\x06":
         _, directory, offset, position = _end_record(read, length, what)

@@ -301,10 +301,10 @@ def with_leftovers(case):
             os.utime(folder / name, (case.path.stat().st_atime, case.path.stat().st_mtime - 5))
 
 
-STATE_THEIR_STEP = ("trainer", "lightning", "torch_plain", "dcp_plain", "dcp_threads", "dcp_async")
+STATE_THEIR_STEP = ("trainer", "lightning", "torch_plain", "dcp_plain", "dcp_threads", "dcp_async", "dcp_titan")
 ONE_PROCESS = ("trainer", "accelerate")
 FILE_PER_ITEM = ("dcp_file_per_item",)
-RANKS_UNNAMED = ("dcp_experimental",)  # nothing in a file says whose it is
+RANKS_UNNAMED = ("dcp_experimental", "fsdp_local")  # nothing in a file says whose it is
 
 
 def judge_copies(made, seed, refused):

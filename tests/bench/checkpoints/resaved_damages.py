@@ -198,7 +198,8 @@ def moments_exchanged_in_metadata(case):
 
 def weight_for_a_second_moment_in_metadata(case):
     def wanted(one, two):
-        return one.startswith("model") and two.endswith("exp_avg_sq") and "weight" in one
+        # The weight of a norm (1) is positive, as a moment is.
+        return one.startswith("model.") and two.endswith("exp_avg_sq") and "weight" in one and "1.weight" not in one
 
     return _swapped_places(case, wanted, CHECKSUM)
 

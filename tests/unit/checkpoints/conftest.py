@@ -16,7 +16,13 @@ from pathlib import Path
 import pytest
 
 NOW_S = 1_800_000_000.0
-DTYPES = {"float32": ("FloatStorage", 4), "bfloat16": ("BFloat16Storage", 2), "float16": ("HalfStorage", 2)}
+DTYPES = {
+    "float32": ("FloatStorage", 4),
+    "bfloat16": ("BFloat16Storage", 2),
+    "float16": ("HalfStorage", 2),
+    "int32": ("IntStorage", 4),
+    "int64": ("LongStorage", 8),
+}
 
 
 class Name:

@@ -304,6 +304,23 @@ def test_a_parameter_that_did_not_learn_between_two_saves(make):
     assert ask(make, with_tensors_of_another_save(make, names), "checksum").valid is True
 
 
+@pytest.mark.parametrize(("dtype", "layout"), [("int32", "<i"), ("int64", "<q"), ("float32", "<f")])
+def test_a_step_that_is_kept_in_a_tensor(make, dtype, layout):
+    """As torchtitan did: the only shard is that of another step, and nothing else says so."""
+    path = make.root / "run/step-20"
+    for inside in (20, 10):
+        item = make.torch_file(make.tensor((), dtype), [struct.pack(layout, inside)])
+        weight = make.item((4, 4))
+        make.write(path / "__0_0.distcp", weight + item)
+        tensors = {"w": ("float32", (4, 4), [((0, 0), (4, 4))]), "train_state.step": (dtype, (), [((), ())])}
+        places = [
+            ("w", (0, 0), "__0_0.distcp", 0, len(weight)),
+            ("train_state.step", (), "__0_0.distcp", len(weight), len(item)),
+        ]
+        make.write(path / ".metadata", make.metadata(tensors, [], places), 1)
+        assert ask(make, path).valid is (True if inside == 20 or dtype == "float32" else None)
+
+
 @pytest.mark.parametrize("other", ["model.w", "optim.state.w.exp_avg"])
 def test_tensors_that_changed_places_with_a_second_moment(make, other):
     """Both are whole and of one shape; only the metadata, which has no checksum, says which is which."""

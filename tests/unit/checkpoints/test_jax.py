@@ -85,8 +85,8 @@ def needed(path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_missing_file(run, layout, tmp_path):
     for file in needed(run / layout):
-        if file.name == "metadata":
-            continue  # of an item of plain JSON: which items a step has is the program's to say
+        if file.name == "metadata" and not (run / layout).with_name("10").exists():
+            continue  # of an item of plain JSON: only the step beside has it
         broken = tmp_path / "broken" / Path(layout).name
         shutil.rmtree(tmp_path / "broken", ignore_errors=True)
         shutil.copytree((run / layout).parent, tmp_path / "broken")

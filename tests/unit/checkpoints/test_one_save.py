@@ -397,3 +397,15 @@ def test_tensors_that_changed_names(make, before, now, valid):
         (path.with_name("checkpoint-4") / file).unlink()
     answer = validate(path, "structural", now_s=make.now_s)
     assert answer.valid is valid, answer
+
+
+def test_a_set_without_the_state_that_the_one_beside_has(make):
+    """torchtune's full recipe; its last epoch has none, and nothing can be resumed from that."""
+    for epoch in (1, 2):
+        path = make.root / f"run/epoch_{epoch}"
+        make.write(path / "model.safetensors", make.safetensors({"w": ("F32", (4, 4), make.floats(16))}))
+        make.write(path / "recipe_state/recipe_state.pt", make.torch_file({"epochs_run": epoch}))
+    assert validate(path, "structural", now_s=make.now_s).valid is True
+    (path / "recipe_state/recipe_state.pt").unlink()
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is None and "recipe_state.pt is missing, which epoch_1 has" in answer.reason

@@ -194,3 +194,22 @@ def test_megatrons_zarr(make):
         else:
             (broken / "model.weight" / damage).unlink()
         assert ask(make, broken).valid is not True, damage
+
+
+def test_a_file_that_somebody_hid(make):
+    path = ranks(make, "step-10", count=2)
+    (path / "checkpoint_1.pt").rename(path / ".checkpoint_1.pt")
+    assert ask(make, path).valid is True, "one file is no set of ranks"
+    (path / "checkpoint_0.pt").rename(path / ".checkpoint_0.pt")
+    answer = ask(make, path)
+    assert answer.valid is None and "no known checkpoint format" in answer.reason
+
+
+def test_blocks_that_changed_places_make_no_program(make):
+    """The archive then begins with a record of numbers, as the programs of TorchScript do."""
+    path = ranks(make, "step-10", count=2)
+    data = (path / "checkpoint_1.pt").read_bytes()
+    second = data.index(b"PK\x03\x04", data.index(b"data/0"))
+    make.write(path / "checkpoint_1.pt", data[second : 2 * second] + data[:second] + data[2 * second :])
+    answer = ask(make, path)
+    assert answer.valid is None and "begins as a program, and is none that is whole" in answer.reason

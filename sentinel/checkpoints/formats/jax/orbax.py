@@ -26,6 +26,7 @@ STORE = "manifest.ocdbt"
 _BESIDE_ITEMS = (ITEM, STORE, "_sharding", "checkpoint", "metadata")
 _PROCESS = re.compile(r"(.*/)?ocdbt\.process_(\d+)/manifest\.ocdbt")
 _ARRAY_METADATA = re.compile(r"(.*/)?array_metadatas/process_\d+")
+_TABLE = "metadata"  # of an item that is JSON: the position in the data, settings
 _MARKERS = (ROOT, ITEM, COMMITTED, STORE)
 _JSON_BYTES = 64 << 20
 
@@ -83,6 +84,9 @@ def _as_beside(tree: Tree, ask: Ask) -> None:
                 f"{entry.name}/" for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink()
             ]
             theirs = [f"{item}{name}" for item in inside for name in _MARKERS if (folder / item / name).exists()]
+            # Which items a step has is the program's to say; one that it has is whole.
+            shared = [item for item in inside[1:] if item.rstrip("/") in tree.folders]
+            theirs += [f"{item}{_TABLE}" for item in shared if (folder / item / _TABLE).is_file()]
         except OSError:
             return
         lacking = sorted(set(theirs) - set(tree.files))
@@ -101,7 +105,7 @@ def _item_of(name: str) -> str | None:
 def _json(tree: Tree, ask: Ask) -> None:
     for name in sorted(tree.files):
         last = name.rpartition("/")[2]
-        if last in (ROOT, ITEM, "_sharding") or _ARRAY_METADATA.fullmatch(name) or (last == "metadata" and "/" in name):
+        if last in (ROOT, ITEM, "_sharding") or _ARRAY_METADATA.fullmatch(name) or (last == _TABLE and "/" in name):
             try:
                 told = json_files.read(tree, name, _JSON_BYTES)
             except ValueError:

@@ -99,8 +99,8 @@ def _check_index(tree: Tree, name: str, size: int) -> None:
     if len(index) < _INDEX_BYTES or crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
         raise Broken(f"{visible(name)}: its index is damaged (cut short?)")
     offset, length = int.from_bytes(index[:8], "little"), int.from_bytes(index[8:16], "little")
-    if offset != _EMPTY and offset + length > size - _INDEX_BYTES:
-        raise Broken(f"{visible(name)}: {size} bytes, its index says more")
+    if offset != _EMPTY and (offset or length != size - _INDEX_BYTES):
+        raise Broken(f"{visible(name)}: {size} bytes, its index says {length} at {offset} and nothing else")
 
 
 Names = tuple[Iterable[str], int | None]
