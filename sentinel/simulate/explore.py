@@ -64,7 +64,10 @@ def run(history: History, tell: Callable[[float, str], None] | None = None) -> t
     world = World(history, tell=tell)
     violations = world.run()
     if _ends_the_same(history):
-        violations = [*violations, *_same_end(history, world)]
+        kept = tuple(one for one in history.happenings if one.what not in _CUTS)
+        whole = World(dataclasses.replace(history, happenings=kept))
+        whole.run()
+        violations = [*violations, *same_end(world, whole)]
     return violations, len(world.crossings.cut_at)
 
 
@@ -76,11 +79,8 @@ def _ends_the_same(history: History) -> bool:
     return bool(history.story in _SAME_END_STORIES and happened & _CUTS and not happened & _TIMED and away_s < most_s)
 
 
-def _same_end(history: History, world: World) -> list[Violation]:
-    """Killed at any instant and started again, the daemon ends in the same state as if it had not been."""
-    kept = tuple(one for one in history.happenings if one.what not in _CUTS)
-    whole = World(dataclasses.replace(history, happenings=kept))
-    whole.run()
+def same_end(world: World, whole: World) -> list[Violation]:
+    """Killed at any instant and started again, the daemon ends in the same state as if it had not been (``whole``)."""
     end, other = world.end_state(), whole.end_state()
     differs = [f"{key}: {end[key]} instead of {other[key]}" for key in end if end[key] != other[key]]
     # Both went the same way until the first cut: what was in the store by then keeps its id.

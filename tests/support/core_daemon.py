@@ -13,10 +13,10 @@ from typing import Any
 from core_world import ACT, Fate, Killed, World
 from direct_store import DirectStore
 from prometheus_client import CollectorRegistry
+from shipped import shipped_rules
 
 from sentinel.classify.ageing import Counter
 from sentinel.classify.history import WINDOW
-from sentinel.config.rules_files import load_rules, rules_folder
 from sentinel.config.settings import Alerts, Judgement, Limits, Settings
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.diagnostics import Diagnostics
@@ -36,7 +36,7 @@ from sentinel.log import Log
 from sentinel.model.records import Evidence, IncidentState, Notice
 from sentinel.telemetry import Telemetry
 
-RULES = load_rules([rules_folder()])
+RULES = shipped_rules()
 # Silences in the stories are counted in seconds: the default may be tuned without another story of each. Their jobs are all
 # young: what a first pause is given is tested by itself.
 SETTINGS = Settings(

@@ -7,15 +7,16 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from core_daemon import RULES, SETTINGS, Daemon, FakeSink
+from core_daemon import SETTINGS, Daemon, FakeSink
 from core_records import evidence
 from core_world import Fate, World
+from shipped import shipped_signatures
 
 from sentinel.config.settings import Settings
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Evidence, Source, Where
 
-SIGNATURES = Signatures(RULES)
+SIGNATURES = shipped_signatures()
 GAP_S = 2.0  # between printed steps
 CALM = tuple(2.0 + 0.01 * (n % 5) for n in range(60))
 

@@ -150,7 +150,8 @@ class Deaf:
             self._hears(agent.node, self.late.pop(agent.node))
         if beats:  # first, as it may be: only then what waits
             self._hears(agent.node, body)
-        self.scene.hear(agent.node)
+        if beats or agent.spool:
+            self.scene.hear(agent.node)
         for number, item in agent.spool[:BATCH]:
             self.scene.live.note(item)
             agent.acknowledged = number

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from shipped import shipped_rules, shipped_signatures
 
 from sentinel.classify import classify
-from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Incident
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
-RULES = load_rules()
-SIGNATURES = Signatures(RULES)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
 
 MESSAGES = [
     (

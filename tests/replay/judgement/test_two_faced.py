@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from shipped import shipped_rules
 
 from sentinel.classify import classify
-from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Scope
 
@@ -23,7 +23,7 @@ def judged(request: pytest.FixtureRequest):
     sys.path.insert(0, str(BENCH))
     request.addfinalizer(lambda: sys.path.remove(str(BENCH)))
     cases = importlib.import_module("judgement_cases").cases
-    rules = load_rules()
+    rules = shipped_rules()
     found = []
     for case in cases(Signatures(rules), each=4, seed=1):
         now = case.incident.updated_at + timedelta(hours=1)

@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from shipped import shipped_rules, shipped_signatures
 
 from sentinel.classify import classify
-from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Cause, Incident, Verdict
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
-RULES = load_rules()
-SIGNATURES = Signatures(RULES)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
 OWN = {
     Cause.USER_CODE,
     Cause.USER_CONFIG,

@@ -6,16 +6,16 @@ from datetime import UTC, datetime, timedelta
 from itertools import permutations
 
 import pytest
+from shipped import shipped_rules, shipped_signatures
 
 from sentinel.classify import classify
 from sentinel.classify.weights import with_rivals
-from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope, Source, Verdict, Where, stable_id
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
-RULES = load_rules()
-SIGNATURES = Signatures(RULES)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
 LAST_WORDS = (
     "srun: error: c4: task 0: Exited with exit code 1\n"
     "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 from core_records import evidence, incident, later
+from shipped import shipped_rules
 
 from sentinel.classify import History, PastFailure, classify
-from sentinel.config.rules_files import load_rules
 from sentinel.model.records import Cause, Kind, Restart, Scope, Source, Trust, Verdict
 
-RULES = load_rules()
+RULES = shipped_rules()
 
 
 def bad(step: int, rank: int | None = None) -> tuple[object, ...]:

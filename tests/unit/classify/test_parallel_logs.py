@@ -8,15 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from shipped import shipped_signatures
 
 from sentinel.cli.offline import classify_input, parallel_logs
 from sentinel.cli.offline.classify_input import read_path
 from sentinel.cli.offline.parallel_logs import Log, on_all_cores, read_log, read_parts, together
-from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Kind, Source
 
-SIGNATURES = Signatures(load_rules())
+SIGNATURES = shipped_signatures()
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 
 

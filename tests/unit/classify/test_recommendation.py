@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from shipped import shipped_rules, shipped_signatures
 
 from sentinel.classify import classify as judged
 from sentinel.cli.offline.classify import classify
 from sentinel.config.rules import Drain
-from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Cause, Incident, Recommendation, Source, Verdict, Where
 
-RULES = load_rules()
-SIGNATURES = Signatures(RULES)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 README = Path(__file__).resolve().parents[3] / "rules" / "README.md"
 

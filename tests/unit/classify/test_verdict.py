@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from shipped import shipped_rules, shipped_signatures
 
 from sentinel.classify import History, PastFailure, classify
-from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import (
     Cause,
     Evidence,
@@ -24,8 +24,8 @@ from sentinel.model.records import (
 )
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
-RULES = load_rules()
-SIGNATURES = Signatures(RULES)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
 
 
 def seen(

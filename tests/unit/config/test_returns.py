@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shipped import shipped_rules
 
 from sentinel.config.return_settings import filled
 from sentinel.config.returns import Remedial, ReturnRow, Returns
-from sentinel.config.rules_files import load_rules
 from sentinel.config.rules_toml import parse_rules
 from sentinel.config.settings import Settings, load
 from sentinel.errors import FileError
@@ -18,7 +18,7 @@ ROW = '[[return]]\ncause = "pcie"\ntests = [1, 2]\nactions = ["reset", "reboot"]
 
 
 def test_the_shipped_rows_cover_every_cause_and_ask_for_a_test_each() -> None:
-    returns = load_rules(site=None).returns
+    returns = shipped_rules().returns
     assert all(returns.of(cause).tests and returns.of(cause).source for cause in Cause)
     assert returns.of(Cause.GPU_FALLEN_OFF_BUS).action(0) is Remedial.REBOOT
     ecc = returns.of(Cause.GPU_MEMORY_ECC)

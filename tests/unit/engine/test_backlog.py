@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from shipped import shipped_rules
 
-from sentinel.config.rules_files import load_rules, rules_folder
 from sentinel.config.settings import Settings
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
@@ -22,7 +22,7 @@ from sentinel.model.stored import JUDGED_UNTIL, Stored, not_judged_since
 
 AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 INCIDENT = Incident("i1", AT, AT, nodes=("n1", "n2"))
-RULES = load_rules([rules_folder()])
+RULES = shipped_rules()
 
 
 def later(seconds: float) -> datetime:

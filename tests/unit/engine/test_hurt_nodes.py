@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from core_daemon import SETTINGS
 from core_records import incident, verdict
+from shipped import shipped_rules
 
-from sentinel.config.rules_files import load_rules
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.reconcile.situations import hurt
@@ -17,9 +17,7 @@ GUILTY, NEIGHBOUR = 101, 202
 
 def empty_state() -> State:
     view = ClusterView()
-    return State(
-        rules=load_rules(site=None), settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement)
-    )
+    return State(rules=shipped_rules(), settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement))
 
 
 def broke(state: State, attempt: int) -> None:

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from core_daemon import SETTINGS
 from core_records import AT
+from shipped import shipped_rules
 
-from sentinel.config.rules_files import load_rules
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.due_tests import DiagnosticRecord
@@ -29,9 +29,7 @@ HOUR = timedelta(hours=1)
 )
 def test_a_passed_diagnostic_counts_when_its_evidence_is_long_forgotten(record: DiagnosticRecord, good: bool) -> None:
     view = ClusterView()
-    state = State(
-        rules=load_rules(site=None), settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement)
-    )
+    state = State(rules=shipped_rules(), settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement))
     view.node("n1")
     state.diagnostics.known["n1"] = record
     assert node_proof.good_since(state, "n1", AT) is good

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from core_daemon import RULES, Daemon
+from core_daemon import Daemon
 from core_records import OPTED_IN, ended, evidence
 from core_world import World
 from prometheus_client import generate_latest
+from shipped import shipped_signatures
 
 from sentinel.daemon.api.scores import read_scores
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.corrections import Correction
 from sentinel.model.records import Cause, Evidence, Scope, Source, Where
 
 Worlds = Callable[..., World]
-SIGNATURES = Signatures(RULES)
+SIGNATURES = shipped_signatures()
 ILLEGAL = "[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered"
 
 

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from core_daemon import RULES, SETTINGS, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
+from core_daemon import SETTINGS, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
 from core_records import AT, OPTED_IN, ended, evidence
 from core_world import World
+from shipped import shipped_signatures
 
 from sentinel.config.settings import Limits
 from sentinel.engine.reconcile import node_proof
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Evidence, IncidentState, Kind, Source, Where
 from sentinel.simulate.slurm.records import SimulatedJob, SlurmTimes
 
@@ -293,7 +294,7 @@ async def unexplained(there: World, *sinks: FakeSink) -> Daemon:
     there.slurm.clock.advance(60.0)
     there.slurm.end(there.job, exit_code=1)
     where = Where(node="n1", job=there.job, attempt=0, path="/log")
-    reader = LogReader(Signatures(RULES), source=Source.JOB_LOG, where=where)
+    reader = LogReader(shipped_signatures(), source=Source.JOB_LOG, where=where)
     now = there.slurm.clock.now()
     said = [*reader.feed(b"[rank0]: IndexError: list index out of range\n", now), *reader.finish(now)]
     await fail(daemon, *said, ended(there.job, at_s=60.0))

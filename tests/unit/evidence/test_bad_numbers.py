@@ -8,17 +8,17 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shipped import shipped_signatures
 
-from sentinel.config.rules_files import load_rules, rules_folder
 from sentinel.detect.bad_numbers import QUIET, SCALING, Run, after_message, after_print, after_scaler_skip, persists
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.evidence.logs.step_numbers import numbers_of
 from sentinel.model.records import Evidence, Kind, Source, Where, utc
 from sentinel.wire import evidence_from, to_json
 
 START = utc(1_790_000_000)
 NAN = math.nan
-SIGNATURES = Signatures(load_rules([rules_folder()]))
+SIGNATURES = shipped_signatures()
 
 
 def read(line: str) -> list[Evidence]:

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from itertools import islice
 
 import pytest
-from shipped import shipped_rules
+from shipped import shipped_rules, shipped_signatures
 
 from sentinel.evidence.logs import line_templates
 from sentinel.evidence.logs.digit_folding import FOLD, fold_digits
 from sentinel.evidence.logs.line_templates import LineTemplates
 from sentinel.evidence.logs.prefilter import PlainScreen
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Kind
 
 RULES = shipped_rules()
@@ -121,7 +121,7 @@ def test_of_an_old_log_the_last_steps_are_evidence_and_no_others() -> None:
     text = "".join(
         f"iteration {i:8d}/ 5000 | lm loss: 2.1 | number of nan iterations:   0 |\n" for i in range(300)
     ).encode()
-    reader = LogReader(Signatures(RULES), own_times=True, last_steps=5)
+    reader = LogReader(shipped_signatures(), own_times=True, last_steps=5)
     assert reader.feed(text[:9000], NOW) + reader.feed(text[9000:], NOW) == []
     steps = reader.finish(NOW)
     assert [(item.kind, item.line, item.data["step"]) for item in steps] == [

@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from shipped import shipped_signatures
 
-from sentinel.config.rules_files import load_rules, rules_folder
 from sentinel.detect.step_rhythm import PAUSE, Rhythm, observe
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Kind, Source, Where, utc
 
 START = utc(1_790_000_000)
-SIGNATURES = Signatures(load_rules([rules_folder()]))
+SIGNATURES = shipped_signatures()
 
 
 def follow(*lines: tuple[float, str]) -> Rhythm:

@@ -47,7 +47,7 @@ def test_json_has_the_promised_keys(one_process: None) -> None:
 
 
 def test_a_broken_promise_is_shrunk_told_and_replayed(never_lets_go: None) -> None:
-    found = called("--seed", "3", "--histories", "4", "--story", "killed-often", "--json")
+    found = called("--seed", "3", "--histories", "2", "--story", "killed-often", "--json")
     assert found.exit_code == 1
     violation = json.loads(found.output)["violations"][0]
     assert violation.keys() >= {"seed", "promise", "story", "at", "id", "why", "events"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import UserError
-from sentinel.simulate.explore import named, part_of, run
+from sentinel.simulate.explore import named, part_of, same_end
 from sentinel.simulate.histories import Happening, History, Setup
 from sentinel.simulate.stories import STORIES, history_of
 from sentinel.simulate.world import World
@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 BUS = Happening("gpu-off-bus", 60.0, "job0/1")
 
 
-def one_fault(*more: Happening, story: str = "killed") -> History:
-    return History(1, 0, story, Setup(), (BUS, *more), 500.0)
+def one_fault(*more: Happening, ends_s: float = 500.0) -> History:
+    return History(1, 0, "killed", Setup(), (BUS, *more), ends_s)
 
 
 def test_a_lost_gpu_is_drained_and_its_job_runs_on_from_the_newest_checkpoint() -> None:
@@ -36,15 +36,19 @@ def test_a_lost_gpu_is_drained_and_its_job_runs_on_from_the_newest_checkpoint() 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_every_crossing_and_started_again(after: bool) -> None:
-    whole = World(one_fault())
+    whole = World(one_fault(ends_s=200.0))
     whole.run()
-    wrong = []
+    wrong, reached = [], 0
     for nth in range(whole.crossings.count):
-        history = one_fault(Happening("kill", 60.0, data={"nth": nth, "after": after, "down_s": 1.0}))
-        violations, cuts = run(history)
-        if violations or cuts > 1:
+        killed = Happening("kill", 60.0, data={"nth": nth, "after": after, "down_s": 1.0})
+        cut = World(one_fault(killed, ends_s=200.0))
+        violations = [*cut.run(), *same_end(cut, whole)]
+        if not cut.crossings.cut_at:  # so many did not come
+            break
+        reached += 1
+        if violations or len(cut.crossings.cut_at) > 1:
             wrong.append((nth, violations))
-    assert not wrong, wrong[:3]
+    assert reached > 50 and not wrong, wrong[:3]
 
 
 def test_the_same_history_happens_the_same_way_whatever_the_hashes_are() -> None:

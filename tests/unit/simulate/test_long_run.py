@@ -193,7 +193,7 @@ def test_a_job_that_is_stopped_while_it_trains_is_an_unsafe_action() -> None:
 
 def test_budgets_hold_in_a_storm() -> None:
     tight = acting(dataclasses.replace(Settings(), limits=Limits(drain_count=1, drain_per_hour=1)))
-    scenario = dataclasses.replace(SMALL, rates=only("faulty GPU", 100.0), settings=tight, spares=16)
+    scenario = dataclasses.replace(SMALL, days=5, rates=only("faulty GPU", 100.0), settings=tight, spares=16)
     ran = run_one(scenario, 1, "sentinel")
     assert ran.waits.get("drain-budget", 0) > 0 and not ran.unsafe
 

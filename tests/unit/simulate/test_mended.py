@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sentinel.simulate.explore import run
 from sentinel.simulate.histories import Happening, History, JobSpec, Setup
 from sentinel.simulate.world import World
 
@@ -12,9 +11,8 @@ THREE = (JobSpec(nodes=2), JobSpec(nodes=2, user="bob"), JobSpec(nodes=2, user="
 
 def ran(setup: Setup, *happenings: Happening, story: str = "anything") -> World:
     history = History(1, 233, story, setup, happenings, max(one.at_s for one in happenings) + 1285.0)
-    assert run(history)[0] == []
     world = World(history)
-    world.run()
+    assert world.run() == []
     return world
 
 
@@ -58,7 +56,7 @@ def test_a_job_whose_requeue_slurmctld_forgot_is_stopped_again() -> None:
     """Slurm had counted the restart, and counted it back: that is the same attempt."""
     crash = Happening("slurmctld-crash", 49.735, data={"for_s": 200.0})
     history = History(21, 277, "slurmctld", TWO, (Happening("node-lost", 41.064, "job1/0"), crash), 1349.7)
-    assert run(history)[0] == []
+    assert World(history).run() == []
 
 
 def test_a_drained_node_that_is_set_down_costs_the_budget_of_an_hour_once() -> None:
@@ -102,7 +100,7 @@ def test_the_next_attempt_leaves_a_node_that_its_own_incident_convicts_later() -
     """A storm: the job is let go to a node, and a moment later its incident convicts that one as well."""
     storm = Happening("storm", 52.282246397542735, data={"nodes": 6})
     history = History(31, 863, "many-nodes", many(0.25, 4), (storm,), 952.3)
-    assert run(history)[0] == []
+    assert World(history).run() == []
 
 
 def test_a_daemon_that_cannot_save_its_start_ends_and_is_started_again() -> None:
@@ -127,7 +125,7 @@ def test_a_release_that_was_on_its_way_when_the_job_was_cancelled_is_no_harm() -
         Happening("diagnostic-failed", 35.872658943735495, "n8"), Happening("reboot", 36.2562, "job1/1"),
         Happening("cancel", 46.146, "job1"),
     ), 1000.0)  # fmt: skip
-    assert run(history)[0] == []
+    assert World(history).run() == []
 
 
 def test_a_lost_node_that_was_rebooted_before_anybody_could_look_need_not_go() -> None:
@@ -183,9 +181,8 @@ def test_a_stop_does_not_wait_for_an_attempt_that_a_person_began_meanwhile() -> 
         Happening("gpu-lost-silently", 44.525, "job1/0"), Happening("release", 46.299, "job1"),
         Happening("killed-process", 54.356, "job1/1"),
     ), 400.0)  # fmt: skip
-    assert run(history)[0] == []
     world = World(history)
-    world.run()
+    assert world.run() == []
     assert world.slurm.jobs[102].held and world.slurm.jobs[102].state == "PENDING"
 
 
@@ -225,7 +222,7 @@ def test_what_broke_while_nothing_could_be_judged_is_judged_by_the_next_daemon()
         Happening("gpu-off-bus", 64.20587291027891, "job1/1"), Happening("node-lost", 72.54142102154067, "job0/0"),
         Happening("kill", 72.54142102154067, data={"nth": 43, "after": True, "down_s": 60.0}),
     ), 1097.9432731097747)  # fmt: skip
-    assert run(history)[0] == []
+    assert World(history).run() == []
 
 
 def test_a_list_that_is_written_again_after_the_release_lends_nothing_to_a_job_that_runs() -> None:
@@ -234,4 +231,4 @@ def test_a_list_that_is_written_again_after_the_release_lends_nothing_to_a_job_t
         Happening("gpu-memory-contained", 40.09450649047325, "job1/1"), Happening("gpu-off-bus", 50.24734103057012, "n7"),
         Happening("repair", 240.09450649047324),
     ), 1140.0945064904731)  # fmt: skip
-    assert run(history)[0] == []
+    assert World(history).run() == []

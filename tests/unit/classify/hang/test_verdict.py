@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from core_records import AT, evidence, incident
+from shipped import shipped_rules
 
 from sentinel.classify import classify
-from sentinel.config.rules_files import load_rules, rules_folder
 from sentinel.model.records import Cause, Evidence, Kind, Restart, Source, Trust, Verdict
 
-RULES = load_rules([rules_folder()])
+RULES = shipped_rules()
 STALL = evidence(
     Kind.STALL, source=Source.PROGRESS, job=101, attempt=0,
     text="no step after 37 for 12.1 s; usual gap 1.00 s, allowed 12.0 s; no process of the job computes",

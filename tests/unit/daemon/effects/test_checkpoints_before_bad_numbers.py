@@ -7,20 +7,21 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from core_daemon import RULES, Daemon, FakeOrders, FakeSink
+from core_daemon import Daemon, FakeOrders, FakeSink
 from core_records import ended, evidence
 from core_world import World
+from shipped import shipped_signatures
 
 from sentinel.checkpoints.records import Part
 from sentinel.config.settings import Recovery
 from sentinel.daemon.effects.checkpoints import FleetCheckpoints
 from sentinel.errors import Unavailable
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.log import Log
 from sentinel.model.records import Evidence, JobView, Scalar, Source, StepKind, Where
 
 Worlds = Callable[..., World]
-SIGNATURES = Signatures(RULES)
+SIGNATURES = shipped_signatures()
 ROOT = "/shared/run"
 COMMENT = json.dumps({"sentinel": {"restart": True, "global": [ROOT]}})
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 from core_records import evidence
+from shipped import shipped_rules
 
-from sentinel.config.rules_files import load_rules
 from sentinel.daemon.ingest.priority import ConvictingEvidence
 from sentinel.model.records import Kind, Scalar, Source, Trust
 
@@ -25,4 +25,4 @@ def test_hard_is_what_the_rules_convict_by_one_trusted_line(
     data: Mapping[str, Scalar], source: Source, trust: Trust, convicts: bool
 ) -> None:
     item = evidence(Kind.XID, source=source, trust=trust, node="n1", data=data)
-    assert ConvictingEvidence(load_rules())(item) is convicts
+    assert ConvictingEvidence(shipped_rules())(item) is convicts

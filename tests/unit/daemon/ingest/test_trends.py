@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from core_daemon import RULES, Daemon
+from core_daemon import Daemon
 from core_records import OPTED_IN, ended, evidence, later
 from core_world import World
+from shipped import shipped_signatures
 
 from sentinel.config.signals_files import load_signals
 from sentinel.daemon.ingest.trends import read_trends
 from sentinel.detect.counters import counter_rows
-from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Evidence, Kind, Source, Where
 
 Worlds = Callable[..., World]
@@ -70,7 +71,7 @@ async def test_ageing_part_leans_what_could_be_either_and_drains_nothing(world: 
     for node in ("n1", "n2"):  # the same words on both
         job = there.slurm.submit(nodes=1, required=(node,), comment=OPTED_IN)
         reader = LogReader(
-            Signatures(RULES), source=Source.JOB_LOG, where=Where(node=node, job=job, attempt=0, path="/log")
+            shipped_signatures(), source=Source.JOB_LOG, where=Where(node=node, job=job, attempt=0, path="/log")
         )
         now = there.slurm.clock.now()
         line = b"[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n"
