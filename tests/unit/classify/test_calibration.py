@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from core_daemon import RULES
 from core_records import AT
+from shipped import shipped_signatures
 
 from sentinel.classify import classify
 from sentinel.classify.calibration import along
@@ -22,7 +23,7 @@ def test_between_two_points_the_curve_is_straight(share: float, right: float) ->
 
 
 def verdict_of(source: Source, *lines: str) -> Verdict:
-    reader = LogReader(RULES, source=source, bare=True)
+    reader = LogReader(shipped_signatures(), source=source, bare=True)
     found = reader.feed("".join(f"{line}\n" for line in lines).encode(), AT) + reader.finish(AT)
     return classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from core_daemon import RULES
 from core_records import AT
+from shipped import shipped_signatures
 
 from sentinel.classify import classify
 from sentinel.evidence.logs.reader import LogReader
@@ -12,7 +13,7 @@ from sentinel.model.records import Cause, Incident, Verdict
 
 
 def verdict(*lines: str) -> Verdict:
-    reader = LogReader(RULES)
+    reader = LogReader(shipped_signatures())
     found = reader.feed("".join(f"{line}\n" for line in lines).encode(), AT) + reader.finish(AT)
     return classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
 

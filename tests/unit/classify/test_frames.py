@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from core_daemon import RULES
 from core_records import AT
+from shipped import shipped_signatures
 
 from sentinel.classify import classify
 from sentinel.evidence.logs.reader import LogReader
@@ -22,7 +23,7 @@ def cause(
     for file in files:
         lines += [f'  File "{file}", line 12, in {function}', f"    {source}", "           ^^^^^^^^^^^^^^"]
     text = "".join(f"{prefix}{line}\n" for line in [*lines, raised])
-    reader = LogReader(RULES)
+    reader = LogReader(shipped_signatures())
     found = reader.feed(text.encode(), AT) + reader.finish(AT)
     return classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT).cause
 
@@ -57,7 +58,7 @@ def test_what_a_library_refuses_to_do_with_its_input_is_still_the_callers() -> N
 
 
 def test_a_frame_far_above_is_not_this_exceptions() -> None:
-    reader = LogReader(RULES)
+    reader = LogReader(shipped_signatures())
     far = f'  File "{LIBRARY}", line 12, in step\n' + "epoch\n" * 9
     found = reader.feed((far + "TypeError: go() got two\n").encode(), AT)
     assert classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT).cause is Cause.USER_CODE
@@ -72,7 +73,7 @@ def test_a_package_that_fetches_data_speaks_of_their_source(package: str) -> Non
 
 
 def test_no_alternative_is_said_to_be_surer_than_the_verdict() -> None:
-    reader = LogReader(RULES)
+    reader = LogReader(shipped_signatures())
     found = reader.feed(b"RuntimeError: No HIP GPUs are available\n", AT) + reader.finish(AT)
     verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
     assert verdict.alternatives and all(other.confidence <= verdict.confidence for other in verdict.alternatives)
@@ -141,7 +142,7 @@ def test_a_sentence_outranks_the_class_of_its_exception() -> None:
 
 
 def test_what_only_shifts_the_odds_does_not_silence_a_line() -> None:
-    reader = LogReader(RULES)
+    reader = LogReader(shipped_signatures())
     line = b"n1:7:9 [0] include/socket.h:344 NCCL WARN Socket creation failed : Address family not supported\n"
     found = reader.feed(line, AT) + reader.finish(AT)
     verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
@@ -152,7 +153,7 @@ def test_what_only_shifts_the_odds_does_not_silence_a_line() -> None:
     "line", ["RuntimeError: No HIP GPUs are available", "RuntimeError: No CUDA GPUs are available"]
 )
 def test_no_visible_gpu_is_no_lost_gpu(line: str) -> None:
-    reader = LogReader(RULES)
+    reader = LogReader(shipped_signatures())
     found = reader.feed(f"{line}\n".encode(), AT) + reader.finish(AT)
     verdict = classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
     assert verdict.cause is Cause.USER_CONFIG and not verdict.drain_recommended and not verdict.suspect
@@ -175,7 +176,7 @@ def test_what_python_says_is_not_read_as_the_machines_word() -> None:
 
 
 def test_a_rendezvous_behind_a_collective_call_that_timed_out_is_its_clean_up() -> None:
-    reader = LogReader(RULES)
+    reader = LogReader(shipped_signatures())
     text = (
         "RuntimeError: [gloo/transport/tcp/buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n"
         "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.\n"
@@ -186,7 +187,7 @@ def test_a_rendezvous_behind_a_collective_call_that_timed_out_is_its_clean_up() 
 
 
 def judged(text: str) -> Cause:
-    reader = LogReader(RULES)
+    reader = LogReader(shipped_signatures())
     found = reader.feed(text.encode(), AT) + reader.finish(AT)
     return classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT).cause
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from core_daemon import RULES
 from core_records import AT
+from shipped import shipped_signatures
 
 from sentinel.classify import classify
 from sentinel.evidence.logs.rank_states import rank_states
@@ -14,7 +15,7 @@ from sentinel.model.records import Cause, Incident, Verdict
 
 
 def judge(text: str) -> Verdict:
-    reader = LogReader(RULES)
+    reader = LogReader(shipped_signatures())
     found = reader.feed(text.encode(), AT) + reader.finish(AT)
     return classify(Incident("i1", AT, AT, evidence=tuple(found)), rules=RULES, now=AT)
 

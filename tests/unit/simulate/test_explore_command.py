@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from sentinel.actions import ACTIONS
 from sentinel.cli.offline.explore import MOST_SEED, explore
 from sentinel.errors import UserError
-from sentinel.model.records import StepKind
+from sentinel.model.records import Task
 from sentinel.simulate import explore as running
 from sentinel.simulate.explore import MOST_HISTORIES
 from sentinel.simulate.stories import STORIES
@@ -28,13 +27,9 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def never_lets_go(monkeypatch: pytest.MonkeyPatch, one_process: None) -> None:
-    """A planted fault: jobs stay put off for a month."""
-
-    async def claimed(task: Any, means: Any) -> Any:
-        return means.done(task)
-
-    monkeypatch.setitem(ACTIONS, StepKind.RELEASE, claimed)  # type: ignore[arg-type]
+def unsigned_drains(monkeypatch: pytest.MonkeyPatch, one_process: None) -> None:
+    """A planted fault: drains do not say whose they are."""
+    monkeypatch.setattr(Task, "reason", property(lambda _task: "broken"))
 
 
 def test_json_has_the_promised_keys(one_process: None) -> None:
@@ -46,8 +41,8 @@ def test_json_has_the_promised_keys(one_process: None) -> None:
     assert answer["wall_s"] > 0
 
 
-def test_a_broken_promise_is_shrunk_told_and_replayed(never_lets_go: None) -> None:
-    found = called("--seed", "3", "--histories", "2", "--story", "killed-often", "--json")
+def test_a_broken_promise_is_shrunk_told_and_replayed(unsigned_drains: None) -> None:
+    found = called("--seed", "3", "--histories", "4", "--story", "killed-often", "--json")
     assert found.exit_code == 1
     violation = json.loads(found.output)["violations"][0]
     assert violation.keys() >= {"seed", "promise", "story", "at", "id", "why", "events"}
@@ -62,7 +57,7 @@ def test_a_broken_promise_is_shrunk_told_and_replayed(never_lets_go: None) -> No
     assert violation["promise"] in {one["promise"] for one in as_json["violations"]} and len(as_json["events"]) > 5
 
 
-def test_people_read_how_to_replay_it(never_lets_go: None) -> None:
+def test_people_read_how_to_replay_it(unsigned_drains: None) -> None:
     found = called("--seed", "3", "--histories", "2", "--story", "killed")
     assert found.exit_code == 1
     assert "sentinel explore --seed 3 --replay killed-0" in found.output

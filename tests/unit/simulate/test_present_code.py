@@ -1,5 +1,7 @@
-"""The present code keeps its promises in a few generated histories of each story. ``tests/run``, as in CI, runs 10,000 others:
-``sentinel explore --seed 2026 --histories 10000``."""
+"""The present code keeps its promises in a few generated histories of each story.
+
+``tests/run``, as in CI, runs 10,000 others: ``sentinel explore --seed 2026 --histories 10000``.
+"""
 
 from __future__ import annotations
 
