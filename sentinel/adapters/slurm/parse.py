@@ -49,6 +49,8 @@ _NODE_FLAGS = {
     "powered_off": "powered_down",
     "res": "reserved",
 }
+_LONGEST_PATH = 4096  # Linux' PATH_MAX: a longer one is no file
+_LONGEST_FILLED = 16 * _LONGEST_PATH  # what a log's pattern may become before that is looked at
 _GPU = re.compile(r"gpu(?::[^:(),]+)*?(?::([0-9]{1,12})([KMG]?))?(?:\([^)]*\))?\Z")
 _FACTORS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
@@ -331,11 +333,12 @@ def stdout_of(record: Record) -> str:
     if not path:
         return ""
     folder = _raw(record.get("current_working_directory"))
-    return plain(path if path.startswith("/") or not folder else f"{folder.rstrip('/')}/{path}")
+    path = path if path.startswith("/") or not folder else f"{folder.rstrip('/')}/{path}"
+    return plain(path) if len(path) <= _LONGEST_PATH else ""
 
 
 def _fill(pattern: str, record: Record) -> str:
-    """Filename patterns of sbatch(1). A backslash anywhere switches them off."""
+    """Filename patterns of sbatch(1). A backslash anywhere switches them off. Empty: longer than any path, or not known."""
     if "\\" in pattern:
         # Newer releases (seen on 24.11; their states are lists) have filled in what the file's name then keeps: not known.
         return "" if isinstance(record.get("job_state"), list) else pattern.replace("\\", "")
@@ -355,6 +358,11 @@ def _fill(pattern: str, record: Record) -> str:
         "x": _raw(record.get("name")),
         "%": "%",
     }
+
+    if pattern.count("%") * max(map(len, values.values())) > _LONGEST_FILLED:
+        return (
+            ""  # %x%x%x... of a name of 1,024 characters would be megabytes, of each job that a user has in the queue
+        )
 
     def fill(match: re.Match[str]) -> str:
         value = values.get(match[2])

@@ -49,13 +49,13 @@ def pattern_of(stdout: str, *, job: int, user: str, node: str, work_dir: str = "
 def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
     """The file of that user that matches, the one written last if there are several; None while there is none.
 
-    Slurm opens a job's output as its user; a file or link of another user that matches, too, was put there. Of an array's
-    files only the one that a process of this job writes is its own; without ``job`` the only one.
+    Slurm opens a job's output as its user; a file, folder or link of another user that matches, too, was put there. Of an
+    array's files only the one that a process of this job writes is its own; without ``job`` the only one.
     """
     found = []
     for path in glob.glob(pattern):  # noqa: PTH207
         try:
-            if os.lstat(path).st_uid not in (uid, 0):
+            if any(os.lstat(met).st_uid not in (uid, 0) for met in _met_by_wildcards(pattern, path)):
                 continue  # also a link to a file of the user's
             status = Path(path).stat()
         except FileNotFoundError:
@@ -66,6 +66,13 @@ def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
         own = outputs_of(job, uid) if job is not None else None
         found = [item for item in found if (item[1] in own if own is not None else len(found) == 1)]
     return max(found)[1] if found else None
+
+
+def _met_by_wildcards(pattern: str, path: str) -> list[str]:
+    """The file, and each of its folders whose name is not the pattern's own: anybody may have chosen it."""
+    names = path.split("/")
+    wanted = pattern.split("/")
+    return [path, *("/".join(names[: at + 1]) for at, name in enumerate(names) if glob.escape(name) != wanted[at])]
 
 
 def start_of(path: str, *, job: int, attempt: int, began_s: float, limit_bytes: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,6 +88,25 @@ def test_no_reason_of_an_operator_hides_or_changes_another_node(attack: bytes) -
     fleet = told([JOB], [NODE | {"reason": attack}, NODE | {"name": "n2"}])
     assert set(fleet.nodes) == {"n1", "n2"} and fleet.nodes["n1"].state == "idle" and fleet.nodes["n1"].reason
     storable(fleet)
+
+
+@pytest.mark.parametrize("pattern", ["/a/" + "%x" * 2000, "%1024u/%x" * 400, "/a/" + "b" * 5000, "%x" + "/b" * 2000])
+def test_a_path_that_is_longer_than_any_is_not_known(pattern: str) -> None:
+    """A name fills each of a pattern's places: one user's queue would take gigabytes of each snapshot."""
+    names = {"name": "n" * 1024, "user_name": "u" * 1024}
+    tracemalloc.start()
+    try:
+        fleet = told([JOB | names | {"job_id": job, "standard_output": pattern} for job in range(1, 21)], [NODE])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert {job.stdout for job in fleet.jobs.values()} == {""} and not fleet.unread
+    assert peak < 4 << 20
+
+
+def test_a_long_path_is_known() -> None:
+    job = told([JOB | {"name": "n" * 1000, "standard_output": "/a/%x/%x/%x/%j"}], [NODE]).jobs[7]
+    assert job.stdout == "/a/" + ("n" * 1000 + "/") * 3 + "7"
 
 
 @given(st.binary(max_size=40).filter(lambda raw: 0 not in raw), st.sampled_from(TEXTS), st.binary(max_size=20))

@@ -407,6 +407,29 @@ def test_another_users_link_to_a_file_of_the_users_is_not_the_log(tmp_path: Path
     assert newest(str(tmp_path / "*-5.out"), 1000) == str(evil), "the user's own link is the user's matter"
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("link", [True, False])
+def test_a_folder_of_another_user_that_matches_leads_to_no_log(tmp_path: Path, link: bool) -> None:
+    """``/shared/%x/out``: through such a folder the user's other files would be judged, and appended to, as the job's."""
+    own, theirs, evil = tmp_path / "train" / "out", tmp_path / "home" / "old" / "out", tmp_path / "evil"
+    for path in (own, theirs):
+        path.parent.mkdir(parents=True)
+        path.write_text("step 1\n")
+        os.chown(path.parent, 1000, 1000)
+        os.chown(path, 1000, 1000)
+    os.utime(own, (1.0, 1.0))
+    if link:
+        evil.symlink_to(theirs.parent)
+    else:
+        evil.mkdir()
+        (evil / "out").hardlink_to(theirs)
+    os.chown(evil, 1001, 1001, follow_symlinks=False)
+    assert newest(str(tmp_path / "*" / "out"), 1000) == str(own)
+    assert newest(str(evil / "out"), 1000) == str(evil / "out"), "the user's own words"
+    os.chown(evil, 1000, 1000, follow_symlinks=False)
+    assert newest(str(tmp_path / "*" / "out"), 1000) == str(evil / "out")
+
+
 def test_a_log_that_another_user_put_in_its_place_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "5.out").write_text("step 1\n")
     file = LogFile(str(tmp_path / "5.out"), owner=UID + 1)
