@@ -90,7 +90,7 @@ def draw(seed: int, number: int) -> Drawn:
     first = Act(chosen(random, NODE_FAULTS), random.randrange(len(jobs)), random.randrange(2))
     acts = [_numbered(random, first)]
     bad = 1
-    for _ in range(random.randint(2, 6)):
+    for _ in range(random.randint(3, 9)):
         group = chosen(random, {"node": 3 if bad < BAD_NODES else 0, "job": 4, "people": 3, "ours": 5, "storage": 1})
         bad += group == "node"
         acts.append(_numbered(random, _when(random, _act(random, group, len(jobs)))))
