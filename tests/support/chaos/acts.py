@@ -86,6 +86,7 @@ def _rank_fault(*words: str) -> Callable[[Performance, Act], None]:
             return  # its program has no ranks that could be asked
         self.blame(job)
         job.bad_numbers |= words[0] == "nan"
+        job.program_fails = True
         self.facts.touched.update(nodes_of(job))
         self.say(f"{' '.join(words)} in job {job.id}")
         self.story.inject(*words, "--job", str(job.id))
@@ -100,6 +101,8 @@ def _disk_full(self: Performance, act: Act) -> None:
     if job not in hit or job.asked.kind == "het":
         return
     self.blame(*hit)
+    for one in hit:
+        one.program_fails = True
     self.facts.touched.add(node)
     self.say(f"disk of {node} full under {[job.id for job in hit]}")
     self.story.inject("disk-full", "--node", node)
@@ -116,6 +119,8 @@ def _corrupt(self: Performance, act: Act) -> None:
 def _storage(self: Performance, act: Act) -> None:
     self.story.inject("storage")
     self.facts.storage_blocked = True
+    for job in self.facts.jobs:
+        job.program_fails = True
     self.say(f"shared storage blocks for {act.lasts_s} s")
     time.sleep(act.lasts_s)
     self.story.inject("storage", "--undo")

@@ -28,6 +28,7 @@ class Witnessed(Job):
     held_perhaps: bool = False  # ... when it had just been requeued: whose hold it is, nobody can tell
     requeued_by_user: bool = False
     bad_numbers: bool = False
+    program_fails: bool = False  # something was done to its program, or to the disks that it writes to
 
     @property
     def log(self) -> str:

@@ -19,6 +19,10 @@ from chaos.jobs import Witnessed, nodes_of
 from chaos.performance import Facts
 
 _ALLOCATED = re.compile(r"(?:Allocate JobId=(\d+)\S* NodeList=|Started JobId=(\d+)\S* in \S+ on )(\S+)")
+# Causes that blame a program, its settings or its saves.
+_OF_PROGRAMS = frozenset(
+    "user_code user_config software_env app_oom_gpu app_oom_host dataloader numerical_nan checkpoint_corrupt".split()
+)
 _OUT = ("drain", "down", "drng")
 _SAVED = re.compile(r"^(?:resumed from step (\d+) \((\w+)\) (\S+)|saved step (\d+) \((\w+)\))$", re.MULTILINE)
 
@@ -45,6 +49,7 @@ def broken(story: Story, facts: Facts, before: Seen, now: Seen) -> list[str]:
         *(line for job in facts.jobs for line in _resumes(job)),
         *_untouched(story, facts),
         *_messages(story, facts),
+        *blamed(story, facts),
         *watched_logs.wrong_lines([story.lab.dir], {}),
     ]
 
@@ -175,6 +180,17 @@ def expanded(nodes: str) -> set[str]:
         first, _, last = part.partition("-")
         names |= {f"{inside[1]}{number}" for number in range(int(first), int(last or first) + 1)}
     return names
+
+
+def blamed(story: Story, facts: Facts) -> Iterator[str]:
+    """No program is blamed for what happened to nodes, to Slurm or to ourselves."""
+    for message in story.received():
+        cause = message.get("cause") if isinstance(message, dict) else None
+        job = next((job for job in facts.jobs if cause and message.get("job") in (job.id, *job.others)), None)
+        if job is None or cause not in _OF_PROGRAMS or job.program_fails:
+            continue
+        if cause != "checkpoint_corrupt" or not job.damaged:
+            yield f"job {job.id} was blamed ({cause}), and nothing was done to its program"
 
 
 def _messages(story: Story, facts: Facts) -> Iterator[str]:

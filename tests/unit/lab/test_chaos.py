@@ -11,7 +11,7 @@ from chaos.acts import ACTS
 from chaos.drawn import BAD_NODES, JOB_FAULTS, NODE_FAULTS, NODES, OURS, PEOPLE, SHARED_FAULTS, Act, draw
 from chaos.jobs import Witnessed
 from chaos.performance import Facts, Performance
-from chaos.promises import Seen, expanded, promise_of_job
+from chaos.promises import Seen, blamed, expanded, promise_of_job
 
 
 def test_the_same_seed_gives_the_same_story():
@@ -109,3 +109,19 @@ def test_a_hold_of_a_job_that_waits_keeps_it_waiting_unless_it_had_just_begun(ch
     ACTS["hold"](play, Act("hold", 0))
     began = slurm.looks > change_after
     assert (job.held_at, job.held_perhaps) == (1 if began else -1, False)
+
+
+@pytest.mark.parametrize(
+    ("cause", "known", "right"),
+    [
+        ("node_failure", {}, True),
+        ("user_config", {}, False),
+        ("user_code", {"program_fails": True}, True),
+        ("checkpoint_corrupt", {}, False),
+        ("checkpoint_corrupt", {"damaged": ["local:5"]}, True),
+    ],
+)
+def test_a_program_to_which_nothing_was_done_must_not_be_blamed(cause: str, known: dict[str, Any], right: bool):
+    job = Witnessed(Slurm(), 7, "job0", **known)
+    story = SimpleNamespace(received=lambda: [{"job": 7, "cause": cause}, "no JSON"])
+    assert (list(blamed(story, Facts([job]))) == []) is right
