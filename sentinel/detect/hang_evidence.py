@@ -12,10 +12,13 @@ from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_
 def stall_evidence(key: tuple[int, int], seen: AttemptSeen, now: datetime, hung_s: float) -> Evidence:
     """``hung_s``: the silence in seconds that is a hang for this job."""
     job, attempt = key
-    motion, silent_s = seen.silence.watched.motion, seen.observed.silent_s
+    watched, silent_s = seen.silence.watched, seen.observed.silent_s
+    motion, still = watched.motion, watched.stillness
     halted = [item for item in seen.silence.tasks if item.data.get("state") == "T"]
     if motion is Motion.STOPPED and halted:
         why = halted[0].text
+    elif motion is Motion.WORKS and still is not None:
+        why = f"a few GPUs work, and all others have waited for them for {still.still_s:.0f} s"
     else:
         why = MOTION_TEXT[motion] if motion is not None else "its nodes were not asked"
     gap_s = seen.rhythm.gap_s

@@ -260,6 +260,40 @@ def standing(since_s: float, now_s: float, *, works: bool = False) -> dict[str, 
     return still("S", "S", has_gpus=True, gpus=[gpu])
 
 
+async def paused_at_hundreds(scene: Scene, *, steps: int, last: int, gap_s: float) -> None:
+    """The job has paused after each hundredth step for five others, and printed its last one just now."""
+    await scene.fleets.take()
+    at_s = [0.0]
+    for step in range(last, last - steps, -1):
+        at_s.append(at_s[-1] - gap_s * (6 if (step - 1) % 100 == 0 else 1))
+    for back in range(steps, -1, -1):
+        data, where = {"step": last - back}, {"job": scene.world.job, "attempt": 0}
+        scene.live.note(evidence(Kind.STEP, at_s=at_s[back], source=Source.PROGRESS, data=data, **where))  # type: ignore[arg-type]
+    scene.settled()
+    scene.read(scene.world.job)
+    await scene.check_jobs()
+
+
+@pytest.mark.parametrize("working", [1, 6])
+async def test_a_few_gpus_that_work_hide_no_hang_for_which_all_others_wait(world: Worlds, working: int) -> None:
+    orders = FakeOrders()
+    scene = Scene(world(), orders=orders)
+    await paused_at_hundreds(scene, steps=400, last=1037, gap_s=10.0)
+    for now_s in range(1, 50):
+        for node in ("n1", "n2"):
+            gpus = [
+                {"index": n, "utilisation": 1.0, "power_w": 580.0 if (works := node == "n1" and n < working) else 180.0,
+                 "usual_w": 600.0, "still_s": 0.0 if works else now_s - 1.0, "stood": []}
+                for n in range(8)
+            ]  # fmt: skip
+            orders.answers[node, "task_states"] = still("S", "S", has_gpus=True, gpus=gpus)
+        await look(scene, 1.0)
+    stalls = [item for item in scene.reported if item.kind == Kind.STALL]
+    assert len(stalls) == (1 if working == 1 else 0)
+    if stalls:
+        assert "a few GPUs work, and all others have waited for them for" in stalls[0].text
+
+
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_in_a_long_step_one_node_is_asked_and_all_once_its_gpus_stand(world: Worlds, hangs: bool) -> None:
     orders = FakeOrders()
