@@ -12,7 +12,7 @@ reason. The hang begins at a random moment, in a step or in a pause, and the del
 last step line before it, which is longer). The target is max(15 s, 3 gaps between step lines), as a log tells of steps.
 
 Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H] [--seed S] [--hangs N] [--provable P] [--joined P]
-[--answers P] [--lulls P] [--blink P] [--slow] [--kinds]
+[--answers P] [--lulls P] [--blink P] [--slow] [--kinds]; on SIGTERM it ends after the job it is at, and tells what it has.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import statistics
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 
 sys.path.insert(0, str(Path(__file__).parent / "hang"))
 
@@ -106,9 +108,10 @@ def waits_until(
             )
         began_s, looks = now_s, looks + 1
         step_s = next_look_s(looks, NODES, watched.waits_looks)
-        at_once = hung_after_s(rhythm, replace(watched, proven=True), LIMITS)
-        if at_once is not None and now_s > ask_job_after_s(ask, at_once):
-            asked_s = min(asked_s, now_s)
+        if gpus.job.answers and asked_s == FOR_EVER_S:
+            at_once = hung_after_s(rhythm, replace(watched, proven=True), LIMITS)
+            if at_once is not None and now_s > ask_job_after_s(ask, at_once):
+                asked_s = now_s
         if now_s >= asked_s + answer_s and scene.proves(asked_s, gpus):
             watched = replace(watched, proven=True)
         hung = hung_after_s(rhythm, watched, LIMITS)
@@ -174,11 +177,13 @@ def _shares(found: list[tuple[float, float]]) -> dict[str, float]:
 def run(options: argparse.Namespace) -> dict[str, object]:
     rng = random.Random(options.seed)
     counts = {rule: Count() for rule in RULES}
-    hours = 0.0
-    for _ in range(options.jobs):
+    hours, done, stop = 0.0, 0, Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    while done < options.jobs and not stop.is_set():
+        done += 1
         hours += follow(draw(rng, options.lulls, options.answers, slow=options.slow), rng, options, counts)
     return {
-        "jobs": options.jobs,
+        "jobs": done,
         "seed": options.seed,
         "job_hours": round(hours, 1),
         "hangs": len(counts["rhythm"].delays),
