@@ -193,7 +193,10 @@ def in_pause(rhythm: Rhythm, limits: Limits) -> bool:
 
     For a job with long steps this includes pauses shorter than its usual silence.
     """
-    allowed, usual = allowed_s(rhythm, limits), usual_s(rhythm, limits)
+    return _may_pause(rhythm, allowed_s(rhythm, limits), usual_s(rhythm, limits))
+
+
+def _may_pause(rhythm: Rhythm, allowed: float | None, usual: float | None) -> bool:
     return allowed is not None and usual is not None and (allowed > usual or pause_due(rhythm))
 
 
@@ -228,7 +231,7 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     if watched.motion is Motion.STOPPED:
         return asked
     young = len(rhythm.pauses) < PAUSES_KNOWN
-    pause = in_pause(rhythm, limits)
+    pause = _may_pause(rhythm, allowed, usual)
     unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S) if young else allowed)
     shown = len(rhythm.gaps) >= ESTABLISHED_GAPS and (watched.proven or _age_s(rhythm) >= KNOWN_S)
     no_pause = shown and not pause and (announces(rhythm) or not at_round_step(rhythm))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise
 from math import exp, log
 from statistics import median
@@ -326,37 +327,33 @@ def _due(rhythm: Rhythm) -> float | None:
     fits = [pause.length_s for pause in pauses_fitting(rhythm)]
     if fits:
         return max(fits)
-    return None if len(_shared(rhythm)) > 0 else _due_in_time(rhythm)
+    return None if _shared(rhythm.pauses, rhythm.stride) else _due_in_time(rhythm)
 
 
 def pauses_fitting(rhythm: Rhythm) -> list[Pause]:
     """Earlier pauses that are a multiple of a known period away from the last step."""
-    step = rhythm.last_step
     fits: list[Pause] = []
-    for period in _periods(rhythm):
+    unsaid = [(rhythm.last_step - pause.step, pause) for pause in _unsaid(rhythm)]
+    for period in _periods(rhythm.pauses, rhythm.stride):
         slack = rhythm.stride - 1 if period > 8 * rhythm.stride else 0
-        fits.extend(pause for pause in _unsaid(rhythm) if _apart(step - pause.step, period) <= slack)
+        fits.extend(pause for apart, pause in unsaid if (rest := apart % period) <= slack or period - rest <= slack)
     return fits
 
 
-def _apart(steps: int, period: int) -> int:
-    rest = steps % period
-    return min(rest, period - rest)
-
-
-def _shared(rhythm: Rhythm) -> set[int]:
+@lru_cache(maxsize=64)  # asked many times in one silence
+def _shared(pauses: tuple[Pause, ...], stride: int) -> frozenset[int]:
     """Distances in steps between pauses that occur in at least three pairs."""
     counts: dict[int, int] = {}
-    for i, late in enumerate(rhythm.pauses):
-        for early in rhythm.pauses[:i]:
+    for i, late in enumerate(pauses):
+        for early in pauses[:i]:
             counts[late.step - early.step] = counts.get(late.step - early.step, 0) + 1
-    return {period for period, count in counts.items() if count >= 3 and period >= 5 * rhythm.stride}
+    return frozenset(period for period, count in counts.items() if count >= 3 and period >= 5 * stride)
 
 
-def _periods(rhythm: Rhythm) -> set[int]:
+def _periods(pauses: tuple[Pause, ...], stride: int) -> set[int]:
     """Candidate periods in steps: shared distances, and round steps at which a pause was made."""
-    periods = _shared(rhythm)
-    for pause in rhythm.pauses:
+    periods = set(_shared(pauses, stride))
+    for pause in pauses:
         periods.update(own for own in (pause.step, pause.step + 1) if own >= 25 and own % 25 == 0)
     return periods
 
