@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.alerts.text import counted, listed, plain
+from sentinel.alerts.text import counted, culprit_words, listed, plain, unranked
 from sentinel.model.approvals import APPROVAL, LAPSED, asked, job_names, open_names
 from sentinel.model.records import (
     OPTIONAL_STEPS,
@@ -23,12 +23,15 @@ from sentinel.model.records import (
     Result,
     Scalar,
     Scope,
+    Source,
     StepKind,
     Verdict,
 )
+from sentinel.model.vocabulary import CAUSE_WORDS
 
 _SURE = 0.95  # from here on a percentage tells nobody anything
 _GROUNDS = 3  # lines of evidence for operators
+_LEAST_GPU_HOURS = 0.05  # less would be shown as 0.0
 
 
 class Stage(StrEnum):
@@ -114,7 +117,7 @@ def for_owner(facts: IncidentFacts) -> str:
         *_made_requeueable(facts),
         *chain_words(facts),
     ]
-    sentences += [f"{_what_broke(facts)}.", _to_do(facts)]
+    sentences += [f"{_what_broke(facts)}.", *_program_said(facts.verdict), _to_do(facts)]
     return " ".join([*sentences, f"More: sentinel why {number}"])
 
 
@@ -123,16 +126,33 @@ def for_operators(facts: IncidentFacts) -> str:
     verdict, job = facts.verdict, facts.job
     where = [f"cluster {plain(facts.cluster, 60)}"] if facts.cluster else []
     where += [f"partition {plain(job.partition, 60)}"] if job is not None and job.partition else []
-    where += [f"job {facts.incident.job}"] if facts.incident.job is not None else []
+    if facts.incident.job is not None:
+        named = f" ({plain(job.name, 60)}) of {plain(job.user, 40)}" if job is not None else ""
+        where.append(f"job {facts.incident.job}{named}")
     lines = [f"{severity_of(facts).upper()}: {_what_broke(facts)}{_how_sure(verdict)}."]
     if where:
         lines.append(f"Where: {', '.join(where)}.")
     lines += _parts(facts)
     lines += [f"Seen: {text}" for text in _seen(verdict)]
     lines.append(f"State: {stage_of(facts)}{_why_so(facts)}.")
+    lines += _done(facts)
     if verdict.advice:
         lines.append(f"Advice: {plain(verdict.advice)}")
     return "\n".join([*lines, f"More: sentinel why {facts.incident.id}"])
+
+
+def _done(facts: IncidentFacts) -> list[str]:
+    """What was done to machines, and from where the job runs again."""
+    drained = [
+        str(o.step.node) for o in facts.outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and is_done(o)
+    ]
+    parts = [f"drained {listed(drained)}"] if drained else []
+    step, stage = _chosen(facts).get("step"), stage_of(facts)
+    if stage is Stage.RUNNING:
+        begin = f" from step {step}" if step is not None else ""
+        nodes = f" on {listed(facts.nodes_now)}" if facts.nodes_now else ""
+        parts.append(f"restarted the job{begin}{nodes}")
+    return [f"Done: {'; '.join(parts)}."] if parts else []
 
 
 def severity_of(facts: IncidentFacts) -> str:
@@ -220,8 +240,9 @@ def _lost(facts: IncidentFacts) -> list[str]:
     if facts.step_time_s is not None:
         seconds = steps * facts.step_time_s
         parts.append(f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min")
-        if facts.gpus:
-            parts.append(f"{seconds * facts.gpus / 3600:.1f} GPU-hours")
+        gpu_hours = seconds * (facts.gpus or 0) / 3600
+        if gpu_hours >= _LEAST_GPU_HOURS:
+            parts.append(f"{gpu_hours:.1f} GPU-hours")
     cost = f" ({', '.join(parts)})" if parts else ""
     return [f"{steps} {'step is' if steps == 1 else 'steps are'} made again{cost}."]
 
@@ -281,40 +302,13 @@ def _why_so(facts: IncidentFacts) -> str:
 
 # --- what broke ----------------------------------------------------------------------------------------------------------
 
-WORDS: Mapping[Cause, str] = {
-    Cause.USER_CODE: "the program failed by itself",
-    Cause.USER_CONFIG: "the job's settings are wrong",
-    Cause.SOFTWARE_ENV: "the job's software environment is broken",
-    Cause.APP_OOM_GPU: "the program needs more GPU memory than there is",
-    Cause.APP_OOM_HOST: "the program needs more memory than the node has",
-    Cause.DATALOADER: "loading the data failed",
-    Cause.NUMERICAL_NAN: "the numbers went bad (NaN or infinity)",
-    Cause.COLLECTIVE_MISMATCH: "the ranks called different collectives",
-    Cause.NCCL_HANG_UNKNOWN: "the job hung, and it is not known why",
-    Cause.NETWORK_BOOTSTRAP: "the ranks could not reach each other at the start",
-    Cause.NETWORK_FABRIC: "the network between nodes failed",
-    Cause.GPU_MEMORY_ECC: "GPU memory failed (ECC)",
-    Cause.GPU_FALLEN_OFF_BUS: "a GPU fell off the bus",
-    Cause.GPU_NVLINK: "NVLink failed",
-    Cause.GPU_GSP_OR_DRIVER: "the GPU's driver or firmware failed",
-    Cause.GPU_THERMAL_POWER: "a GPU is too hot or has too little power",
-    Cause.PCIE: "PCIe failed",
-    Cause.NODE_OS_OR_HOST: "a node's operating system or host failed",
-    Cause.NODE_FAILURE: "a node is gone",
-    Cause.FILESYSTEM_STORAGE: "a file system or its storage failed",
-    Cause.DISK_FULL: "a disk is full",
-    Cause.CHECKPOINT_CORRUPT: "a checkpoint is damaged",
-    Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT: "Slurm ended the job (time limit, preemption or cancellation)",
-    Cause.UNKNOWN: "what broke is not known",
-}
-
 
 def _what_broke(facts: IncidentFacts) -> str:
     culprits = facts.verdict.culprits
-    where = listed(culprits.gpus) or listed(culprits.nodes)
-    place = f" ({'GPU' if culprits.gpus else 'node'} {where})" if where else ""
-    words = WORDS[facts.verdict.cause]
-    return f"{words[0].upper()}{words[1:]}{place}"
+    hung = facts.verdict.cause is Cause.NCCL_HANG_UNKNOWN  # there a rank says more than its node
+    where = culprit_words(culprits.nodes, culprits.gpus, culprits.ranks if hung else ())
+    words = CAUSE_WORDS[facts.verdict.cause]
+    return f"{words[0].upper()}{words[1:]}{f' ({where})' if where else ''}"
 
 
 def _how_sure(verdict: Verdict) -> str:
@@ -335,6 +329,18 @@ def _parts(facts: IncidentFacts) -> list[str]:
 def _seen(verdict: Verdict) -> list[str]:
     """The strongest evidence, no line twice."""
     return counted([ground.evidence.text or ground.evidence.kind for ground in verdict.grounds])[:_GROUNDS]
+
+
+def _program_said(verdict: Verdict) -> list[str]:
+    """The first word of the owner's own program that decided, where the fault is in it."""
+    if verdict.scope is not Scope.APPLICATION:
+        return []
+    said = (
+        ground.evidence.text
+        for ground in verdict.grounds
+        if ground.evidence.source in (Source.JOB_LOG, Source.ERROR_FILE)
+    )
+    return [f"It says: {plain(unranked(text), 160)}" for text in said if text][:1]
 
 
 def _chosen(facts: IncidentFacts) -> Mapping[str, Scalar]:

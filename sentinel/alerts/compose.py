@@ -16,7 +16,7 @@ from sentinel.alerts.audiences import (
     stage_of,
 )
 from sentinel.alerts.job_log import appended
-from sentinel.alerts.text import plain, unranked
+from sentinel.alerts.text import culprit_words, plain, unranked, without_repeats
 from sentinel.alerts.threads import Thread
 from sentinel.model.records import (
     Incident,
@@ -30,7 +30,7 @@ from sentinel.model.records import (
     Verdict,
     stable_id,
 )
-from sentinel.model.vocabulary import step_words
+from sentinel.model.vocabulary import CAUSE_WORDS, step_words
 
 _GROUNDS = 5  # lines of evidence quoted in a notice
 # Of a later notice of an incident, in its title.
@@ -46,12 +46,12 @@ _NOW = {
     Stage.CANCELLED: "was cancelled",
 }
 _SCOPE_WORDS = {
-    "application": "the job's own code, settings or environment; no machine is at fault",
+    "application": "the job's own code, settings or environment; no machine",
     "gpu": "a GPU",
     "link": "a link (NVLink, PCIe or NIC)",
     "node": "a whole node",
     "cluster": "something shared by many nodes",
-    "unknown": "not known where",
+    "unknown": "not known",
 }
 
 
@@ -65,11 +65,13 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
     number = len(thread.stages)
     incident, verdict, plan, outcomes = facts.incident, facts.verdict, facts.plan, facts.outcomes
     job, stage = facts.job, stage_of(facts)
-    what = f"{verdict.cause} ({verdict.scope})"
+    place = culprit_words(verdict.culprits.nodes, verdict.culprits.gpus)
+    what = ", ".join([CAUSE_WORDS[verdict.cause], *([place] if place else [])])
     about = f"job {incident.job}" if incident.job is not None else ", ".join(incident.nodes) or "the cluster"
+    where = culprit_words(verdict.culprits.nodes, verdict.culprits.gpus, verdict.culprits.ranks)
     lines = [
-        f"What: {verdict.cause}, {_SCOPE_WORDS[verdict.scope]}; {verdict.confidence:.0%} sure.",
-        *_culprits(verdict),
+        f"What: {CAUSE_WORDS[verdict.cause]}; {verdict.confidence:.0%} sure. At fault: {_SCOPE_WORDS[verdict.scope]}.",
+        *([f"Where: {where}."] if where else ()),
         *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
         *_job_line(job, facts.last_step),
         *_done(plan, outcomes, stage),
@@ -84,7 +86,7 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
         id=stable_id(*identity)[:16],
         incident=incident.id,
         at=now,
-        title=plain(f"{about}: {what}" if number == 1 else f"{about} {_NOW.get(stage, stage)}: {what}", 200),
+        title=plain(f"{about}{_now(stage, number)}: {what}", 200),
         body="\n".join(lines),
         data={
             **_data(incident, verdict, plan, outcomes, job, facts.last_step),
@@ -105,15 +107,9 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
     )
 
 
-def _culprits(verdict: Verdict) -> list[str]:
-    parts = []
-    if verdict.culprits.nodes:
-        parts.append("node " + plain(", ".join(verdict.culprits.nodes[:8])))
-    if verdict.culprits.gpus:
-        parts.append("GPU " + plain(", ".join(verdict.culprits.gpus[:8])))
-    if verdict.culprits.ranks:
-        parts.append("rank " + ", ".join(map(str, verdict.culprits.ranks[:8])))
-    return [f"Who: {'; '.join(parts)}."] if parts else []
+def _now(stage: Stage, number: int) -> str:
+    """What is with the job, behind its number. A first message that nothing needs to be done says what happened only."""
+    return "" if number == 1 and stage is Stage.HANDLED else f" {_NOW.get(stage, stage)}"
 
 
 def _job_line(job: JobView | None, last_step: int | None) -> list[str]:
@@ -165,12 +161,17 @@ def _grounds(verdict: Verdict) -> list[str]:
     if not verdict.grounds:
         return []
     lines: dict[tuple[str, str], str] = {}  # no line twice, and one for what many ranks say alike
+    telling = without_repeats([ground.evidence.text or ground.evidence.kind for ground in verdict.grounds])
     for ground in verdict.grounds:
         item = ground.evidence
-        where = item.where.node or (f"rank {item.where.rank}" if item.where.rank is not None else str(item.source))
+        where = item.where.node or (f"rank {item.where.rank}" if item.where.rank is not None else "")
         text = item.text or item.kind
+        if text not in telling:
+            continue
         alike = "" if item.where.rank is not None else where
-        lines.setdefault((alike, unranked(text)), f"  {item.at:%H:%M:%S} {plain(where, 64)}: {plain(text, 160)}")
+        shown = unranked(text) if item.where.rank is not None else text.removeprefix(f"{where}: ")
+        place = f" {plain(where, 64)}" if where else ""
+        lines.setdefault((alike, unranked(text)), f"  {item.at:%H:%M:%S} UTC{place}: {plain(shown, 160)}")
     return ["Because:", *list(lines.values())[:_GROUNDS]]
 
 

@@ -1,18 +1,23 @@
 """The paragraph that a job's owner finds in the job's own log: what happened, where, what to do. Pure.
 
 TaskProlog prints it at a restart; at a hold, a refusal or a failure the agent appends it as the job's user. The agent reads
-that log, too. So it names the cause by its id and has no number that a step could be: nothing in it may be taken for a
-failure or for progress of an attempt, which a test holds for every cause.
+that log, too. So nothing in it may be taken for a failure or for progress of an attempt, which a test holds for every cause:
+some causes have other words here, and the step that it goes on from is the number of a checkpoint.
 """
 
 from __future__ import annotations
 
-from sentinel.alerts.audiences import IncidentFacts, Stage, stage_of
-from sentinel.alerts.text import plain
+from sentinel.alerts.audiences import IncidentFacts, Stage, is_done, stage_of
+from sentinel.alerts.text import culprit_words, plain
 from sentinel.model.orders import MOST_LOG_TEXT
-from sentinel.model.records import Cause, Result, StepKind
+from sentinel.model.records import Cause, StepKind
+from sentinel.model.vocabulary import CAUSE_WORDS
 
-_OTHERWISE = {Cause.CHECKPOINT_CORRUPT: "a damaged save"}  # its id is half of what programs print without a checkpoint
+# What the usual words of these causes would be read as: a program's or the kernel's own line.
+_OTHERWISE = {
+    Cause.GPU_NVLINK: "the link between its GPUs failed",
+    Cause.DISK_FULL: "no room was left to write to",
+}
 APPENDED = frozenset({Stage.HELD, Stage.FAILED, Stage.WAITING})  # no attempt begins that could print it
 
 
@@ -22,13 +27,13 @@ def for_log(facts: IncidentFacts) -> str:
     if number is None or attempt is None:
         return ""
     culprits, stage = facts.verdict.culprits, stage_of(facts)
-    where = plain(", ".join((culprits.gpus or culprits.nodes)[:4]), 120)
-    cause = _OTHERWISE.get(facts.verdict.cause, str(facts.verdict.cause))
+    where = plain(culprit_words(culprits.nodes, culprits.gpus), 120)
+    cause = _OTHERWISE.get(facts.verdict.cause, CAUSE_WORDS[facts.verdict.cause])
     place = f" ({where})" if where else ""
     if stage in APPENDED:
         parts = [f"attempt {attempt}: {cause}{place}", _left(facts, stage, number)]
     else:
-        parts = [f"attempt {attempt} was ended by {cause}{place}", *_lost(facts), _from_where(facts)]
+        parts = [f"attempt {attempt} was ended: {cause}{place}", *_lost(facts), _from_where(facts)]
         if culprits.nodes:
             parts.append(f"{plain(', '.join(culprits.nodes[:4]), 120)} left out")
         parts.append("nothing to do")
@@ -61,7 +66,11 @@ def _lost(facts: IncidentFacts) -> list[str]:
 
 def _from_where(facts: IncidentFacts) -> str:
     """Without the path: names of checkpoints hold numbers that would be read as steps."""
-    chosen = [o for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and o.result is Result.DONE]
-    if not any(o.data.get("path") for o in chosen):
+    done = (o.data for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o))
+    chosen = next((data for data in done if data.get("path")), None)
+    if chosen is None:
         return "the script resumes by its own rule"
-    return "what it resumes from is in SENTINEL_RESUME_PATH"
+    step, tier = chosen.get("step"), chosen.get("tier")
+    return (
+        f"it goes on from checkpoint {step} ({tier})" if step is not None else "it goes on from its newest checkpoint"
+    )

@@ -23,15 +23,39 @@ def listed(names: Sequence[str]) -> str:
     return plain(", ".join(names[:_MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
 
 
+def culprit_words(nodes: Sequence[str], gpus: Sequence[str] = (), ranks: Sequence[int] = ()) -> str:
+    """``GPU 5 of n2; node n3; ranks 0, 1``. A node whose GPU is named is not named again."""
+    by_node: dict[str, list[str]] = {}
+    for gpu in gpus:
+        node, _, index = gpu.rpartition(":")
+        by_node.setdefault(node, []).append(index)
+    parts = [
+        f"{'GPUs' if len(found) > 1 else 'GPU'} {listed(found)}{f' of {plain(node, 64)}' if node else ''}"
+        for node, found in list(by_node.items())[:_MOST_NAMES]
+    ]
+    parts += [f"and {more} more nodes with such GPUs"] if (more := len(by_node) - _MOST_NAMES) > 0 else []
+    others = [node for node in nodes if node not in by_node]
+    parts += [f"{'nodes' if len(others) > 1 else 'node'} {listed(others)}"] if others else []
+    parts += (
+        [f"{'ranks' if len(ranks) > 1 else 'rank'} {listed([str(rank) for rank in sorted(ranks)])}"] if ranks else []
+    )
+    return "; ".join(parts)
+
+
 def unranked(text: str) -> str:
     """The line without what a launcher puts before it to say which rank printed it."""
     return _RANK.sub("", text) or text
 
 
+def without_repeats(texts: Sequence[str]) -> list[str]:
+    """The texts that say more than another of them: one that stands whole within another is left out."""
+    return [text for text in texts if not any(text != other and text in other for other in texts)]
+
+
 def counted(texts: Sequence[str], most: int = 160) -> list[str]:
     """These lines, each once: what many ranks say alike is one line with their number."""
     alike: dict[str, dict[str, None]] = {}
-    for text in texts:
+    for text in without_repeats(texts):
         alike.setdefault(unranked(text), {})[text] = None
     return [
         plain(next(iter(lines)) if len(lines) == 1 else text, most) + (f" ({len(lines):,} alike)" * (len(lines) > 1))

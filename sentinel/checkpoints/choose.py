@@ -272,7 +272,7 @@ def _explain(best: Ranked, ranked: list[Ranked]) -> str:
     newer = [r for r in ranked if not r.feasible and (r.candidate.step or -1) > (candidate.step or -1)]
     text = (
         f"step {candidate.step} from the {candidate.tier} tier ({candidate.level} level): "
-        f"{best.lost_steps} steps lost, about {best.cost_s:.0f} s"
+        f"{best.lost_steps} steps lost, about {best.cost_s:.0f} s until the job is where it was"
     )
     if newer:
         first = max(newer, key=lambda r: r.candidate.step or -1)

@@ -22,7 +22,11 @@ def stall_evidence(key: tuple[int, int], seen: AttemptSeen, now: datetime, hung_
     else:
         why = MOTION_TEXT[motion] if motion is not None else "its nodes were not asked"
     gap_s = seen.rhythm.gap_s
-    usual = ", since the first ones" if gap_s is None else f"; usual gap {gap_s:.2f} s, allowed {hung_s:.1f} s"
+    usual = (
+        " (too few before to know its usual gap)"
+        if gap_s is None
+        else f"; usual gap {gap_s:.2f} s, allowed {hung_s:.1f} s"
+    )
     return Evidence(
         id=stable_id("stall", job, attempt, seen.last_step, (seen.rhythm.last_at or now).isoformat()),
         at=seen.rhythm.last_at or now,

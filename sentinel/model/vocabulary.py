@@ -1,4 +1,4 @@
-"""The ids: causes, scopes, sources, trust, kinds of evidence and of steps; and what people read for those of steps.
+"""The ids: causes, scopes, sources, trust, kinds of evidence and of steps; and what people read for causes and steps.
 
 One word each, the same in rules, JSON, tables and metrics.
 """
@@ -151,6 +151,35 @@ class StepKind(StrEnum):
     GIVE_BACK = "give_back"  # job: it goes on without spare nodes that are bad
 
 
+# What people read of causes: in messages, in a job's log, in the terminal.
+CAUSE_WORDS: Mapping[Cause, str] = {
+    Cause.USER_CODE: "the program failed by itself",
+    Cause.USER_CONFIG: "the job's settings are wrong",
+    Cause.SOFTWARE_ENV: "the job's software environment is broken",
+    Cause.APP_OOM_GPU: "the program needs more GPU memory than there is",
+    Cause.APP_OOM_HOST: "the program needs more memory than the node has",
+    Cause.DATALOADER: "loading the data failed",
+    Cause.NUMERICAL_NAN: "the numbers went bad (NaN or infinity)",
+    Cause.COLLECTIVE_MISMATCH: "the ranks called different collectives",
+    Cause.NCCL_HANG_UNKNOWN: "the job hung",
+    Cause.NETWORK_BOOTSTRAP: "the ranks could not reach each other at the start",
+    Cause.NETWORK_FABRIC: "the network between nodes failed",
+    Cause.GPU_MEMORY_ECC: "GPU memory failed (ECC)",
+    Cause.GPU_FALLEN_OFF_BUS: "a GPU fell off the bus",
+    Cause.GPU_NVLINK: "NVLink failed",
+    Cause.GPU_GSP_OR_DRIVER: "the GPU's driver or firmware failed",
+    Cause.GPU_THERMAL_POWER: "a GPU is too hot or has too little power",
+    Cause.PCIE: "PCIe failed",
+    Cause.NODE_OS_OR_HOST: "a node's operating system or host failed",
+    Cause.NODE_FAILURE: "a node is gone",
+    Cause.FILESYSTEM_STORAGE: "a file system or its storage failed",
+    Cause.DISK_FULL: "a disk is full",
+    Cause.CHECKPOINT_CORRUPT: "a checkpoint is damaged",
+    Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT: "Slurm ended the job (time limit, preemption or cancellation)",
+    Cause.UNKNOWN: "what broke is not known",
+}
+
+
 # What people read of steps: on the page, in the terminal, in messages. ``{}``: the node or the job.
 STEP_WORDS: Mapping[str, str] = {
     StepKind.DRAIN: "drain {}",
@@ -159,7 +188,7 @@ STEP_WORDS: Mapping[str, str] = {
     StepKind.CHOOSE_CHECKPOINT: "choose a checkpoint for {}",
     StepKind.QUARANTINE: "rename unusable checkpoints of {}",
     StepKind.WRITE_RESUME: "write the resume point of {}",
-    StepKind.EXCLUDE: "exclude nodes from {}",
+    StepKind.EXCLUDE: "keep {} off the nodes at fault",
     StepKind.RELEASE: "release {}",
     StepKind.CONFIRM: "see that {} makes steps",
     StepKind.HOLD: "hold {}",

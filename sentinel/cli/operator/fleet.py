@@ -25,6 +25,7 @@ from sentinel.cli.operator.output import (
     when,
 )
 from sentinel.model.records import OURS
+from sentinel.model.vocabulary import CAUSE_WORDS
 
 
 @click.command()
@@ -87,12 +88,14 @@ def repairs(config: Path, as_json: bool) -> None:
         echo("Nothing to repair: Sentinel has drained no node, and none is suspect.")
     for row in rows:
         _repair(row)
+    if rows:
+        echo("When one is mended: sentinel release NODE")
 
 
 def _repair(row: dict[str, Any]) -> None:
     gpu = f" GPU {shown(row['gpu'])}" if row["gpu"] else ""
     since = f" since {when(row['since'])}" if row["since"] else ""
-    cause = f": {shown(row['cause'])}" if row["cause"] else ""
+    cause = f": {CAUSE_WORDS.get(row['cause'], shown(row['cause']))}" if row["cause"] else ""
     say(f"{shown(row['node'])}{gpu} {shown(row['why'])}{since}{cause}")
     if row["gpu"]:
         serial = shown(row["serial"]) if row["serial"] else "not known"
@@ -124,10 +127,10 @@ def _node_row(row: dict[str, Any]) -> tuple[object, ...]:
     lemon = bool(row["score"] and row["score"]["lemon"])
     back = row.get("return") or {}
     reasons = [
-        *([f"return: {back['stage']}"] if back and back["stage"] != "returned" else []),
         *(["LEMON"] if lemon else []),
-        *row["suspect_reasons"],
         *([row["reason"]] if row["reason"] else []),
+        *([f"return: {back['stage']}"] if back and back["stage"] != "returned" else []),
+        *row["suspect_reasons"],
     ]
     return (
         row["node"],

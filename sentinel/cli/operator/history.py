@@ -76,7 +76,8 @@ def _table(name: str, rows: list[dict[str, Any]], *, whole: bool) -> None:
         return
     left = len(rows) - _SHOWN
     title = f"By {name}" + (f" (the first {_SHOWN}; --by {name} shows {left} more)" if left > 0 and not whole else "")
-    names: list[str] = [name, "failures", "", "last", "newest 3 within", "causes"]
+    last = "where" if name == "cause" else "causes"
+    names: list[str] = [name, "failures", "", "last", "newest 3 within", last]
     if name == "node":
         names.insert(3, "per month")
     kept = rows if whole else rows[:_SHOWN]
@@ -85,8 +86,8 @@ def _table(name: str, rows: list[dict[str, Any]], *, whole: bool) -> None:
         names,
         [_row(name, row, most) for row in kept],
         wide=("last", "per month", "newest 3 within", ""),
-        whole=(name, "failures", "last", "per month", ""),
-        cut=("causes",),
+        whole=(name, "failures", "last", "per month", "newest 3 within", ""),
+        cut=(last,),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sentinel.alerts.text import culprit_words
 from sentinel.cli.operator.arguments import INCIDENT, SUBJECT, asked_filters, filter_options, filter_words
 from sentinel.cli.operator.corrections import corrected_words
 from sentinel.cli.operator.daemon_client import config_option, view
@@ -16,13 +16,13 @@ from sentinel.cli.operator.incident_table import incident_table, state_words
 from sentinel.cli.operator.jobs import attempts_table
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
-from sentinel.model.records import Kind, Source
-from sentinel.model.vocabulary import result_words, words_of
+from sentinel.model.records import OURS, IncidentState, Kind, Source
+from sentinel.model.vocabulary import CAUSE_WORDS, result_words, words_of
 
 KEPT = 8  # nodes whose folder is named
 LEAST_SHOWN = 0.005  # an alternative less likely than this would be shown as 0 %
 _AT_FAULT = {
-    "application": "the job's own program, settings or environment; no machine is at fault",
+    "application": "the job's own program, settings or environment, no machine",
     "gpu": "the machine, not the job's code",
     "link": "the machine, not the job's code",
     "node": "the machine, not the job's code",
@@ -85,6 +85,8 @@ def _explain(seen: dict[str, Any], as_json: bool) -> None:
         return
     _subject(seen)
     if seen["incident"] is not None:
+        if seen.get("attempts"):
+            echo()
         _incident(seen)
     if seen.get("others"):
         incident_table("Before" if seen["incident"] is not None else "Incidents", seen["others"])
@@ -101,6 +103,8 @@ def _subject(seen: dict[str, Any]) -> None:
             say(f"{shown(node['node'])} is {shown(node['state'])}{drained_by(node)}.")
             for sentence in return_words(node):
                 say(sentence)
+            if (node["reason"] or "").startswith(OURS):
+                say(f"Next: when it is mended, sentinel release {shown(node['node'])}")
     elif asked.get("kind") == "node":
         say(f"Slurm has no node {shown(asked['name'])} any more.")
     if seen.get("attempts"):
@@ -122,6 +126,8 @@ def _incident(seen: dict[str, Any]) -> None:
         say(f"Corrected by {shown(told['by'])}, {when(told['at'])}: {corrected_words(told)}{note}")
     if plan is not None:
         _plan(plan)
+    if row["state"] == IncidentState.HELD and row["job"] is not None:
+        say(f"Next: mend what is wrong, then scontrol release {row['job']}")
     if seen["steps"]:
         columns = ("began", "step", "result", "reason")
         steps = [(_at(s["intended_at"]), words_of(s), result_words(s["result"]), s["reason"]) for s in seen["steps"]]
@@ -150,11 +156,13 @@ def _kept(evidence: list[dict[str, Any]]) -> None:
 
 
 def _verdict(verdict: dict[str, Any]) -> None:
-    say(f"Verdict: {shown(verdict['cause'])} ({shown(verdict['scope'])}), {verdict['confidence']:.0%} sure")
+    words = CAUSE_WORDS.get(verdict["cause"], "")
+    cause = f"{words} ({shown(verdict['cause'])})" if words else shown(verdict["cause"])
+    say(f"Verdict: {cause}, {verdict['confidence']:.0%} sure")
     say(f"At fault: {_AT_FAULT.get(verdict['scope'], 'not known')}")
-    culprits = culprit_words(verdict["culprits"])
-    if culprits:
-        say(f"Culprits: {culprits}")
+    culprits = verdict["culprits"]
+    if where := culprit_words(culprits["nodes"], culprits["gpus"], culprits["ranks"]):
+        say(f"Where: {where}")
     if verdict.get("onset_step") is not None:
         say(f"Numbers went bad at step {verdict['onset_step']}: the restart begins before it")
     if verdict["suspect"]:
@@ -177,13 +185,6 @@ def _verdict(verdict: dict[str, Any]) -> None:
             )
     for sentence in verdict["would_change"]:
         say(f"Would change it: {shown(sentence)}")
-
-
-def culprit_words(culprits: Mapping[str, Any]) -> str:
-    """Nodes, GPUs and ranks at fault."""
-    ranks = shown([str(rank) for rank in culprits.get("ranks") or ()]).strip("[]")
-    named = [f"{kind} {shown(culprits[kind])}" for kind in ("nodes", "gpus") if culprits.get(kind)]
-    return "; ".join([*named, *([f"ranks {ranks}"] if culprits.get("ranks") else [])])
 
 
 def _ground(ground: dict[str, Any]) -> tuple[object, ...]:

@@ -28,7 +28,7 @@ from sentinel.cli.operator.output import (
 from sentinel.errors import UserError
 
 _SHOWN = 30  # rows of `lost`; --all shows the rest
-LOST_COLUMNS = ("lost gpu h", "failures", "redone steps", "redone gpu h", "down gpu h", "not known", "causes")
+LOST_COLUMNS = ("lost GPU-h", "failures", "redone steps", "redone GPU-h", "down GPU-h", "not known", "causes")
 
 
 @click.command()
@@ -77,7 +77,7 @@ def _listing(attempts: Iterable[dict[str, Any]]) -> None:
         "state",
         "attempts",
         "last step",
-        "lost gpu h",
+        "lost GPU-h",
         "user",
         "name",
         "nodes",
@@ -88,8 +88,8 @@ def _listing(attempts: Iterable[dict[str, Any]]) -> None:
         "",
         columns,
         [_job_row(rows) for rows in by_job.values()],
-        wide=("attempts", "lost gpu h", "user", "name", "nodes", "started", "steps gained"),
-        whole=("job", "state", "attempts", "last step", "lost gpu h", "user", "started", "steps gained"),
+        wide=("attempts", "lost GPU-h", "user", "name", "nodes", "started", "steps gained"),
+        whole=("job", "state", "attempts", "last step", "lost GPU-h", "user", "started", "steps gained"),
     )
 
 
@@ -97,7 +97,7 @@ def _job_row(rows: list[dict[str, Any]]) -> tuple[object, ...]:
     newest = rows[-1]
     return (
         newest["job"],
-        styled_state(newest["state"]),
+        _state(newest),
         len(rows),
         newest["last_step"],
         lost_words(rows),
@@ -109,6 +109,14 @@ def _job_row(rows: list[dict[str, Any]]) -> tuple[object, ...]:
     )
 
 
+def _state(newest: dict[str, Any]) -> Any:
+    """How the newest attempt is, and whether the job waits held for a person."""
+    state = styled_state(newest["state"])
+    if newest.get("incident_state") == "held":
+        state.append(", held", style="yellow")
+    return state
+
+
 def net_steps(rows: list[dict[str, Any]]) -> int | None:
     """Steps that the job has gained over all its attempts: those made twice count once."""
     firsts = [row["first_step"] for row in rows if row["first_step"] is not None]
@@ -117,14 +125,15 @@ def net_steps(rows: list[dict[str, Any]]) -> int | None:
 
 
 def lost_words(rows: list[dict[str, Any]]) -> str | None:
-    """GPU-hours that failures of these attempts cost; ``+ ?`` where a part is not known."""
+    """GPU-hours that failures of these attempts cost, as `lost` sums them; ``+ ?`` where a part is not known."""
     failed = [row for row in rows if row.get("incident")]
-    known = [row["lost_gpu_h"] for row in failed if row["lost_gpu_h"] is not None]
+    known = sum(row.get("known_lost_gpu_h") or row["lost_gpu_h"] or 0.0 for row in failed)
+    whole = all(row["lost_gpu_h"] is not None for row in failed)
     if not failed:
         return None
-    if not known:
+    if not whole and not known:
         return "not known"
-    return hours(sum(known)) + ("" if len(known) == len(failed) else " + ?")
+    return hours(known) + ("" if whole else " + ?")
 
 
 def hours(number: float) -> str:
@@ -136,7 +145,7 @@ def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str,
     """One job: who, what it gained and lost, its attempts side by side, its incidents."""
     newest = attempts[-1]
     say(f"Job {newest['job']} {shown(newest['name'])} of {shown(newest['user'])} in {shown(newest['partition'])}: "
-        f"{shown(newest['state'])}")  # fmt: skip
+        f"{_state(newest).plain}")  # fmt: skip
     gained, lost = net_steps(attempts), lost_words(attempts)
     words = [counted(len(attempts), "attempt"), f"{shown(gained)} steps gained"]
     known = lost != "not known"
@@ -225,15 +234,16 @@ def lost(by: str, whole: bool, config: Path, as_json: bool, **filters: Any) -> N
     if not seen["rows"]:
         echo(f"No job failed{words}.")
         return
-    unknown = f" + what is not known of {seen['not_known']}" if seen["not_known"] else ""
-    say(f"{hours(seen['lost_gpu_h'])} GPU-hours lost by {counted(seen['failures'], 'failure')}{words}{unknown}")
+    count, unknown = seen["failures"], seen["not_known"]
+    beside = f", and what is not known of {unknown} of them" if unknown else ""
+    say(f"{hours(seen['lost_gpu_h'])} GPU-hours lost by {counted(count, 'failure')}{words}{beside}.")
     rows = seen["rows"] if whole else seen["rows"][:_SHOWN]
     first = ("job", "name", "user") if by == "job" else (by,)
     table(
         "",
         (*first, *LOST_COLUMNS),
         [_lost_row(first, row) for row in rows],
-        wide=("name", "user", "redone steps", "redone gpu h", "down gpu h", "not known"),
+        wide=("name", "user", "redone steps", "redone GPU-h", "down GPU-h", "not known"),
         whole=(*first, *LOST_COLUMNS[:-1]),
         cut=("causes",),
     )

@@ -133,10 +133,12 @@ def _cost(loss: Loss) -> dict[str, Any]:
     return {
         "incident": loss.incident["id"],
         "cause": loss.incident["cause"],
+        "incident_state": loss.incident["state"],
         "redone_steps": loss.redone_steps,
         "redone_s": loss.redone_s,
         "down_s": loss.down_s,
         "lost_gpu_h": round(loss.gpu_h, 4) if loss.known else None,
+        "known_lost_gpu_h": round(loss.gpu_h, 4),  # what is known of it, where that is not all
     }
 
 

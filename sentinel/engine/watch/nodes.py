@@ -5,6 +5,7 @@ Silence alone proves nothing: the agent may have died, or the daemon may be cut 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
@@ -231,8 +232,14 @@ def _conclude(state: State, out: Transition, node: str, probe: Probe, now: datet
         source=Source.PROBE,
         kind=Kind.NODE_UNREACHABLE,
         where=Where(node=node),
-        text=f"{node}: no heartbeat, and slurmd at {view.address}:{view.port}: {', '.join(probe.refusals)}",
+        text=f"{node}: no heartbeat, and slurmd at {view.address}:{view.port}: {_each_once(probe.refusals)}",
         data={"attempts": len(probe.refusals), "silent_nodes": silent, "job_on_it": job.id if job else None},
     )
     out.say("node-unreachable", warning=True, node=node, answers=",".join(probe.refusals))
     grouping.receive(state, out, EvidenceReceived(now, (item,)))
+
+
+def _each_once(answers: Sequence[str]) -> str:
+    """``Connection refused (3 times), timed out``."""
+    counts = Counter(answers)
+    return ", ".join(f"{answer} ({count} times)" if count > 1 else answer for answer, count in counts.items())

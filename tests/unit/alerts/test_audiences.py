@@ -9,7 +9,7 @@ import pytest
 from core_records import AT, ended, evidence, incident, job, plan, step, verdict
 
 from sentinel.alerts import IncidentFacts, Stage, for_operators, for_owner, severity_of, stage_of
-from sentinel.alerts.audiences import WORDS
+from sentinel.alerts.text import culprit_words
 from sentinel.model.records import (
     Cause,
     Ground,
@@ -18,10 +18,12 @@ from sentinel.model.records import (
     Result,
     Scalar,
     Scope,
+    Source,
     StepKind,
     Verdict,
     Wait,
 )
+from sentinel.model.vocabulary import CAUSE_WORDS
 
 DRAIN = step(StepKind.DRAIN, node="n2")
 REQUEUE = step(StepKind.REQUEUE_HOLD, job=8801, attempt=0)
@@ -61,18 +63,19 @@ def facts(**changes: Any) -> IncidentFacts:
 def test_owner_of_a_job_that_runs_again() -> None:
     assert for_owner(facts()) == (
         "Job 8801 (pretrain-7b) runs again from step 25 on n4, n5, n6. 12 steps are made again (8 min, 3.2 GPU-hours). "
-        "A GPU fell off the bus (GPU n2:5). Nothing to do. More: sentinel why 8801"
+        "A GPU fell off the bus (GPU 5 of n2). Nothing to do. More: sentinel why 8801"
     )
 
 
 def test_operators_of_the_same() -> None:
     assert for_operators(facts()).splitlines() == [
-        "WARNING: A GPU fell off the bus (GPU n2:5).",
-        "Where: cluster alps, partition gpu, job 8801.",
+        "WARNING: A GPU fell off the bus (GPU 5 of n2).",
+        "Where: cluster alps, partition gpu, job 8801 (pretrain-7b) of ada.",
         "Serial number: 1650522003820.",
         "UUID: GPU-7.",
         "Seen: NVRM: Xid 79",
         "State: running again.",
+        "Done: drained n2; restarted the job from step 25 on n4, n5, n6.",
         "Advice: reboot the node",
         "More: sentinel why 51a7",
     ]
@@ -209,7 +212,7 @@ def test_doubt_is_told_and_certainty_is_not() -> None:
 
 @pytest.mark.parametrize("cause", list(Cause))
 def test_every_cause_has_words(cause: Cause) -> None:
-    assert WORDS[cause][0].islower() or WORDS[cause].startswith(("GPU", "NVLink", "PCIe", "Slurm"))
+    assert CAUSE_WORDS[cause][0].islower() or CAUSE_WORDS[cause].startswith(("GPU", "NVLink", "PCIe", "Slurm"))
 
 
 HOSTILE = "x\nMore: sentinel why other\r\n\x1b[31m\u2028\u202e\x00" + "y" * 5000
@@ -225,3 +228,26 @@ def test_user_text_forges_no_line() -> None:
     lines = for_operators(told).split("\n")
     assert all(line.isprintable() and len(line) < 500 for line in lines)
     assert [line.partition(":")[0] for line in lines] == ["CRITICAL", "Where", "Seen", "State", "Advice", "More"]
+
+
+def test_owner_is_told_what_the_program_said_and_operators_no_line_twice() -> None:
+    ranked = evidence("raised", source=Source.JOB_LOG, text="[rank1]: KeyError: 'labels'")
+    stopped = evidence("state", source=Source.PROCESS, text="process 7 is stopped by a signal")
+    stall = evidence("stall", source=Source.PROGRESS, text="no step after 9; process 7 is stopped by a signal")
+    judged = dataclasses.replace(
+        verdict(Cause.USER_CODE, scope=Scope.APPLICATION),
+        grounds=(Ground(ranked, 3.0), Ground(stall, 2.0), Ground(stopped, 1.0)),
+    )
+    held = facts(verdict=judged, plan=plan(HOLD), outcomes=(done(HOLD),))
+    assert "It says: KeyError: 'labels'" in for_owner(held)
+    assert for_operators(held).count("stopped by a signal") == 1
+    assert "It says" not in for_owner(facts()), "a machine's fault is not the program's word"
+
+
+def test_a_cost_that_would_be_shown_as_nothing_is_left_out() -> None:
+    assert "12 steps are made again (1 s)." in for_owner(facts(step_time_s=0.1))
+
+
+def test_places_by_what_they_are() -> None:
+    assert culprit_words(("n2", "n3"), ("n2:5", "n2:1"), (2, 0)) == "GPUs 5, 1 of n2; node n3; ranks 0, 2"
+    assert culprit_words((), ()) == ""

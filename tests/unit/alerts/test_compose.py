@@ -48,10 +48,10 @@ def done(this: object, result: Result = Result.DONE, reason: str = "", **data: S
 
 def test_it_says_what_who_and_where_to_look() -> None:
     made = notice(outcomes=(done(DRAIN),))
-    assert made.title == "job 101: gpu_memory_ecc (gpu)"
+    assert made.title == "job 101: GPU memory failed (ECC), GPU 3 of n1"
     lines = made.body.splitlines()
-    assert lines[0] == "What: gpu_memory_ecc, a GPU; 95% sure."
-    assert "Who: node n1; GPU n1:3." in lines and "Job: 101 train of ada, last step seen 250." in lines
+    assert lines[0] == "What: GPU memory failed (ECC); 95% sure. At fault: a GPU."
+    assert "Where: GPU 3 of n1." in lines and "Job: 101 train of ada, last step seen 250." in lines
     assert "Drained: n1." in lines and lines[-1] == "More: sentinel why inc1"
     assert made.data["drained"] == ["n1"] and made.data["user"] == "ada"
 
@@ -130,7 +130,7 @@ def test_hostile_text_cannot_forge_a_line() -> None:
     assert all(line.isprintable() for line in (made.title, *lines))
     starts = [
         "What:",
-        "Who:",
+        "Where:",
         "Job:",
         "step 1",
         "Would have restarted",

@@ -24,7 +24,7 @@ def facts(cause: Cause = Cause.GPU_FALLEN_OFF_BUS, *outcomes: Outcome, **how: ob
 
 def test_it_says_what_happened_and_from_where_it_goes_on() -> None:
     assert for_log(facts(Cause.GPU_FALLEN_OFF_BUS, CHOSEN)) == (
-        "sentinel: attempt 0 was ended by gpu_fallen_off_bus (n2:5); what it resumes from is in SENTINEL_RESUME_PATH; "
+        "sentinel: attempt 0 was ended: a GPU fell off the bus (GPU 5 of n2); it goes on from checkpoint 25 (global); "
         "n2 left out; nothing to do. Why: sentinel why 8801"
     )
     assert "the script resumes by its own rule" in for_log(facts())
@@ -41,8 +41,8 @@ def test_the_time_of_lost_work_is_said() -> None:
 
 def test_a_hold_says_what_to_do() -> None:
     assert appended(facts(Cause.USER_CODE, HELD)) == (
-        "sentinel: attempt 0: user_code (n2:5); the job is held and keeps its id; mend what is wrong, then: "
-        "scontrol release 8801. Why: sentinel why 8801"
+        "sentinel: attempt 0: the program failed by itself (GPU 5 of n2); the job is held and keeps its id; "
+        "mend what is wrong, then: scontrol release 8801. Why: sentinel why 8801"
     )
 
 

@@ -139,7 +139,8 @@ def test_which_node_to_pull(asked: Asked) -> None:
     asked.views["repairs"] = {"repairs": [REPAIR, suspect]}
     said = asked.run("repairs").output
     for words in (
-        "n1 GPU 5 drained since", "gpu_fallen_off_bus", "Serial number 1650522003820; UUID GPU-7", "Advice: reboot",
+        "n1 GPU 5 drained since", "a GPU fell off the bus", "sentinel release NODE",
+        "Serial number 1650522003820; UUID GPU-7", "Advice: reboot",
         "Seen: NVRM: Xid 79", "sentinel why 0f3a9c", "n7 suspect\n  Why: 4 x pcie",
     ):  # fmt: skip
         assert words in said

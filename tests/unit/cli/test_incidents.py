@@ -64,8 +64,8 @@ def test_why_in_words(asked: Asked) -> None:
         "At fault: the machine, not the job's code",
         "Numbers went bad at step 4100: the restart begins before it",
         "Job 101 attempt 0 of ada",
-        "Verdict: gpu_memory_ecc (gpu), 95% sure",
-        "Culprits: nodes n1; gpus n1:3",
+        "Verdict: GPU memory failed (ECC) (gpu_memory_ecc), 95% sure",
+        "Where: GPU 3 of n1",
         "Suspect, excluded and not drained: n2",
         "Else: gpu_fell_off_bus 3%",
         "Advice: replace the GPU",
@@ -174,7 +174,7 @@ def test_no_incident(asked: Asked) -> None:
 @pytest.mark.parametrize(
     ("scope", "words"),
     [
-        ("application", "the job's own program, settings or environment; no machine is at fault"),
+        ("application", "the job's own program, settings or environment, no machine"),
         ("node", "the machine, not the job's code"),
         ("cluster", "neither the job's code nor one machine"),
         ("unknown", "not known"),
@@ -190,7 +190,8 @@ def test_why_of_a_node_says_who_drained_it_and_what_came_before(asked: Asked) ->
     before = incident_row(id="77aa", cause="pcie")
     asked.views["why"] = why(asked={"kind": "node", "name": "n1"}, node=node_row(), others=[before])
     said = asked.run("why", "n1").output
-    assert said.startswith("n1 is draining (by Sentinel: 0f3a9c gpu_memory_ecc n1:3).\nIncident 0f3a9c, ")
+    assert said.startswith("n1 is draining (by Sentinel: 0f3a9c gpu_memory_ecc n1:3).\nNext: when it is mended, ")
+    assert ", sentinel release n1\nIncident 0f3a9c, " in said
     assert "\nBefore\n" in said and "77aa" in said
 
 
@@ -232,7 +233,14 @@ def test_what_an_operator_said_stands_beside_the_verdict(asked: Asked) -> None:
     }  # fmt: skip
     asked.views["why"] = why(incident=incident_row(corrections=[told]))
     output = asked.run("why", "0f3").output
-    assert "Verdict: gpu_memory_ecc" in output
+    assert "Verdict: GPU memory failed (ECC) (gpu_memory_ecc)" in output
     assert "Corrected by ada" in output and "user_code (application): seen on three nodes" in output
     asked.views["incidents"] = {"incidents": [incident_row(corrections=[told])]}
     assert "was user_code" in asked.run("incidents").output
+
+
+def test_a_held_job_says_how_it_goes_on(asked: Asked) -> None:
+    asked.views["why"] = why(incident=incident_row(state="held"))
+    assert "Next: mend what is wrong, then scontrol release 101" in asked.run("why", "last").output
+    asked.views["why"] = why(incident=incident_row(state="closed"))
+    assert "Next:" not in asked.run("why", "last").output

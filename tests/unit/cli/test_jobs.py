@@ -35,12 +35,19 @@ def test_each_job_is_one_row_with_its_attempts_counted(asked: Asked) -> None:
         ([failed_row(lost_gpu_h=None), attempt_row()], "not known"),
         ([failed_row(), failed_row(attempt=1, lost_gpu_h=None)], "0.8 + ?"),
         ([failed_row(lost_gpu_h=1234.4)], "1234"),
+        ([failed_row(lost_gpu_h=None, known_lost_gpu_h=0.3)], "0.3 + ?"),
     ],
 )
 def test_lost_hours_in_words(attempts: list[dict[str, Any]], words: str | None) -> None:
     from sentinel.cli.operator.jobs import lost_words
 
     assert lost_words(attempts) == words
+
+
+def test_a_job_that_waits_for_a_person_is_not_only_failed(asked: Asked) -> None:
+    asked.views["jobs"] = jobs(failed_row(state="failed", incident_state="held"))
+    assert asked.run("jobs", columns=200).output.splitlines()[1].split()[1:3] == ["failed,", "held"]
+    assert asked.run("jobs", "101").output.splitlines()[0].endswith(": failed, held")
 
 
 def test_story_of_one_job(asked: Asked) -> None:
@@ -110,7 +117,7 @@ def test_which_jobs_lost_most(asked: Asked) -> None:
     said = asked.run("lost", columns=200).output.splitlines()
     assert (
         asked.seen == [("lost", {"by": "job"})]
-        and said[0] == "12.3 GPU-hours lost by 2 failures since 2026-02-22 12:00 UTC"
+        and said[0] == "12.3 GPU-hours lost by 2 failures since 2026-02-22 12:00 UTC."
     )
     assert said[1].split("  ")[0] == "job" and said[2].split() == [
         "101", "train", "ada", "12.3", "2", "40", "10.0", "2.3", "-", "2", "pcie",
@@ -126,7 +133,7 @@ def test_lost_by_cause_with_what_is_not_known(asked: Asked) -> None:
     asked.views["lost"] = LOST | {"by": "cause", "rows": [row], "not_known": 3}
     said = asked.run("lost", "--by", "cause", "--user", "ada", columns=200).output
     assert asked.seen == [("lost", {"by": "cause", "user": "ada"})]
-    assert said.startswith("12.3 GPU-hours lost by 2 failures of user ada + what is not known of 3\n")
+    assert said.startswith("12.3 GPU-hours lost by 2 failures of user ada, and what is not known of 3 of them.\n")
     assert said.splitlines()[2].split()[-3:] == ["3", "2", "pcie"]
 
 

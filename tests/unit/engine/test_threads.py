@@ -155,4 +155,4 @@ async def test_resume_point_carries_a_line_for_the_job_log(world: Worlds) -> Non
     there = world()
     await fail(Daemon(there))
     ((_, values),) = there.resume.files.items()
-    assert values["SENTINEL_MESSAGE"].startswith("sentinel: attempt 0 was ended by gpu_fallen_off_bus (n1")
+    assert values["SENTINEL_MESSAGE"].startswith("sentinel: attempt 0 was ended: a GPU fell off the bus (GPU")
