@@ -16,7 +16,7 @@ from sentinel.model.vocabulary import CAUSE_WORDS
 # What the usual words of these causes would be read as: a program's or the kernel's own line.
 _OTHERWISE = {
     Cause.GPU_NVLINK: "the link between its GPUs failed",
-    Cause.DISK_FULL: "no room was left to write to",
+    Cause.DISK_FULL: "nothing more could be written to a disk",
 }
 APPENDED = frozenset({Stage.HELD, Stage.FAILED, Stage.WAITING})  # no attempt begins that could print it
 

@@ -152,7 +152,7 @@ class StepKind(StrEnum):
 
 
 # What people read of causes: in messages, in a job's log, in the terminal.
-CAUSE_WORDS: Mapping[Cause, str] = {
+CAUSE_WORDS: Mapping[str, str] = {
     Cause.USER_CODE: "the program failed by itself",
     Cause.USER_CONFIG: "the job's settings are wrong",
     Cause.SOFTWARE_ENV: "the job's software environment is broken",
@@ -178,6 +178,11 @@ CAUSE_WORDS: Mapping[Cause, str] = {
     Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT: "Slurm ended the job (time limit, preemption or cancellation)",
     Cause.UNKNOWN: "what broke is not known",
 }
+
+
+def cause_words(cause: str) -> str:
+    """``a GPU fell off the bus``. A cause that only another release knows is its id."""
+    return CAUSE_WORDS.get(cause, cause)
 
 
 # What people read of steps: on the page, in the terminal, in messages. ``{}``: the node or the job.

@@ -25,7 +25,7 @@ from sentinel.cli.operator.output import (
     when,
 )
 from sentinel.model.records import OURS
-from sentinel.model.vocabulary import CAUSE_WORDS
+from sentinel.model.vocabulary import cause_words
 
 
 @click.command()
@@ -95,7 +95,7 @@ def repairs(config: Path, as_json: bool) -> None:
 def _repair(row: dict[str, Any]) -> None:
     gpu = f" GPU {shown(row['gpu'])}" if row["gpu"] else ""
     since = f" since {when(row['since'])}" if row["since"] else ""
-    cause = f": {CAUSE_WORDS.get(row['cause'], shown(row['cause']))}" if row["cause"] else ""
+    cause = f": {shown(cause_words(row['cause']))}" if row["cause"] else ""
     say(f"{shown(row['node'])}{gpu} {shown(row['why'])}{since}{cause}")
     if row["gpu"]:
         serial = shown(row["serial"]) if row["serial"] else "not known"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sentinel.model.approvals import ASKING
-from sentinel.model.vocabulary import result_words, words_of
+from sentinel.model.vocabulary import cause_words, result_words, words_of
 
 if TYPE_CHECKING:
     from sentinel.daemon.web.pages import Asked
@@ -33,7 +33,13 @@ def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
     if incident["decided_at"] and verdict:
         events.append(
-            {"at": incident["decided_at"], "kind": "verdict", "what": verdict["cause"], "where": "", "text": ""}
+            {
+                "at": incident["decided_at"],
+                "kind": "verdict",
+                "what": cause_words(verdict["cause"]),
+                "where": "",
+                "text": "",
+            }
         )
     waits = (plan or {}).get("waits", ())
     asked = any(wait["kind"] in ASKING for wait in waits)

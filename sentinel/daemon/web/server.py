@@ -117,15 +117,22 @@ class PageServer:
         self.connections.began(request.protocol)
         response = web.Response(status=503)
         try:
+            try:
+                async with asyncio.timeout(self._settings.deadline_s):
+                    response = await self._made(request)
+            except TimeoutError:
+                long = f"this page was not made within {self._settings.deadline_s:g} s"
+                response = self._problem(
+                    503, long, "the daemon's machine is busy: load it again, or ask for less", None
+                )
             async with asyncio.timeout(self._settings.deadline_s):
-                response = await self._made(request)
                 response.headers.update(_HEADERS)
                 await response.prepare(request)
                 await response.write_eof()
         except TimeoutError:
             self._telemetry.refused.labels(status=503).inc()
             if request.transport is not None:
-                request.transport.abort()  # it does not read, or the page takes too long: either way nobody waits for it
+                request.transport.abort()  # it does not read: nobody waits for it
         except ConnectionError:
             pass  # it is gone
         finally:

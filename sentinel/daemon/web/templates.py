@@ -17,7 +17,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sentinel.adapters.slurm.hostlist import fold
-from sentinel.model.vocabulary import words_of
+from sentinel.alerts.text import culprit_words
+from sentinel.model.vocabulary import cause_words, words_of
 
 _FOLDER = Path(__file__).with_name("templates")
 NOT_KNOWN = "not known"
@@ -35,7 +36,8 @@ def environment() -> Environment:
         finalize=visible,
     )
     made.filters |= {
-        "ago": ago, "amount": amount, "breakable": breakable, "folded": folded, "hours": hours, "interval": interval,
+        "ago": ago, "amount": amount, "breakable": breakable, "cause_words": cause_words, "culprit_words": culprit_words,
+        "folded": folded, "hours": hours, "interval": interval,
         "path": path, "percent": percent, "span": span, "step_words": words_of, "when": when,
     }  # fmt: skip
     return made
