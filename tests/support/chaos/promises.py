@@ -23,6 +23,8 @@ _ALLOCATED = re.compile(r"(?:Allocate JobId=(\d+)\S* NodeList=|Started JobId=(\d
 _OF_PROGRAMS = frozenset(
     "user_code user_config software_env app_oom_gpu app_oom_host dataloader numerical_nan checkpoint_corrupt".split()
 )
+# Drained by a slurmctld that was killed after it had begun a job there, and begins it again.
+DUPLICATE = "Duplicate jobid"
 _OUT = ("drain", "down", "drng")
 _SAVED = re.compile(r"^(?:resumed from step (\d+) \((\w+)\) (\S+)|saved step (\d+) \((\w+)\))$", re.MULTILINE)
 
@@ -66,7 +68,8 @@ def _nodes(story: Story, facts: Facts, now: Seen) -> Iterator[str]:
             yield f"{name} was drained by a person as {theirs!r}, now it is {state} {reason!r}"
         if name in facts.returned_by_user and out and reason.startswith(OURS) and not _slurm_drained(story, name):
             yield f"{name} was returned by a person and is drained again: {reason!r}"
-        if out and theirs is None and name not in facts.ever_faulty:
+        by_slurm = facts.controller_forgot and reason == DUPLICATE
+        if out and theirs is None and name not in facts.ever_faulty and not by_slurm:
             yield f"healthy node {name} is out of service: {state} {reason!r}"
 
 
