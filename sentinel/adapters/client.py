@@ -24,7 +24,17 @@ from sentinel.adapters.session import ClientSession
 from sentinel.adapters.tls import client_context
 from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, StandingBy, Timeout, Unavailable, UserError
 from sentinel.ports import Credentials, Signed
-from sentinel.protocol import ACTIVE, ELSEWHERE, ENCRYPTED, HEADER, NO_SESSION, SESSION, digest_of, is_session_mark
+from sentinel.protocol import (
+    ACTIVE,
+    ELSEWHERE,
+    ENCRYPTED,
+    HEADER,
+    NO_SESSION,
+    PORT,
+    SESSION,
+    digest_of,
+    is_session_mark,
+)
 from sentinel.text import is_deep, json_of, json_with_bytes
 
 MAX_ANSWER_BYTES = 24 << 20  # 16 MiB that are encrypted
@@ -173,7 +183,7 @@ class DaemonClient:
         self._session = None
         self._session_from_s = 0.0 if self._sessions else float("inf")  # from when on one is asked for, at this address
         self.address = address
-        self.host, self.port = parts.hostname, parts.port or 9478
+        self.host, self.port = parts.hostname, parts.port or PORT
         self.prefix = parts.path.rstrip("/")
 
     def find_active(self, deadline_s: float) -> None:
@@ -350,7 +360,7 @@ class DaemonClient:
         return response.status, response.headers.get(HEADER, ""), answer
 
     def _opened(self, deadline_s: float, address: SplitResult) -> http.client.HTTPConnection:
-        host, port = address.hostname or "", address.port or 9478
+        host, port = address.hostname or "", address.port or PORT
         if address.scheme != "https":
             made = http.client.HTTPConnection(host, port, timeout=deadline_s)
         else:

@@ -1,11 +1,11 @@
 """Writes the notices: a thread per incident, from its verdict, plan and outcomes; and those of no incident."""
 
 from sentinel.alerts.audiences import IncidentFacts, Stage, for_operators, for_owner, severity_of, stage_of
-from sentinel.alerts.blindness import blind, sees_again
 from sentinel.alerts.compose import compose
 from sentinel.alerts.job_log import appended, for_log
 from sentinel.alerts.node_repair import needs_repair
 from sentinel.alerts.threads import Thread, next_stage, with_next
+from sentinel.alerts.unreadable_slurm import slurm_readable_again, slurm_unreadable
 from sentinel.alerts.unreadable_state import unreadable_state
 
 __all__ = [
@@ -13,15 +13,15 @@ __all__ = [
     "Stage",
     "Thread",
     "appended",
-    "blind",
     "compose",
     "for_log",
     "for_operators",
     "for_owner",
     "needs_repair",
     "next_stage",
-    "sees_again",
     "severity_of",
+    "slurm_readable_again",
+    "slurm_unreadable",
     "stage_of",
     "unreadable_state",
     "with_next",

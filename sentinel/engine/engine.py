@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from sentinel.engine import backlog, blindness, delivery, drain_reasons, grouping, judging, loading, notices, recovery
+from sentinel.engine import (
+    backlog,
+    delivery,
+    drain_reasons,
+    grouping,
+    judging,
+    loading,
+    notices,
+    recovery,
+    unreadable_slurm,
+)
 from sentinel.engine.diagnostics import turns
 from sentinel.engine.events import (
     ApprovalGiven,
@@ -30,7 +40,7 @@ from sentinel.engine.events import (
 )
 from sentinel.engine.mass_failures import PreliminaryVerdicts
 from sentinel.engine.node_return import turns as node_return
-from sentinel.engine.reconcile import approvals, confirming, held_jobs, restarts, spares, strays, waits
+from sentinel.engine.reconcile import approvals, confirming, held_jobs, jobs_on_bad_nodes, restarts, spares, waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import job_ends, jobs, routing
@@ -80,7 +90,7 @@ class Engine:
             case StoreAnswers():
                 backlog.store_is_back(self.state, event.since, event.at)
             case FleetUnavailable():
-                blindness.snapshot_failed(self.state, out, event)
+                unreadable_slurm.snapshot_failed(self.state, out, event)
             case EffectCompleted() if event.outcome is not None:
                 incident = self._incident_of(event.effect)
                 if incident is not None:
@@ -149,13 +159,13 @@ class Engine:
         self.state.cluster.see_fleet(event.fleet)
         fleet = self.state.cluster.fleet or event.fleet
         self.state.index.refresh()
-        blindness.snapshot_taken(self.state, out, event.at)
+        unreadable_slurm.snapshot_taken(self.state, out, event.at)
         restarts.compare(self.state, out, fleet, event.at)
         spares.compare(self.state, out, fleet, event.at)
         confirming.snapshot_taken(self.state, out, event.at)
         held_jobs.snapshot_taken(self.state, out, fleet, event.at)
         waits.snapshot_taken(self.state, out, event.at, self._looks)
-        strays.snapshot_taken(self.state, out, fleet, event.at, self._looks)
+        jobs_on_bad_nodes.snapshot_taken(self.state, out, fleet, event.at, self._looks)
         node_return.snapshot_taken(self.state, out, fleet, event.at)
 
     def abandon(self, event: Event, out: Transition) -> None:

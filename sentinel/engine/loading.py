@@ -16,7 +16,6 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.joined_saves import JoinedSaves
 from sentinel.engine import backlog, delivery, grouping, judging, notices, recovery
-from sentinel.engine.blindness import BLIND
 from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT
 from sentinel.engine.events import EvidenceReceived
@@ -25,6 +24,7 @@ from sentinel.engine.node_return import state as node_return
 from sentinel.engine.reconcile import approvals, node_proof, waits
 from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
+from sentinel.engine.unreadable_slurm import BLIND
 from sentinel.engine.watch import restored_attempts
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, IncidentChanged, SettingChanged

@@ -133,7 +133,8 @@ class State:
     called_bad: set[str] = field(default_factory=set)  # nodes that their agent called bad
     called_good: dict[str, datetime] = field(default_factory=dict)  # and when it took that back
     taken_along: set[tuple[str, int, int]] = field(default_factory=set)  # incident, job, attempt: once is enough
-    strays: set[tuple[str, int, int]] = field(default_factory=set)  # incident, job, attempt: see ``reconcile.strays``
+    # by ``reconcile.jobs_on_bad_nodes``: incident, job, attempt
+    on_bad_nodes: set[tuple[str, int, int]] = field(default_factory=set)
     breakers_told: dict[str, Any] = field(default_factory=dict)  # by refusal: see ``notices.BREAKERS_TOLD``
     shared_told: dict[str, Any] = field(default_factory=dict)  # by cause: see ``notices.SHARED_TOLD``
     users_told: dict[str, list[str]] = field(default_factory=dict)  # see ``notices.USERS_TOLD``

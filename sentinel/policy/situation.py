@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from sentinel.config.settings import Recovery
 from sentinel.model.approvals import Answer
 from sentinel.model.intent import NOTHING, Intent
 from sentinel.model.records import Cause, Fleet, Incident, JobView, Kind, NodeView, Source, Verdict, Wait
@@ -15,6 +16,7 @@ SILENCE = "silence"  # ground of a stop, in its step's data: a running job print
 _MACHINES = frozenset(
     {Source.KERNEL, Source.DCGM, Source.NVML, Source.AMD_SMI, Source.DIAGNOSTIC, Source.SLURM, Source.PROBE}
 )
+_UNLESS_SET = Recovery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class Situation:
     answers: tuple[Answer, ...] = ()  # of people who were asked to approve parts of this incident's plan, oldest first
     request: Wait | None = None  # what people are asked now, or were and did not answer
     request_cause: Cause | None = None  # that this request was for
-    wait_s: float | None = 4 * 3600.0  # until another node is there; None: it should have been there by now
-    smaller_for_s: float = 4 * 3600.0  # how long a job that starts smaller stays so
+    wait_s: float | None = _UNLESS_SET.wait_s  # until another node is there; None: it should have been there by now
+    smaller_for_s: float = _UNLESS_SET.smaller_for_s  # how long a job that starts smaller stays so
     run_nodes: tuple[str, ...] = ()  # on which a job with spare nodes trains; empty: on all of them
     spares: Spares | None = None  # nodes kept for restarts; None: none, or not known
     allocation_failed: bool = False  # this incident's restart in the allocation could not be done

@@ -1,4 +1,4 @@
-"""Builders of records for tests of the rooms: every field has a plain default, a test names only what it is about."""
+"""Builders of records for unit tests: every field has a plain default, a test names only what it is about."""
 
 from __future__ import annotations
 

@@ -181,8 +181,6 @@ def words_of(rule: Rule) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """As /dev/kmsg writes it."""
-    return "".join(
-        chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02x}"
-        for byte in text.encode("utf-8", "surrogateescape")
-    )
+    """As /dev/kmsg writes it: bytes that are not printable ASCII, and the backslash, in hexadecimal."""
+    as_bytes = text.encode("utf-8", "surrogateescape").decode("latin-1")
+    return re.sub(r"[^ -\[\]-~]", lambda found: f"\\x{ord(found[0]):02x}", as_bytes)

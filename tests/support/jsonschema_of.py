@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 from core_records import AT, evidence, incident, job, plan, step, verdict
 
-from sentinel.alerts import IncidentFacts, blind, compose, sees_again, stage_of, with_next
+from sentinel.alerts import IncidentFacts, compose, slurm_readable_again, slurm_unreadable, stage_of, with_next
 from sentinel.alerts.digests import digest
 from sentinel.engine.delivery import trial
 from sentinel.model.records import Ground, IncidentState, Notice, Outcome, Result, Scalar, StepKind
@@ -64,8 +64,8 @@ def messages() -> list[Notice]:
     made = [compose(facts, with_next(None, facts, stage_of(facts), ""), AT) for facts in facts]
     return [
         *made,
-        blind(AT, "no answer", "", AT + timedelta(minutes=2)),
-        sees_again(AT, AT + timedelta(minutes=5)),
+        slurm_unreadable(AT, "no answer", "", AT + timedelta(minutes=2)),
+        slurm_readable_again(AT, AT + timedelta(minutes=5)),
         digest(made[:3], AT),
         trial("ops", AT, "alps", "ada"),
     ]

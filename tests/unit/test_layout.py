@@ -68,9 +68,9 @@ LOANS = {
 }
 # File names that tell an outsider nothing.
 BANNED_NAMES = {
-    "asking", "beside", "blind", "common", "dropbox", "hard", "helper", "helpers", "holders", "holding", "house",
-    "insist", "joining", "judge", "keeping", "lateness", "live", "manager", "misc", "near", "past", "placing",
-    "reasons", "recover", "room", "rounds", "saving", "sending", "story", "tell", "things", "told", "untold",
+    "asking", "beside", "blind", "blindness", "common", "dropbox", "hard", "helper", "helpers", "holders", "holding",
+    "house", "insist", "joining", "judge", "keeping", "lateness", "live", "manager", "misc", "near", "past", "placing",
+    "reasons", "recover", "room", "rounds", "saving", "sending", "story", "strays", "tell", "things", "told", "untold",
     "utils", "view", "who", "word", "words",
 }  # fmt: skip
 

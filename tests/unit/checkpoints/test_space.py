@@ -36,14 +36,14 @@ def test_without_a_usual_size_only_full_is_full():
     assert not no_room(TORN, unknown, Space(GB, GB, 9))
 
 
-def rooms(*free_gb):
+def free_space(*free_gb):
     return [(600.0 * i, Space(int(free * GB), 1000 * GB, None)) for i, free in enumerate(free_gb)]
 
 
 def test_the_rate_at_which_it_fills():
-    trouble = filling(rooms(130, 120, 110, 100), USUAL)
+    trouble = filling(free_space(130, 120, 110, 100), USUAL)
     assert trouble.kind == "full" and "full in 6000 s" in trouble.text
-    assert filling(rooms(900, 899.999, 899.998), USUAL) is None  # weeks
+    assert filling(free_space(900, 899.999, 899.998), USUAL) is None  # weeks
 
 
 def test_two_minutes_say_nothing_of_the_next_day():
@@ -52,15 +52,15 @@ def test_two_minutes_say_nothing_of_the_next_day():
 
 
 def test_what_is_deleted_again_is_no_growth():
-    assert filling(rooms(50, 40, 50, 50), USUAL) is None
+    assert filling(free_space(50, 40, 50, 50), USUAL) is None
 
 
 def test_too_little_for_the_next_one():
-    assert "needs about" in filling(rooms(9, 9, 9), USUAL).text
+    assert "needs about" in filling(free_space(9, 9, 9), USUAL).text
 
 
 def test_too_few_saves_to_say():
-    assert filling(rooms(30, 15), USUAL) is None
+    assert filling(free_space(30, 15), USUAL) is None
 
 
 def test_of_a_real_folder(tmp_path):

@@ -8,7 +8,7 @@ from core_records import evidence, incident
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.correlate import incidents as room
+from sentinel.correlate import incidents as grouping
 from sentinel.correlate.index import MOST_OF_A_NODE, IncidentIndex
 from sentinel.model.records import Incident, Kind
 
@@ -39,13 +39,13 @@ def test_nothing_that_evidence_belongs_to_is_left_out(
     item = evidence(Kind.XID, node=node, job=job, attempt=0 if job is not None else None)
     of_jobs = {name: nodes_of(found.job, found.attempt) for name, found in there.items() if found.job is not None}
     near = IncidentIndex(there, nodes_of).of(item)
-    assert room.find(near, item, of_jobs, WINDOW) == room.find(list(there.values()), item, of_jobs, WINDOW)
+    assert grouping.find(near, item, of_jobs, WINDOW) == grouping.find(list(there.values()), item, of_jobs, WINDOW)
 
 
 def test_an_incident_that_has_grown_is_found_by_its_new_node() -> None:
     there = {"i1": incident(evidence(node="n1"), id="i1", job=None, nodes=("n1",))}
     near = IncidentIndex(there, nodes_of)
-    there["i1"] = room.attach(there["i1"], [evidence(Kind.XID, node="n4", at_s=1.0)], there["i1"].opened_at)
+    there["i1"] = grouping.attach(there["i1"], [evidence(Kind.XID, node="n4", at_s=1.0)], there["i1"].opened_at)
     near.add(there["i1"])
     assert [found.id for found in near.of(evidence(node="n4"))] == ["i1"]
     assert near.of(evidence(node="n3")) == []

@@ -22,7 +22,7 @@ from sentinel.engine import judging, loading, notices, recovery
 from sentinel.engine.audit import AuditTrail
 from sentinel.engine.ledger import Ledger
 from sentinel.engine.node_return.state import NodeReturns
-from sentinel.engine.reconcile import situations, strays
+from sentinel.engine.reconcile import jobs_on_bad_nodes, situations
 from sentinel.engine.watch import jobs, nodes
 from sentinel.model.records import Kind, Outcome, Plan, StepKind, Task, Verdict
 from sentinel.policy.permissions import Permissions
@@ -248,8 +248,8 @@ def no_reservation_is_seen(patch: Patch) -> None:
     patch.setattr("sentinel.policy.drains.in_maintenance", lambda _node: False)
 
 
-def no_look_at_strays(patch: Patch) -> None:
-    patch.setattr(strays, "snapshot_taken", lambda *_what: None)
+def no_look_at_jobs_on_bad_nodes(patch: Patch) -> None:
+    patch.setattr(jobs_on_bad_nodes, "snapshot_taken", lambda *_what: None)
 
 
 def never_in_its_allocation(patch: Patch) -> None:
@@ -315,7 +315,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "proof-before-return": (returns_without_proof, "killed"),
     "not-offered-back": (neither_drained_nor_excluded, "killed"),
     "probation": (offered_at_once, RETURNED),
-    "leaves-bad-nodes": (no_look_at_strays, BROKEN_UNDER_WAY),
+    "leaves-bad-nodes": (no_look_at_jobs_on_bad_nodes, BROKEN_UNDER_WAY),
     "observe-changes-nothing": (observing_is_acting, "observe"),
     "nothing-unapproved": (one_yes_for_all, "suggest"),
     "approved-is-done": (deaf_to_people, "suggest"),

@@ -20,7 +20,7 @@ _SEEN = timedelta(seconds=10)  # the snapshot that a plan was made with may be t
 
 def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts) -> None:
     """Each attempt is looked at once for each incident."""
-    for seen in (state.strays, state.taken_along):
+    for seen in (state.on_bad_nodes, state.taken_along):
         seen &= {(name, job, view.restarts) for name, job, _ in seen if (view := fleet.jobs.get(job))}
     convicting: dict[str, list[str]] = {}
     for name in sorted(state.verdicts.keys() & state.plans.keys() & state.incidents.keys()):
@@ -35,10 +35,10 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
             for name in convicting.get(node, ()):
                 key = (name, job.id, job.restarts)
                 began_later = job.started_at > state.plans[name].at - _SEEN
-                if not began_later or key in state.strays or _is_asked_about(state, name, node, fleet):
+                if not began_later or key in state.on_bad_nodes or _is_asked_about(state, name, node, fleet):
                     continue
                 if node not in node_proof.cleared(state, name, (node,)):
-                    state.strays.add(key)
+                    state.on_bad_nodes.add(key)
                     judging.recover_other_jobs(state, out, state.incidents[name], fleet, now, looks)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sentinel.alerts import blind, sees_again
+from sentinel.alerts import slurm_readable_again, slurm_unreadable
 from sentinel.engine import backlog, notices
 from sentinel.engine.events import FleetUnavailable
 from sentinel.engine.state import State
@@ -27,7 +27,7 @@ def snapshot_failed(state: State, out: Transition, event: FleetUnavailable) -> N
     out.say("blind", since=since.isoformat(), reason=event.reason, warning=True)
     state.blind_told = since
     out.save(SettingChanged(BLIND, to_json(since)))
-    notices.send(state, out, blind(since, event.reason, event.fix, event.at))
+    notices.send(state, out, slurm_unreadable(since, event.reason, event.fix, event.at))
 
 
 def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
@@ -41,4 +41,4 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     out.say("sees-again", since=told.isoformat())
     state.blind_told = None
     out.save(SettingChanged(BLIND, None))
-    notices.send(state, out, sees_again(told, fleet.at))
+    notices.send(state, out, slurm_readable_again(told, fleet.at))

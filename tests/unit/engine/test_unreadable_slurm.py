@@ -10,7 +10,7 @@ import pytest
 from core_daemon import Daemon, FakeSink
 from core_world import World
 
-from sentinel.engine.blindness import BLIND as KEY
+from sentinel.engine.unreadable_slurm import BLIND as KEY
 from sentinel.errors import Unavailable
 from sentinel.model.records import Notice
 

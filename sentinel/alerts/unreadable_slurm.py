@@ -9,7 +9,7 @@ from sentinel.alerts.without_incident import notice
 from sentinel.model.records import Notice
 
 
-def blind(since: datetime, why: str, fix: str, now: datetime) -> Notice:
+def slurm_unreadable(since: datetime, why: str, fix: str, now: datetime) -> Notice:
     """The notice that Slurm cannot be read. Its id depends on ``since`` only, so that a repeat can be dropped."""
     lines = [
         f"What: Slurm has given Sentinel no answer that it can read since {_time(since)} ({_span(since, now)}).",
@@ -23,8 +23,8 @@ def blind(since: datetime, why: str, fix: str, now: datetime) -> Notice:
     return notice("blind", [at], now, title, lines, "critical", final=False, since=at, reason=plain(why))
 
 
-def sees_again(since: datetime, now: datetime) -> Notice:
-    """The notice that Slurm can be read again after ``blind``."""
+def slurm_readable_again(since: datetime, now: datetime) -> Notice:
+    """The notice that Slurm can be read again, after ``slurm_unreadable``."""
     lines = [
         f"What: Slurm answers again. Sentinel was blind from {_time(since)} to {_time(now)} ({_span(since, now)}).",
         "What happened meanwhile is judged now: sentinel incidents",
