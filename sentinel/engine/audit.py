@@ -95,7 +95,8 @@ class AuditTrail:
             step, task = effect.task.step, effect.task
             if step.kind in _READS_ONLY or not self._is_first(effect.id):
                 return
-            why = f"{task.verdict.cause} at {task.verdict.confidence:.2f}: {task.plan.explanation}"
+            judged = f"{task.verdict.cause}, {task.verdict.confidence:.0%} sure"
+            why = f"{judged}: {task.plan.explanation}" if task.plan.explanation else judged
             entry = AuditEntry(
                 event.at, SENTINEL, self.origin, step.kind, Stage.BEGUN, target_of(step), task.incident.id, why,
                 before_of(step, state), {"wanted": dict(step.data)},

@@ -47,7 +47,7 @@ def list_(since: str | None, everything: bool, config: Path, as_json: bool) -> N
         return
     if not rows:
         delivered = counted(len(seen), "message")
-        echo(f"Nothing is undelivered; {delivered} sent in that time.")
+        echo(f"Nothing is undelivered; {delivered} sent.")
         return
     states = Counter(row["state"] for row in rows)
     echo(f"{counted(len(rows), 'message')}: {', '.join(f'{number} {state}' for state, number in states.items())}")

@@ -13,6 +13,7 @@ import click
 from sentinel.cli.operator.arguments import since_option, since_time
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.output import echo, json_option, paged, print_json, say, shown, when
+from sentinel.model.vocabulary import STEP_WORDS
 
 _VERIFY_S = 600.0  # deadline: a million entries take the daemon a minute
 
@@ -63,7 +64,8 @@ def _all(config: Path, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _show(entry: dict[str, Any]) -> None:
-    what = f"{shown(entry['action'])} {shown(entry['target'])}: {shown(entry['stage'])}"
+    action = STEP_WORDS.get(entry["action"], f"{entry['action']} {{}}").replace("{}", entry["target"])
+    what = f"{shown(action)}: {shown(entry['stage'])}"
     by = shown(entry["who"]) + (f" from {shown(entry['origin'])}" if entry["origin"] else "")
     say(f"{entry['number']:>6}  {when(entry['at'])}  {what}, by {by}", hanging=8)
     if entry["why"]:

@@ -37,7 +37,7 @@ def test_list_as_json_and_since(asked: Asked) -> None:
 
 def test_nothing_undelivered(asked: Asked) -> None:
     asked.views["alerts"] = {"messages": [row(state="delivered")]}
-    assert asked.run("alerts", "list").output == "Nothing is undelivered; 1 message sent in that time.\n"
+    assert asked.run("alerts", "list").output == "Nothing is undelivered; 1 message sent.\n"
 
 
 def test_hostile_text_drives_no_terminal(asked: Asked) -> None:

@@ -48,3 +48,8 @@ def test_no_text_of_an_entry_drives_the_terminal(asked: Asked) -> None:
     odd = entry(1, who=HOSTILE, origin=HOSTILE, action=HOSTILE, target=HOSTILE, why=HOSTILE, after={HOSTILE: HOSTILE})
     asked.views["audit"] = {"entries": [odd], "more": False}
     assert harmless(asked.run("audit").output)
+
+
+def test_steps_are_said_in_words(asked: Asked) -> None:
+    asked.views["audit"] = {"entries": [entry(7, action="choose_checkpoint", target="job 5")], "more": False}
+    assert "choose a checkpoint for job 5: done" in asked.run("audit").output
