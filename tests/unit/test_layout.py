@@ -156,8 +156,13 @@ def part(path: Path) -> str:
     return "" if first == "__init__" else first
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imports(path: Path) -> list[tuple[str, int]]:
     """Full names of imported modules with their lines, those inside functions and TYPE_CHECKING too."""
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:

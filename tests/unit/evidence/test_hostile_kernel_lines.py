@@ -146,10 +146,9 @@ def test_made_up_names_convict_in_no_line_of_a_file(name: str, shape: Shape, rea
 def test_a_line_end_in_a_programs_name_begins_no_message_that_convicts(rule) -> None:
     """15 bytes are too few for any anchor and what follows it."""
     for form in (shape for shape in SHAPES if shape.limit == COMM and not shape.interface):
-        for name in {f"{before}\n{word}" for word in words_of(rule) for before in ("", "a")}:
-            text = form.line(name)
-            for line in text.split("\n")[1:]:
-                assert convicting(of_text(f"[  812.500000] {line}")) <= usual("dmesg", form), line
+        names = {f"{before}\n{word}" for word in words_of(rule) for before in ("", "a")}
+        for line in {line for name in names for line in form.line(name).split("\n")[1:]}:
+            assert convicting(of_text(f"[  812.500000] {line}")) <= usual("dmesg", form), line
 
 
 WRITTEN_BY_OTHERS = (
