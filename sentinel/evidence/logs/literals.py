@@ -38,14 +38,17 @@ class Way:
 def ways_of(pattern: str) -> tuple[Way, ...]:
     """The ways in which the pattern can match."""
     flag = "(?i)" if pattern.startswith("(?i)") else ""
-    return tuple(
-        Way(
-            flag + way,
-            tuple(tuple(map(_lower, dict.fromkeys(words))) for words in _groups(branch)),
-            _lower(max((run for (run,) in _runs(branch)), key=_mark_rarity, default="")),
-            way.startswith("^"),
-        )
-        for branch, way in _ways(pattern.removeprefix("(?i)"), MOST_WAYS)
+    return tuple(_way(branch, flag + way) for branch, way in _ways(pattern.removeprefix("(?i)"), MOST_WAYS))
+
+
+def _way(branch: str, pattern: str) -> Way:
+    candidates = _candidates(branch, least=1)
+    runs = [words[0] for words in candidates if len(words) == 1]
+    return Way(
+        pattern,
+        tuple(tuple(map(_lower, dict.fromkeys(words))) for words in _groups(candidates)),
+        _lower(max(runs, key=_mark_rarity, default="")),
+        pattern.removeprefix("(?i)").startswith("^"),
     )
 
 
@@ -72,16 +75,12 @@ def _ways(expression: str, most: int) -> Iterator[tuple[str, str]]:
 
 def _telling(branch: str) -> bool:
     """Whether it holds a word that is no ordinary one."""
-    groups = _groups(branch)
+    groups = _groups(_candidates(branch))
     return bool(groups) and _rarity(groups[0])[0]
 
 
-def _groups(branch: str) -> list[tuple[str, ...]]:
-    return sorted(filter(_findable, _candidates(branch)), key=_rarity, reverse=True)
-
-
-def _runs(branch: str) -> list[tuple[str, ...]]:
-    return [words for words in _candidates(branch, least=1) if len(words) == 1]
+def _groups(candidates: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return sorted(filter(_findable, candidates), key=_rarity, reverse=True)
 
 
 def _lower(text: str) -> bytes:
