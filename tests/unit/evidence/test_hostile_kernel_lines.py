@@ -87,6 +87,20 @@ def test_words_of_a_draining_rule_convict_in_no_name(rule) -> None:
                 assert convicting(found) <= usual(reader, shape), (reader, line)
 
 
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES.rules if rule.id.startswith("oops-")], ids=lambda rule: rule.id
+)
+def test_the_place_of_a_fault_is_read_in_no_name(rule) -> None:
+    """A made-up one, in a path say, would open an incident about whose job is on the node."""
+    assert all(
+        {item.trust for item in of_record(line) if item.rule == rule.id} == {Trust.SYSTEM} for line in rule.match
+    )
+    for shape in SHAPES:
+        for line in suspicious(sorted({shape.line(name) for name in words_of(rule)})):
+            for read in READERS.values():
+                assert rule.id not in {item.rule for item in read(line)}, line
+
+
 def suspicious(lines: list[str]) -> list[str]:
     """Those that any rule may know at all."""
     block = "\n".join(line.replace("\n", " ") for line in lines).encode()
