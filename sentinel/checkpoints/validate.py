@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sentinel.checkpoints import formats, kept_manifest, manifest
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
-from sentinel.checkpoints.formats import dcp, nemo, safetensors_set, torch_file
+from sentinel.checkpoints.formats import dcp, nemo, one_save, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
 from sentinel.checkpoints.formats.registered import refuse_unregistered
 from sentinel.checkpoints.parsing.ranks import ranks_or_none
@@ -136,7 +136,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         judged.owners = found.owners_by_name(tree) if ask.part else judged.owners
         judged.finding = found.check(tree, ask)
         if found.NAME in _WITH_EXTRAS and not tree.single:
-            torch_file.check_extras(tree, ask, judged.finding)
+            one_save.refuse_lost_state(tree, torch_file.check_extras(tree, ask, judged.finding))
         manifest.apply(tree, ask, judged.finding)
         closely = settings.manifests is not None and level_at_least(ask.level, "checksum")
         kept = kept_manifest.find(settings.manifests, tree) if closely and settings.manifests else None

@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
 
-from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, visible
+from sentinel.checkpoints.files import Foreign, NotKnown, Tree, visible
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
@@ -97,11 +96,11 @@ def check_one_save(tree: Tree, files: dict[str, torch_file.TorchFile], models: l
     """Model, optimizer and random states are of one save, as far as that can be shown; the optimizer is this model's."""
     if any(_FSDP_RANK.fullmatch(name) for name in files):
         return  # each rank's file holds a stretch of all parameters, whose shapes are not in it
-    _state_as_before(tree, {name: file for name, file in files.items() if _OPTIMIZER.fullmatch(name)})
+    one_save.refuse_lost_state(tree, files)
     models = [*models, *(name for name in files if name.startswith("pytorch_model"))]
     optimizers = [name for name in files if _OPTIMIZER.fullmatch(name) and _has_state(files[name])]
     sizes = _model_sizes(tree, files, models)
-    trained = sum(_parameters(files[name]) for name in optimizers)
+    trained = sum(one_save.parameters(files[name].value) for name in optimizers)
     # Where parts of the model are frozen, their files are the same in every save.
     must_change = [*optimizers, *(models if trained and trained >= sizes.total() else ())]
     one_save.refuse_mixed(tree, must_change, models)
@@ -120,36 +119,6 @@ def lacks_moments(file: torch_file.TorchFile) -> bool:
     groups = file.get("param_groups")
     groups = [group for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
     return file.get("state") == {} and any("betas" in group and group.get("params") for group in groups)
-
-
-def _state_as_before(tree: Tree, optimizers: Mapping[str, torch_file.TorchFile]) -> None:
-    """`NotKnown` for an optimizer with state for fewer of its parameters than in a save before: state stays."""
-    for folder in neighbours(tree.root, 2) if optimizers else ():
-        if not one_save.is_before(folder, tree.root):
-            continue
-        for name, file in optimizers.items():
-            try:
-                before = torch_file.check_file(Tree(folder), name, Ask("structural", 0.0))
-            except (Broken, Foreign, NotKnown, OSError):
-                continue
-            now, then = _with_state(file), _with_state(before)
-            if now < then and _parameters(file) == _parameters(before):
-                raise NotKnown(
-                    f"{visible(name)} has the state of {now} of {_parameters(file)} parameters, that of"
-                    f" {visible(folder.name)} of {then}: emptied, or of another optimizer?"
-                )
-
-
-def _with_state(file: torch_file.TorchFile) -> int:
-    states = file.get("state")
-    return len(states) if isinstance(states, dict) else 0
-
-
-def _parameters(file: torch_file.TorchFile) -> int:
-    """The number of parameters that an optimizer has."""
-    groups = file.get("param_groups")
-    lists = [group.get("params") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
-    return max(_with_state(file), sum(len(params) for params in lists if isinstance(params, list)))
 
 
 def _model_sizes(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> Counter[Shape]:

@@ -9,17 +9,19 @@ pause in which nothing was written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Entry, Handle, NotKnown, Tree, entry_of, opened, visible
-from sentinel.checkpoints.formats.base import SKEW_S, neighbours, one_stretch, put_in_later
+from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, Tree, entry_of, opened, visible
+from sentinel.checkpoints.formats.base import SKEW_S, Ask, neighbours, one_stretch, put_in_later
+from sentinel.checkpoints.formats.torch_file import TorchFile, check_file
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.steps import number_of, step_of
 
 _NEIGHBOURS = 2
 _TELLING_BYTES = 32  # of a record: smaller ones (a step, a scale) may well stay the same
+_OPTIMIZER_DEPTH = 4  # of tables and lists in which trainers keep an optimizer
 _SAMPLES = 16  # places at which files without checksums are compared
 _SAMPLE_BYTES = 4096
 # The pause of one process between two files of one save: the time to write them at this rate, and a hang of the storage.
@@ -183,3 +185,48 @@ def _same_bytes(mine: Handle, other: Handle) -> bool:
         if mine.read(place, length) != other.read(place, length):
             return False
     return True
+
+
+def refuse_lost_state(tree: Tree, files: Mapping[str, TorchFile]) -> None:
+    """`NotKnown` for an optimizer with state for fewer of its parameters than in a save before: state stays."""
+    held = {name: found for name, file in files.items() if (found := dict(_optimizers(file.value)))}
+    for folder in neighbours(tree.root, 2) if held else ():
+        if not is_before(folder, tree.root):
+            continue
+        for name, mine in held.items():
+            try:
+                before = dict(_optimizers(check_file(Tree(folder), name, Ask("structural", 0.0)).value))
+            except (Broken, Foreign, NotKnown, OSError):
+                continue
+            for place in mine.keys() & before.keys():
+                now, then = _with_state(mine[place]), _with_state(before[place])
+                if now < then and parameters(mine[place]) == parameters(before[place]):
+                    raise NotKnown(
+                        f"{visible(name)} has the state of {now} of {parameters(mine[place])} parameters, that of"
+                        f" {visible(folder.name)} of {then}: emptied, or of another optimizer?"
+                    )
+
+
+def parameters(optimizer: object) -> int:
+    """The number of parameters that an optimizer has."""
+    if not isinstance(optimizer, dict):
+        return 0
+    groups = optimizer.get("param_groups")
+    lists = [group.get("params") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
+    return max(_with_state(optimizer), sum(len(params) for params in lists if isinstance(params, list)))
+
+
+def _with_state(optimizer: dict[object, object]) -> int:
+    states = optimizer.get("state")
+    return len(states) if isinstance(states, dict) else 0
+
+
+def _optimizers(
+    value: object, place: tuple[object, ...] = ()
+) -> Iterator[tuple[tuple[object, ...], dict[object, object]]]:
+    """Every table of ``state`` and ``param_groups`` with the names on the way to it."""
+    if isinstance(value, dict) and isinstance(value.get("state"), dict) and "param_groups" in value:
+        yield place, value
+    elif len(place) < _OPTIMIZER_DEPTH and isinstance(value, (dict, list)):
+        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _optimizers(child, (*place, key))

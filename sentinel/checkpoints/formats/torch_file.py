@@ -197,12 +197,13 @@ def _scan_work(tree: Tree, name: str, offset: int, storage: Storage, looks: Sequ
     return Work(storage.bytes, run)
 
 
-def check_extras(tree: Tree, ask: Ask, finding: Finding) -> None:
+def check_extras(tree: Tree, ask: Ask, finding: Finding) -> dict[str, TorchFile]:
     """Torch files that a folder holds beside what its format names (schedulers, data loaders): whole, or it is not.
 
     What by its first bytes is no torch file is none of ours.
     """
     known = finding.covered.union(finding.unsummed)
+    files: dict[str, TorchFile] = {}
     for name in sorted(tree.files):
         if not name.endswith(SUFFIXES) or name in known:
             continue
@@ -213,11 +214,12 @@ def check_extras(tree: Tree, ask: Ask, finding: Finding) -> None:
         if name.endswith(".bin") and head and not head.strip(b"\0"):
             raise NotKnown(f"{visible(name)}: starts with zeros: a torch file that lost its content, or none")
         try:
-            file = check_file(tree, name, ask)
+            file = files[name] = check_file(tree, name, ask)
         except (Foreign, PerhapsForeign):
             continue
         finding.works = [*finding.works, *file.works] if file.works else finding.works
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
+    return files
 
 
 def recognise(tree: Tree) -> bool:

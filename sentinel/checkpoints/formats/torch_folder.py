@@ -52,6 +52,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     _sets_of_ranks(tree, ask)
     _same_step(files, finding)
     _as_beside(tree)
+    one_save.refuse_lost_state(tree, files)
     changing = [name for name, file in files.items() if _has_optimizer(file)]
     one_save.refuse_mixed(tree, changing, [*files, *finding.unsummed])
     if ask.fresh(tree) and not registered.is_registered(tree.root):

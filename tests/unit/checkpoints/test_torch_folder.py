@@ -213,3 +213,22 @@ def test_blocks_that_changed_places_make_no_program(make):
     make.write(path / "checkpoint_1.pt", data[second : 2 * second] + data[:second] + data[2 * second :])
     answer = ask(make, path)
     assert answer.valid is None and "begins as a program, and is none that is whole" in answer.reason
+
+
+def test_an_optimizer_that_lost_its_state_inside_of_a_file(make):
+    """The save before has it: state of a parameter stays."""
+    ranks(make, "run/step-10")
+    path = ranks(make, "run/step-20", step=20)
+    assert ask(make, path).valid is True
+    groups = [{"params": [0, 1]}]
+    for folder in ("run/step-10", "run/step-20"):
+        value, payloads = make.state(20)
+        state = {
+            "optimizer": {"state": value if folder.endswith("10") else {}, "param_groups": groups},
+            "step": int(folder[-2:]),
+        }
+        make.write(
+            make.root / folder / "checkpoint_1.pt", make.torch_file(state, payloads if folder.endswith("10") else ())
+        )
+    answer = ask(make, path)
+    assert answer.valid is None and "the state of 0 of 2 parameters" in answer.reason
