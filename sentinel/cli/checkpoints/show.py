@@ -9,7 +9,7 @@ import click
 
 from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.records import Candidate, Decision, Part, Validity
-from sentinel.cli.operator.output import broken, say
+from sentinel.cli.operator.output import broken, say, unbroken
 
 
 def mark(valid: bool | None) -> str:
@@ -37,13 +37,18 @@ def show_decision(decision: Decision) -> None:
         say("  ".join(text.ljust(width) for text, width in zip(_HEADINGS, widths, strict=True)) + "  path")
     for entry, row in zip(decision.candidates, rows, strict=True):
         head = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
-        say(f"{head}  {visible(entry.candidate.path, _PATH_CHARACTERS)}")
+        say(f"{head}  {_path(entry.candidate.path)}")
         say(visible(entry.verdict), "    ", hanging=0)
     say(visible(decision.explanation))
 
 
 _HEADINGS = ("step", "tier", "format", "valid", "level")
 _PATH_CHARACTERS = 4096  # as long as Linux lets a path be
+
+
+def _path(path: str) -> str:
+    """Whole on one line, spaces in it or not."""
+    return unbroken(visible(path, _PATH_CHARACTERS))
 
 
 def _columns(candidate: Candidate) -> tuple[str, ...]:
@@ -59,7 +64,7 @@ def show_validity(answer: Validity, as_json: bool) -> None:
         return
     step = "step ?" if answer.step is None else f"step {answer.step}"
     colour = {True: "green", False: "red", None: "yellow"}[answer.valid]
-    path = visible(answer.path, _PATH_CHARACTERS)
+    path = _path(answer.path)
     head = f"{mark(answer.valid):9}"
     lines = broken(f"{head} {path}  {answer.format}  {step}  {answer.level}: {visible(answer.reason)}")
     click.secho(lines[: len(head)], fg=colour, nl=False)
@@ -70,7 +75,7 @@ def part_line(part: Part) -> str:
     step = "?" if part.step is None else str(part.step)
     ranks = f"ranks {_ranks(part.owners)}" if part.owners else "all ranks" if part.whole else ""
     head = f"{visible(part.host) or '-':12} {part.tier:6} {mark(part.valid):9} {step:>9}"
-    return f"{head}  {visible(part.path, _PATH_CHARACTERS)}  {part.format}  {ranks}  {visible(part.reason)}"
+    return f"{head}  {_path(part.path)}  {part.format}  {ranks}  {visible(part.reason)}"
 
 
 def _ranks(owners: Iterable[int]) -> str:

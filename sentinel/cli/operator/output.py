@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 BETWEEN = 2  # characters between two columns
 LEAST_CUT = 12  # a column that is cut keeps so many characters
 LEAST_WRAPPED = 14  # a column whose cells are broken is not made narrower than this
+_UNBROKEN_SPACE = "\ue000"  # of the private use area: no text that is shown has it
 LEAST_SENTENCE = 30  # a sentence is not broken before this many characters
 UNLIMITED = 100_000  # characters of a line that goes into a pipe or a file
 MOST_NAMES = 72  # characters of a folded list in a cell; the rest is counted
@@ -197,7 +198,12 @@ def broken(text: str, indent: str = "", *, hanging: int = 4, err: bool = False) 
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return "\n".join(wrapped) or indent
+    return "\n".join(wrapped).replace(_UNBROKEN_SPACE, " ") or indent
+
+
+def unbroken(text: str) -> str:
+    """Text, such as a path, at whose spaces ``say`` begins no line."""
+    return text.replace(" ", _UNBROKEN_SPACE)
 
 
 def shown(value: object) -> str:

@@ -132,9 +132,11 @@ def test_a_replica_of_torchft_holds_no_model(make):
     assert [part.step for part in parts] == [10]
 
 
-def test_a_path_stays_on_one_line(make, monkeypatch):
+@pytest.mark.parametrize("name", ["a_folder_with_a_rather_long_name", "a folder with a rather long name"])
+def test_a_path_stays_on_one_line(make, monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "80")
-    deep = "/".join(["a_folder_with_a_rather_long_name"] * 3)
-    make.dcp(f"{deep}/step-10", step=10)
-    result = run("find", "--global", make.root / deep)
-    assert any(line.endswith(f"{deep}/step-10") for line in result.output.splitlines())
+    deep = "/".join([name] * 3)
+    path = make.dcp(f"{deep}/step-10", step=10)
+    for command in (("find", "--global", path.parent), ("validate", path), ("inventory", "--global", path.parent)):
+        lines = run(*command).output.splitlines()
+        assert any(f"{deep}/step-10" in line for line in lines), lines
