@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -159,7 +160,12 @@ def _files(path: Path, problems: list[str]) -> Iterator[Path]:
         names.sort()
         for name in sorted(files):
             file = Path(folder) / name
-            if not file.is_symlink() and file.is_file():
+            try:
+                regular = stat.S_ISREG(file.lstat().st_mode)
+            except OSError as error:
+                problems.append(_unreadable(file, error))
+                continue
+            if regular:
                 count += 1
                 if count > FILES_IN_FOLDER:
                     problems.append(f"{path}: more than {FILES_IN_FOLDER} files; the rest was not read")

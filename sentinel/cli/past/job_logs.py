@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import stat
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -15,8 +16,15 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]*(\d+)(?![A-Za-z0-9])")
 
 
 def old_logs(folder: Path) -> list[Path]:
-    """Regular files below the folder, in a stable order; links are not followed."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    """Regular files below the folder, in a stable order; links are not followed, what may not be looked at is left out."""
+    return sorted(path for path in folder.rglob("*") if _is_regular(path))
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # gone, or in a folder of somebody who only lets others list it
+        return False
 
 
 def logs_by_job(folder: Path, attempts: Sequence[AccountedAttempt]) -> Mapping[int, list[Path]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.adapters.slurm.accounting import FIELDS, arguments, read
+from sentinel.cli.offline.classify_input import _files
 from sentinel.cli.past.import_jobs import import_jobs
-from sentinel.cli.past.job_logs import logs_by_job
+from sentinel.cli.past.job_logs import logs_by_job, old_logs
 from sentinel.cli.simulate.command import simulate
 from sentinel.errors import SentinelError
 
@@ -175,6 +177,26 @@ def test_bad_input_is_refused_with_the_sentence_that_helps(
     found = called(*given)
     assert found.exit_code != 0 and isinstance(found.exception, SentinelError), found.output
     assert words in str(found.exception) and found.exception.fix
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else for a moment")
+def test_a_folder_that_others_may_only_list_ends_nothing() -> None:
+    """Anybody could leave one among the logs of a site."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        for path in (folder / "slurm-4711.out", folder / "closed" / "slurm-4712.out"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("step 1\n")
+        folder.chmod(0o755)
+        (folder / "closed").chmod(0o744)
+        problems: list[str] = []
+        os.seteuid(65534)
+        try:
+            assert old_logs(folder) == [folder / "slurm-4711.out"]
+            assert list(_files(folder, problems)) == [folder / "slurm-4711.out"]
+        finally:
+            os.seteuid(0)
+        assert len(problems) == 1 and "slurm-4712.out" in problems[0] and "ermission denied" in problems[0]
 
 
 @pytest.mark.parametrize(
