@@ -70,6 +70,7 @@ NEAR_LOOKS = 24  # observations up to which the interval is the middle one
 SMALL_NODES = 64  # nodes up to which a job counts as small there
 ASK_SHARE = 0.75  # share of the silence that would be a hang after which the job itself is asked who blocks it
 ASK_LATER_S = 2.0  # but not sooner than this after its nodes were asked
+HELD_UP = 1.5  # factor on the usual silence where a few GPUs work and all others wait: it may be one slow step
 ALIVE = 2.0  # factor on the allowed silence while data is written, a process sleeps in the kernel, or a GPU works
 
 
@@ -243,6 +244,8 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
         unexplained = max(limits.stall_confirm * WAITS_STEPS * rhythm.gap_s, spread_s(rhythm, limits) or allowed)
     if alive:
         return ALIVE * unexplained
+    if watched.motion is Motion.WORKS:
+        return HELD_UP * unexplained
     if watched.motion not in (Motion.WAITS, Motion.LOOPS):
         return unexplained
     soon = _if_it_waits(rhythm, watched, limits, allowed, unexplained, pause=pause)

@@ -94,6 +94,9 @@ def waits_until(
             peek += PEEK_EVERY_S
     while now_s < end_s:
         motion = scene.motion(now_s, began_s, gpus, rng)
+        stands = scene.stillness(now_s, gpus, last)
+        if scene.at(now_s).alone and motion is not Motion.WORKS:
+            stands = None  # the one that works rested for that moment, or is not clear: all have not stood for long
         if motion is Motion.STOPPED or began_s is not None:
             began = last + timedelta(seconds=began_s if began_s is not None else now_s)
             watched = after_look(
@@ -103,7 +106,7 @@ def waits_until(
                 last + timedelta(seconds=now_s),
                 pause=in_pause(rhythm, LIMITS),
                 beyond=now_s > (usual_s(rhythm, LIMITS) or 0.0),
-                stillness=scene.stillness(now_s, gpus, last),
+                stillness=stands,
                 blocked=scene.blocked(now_s, gpus),
             )
         began_s, looks = now_s, looks + 1
