@@ -142,6 +142,7 @@ def test_programs_beside_a_checkpoint_are_none_of_ours(make):
         (["model.ckpt-10.index", "model.ckpt-10.data-00000-of-00001"], "TensorFlow"),
         (["model_state.pdparams", "optimizer.pdopt"], "Paddle"),
         (["0_0.distcp", "0.metadata"], "Paddle"),
+        (["streaming_train_state_10"], "EasyLM"),
     ],
 )
 def test_other_formats_are_named(make, names, title):
