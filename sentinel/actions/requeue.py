@@ -17,7 +17,11 @@ from sentinel.model.launching import run_of
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, Step, StepKind, Task
 from sentinel.text import names
 
-_LOOK_S = 0.2  # between queries of a job that is ending
+_LOOK_S = 0.2  # between queries of a job that is ending, at first
+_LATER = (
+    0.1  # of the time waited so far: an epilog that hangs must not cost slurmctld five requests a second for each job
+)
+_MOST_LOOK_S = 2.0
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
 _BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there
 _COMMENT = 1024  # characters that Slurm keeps
@@ -183,8 +187,14 @@ async def _settled(task: Task, means: Means) -> JobView | None:
             return job
         if waited >= means.pending_s:
             raise Unavailable(f"job {task.job} is still completing after {means.pending_s:g} s; its epilogs may hang")
-        await asyncio.sleep(_LOOK_S)
-        waited += _LOOK_S
+        waited += await _pause(waited)
+
+
+async def _pause(waited_s: float) -> float:
+    """Wait until the next query of a job that has been ending for so long; returns how long that was."""
+    pause_s = min(max(_LOOK_S, _LATER * waited_s), _MOST_LOOK_S)
+    await asyncio.sleep(pause_s)
+    return pause_s
 
 
 async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
@@ -209,8 +219,7 @@ async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
             await means.writer.requeue_hold(task.job)
         if waited >= means.pending_s:
             raise Unavailable(f"job {task.job} is still {job.state} after {means.pending_s:g} s; its epilogs may hang")
-        await asyncio.sleep(_LOOK_S)
-        waited += _LOOK_S
+        waited += await _pause(waited)
 
 
 async def _components_wait(job: JobView, means: Means) -> bool:

@@ -74,4 +74,6 @@ class Modes:
 def cautious(modes: Iterable[Mode]) -> Mode:
     """The most cautious mode for each kind of step."""
     known = list(modes)
+    if len(known) == 1 and not known[0].causes:
+        return known[0]
     return Mode(*(min((getattr(mode, kind) for mode in known), key=MODES.index) for kind in ("drain", "restart")))

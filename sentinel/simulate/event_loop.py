@@ -7,7 +7,9 @@ lets the world go on until then. What code hands to a thread (``asyncio.to_threa
 from __future__ import annotations
 
 import asyncio
+import heapq
 import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -33,10 +35,9 @@ class Time(Protocol):
 
 
 class _NoSockets(selectors.BaseSelector):
-    """Where the loop would wait, ``Time`` passes. The loop registers one socket of its own, which is never read."""
+    """The loop registers one socket of its own, which is never read."""
 
-    def __init__(self, time: Time) -> None:
-        self._time = time
+    def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -51,10 +52,6 @@ class _NoSockets(selectors.BaseSelector):
         return self._keys
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            self._time.go_on(None)
-        elif timeout > 0:
-            self._time.go_on(self._time.now_s + timeout)
         return []
 
     def close(self) -> None:
@@ -66,8 +63,39 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, time: Time) -> None:
         self._virtual = time
-        super().__init__(_NoSockets(time))
+        super().__init__(_NoSockets())
         self.set_exception_handler(lambda _loop, _context: None)  # tasks that a killed process leaves behind
+
+    def _run_once(self) -> None:
+        """One round, as asyncio's own but for sockets, debugging, and words for exceptions that nobody waits for.
+
+        A history takes a thousand rounds: asyncio's own take a tenth of its time.
+        """
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+        time = self._virtual
+        if not (ready or self._stopping):  # type: ignore[attr-defined]
+            if not scheduled:
+                time.go_on(None)
+            elif (wait_s := scheduled[0].when() - time.now_s) > 0:
+                time.go_on(time.now_s + wait_s)
+        due_s = time.now_s + self._clock_resolution  # type: ignore[attr-defined]
+        while scheduled and scheduled[0].when() < due_s:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # type: ignore[attr-defined]
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                try:
+                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException:  # noqa: BLE001, S110 - as the handler above: of tasks that a killed process leaves behind
+                    pass
 
     def drop(self) -> None:
         """Forget everything that is under way, at once: nothing of it goes on."""

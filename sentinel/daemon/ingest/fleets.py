@@ -36,7 +36,9 @@ class FleetSnapshots:
         self._spares_problem = ""  # why they are not known
         self._seconds = seconds or time.monotonic
         self._live = live
-        self._telemetry = telemetry
+        self._answered = telemetry.snapshots.labels(result="answered")
+        self._unavailable = telemetry.snapshots.labels(result="unavailable")
+        self._unread = {what: telemetry.unread.labels(what=what) for what in ("job", "node")}
         self._log = log
         self._said: set[Unread] = set()  # unreadable records that were logged already
         self._lock = asyncio.Lock()
@@ -62,7 +64,7 @@ class FleetSnapshots:
                 if self._spares:
                     fleet = replace(fleet, spares=await self._read_spares())
             except Unavailable as error:
-                self._telemetry.snapshots.labels(result="unavailable").inc()
+                self._unavailable.inc()
                 if error.message != self.problem:
                     self._log.warning("slurm-unavailable", reason=error.message)
                 self.problem = error.message
@@ -71,7 +73,7 @@ class FleetSnapshots:
             if self.problem:
                 self._log.info("slurm-answers-again")
             self.problem = ""
-            self._telemetry.snapshots.labels(result="answered").inc()
+            self._answered.inc()
             self._taken_s = begun_s
             self.observed(fleet)
             self._say_unread(fleet)
@@ -106,8 +108,8 @@ class FleetSnapshots:
 
     def _say_unread(self, fleet: Fleet) -> None:
         """Log each unreadable record once, and set the metric of their number."""
-        for what in ("job", "node"):
-            self._telemetry.unread.labels(what=what).set(sum(1 for item in fleet.unread if item.what == what))
+        for what, unread in self._unread.items():
+            unread.set(sum(1 for item in fleet.unread if item.what == what))
         for item in fleet.unread:
             if item not in self._said:
                 self._log.warning("slurm-record-unreadable", what=item.what, name=item.name, reason=item.reason)

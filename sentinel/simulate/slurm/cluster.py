@@ -13,7 +13,6 @@ methods here are what happens on the cluster: jobs are submitted and end, nodes 
 
 from __future__ import annotations
 
-import copy
 import heapq
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -26,7 +25,15 @@ from sentinel.model.records import Fleet, JobView, NodeView
 from sentinel.model.spares import Spares
 from sentinel.ports import Clock
 from sentinel.simulate.slurm.people import PeopleUseScontrol
-from sentinel.simulate.slurm.records import KeptNodes, SimulatedJob, SimulatedNode, SlurmTimes, StandingClock, Views
+from sentinel.simulate.slurm.records import (
+    KeptNodes,
+    SimulatedJob,
+    SimulatedNode,
+    SlurmTimes,
+    StandingClock,
+    Views,
+    copied,
+)
 from sentinel.simulate.slurm.requests import Requests
 from sentinel.simulate.slurm.scheduling import start_what_may_run
 
@@ -166,7 +173,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
 
     def save_state(self) -> None:
         """What slurmctld has on its disk by now: a crash falls back to it."""
-        self._saved = copy.deepcopy((self.nodes, self.jobs, self.kept))
+        self._saved = copied(self.nodes, self.jobs, self.kept)
 
     def crash(self) -> None:
         """slurmctld is started again and has forgotten what it had not saved yet.
@@ -175,7 +182,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         """
         if self._saved is None:
             return
-        nodes, jobs, self.kept = copy.deepcopy(self._saved)
+        nodes, jobs, self.kept = copied(*self._saved)
         for name, node in nodes.items():
             node.alive = self.nodes[name].alive
         for job in jobs.values():
@@ -239,8 +246,11 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
     def next_due_s(self) -> float | None:
         """When something happens by itself the next time; None if nothing will."""
         now_s = self.time_s()
-        times = [job.eligible for job in self.jobs.values() if job.state == "PENDING" and job.eligible > now_s]
-        return min([*times, *([self._due[0][0]] if self._due else [])], default=None)
+        due_s = self._due[0][0] if self._due else None
+        for job in self.jobs.values():
+            if job.state == "PENDING" and job.eligible > now_s and (due_s is None or job.eligible < due_s):
+                due_s = job.eligible
+        return due_s
 
     def later(self, after_s: float, what: Callable[[], None]) -> None:
         self._count += 1

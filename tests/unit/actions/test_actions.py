@@ -447,3 +447,27 @@ async def test_held_job_starts_at_once_when_its_user_releases_it(world: Worlds) 
     assert job.held
     await there.slurm.release(there.job)
     assert job.state == "RUNNING"
+
+
+async def test_an_epilog_that_hangs_costs_slurmctld_few_requests(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = world()
+    there.slurm.times = dataclasses.replace(there.slurm.times, epilog_s=1e6)
+    with_means, looks, waited = means(there), [], []
+
+    class Counting:
+        async def job(self, job: int) -> Any:
+            looks.append(job)
+            return await there.slurm.job(job)
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("sentinel.actions.requeue.asyncio.sleep", sleep)
+    stuck = dataclasses.replace(with_means, reader=Counting())
+    with pytest.raises(Unavailable, match="its epilogs may hang"):
+        await ACTIONS[StepKind.REQUEUE_HOLD](task(there, StepKind.REQUEUE_HOLD), stuck)
+    assert with_means.pending_s <= sum(waited) <= with_means.pending_s + 2.0
+    assert len(looks) < with_means.pending_s  # five in the first seconds, one in two later
+    assert waited[:5] == [0.2] * 5
