@@ -55,6 +55,16 @@ def is_late_news(
     return (seen_out or just) and incidents.is_near(incident, item.at, window)
 
 
+def is_over(incident: Incident, plan: Plan | None) -> bool:
+    """Whether the incident is closed for good. One that left its job running is judged again when that job fails after all:
+    between a program's last words and its end lie seconds."""
+    if incident.state is not IncidentState.CLOSED or plan is None or plan.steps:
+        return incident.state is IncidentState.CLOSED
+    return not any(
+        item.kind == Kind.JOB_ENDED and item.seen_at > plan.at and incidents.opens(item) for item in incident.evidence
+    )
+
+
 def is_news_of_waiting(incident: Incident, verdict: Verdict | None, item: Evidence) -> bool:
     """Whether ``item`` is more of what ``incident`` waits to act on: its node is convicted already, and not out yet."""
     return (

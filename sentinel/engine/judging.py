@@ -20,6 +20,7 @@ from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate import incidents, merging
 from sentinel.correlate.log_delay import log_may_still_come
+from sentinel.correlate.membership import is_over
 from sentinel.correlate.rank_placement import located
 from sentinel.detect.failed_resume import failed_resume, started_before
 from sentinel.engine import backlog, decision, recovery
@@ -80,7 +81,7 @@ def settle_timer_due(
     if incident is None:
         del state.judging[incident_id]
         return
-    if incident.state is IncidentState.CLOSED and not _on_nodes_taken_out(state, incident):
+    if is_over(incident, state.plans.get(incident_id)) and not _on_nodes_taken_out(state, incident):
         # late evidence that explains a closed incident is only stored
         out.save(IncidentChanged(_without_failures_elsewhere(state, incident, under_way.news)))
         _end_judgement(state, out, incident_id, now)
@@ -120,7 +121,7 @@ def answer_arrived(
 def _proceed(state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts) -> None:
     """With a fresh snapshot: ask the questions if they were not asked yet, otherwise decide."""
     under_way, incident = state.judging[incident_id], _without_new_failures(state, incident_id)
-    if incident is None or incident.state is IncidentState.CLOSED or state.cluster.fleet is None:
+    if incident is None or is_over(incident, state.plans.get(incident_id)) or state.cluster.fleet is None:
         if incident is not None and incident.state is IncidentState.CLOSED:
             out.save(IncidentChanged(_without_failures_elsewhere(state, incident, under_way.news)))
         _end_judgement(state, out, incident_id, now)

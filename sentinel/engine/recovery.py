@@ -65,7 +65,7 @@ def carry_out_plan(state: State, out: Transition, incident_id: str, now: datetim
         come_to_rest(state, out, incident_id, IncidentState.CLOSED, plan.explanation, now)
         notices.notify(state, out, incident_id, now, job)
         return
-    if state.incidents[incident_id].state in (IncidentState.WAITING, IncidentState.HELD):
+    if state.incidents[incident_id].state in (IncidentState.WAITING, IncidentState.HELD, IncidentState.CLOSED):
         close(state, out, incident_id, IncidentState.OPEN, "", now)
     start(state, out, incident_id, now)
 

@@ -69,7 +69,8 @@ def import_jobs(
     from sentinel.planning.past_jobs import history_document, past_jobs
 
     if slurm_accounting == (file is not None):
-        raise UserError("where from?", fix="sentinel import --slurm-accounting, or --from FILE with what sacct printed")
+        words = "--slurm-accounting and --from name two sources" if slurm_accounting else "where from?"
+        raise UserError(words, fix="sentinel import --slurm-accounting, or --from FILE with what sacct printed")
     until = datetime.now(UTC)
     begin = since_time(since, until)
     if file is not None:

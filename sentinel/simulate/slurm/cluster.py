@@ -133,15 +133,6 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self._stop(this, state or ("FAILED" if exit_code or exit_signal else "COMPLETED"))
         self.schedule()
 
-    def cancel(self, job: int) -> None:
-        """scancel: also a job that is on its way back to the queue stays cancelled."""
-        this = self.jobs[job]
-        if this.over and not this.completing:
-            return
-        this.requeues = this.counted = False
-        self._stop(this, "CANCELLED")
-        self.schedule()
-
     def purge(self, job: int) -> None:
         """MinJobAge has passed."""
         del self.jobs[job]

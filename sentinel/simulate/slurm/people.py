@@ -16,6 +16,9 @@ class PeopleUseScontrol(ABC):
     def notice(self, node: str) -> None: ...
 
     @abstractmethod
+    def _stop(self, job: SimulatedJob, state: str, *, requeues: bool = False) -> None: ...
+
+    @abstractmethod
     def schedule(self) -> None: ...
 
     @abstractmethod
@@ -65,3 +68,12 @@ class PeopleUseScontrol(ABC):
         if this.state != "PENDING" and this.batch and this.requeue:
             self.to_queue(this, held=False)
             self.schedule()
+
+    def cancel(self, job: int) -> None:
+        """scancel: also a job that is on its way back to the queue stays cancelled."""
+        this = self.jobs[job]
+        if this.over and not this.completing:
+            return
+        this.requeues = this.counted = False
+        self._stop(this, "CANCELLED")
+        self.schedule()

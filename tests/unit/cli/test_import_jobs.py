@@ -160,7 +160,7 @@ def test_an_accounting_that_does_not_answer_is_not_an_empty_one(
     ("arguments", "words"),
     [
         ((), "where from"),
-        (("--slurm-accounting", "--from", "x"), "where from"),
+        (("--slurm-accounting", "--from", "x"), "two sources"),
         (("--from", "/no/such/file"), "cannot be read"),
         (("--from", "{empty}"), "no attempt of a job"),
         (("--from", "{file}", "--since", "30"), "is no time"),

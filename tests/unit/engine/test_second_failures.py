@@ -509,3 +509,27 @@ async def test_a_hold_left_on_a_cancelled_job_is_known_to_a_daemon_that_starts_l
     assert job.held
     await following.pass_time(20.0)
     assert not job.held, following.said
+
+
+# --- after it was left alone ---------------------------------------------------------------------------------------------
+
+
+async def test_a_job_that_was_left_running_for_want_of_certainty_is_restarted_when_it_fails_after_all(
+    world: Worlds,
+) -> None:
+    """A program takes seconds from its last words to its end: judged meanwhile, it was said to go on."""
+    there = silent(world(nodes=6))
+    sure = dataclasses.replace(WIDE, limits=dataclasses.replace(WIDE.limits, stop_confidence=0.95))
+    daemon = Daemon(there, settings=sure)
+    job = there.slurm.jobs[there.job]
+    where = Where(job=there.job, attempt=0, node=job.on[0], path="out")
+    hot = evidence("thermal-gpu", node=job.on[0], source=Source.DCGM, text="GPU 3 is too hot", data={"severity": 2})
+    said = LogReader(shipped_signatures(), source=Source.JOB_LOG, where=where).feed(
+        b"OSError: [Errno 5] Input/output error: '/shared/run/step-50'\n", AT
+    )
+    await fail(daemon, hot, *said)
+    assert (states(there), job.state, job.restarts) == (["closed"], "RUNNING", 0), daemon.said
+    there.slurm.end(there.job, exit_code=1)
+    await fail(daemon, ended(there.job, at_s=now_s(there) + 0.1))
+    assert (job.state, job.restarts) == ("RUNNING", 1), daemon.said
+    assert states(there) == ["watching"] and daemon.bugs() == 0, daemon.said
