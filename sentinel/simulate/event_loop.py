@@ -67,7 +67,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.set_exception_handler(lambda _loop, _context: None)  # tasks that a killed process leaves behind
 
     def _run_once(self) -> None:
-        """One round, as asyncio's own but for sockets, debugging, and words for exceptions that nobody waits for.
+        """One round, as asyncio's own but for sockets and debugging.
 
         A history takes a thousand rounds: asyncio's own take a tenth of its time.
         """
@@ -90,12 +90,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
-                try:
-                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException:  # noqa: BLE001, S110 - as the handler above: of tasks that a killed process leaves behind
-                    pass
+                handle._run()
 
     def drop(self) -> None:
         """Forget everything that is under way, at once: nothing of it goes on."""
