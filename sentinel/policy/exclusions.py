@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, JobView
 
+IN_TURN = "in_turn"  # in the data of the step that excludes: see ``excluded``
+
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
@@ -17,6 +19,8 @@ class Exclusions:
     spared: tuple[str, ...]  # suspects that are not excluded, since the job could not run without them
     needed: int  # nodes that the job needs
     left: int  # usable nodes that it may get
+    kept_out: tuple[str, ...] = ()  # of those in turn: excluded although too few are left, so that the job waits
+    in_turn: tuple[str, ...] = ()  # suspects on which attempts in a row failed
 
 
 def excluded(
@@ -27,6 +31,7 @@ def excluded(
     suspect: Sequence[str],
     leaving: Collection[str],
     added_by_us: Collection[str],
+    in_turn: Collection[str] = (),
 ) -> Exclusions:
     """The largest part of these nodes that leaves the job as many usable nodes as it needs; worse nodes go first.
 
@@ -36,17 +41,15 @@ def excluded(
         suspect: nodes under suspicion, the most likely first.
         leaving: nodes in service that are about to be drained.
         added_by_us: nodes in the job's own list that Sentinel put there, and may take out again.
+        in_turn: suspects on which attempts in a row failed. They go before other suspects, and are excluded even if too few
+            are left: the job waits in the queue rather than failing on them again.
     """
     theirs = {name for name in job.excluded if name not in added_by_us}
     partitions = set(job.partition.split(","))
-    pool = {
-        node.name
-        for node in fleet.nodes.values()
-        if node.usable
-        and not partitions.isdisjoint(node.partitions)
-        and node.name not in theirs
-        and node.name not in leaving
-    }
+    there = [
+        node for node in fleet.nodes.values() if node.name not in theirs and not partitions.isdisjoint(node.partitions)
+    ]
+    pool = {node.name for node in there if node.usable and node.name not in leaving}
     needed = nodes_wanted(job)[1]
     must = [name for name in _known(bad, fleet) if name in pool]
     pool -= set(must)
@@ -54,18 +57,28 @@ def excluded(
     # Out of service already, or soon: named too while there are enough others, so that they are not the first that the job
     # gets back.
     out = [name for name in _known(bad, fleet) if name not in must and left >= needed]
-    chosen, spared = [], []
-    for name in _known(suspect, fleet):
+    if must:
+        in_turn = ()  # what the caller may wait for is another node than these
+    chosen: list[str] = []
+    spared: list[str] = []
+    kept_out: list[str] = []
+    for name in sorted(_known(suspect, fleet), key=lambda name: name not in in_turn):
         if name in must or name in out:
             continue
-        if name in pool and left - 1 < needed:
+        # With fewer nodes in its partitions than it needs, in service or not, Slurm would never start the job.
+        startable = len(there) - len(out) - len(chosen) > needed
+        if name in pool and left - 1 < needed and name in in_turn and startable:
+            kept_out.append(name)
+        elif name in pool and left - 1 < needed:
             spared.append(name)
-        elif name in pool or left >= needed:
-            chosen.append(name)
-            left -= name in pool
+            continue
+        elif name not in pool and left < needed:
+            continue
+        chosen.append(name)
+        left -= name in pool
     named = {*must, *out, *chosen}
     ordered = [name for name in (*bad, *chosen) if name in named]
-    return Exclusions(tuple(dict.fromkeys(ordered)), tuple(spared), needed, left)
+    return Exclusions(tuple(dict.fromkeys(ordered)), tuple(spared), needed, left, tuple(kept_out), tuple(in_turn))
 
 
 def nodes_wanted(job: JobView) -> tuple[int, int]:

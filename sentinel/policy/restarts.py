@@ -23,12 +23,12 @@ from sentinel.model.records import (
     Wait,
 )
 from sentinel.planning.restart_size import restart_size
-from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
+from sentinel.policy.exclusions import IN_TURN, Exclusions, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
+from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
 from sentinel.policy.situation import (
     NO_NODE,
     SILENCE,
-    PastRestart,
     Situation,
     components_with,
     from_silence,
@@ -37,7 +37,6 @@ from sentinel.policy.situation import (
 )
 
 _HOUR = timedelta(hours=1)
-_ANY_CAUSE = 2  # different causes are more likely bad luck than one that comes again: twice as many tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ def _restart(
     tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, stop_confidence)
     if (verdict.restart is Restart.HOLD and not tries) or (_numbers(verdict, incident) and asked == "hold"):
         return JobSteps((hold,), None, requeue)
-    stop = _breaks_nodes(verdict, job, situation, limits, now) or _no_progress(verdict, situation, limits)
+    stop = breaks_nodes(verdict, job, situation, limits, now) or no_progress(verdict, situation, limits)
     if stop:
         hold = dataclasses.replace(hold, data={**hold.data, "why": stop})
         return JobSteps((hold,), None, f"{stop} {requeue}".strip())
@@ -187,12 +186,22 @@ def _restart(
         words = f"Not excluded, since job {job.id} needs {nodes_text(without.needed)} and "
         spared = f"{words}{without.left - len(without.spared)} would be left: {', '.join(without.spared)}."
     if without.left < without.needed:
-        queued = (
-            f"Job {job.id} needs {nodes_text(without.needed)} and {without.left} are usable: it waits in the queue."
-        )
+        queued = _queued(job, without, situation)
         spared = costs if smaller else f"{queued} {costs}".rstrip()
     steps = _requeue(job, verdict, situation, without, attempt, ground)
     return JobSteps(steps, None, " ".join(text for text in (requeue, spared, lent(job, verdict, situation)) if text))
+
+
+def _queued(job: JobView, without: Exclusions, situation: Situation) -> str:
+    """What a job waits for in the queue."""
+    if not without.kept_out:
+        return f"Job {job.id} needs {nodes_text(without.needed)} and {without.left} are usable: it waits in the queue."
+    hours = f"{(situation.wait_s or 0.0) / 3600:.3g} h"
+    return (
+        f"Job {job.id} failed in turn on nodes that cannot all be left out, and gained no step. It waits in the queue for "
+        f"another node, or a passed test of {', '.join(without.kept_out)}, at most {hours} (recovery.wait_s): it needs "
+        f"{nodes_text(without.needed)}, {without.left} would be left."
+    )
 
 
 def _requeue(
@@ -214,8 +223,9 @@ def _requeue(
             (StepKind.WRITE_RESUME, {}),
         )
     ]
+    kept_out: dict[str, Scalar] = {IN_TURN: ",".join(without.in_turn)} if without.in_turn else {}
     kinds: list[tuple[StepKind, dict[str, Scalar]]] = [
-        (StepKind.EXCLUDE, {"nodes": ",".join(without.nodes)}),
+        (StepKind.EXCLUDE, {"nodes": ",".join(without.nodes), **kept_out}),
         (StepKind.RELEASE, reached),
         (StepKind.CONFIRM, {}),
     ]
@@ -272,6 +282,7 @@ def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: S
         suspect=_suspects(verdict, situation),
         leaving={step.node for step in drained if step.node is not None},
         added_by_us=situation.added_by_us,
+        in_turn=failed_in_turn(verdict, situation) if situation.wait_s is not None else (),
     )
 
 
@@ -332,67 +343,3 @@ def _too_many_stops(stop: Step, situation: Situation, limits: Limits, now: datet
         words = f"{len(hour)} jobs were restarted in the last hour; {most} are allowed."
         return Wait("restart-budget", now, words, what, min((known.at for known in hour), default=now) + _HOUR)
     return None
-
-
-def _breaks_nodes(verdict: Verdict, job: JobView, situation: Situation, limits: Limits, now: datetime) -> str:
-    """Why this job must get no more nodes, or empty: another one broke for the same cause in attempt after attempt.
-
-    Several nodes of one attempt count once: they more likely share a cause of their own.
-    """
-    since = now - timedelta(seconds=limits.suspect_job_window_s)
-    earlier: dict[int | None, list[str]] = {}
-    for hurt in situation.hurt:
-        if hurt.cause is verdict.cause and hurt.at >= since:
-            earlier.setdefault(hurt.attempt, []).append(hurt.node)
-    nodes: dict[str, None] = {}
-    attempts = 0
-    for named in (*earlier.values(), verdict.drain):
-        attempts += any(name not in nodes for name in named)
-        nodes.update(dict.fromkeys(named))
-    width = job.node_count or len(job.nodes)
-    if not verdict.drain or attempts < max(limits.suspect_job_nodes, limits.suspect_job_fraction * width):
-        return ""
-    return (
-        f"In {attempts} attempts of job {job.id} another node broke each time, of {verdict.cause}: {', '.join(nodes)}. "
-        "The job may break them, and is held so that it gets no more; the nodes stay drained."
-    )
-
-
-def _no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:
-    """Why the job must not be tried again, or empty (promise 4: a budget in steps gained, not in tries)."""
-    past = situation.restarts
-    most = min(limits.restarts_per_job, situation.intent.retries if situation.intent.retries is not None else 10**9)
-    if len(past) >= most:
-        return f"Restarted {len(past)} times, {most} are allowed: held."
-    fruitless = alike = 0  # restarts in a row without a step gained, and those of the present cause
-    same = True
-    reached, observed, resumed = situation.last_step, situation.observed, None
-    if verdict.onset_step is not None and reached is not None:
-        reached = min(reached, verdict.onset_step)  # what came after bad numbers is nothing gained
-    for restart in reversed(past):
-        if _gained(restart, reached, resumed, observed=observed) is not False:
-            break
-        same = same and restart.cause is verdict.cause
-        fruitless += 1
-        alike += same
-        reached, observed, resumed = restart.step_before, restart.observed, restart.resumed_step
-    if alike >= limits.restarts_without_progress:
-        return f"The same cause {alike + 1} times in a row without a step gained: held."
-    if fruitless >= _ANY_CAUSE * limits.restarts_without_progress:
-        return f"{fruitless + 1} failures in a row without a step gained, of different causes: held."
-    return ""
-
-
-def _gained(restart: PastRestart, reached: int | None, resumed: int | None, *, observed: bool) -> bool | None:
-    """Whether the attempt after ``restart`` got further than the one before it; None if not known.
-
-    Args:
-        reached: the last step of that attempt that was seen.
-        resumed: the step of the checkpoint from which the job resumed after that attempt.
-        observed: whether that attempt was watched from its beginning; if not, it may have reached more.
-    """
-    if resumed is not None and restart.resumed_step is not None and resumed > restart.resumed_step:
-        return True  # a later checkpoint than the one that it began from
-    if reached is not None and (restart.step_before is None or reached > restart.step_before):
-        return True
-    return False if observed else None

@@ -16,6 +16,7 @@ from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
+from sentinel.policy.exclusions import IN_TURN
 from sentinel.text import names
 
 
@@ -98,7 +99,16 @@ def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Excl
         suspect=suspect,
         leaving={step.node for step in plan.to_do if step.node is not None},
         added_by_us=added,
+        in_turn=_in_turn(state, incident, job, fleet),
     )
+
+
+def _in_turn(state: State, incident: Incident, job: JobView, fleet: Fleet) -> tuple[str, ...]:
+    """The suspects that the plan found to fail the job in turn, while it may still wait for another node."""
+    if _waited_s(state, incident, job, fleet.at) >= state.settings.recovery.wait_s:
+        return ()
+    steps = (step for step in state.plans[incident.id].to_do if step.kind is StepKind.EXCLUDE and step.job == job.id)
+    return tuple(name for step in steps for name in names(step.data.get(IN_TURN)))
 
 
 def suspects(state: State, incident: Incident, step: Step) -> tuple[str, ...]:

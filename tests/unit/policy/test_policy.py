@@ -13,7 +13,7 @@ from sentinel import policy
 from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.model.intent import Intent
 from sentinel.model.records import Cause, Fleet, Incident, Kind, Plan, Restart, Scope, Source, StepKind, Unread, Verdict
-from sentinel.policy import PastRestart, Situation
+from sentinel.policy import NodeHurt, PastRestart, Situation
 
 ACT = Modes(default=Mode(drain="act", restart="act"))
 OUT = {"flags": frozenset({"drain"}), "reason": "sentinel: inc gpu_fallen_off_bus"}
@@ -444,6 +444,31 @@ def test_an_exclusion_of_ours_ends_when_the_node_is_proven_good_or_the_job_could
     assert decide(verdict(suspect=("n2",)), **added).steps[4].data["nodes"] == "n2,n3,n4"
     assert decide(verdict(suspect=("n2",)), good_nodes=frozenset({"n3"}), **added).steps[4].data["nodes"] == "n2,n4"
     assert decide(verdict(suspect=("n2",)), fleet=fleet(4), **added).steps[4].data["nodes"] == "n2,n3"
+
+
+def test_nodes_on_which_a_job_fails_in_turn_are_not_spared_in_turn() -> None:
+    """Three nodes, two of them suspects, a job of two: sparing the one that failed before lets the job fail there again."""
+    before = NodeHurt(AT - timedelta(minutes=30), Cause.GPU_NVLINK, "n1", 0)
+    turn = {"hurt": (before,), "excluded_by_us": ("n1",), "added_by_us": frozenset({"n1"}), "last_step": 250}
+    out = dataclasses.replace(node("n4"), **OUT)
+    there = fleet([node(f"n{number}") for number in (1, 2, 3)] + [out])
+
+    def left_out(**how: Any) -> tuple[object, str]:
+        asked = {
+            "fleet": there,
+            "restarts": (past(250),),
+            "job": dataclasses.replace(job(), node_count=2),
+            **turn,
+            **how,
+        }
+        plan = decide(verdict(suspect=("n2",)), **asked)
+        return next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"], plan.explanation
+
+    nodes, words = left_out()
+    assert nodes == "n2,n1" and "waits in the queue for another node, or a passed test of n1, at most 4 h" in words
+    assert left_out(last_step=260)[0] == "n2"  # the attempt gained steps: no turn
+    assert left_out(wait_s=None)[0] == "n2"  # waited for long enough
+    assert left_out(fleet=fleet(3))[0] == "n2"  # Slurm could never start it
 
 
 def test_a_node_that_is_proven_good_again_is_not_drained() -> None:

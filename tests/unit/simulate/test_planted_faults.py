@@ -129,7 +129,7 @@ def no_breaker(patch: Patch) -> None:
 
 
 def any_number_of_restarts(patch: Patch) -> None:
-    patch.setattr("sentinel.policy.restarts._no_progress", lambda *_what: "")
+    patch.setattr("sentinel.policy.restarts.no_progress", lambda *_what: "")
 
 
 def requeues_whatever_it_finds(patch: Patch) -> None:

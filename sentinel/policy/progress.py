@@ -1,0 +1,98 @@
+"""Judges what earlier attempts of a job gained: whether it may be tried again, and which nodes failed it in turn."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sentinel.config.settings import Limits
+from sentinel.model.records import JobView, Verdict
+from sentinel.policy.situation import PastRestart, Situation
+
+_ANY_CAUSE = 2  # different causes are more likely bad luck than one that comes again: twice as many tries
+
+
+def breaks_nodes(verdict: Verdict, job: JobView, situation: Situation, limits: Limits, now: datetime) -> str:
+    """Why this job must get no more nodes, or empty: another one broke for the same cause in attempt after attempt.
+
+    Several nodes of one attempt count once: they more likely share a cause of their own.
+    """
+    since = now - timedelta(seconds=limits.suspect_job_window_s)
+    earlier: dict[int | None, list[str]] = {}
+    for hurt in situation.hurt:
+        if hurt.cause is verdict.cause and hurt.at >= since:
+            earlier.setdefault(hurt.attempt, []).append(hurt.node)
+    nodes: dict[str, None] = {}
+    attempts = 0
+    for named in (*earlier.values(), verdict.drain):
+        attempts += any(name not in nodes for name in named)
+        nodes.update(dict.fromkeys(named))
+    width = job.node_count or len(job.nodes)
+    if not verdict.drain or attempts < max(limits.suspect_job_nodes, limits.suspect_job_fraction * width):
+        return ""
+    return (
+        f"In {attempts} attempts of job {job.id} another node broke each time, of {verdict.cause}: {', '.join(nodes)}. "
+        "The job may break them, and is held so that it gets no more; the nodes stay drained."
+    )
+
+
+def no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:
+    """Why the job must not be tried again, or empty (promise 4: a budget in steps gained, not in tries)."""
+    past = situation.restarts
+    most = min(limits.restarts_per_job, situation.intent.retries if situation.intent.retries is not None else 10**9)
+    if len(past) >= most:
+        return f"Restarted {len(past)} times, {most} are allowed: held."
+    fruitless, alike = _fruitless(verdict, situation)
+    if alike >= limits.restarts_without_progress:
+        return f"The same cause {alike + 1} times in a row without a step gained: held."
+    if fruitless >= _ANY_CAUSE * limits.restarts_without_progress:
+        return f"{fruitless + 1} failures in a row without a step gained, of different causes: held."
+    return ""
+
+
+def failed_in_turn(verdict: Verdict, situation: Situation) -> tuple[str, ...]:
+    """Nodes on which attempts in a row failed without a step gained, the newest first; only what was blamed alone counts.
+
+    If the next attempt gets one of them again, the job goes round between them until it is held.
+    """
+    fruitless, _ = _fruitless(verdict, situation)
+    if not fruitless:
+        return ()
+    before = situation.restarts[: -fruitless - 1]
+    attempts: dict[int | None, list[str]] = {}
+    for hurt in situation.hurt:
+        if not before or hurt.at >= before[-1].at:
+            attempts.setdefault(hurt.attempt, []).append(hurt.node)
+    blamed = [*attempts.values(), [*verdict.drain, *verdict.suspect]]
+    return tuple(dict.fromkeys(names[0] for names in reversed(blamed) if len(set(names)) == 1))
+
+
+def _fruitless(verdict: Verdict, situation: Situation) -> tuple[int, int]:
+    """Restarts in a row without a step gained, and how many of them in a row were of the present cause."""
+    fruitless = alike = 0
+    same = True
+    reached, observed, resumed = situation.last_step, situation.observed, None
+    if verdict.onset_step is not None and reached is not None:
+        reached = min(reached, verdict.onset_step)  # what came after bad numbers is nothing gained
+    for restart in reversed(situation.restarts):
+        if _gained(restart, reached, resumed, observed=observed) is not False:
+            break
+        same = same and restart.cause is verdict.cause
+        fruitless += 1
+        alike += same
+        reached, observed, resumed = restart.step_before, restart.observed, restart.resumed_step
+    return fruitless, alike
+
+
+def _gained(restart: PastRestart, reached: int | None, resumed: int | None, *, observed: bool) -> bool | None:
+    """Whether the attempt after ``restart`` got further than the one before it; None if not known.
+
+    Args:
+        reached: the last step of that attempt that was seen.
+        resumed: the step of the checkpoint from which the job resumed after that attempt.
+        observed: whether that attempt was watched from its beginning; if not, it may have reached more.
+    """
+    if resumed is not None and restart.resumed_step is not None and resumed > restart.resumed_step:
+        return True  # a later checkpoint than the one that it began from
+    if reached is not None and (restart.step_before is None or reached > restart.step_before):
+        return True
+    return False if observed else None
