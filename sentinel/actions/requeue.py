@@ -18,9 +18,8 @@ from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Re
 from sentinel.text import names
 
 _LOOK_S = 0.2  # between queries of a job that is ending, at first
-_LATER = (
-    0.1  # of the time waited so far: an epilog that hangs must not cost slurmctld five requests a second for each job
-)
+# Of the time waited so far: an epilog that hangs must not cost slurmctld five requests a second for each job.
+_LATER = 0.1
 _MOST_LOOK_S = 2.0
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
 _BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there

@@ -12,6 +12,7 @@ from enum import StrEnum
 from sentinel.alerts.text import counted, culprit_words, listed, plain, unranked
 from sentinel.model.approvals import APPROVAL, LAPSED, asked, job_names, open_names
 from sentinel.model.records import (
+    NODE_STEPS,
     OPTIONAL_STEPS,
     Cause,
     Incident,
@@ -143,9 +144,7 @@ def for_operators(facts: IncidentFacts) -> str:
 
 def _done(facts: IncidentFacts) -> list[str]:
     """What was done to machines, and from where the job runs again."""
-    drained = [
-        str(o.step.node) for o in facts.outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and is_done(o)
-    ]
+    drained = drained_nodes(facts.outcomes)
     parts = [f"drained {listed(drained)}"] if drained else []
     step, stage = _chosen(facts).get("step"), stage_of(facts)
     if stage is Stage.RUNNING:
@@ -153,6 +152,11 @@ def _done(facts: IncidentFacts) -> list[str]:
         nodes = f" on {listed(facts.nodes_now)}" if facts.nodes_now else ""
         parts.append(f"restarted the job{begin}{nodes}")
     return [f"Done: {'; '.join(parts)}."] if parts else []
+
+
+def drained_nodes(outcomes: Sequence[Outcome]) -> list[str]:
+    """The nodes that were taken out of service."""
+    return [str(o.step.node) for o in outcomes if o.step.kind in NODE_STEPS and is_done(o)]
 
 
 def severity_of(facts: IncidentFacts) -> str:

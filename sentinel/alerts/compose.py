@@ -9,6 +9,7 @@ from sentinel.alerts.audiences import (
     IncidentFacts,
     Stage,
     chain_words,
+    drained_nodes,
     for_operators,
     for_owner,
     is_done,
@@ -129,9 +130,8 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[
         lines.append(plain(plan.explanation, 1000))
     if plan.observe_only and plan.steps:
         lines.append("Would do: " + ", ".join(step_words(s.kind, s.node, s.job) for s in plan.steps) + ".")
-    drained = [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and is_done(o)]
-    if drained:
-        lines.append(f"Drained: {', '.join(str(node) for node in drained)}.")
+    if drained := drained_nodes(outcomes):
+        lines.append(f"Drained: {', '.join(drained)}.")
     chosen = next(
         (o for o in outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT), None
     )  # of the job, not its components
@@ -195,7 +195,7 @@ def _data(
         "nodes": list(verdict.culprits.nodes),
         "gpus": list(verdict.culprits.gpus),
         "ranks": list(verdict.culprits.ranks),
-        "drained": [o.step.node for o in outcomes if o.step.kind in (StepKind.DRAIN, StepKind.DOWN) and is_done(o)],
+        "drained": drained_nodes(outcomes),
         "suspect": list(verdict.suspect),
         "restart": str(verdict.restart),
         "refusal": plan.refusal if plan else "",

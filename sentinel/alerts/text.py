@@ -36,9 +36,8 @@ def culprit_words(nodes: Sequence[str], gpus: Sequence[str] = (), ranks: Sequenc
     parts += [f"and {more} more nodes with such GPUs"] if (more := len(by_node) - _MOST_NAMES) > 0 else []
     others = [node for node in nodes if node not in by_node]
     parts += [f"{'nodes' if len(others) > 1 else 'node'} {listed(others)}"] if others else []
-    parts += (
-        [f"{'ranks' if len(ranks) > 1 else 'rank'} {listed([str(rank) for rank in sorted(ranks)])}"] if ranks else []
-    )
+    numbers = listed([str(rank) for rank in sorted(ranks)])
+    parts += [f"{'ranks' if len(ranks) > 1 else 'rank'} {numbers}"] if ranks else []
     return "; ".join(parts)
 
 

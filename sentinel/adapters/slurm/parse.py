@@ -360,9 +360,8 @@ def _fill(pattern: str, record: Record) -> str:
     }
 
     if pattern.count("%") * max(map(len, values.values())) > _LONGEST_FILLED:
-        return (
-            ""  # %x%x%x... of a name of 1,024 characters would be megabytes, of each job that a user has in the queue
-        )
+        # %x%x%x... of a name of 1,024 characters would be megabytes, of each job that a user has in the queue.
+        return ""
 
     def fill(match: re.Match[str]) -> str:
         value = values.get(match[2])
