@@ -15,6 +15,7 @@ import aiohttp
 
 from sentinel.config.settings import Prometheus as Settings
 from sentinel.errors import Denied, FileError, ProtocolError, Refused, Timeout, Unavailable, UserError
+from sentinel.given_files import opened, require_file
 from sentinel.text import json_of
 
 
@@ -89,8 +90,9 @@ class Prometheus:
             return {}
         path = Path(self._settings.authorization_file)
         try:
-            text = path.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
+            with opened(path) as file:
+                text = file.whole().decode("ascii").strip()
+        except (OSError, FileError, UnicodeDecodeError) as error:
             raise Denied(f"{path}: the credentials for Prometheus cannot be read: {error!s:.120}") from error
         if not text or not text.isprintable():
             raise Denied(f"{path}: no credentials for Prometheus", fix="one line: a token, or e.g. Basic dXNlcjpwYXNz")
@@ -99,6 +101,8 @@ class Prometheus:
 
 def _tls(settings: Settings) -> ssl.SSLContext:
     try:
+        for name in filter(None, (settings.ca_file, settings.certificate_file, settings.key_file)):
+            require_file(Path(name))
         made = ssl.create_default_context(cafile=settings.ca_file or None)
         if settings.certificate_file:
             made.load_cert_chain(settings.certificate_file, settings.key_file or None)

@@ -6,8 +6,10 @@ import os
 import socket
 import ssl
 from datetime import UTC, datetime
+from pathlib import Path
 
 from sentinel.errors import FileError, Unavailable, UserError
+from sentinel.given_files import require_file
 
 
 def client_context(ca_file: str) -> ssl.SSLContext:
@@ -17,6 +19,8 @@ def client_context(ca_file: str) -> ssl.SSLContext:
         FileError: the file cannot be used.
     """
     try:
+        if ca_file:
+            require_file(Path(ca_file))
         context = ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ValueError) as error:
         raise FileError(ca_file, f"is no certificate of an authority: {error}", fix="correct ca_file") from error
@@ -76,6 +80,8 @@ class ServerCertificate:
         # A key with a passphrase would be asked for on the terminal, for ever.
         secret = lambda: b""  # noqa: E731
         try:
+            for name in self._files:
+                require_file(Path(name))
             context.load_cert_chain(self._files[0], self._files[1] if len(self._files) > 1 else None, password=secret)
         except (OSError, ValueError) as error:
             fix = "PEM, readable for the daemon's account; the key belongs to the certificate and has no passphrase"

@@ -11,6 +11,7 @@ from sentinel.config.rules import Rules
 from sentinel.config.rules_document import Document
 from sentinel.config.rules_toml import parse_rules
 from sentinel.errors import FileError
+from sentinel.given_files import file_text
 
 SITE_FOLDER = Path("/etc/sentinel/rules.d")
 
@@ -90,11 +91,4 @@ def read_file(path: Path) -> tuple[str, str]:
     Raises:
         FileError: it cannot be read, or is no UTF-8.
     """
-    try:
-        return str(path), path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(
-            path, f"cannot be read: {error.strerror}", fix="check the path and the file's rights"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise FileError(path, f"is not UTF-8 at byte {error.start}", fix="save it as UTF-8") from error
+    return str(path), file_text(path)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.errors import FileError
+from sentinel.given_files import file_text
 from sentinel.planning import quantities
 from sentinel.planning.limits import PlanningError
 
@@ -61,13 +62,7 @@ def load(path: Path, kind: type[T]) -> T:
     Raises:
         FileError: unreadable, not TOML, an unknown key, a wrong type, or a value out of bounds.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror}", fix="name an existing file with --config") from error
-    except UnicodeDecodeError as error:
-        raise FileError(path, f"is not UTF-8 at byte {error.start}", fix="save it as UTF-8") from error
-    return parsed(path, text, kind)
+    return parsed(path, file_text(path, fix="name an existing file with --config"), kind)
 
 
 def parsed(path: Path, text: str, kind: type[T]) -> T:

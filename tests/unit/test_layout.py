@@ -25,21 +25,22 @@ PACKAGE = REPOSITORY / "sentinel"
 BASE = {"", "model", "errors", "ports", "wire", "protocol", "text", "inert_pickle"}
 STAGES = {"evidence", "detect", "correlate", "classify", "policy", "actions", "alerts", "checkpoints", "planning"}
 RUNNERS = {"daemon", "replay", "simulate", "agent", "cli", "hook", "launcher", "__main__"}
-SHARED = {"adapters", "config", "log", "telemetry"}
+SHARED = {"adapters", "config", "given_files", "log", "telemetry"}
 EVERYTHING = BASE | STAGES | RUNNERS | SHARED | {"engine"}
 # Part of the package -> what it may import besides itself. No stage needs a later one, an adapter or a runner.
 MAY_IMPORT = {
     **dict.fromkeys(
-        BASE | {"alerts", "actions", "checkpoints", "planning", "log", "telemetry", "hook", "launcher"}, BASE
+        BASE | {"alerts", "actions", "checkpoints", "planning", "given_files", "log", "telemetry", "hook", "launcher"},
+        BASE,
     ),
-    "config": BASE | {"log"},
+    "config": BASE | {"given_files", "log"},
     "evidence": BASE | {"config"},
     "detect": BASE | {"config", "evidence"},
     "correlate": BASE | {"config", "evidence", "detect"},
     "classify": BASE | {"config"},
     "policy": BASE | {"config", "planning"},
     "engine": BASE | {"config", "evidence", "detect", "correlate", "classify", "policy", "alerts", "planning"},
-    "adapters": BASE | {"config", "log"},
+    "adapters": BASE | {"config", "given_files", "log"},
     "replay": BASE | {"config", "detect", "engine"},
     "daemon": EVERYTHING - {"replay", "simulate", "agent", "cli", "hook", "launcher", "__main__"},
     "simulate": EVERYTHING - {"replay", "agent", "cli", "hook", "launcher", "__main__"},

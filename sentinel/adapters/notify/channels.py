@@ -14,6 +14,7 @@ from sentinel.adapters.notify.webhook import Webhook
 from sentinel.adapters.notify.wording import Wording, template_of
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.errors import FileError
+from sentinel.given_files import opened
 from sentinel.ports import Sink
 
 _LEAST_KEY = 16  # bytes: a shorter one can be found by trying
@@ -82,8 +83,8 @@ def _keys(path: Path, key: str) -> list[bytes]:
 
 def _lines(path: Path, key: str) -> list[str]:
     try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="utf-8")
+        with opened(path) as file:
+            mode, text = file.status.st_mode, file.whole().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise FileError(path, f"cannot be read: {reason}", key=key, fix="create it for the daemon's account") from error

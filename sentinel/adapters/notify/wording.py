@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import FileError
+from sentinel.given_files import file_text
 from sentinel.model.records import Notice
 
 # What a template may name: what stands in a webhook's JSON, and the text for the channel's audience.
@@ -58,14 +59,7 @@ def template_of(path: Path) -> str:
     Raises:
         FileError: unreadable, or a key that is not known.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(
-            path, f"the template cannot be read: {error.strerror}", fix="name another, or leave it out"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise FileError(path, f"the template is not UTF-8 at byte {error.start}", fix="save it as UTF-8") from error
+    text = file_text(path, fix="name another template, or leave it out")
     for number, line in enumerate(text.splitlines(), 1):
         template = string.Template(line)
         if not template.is_valid():

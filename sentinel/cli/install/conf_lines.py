@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import FileError
+from sentinel.given_files import opened
 
 _COMMENT = re.compile(r"(?<!\\)#.*$")
 _CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*(\\)[ \t]*$")
@@ -89,7 +90,8 @@ def _read(
                     fix="include it once",
                 )
             try:
-                inner = path.read_text(encoding="utf-8", errors="replace")
+                with opened(path) as given:
+                    inner = given.whole().decode("utf-8", "replace")
             except OSError as error:
                 said = f"{path} cannot be read: {error.strerror}"
                 fix = "put it there: what it sets must be known"

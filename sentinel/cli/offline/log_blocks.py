@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import select
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.errors import UserError
-
-BLOCK = 1 << 19  # bytes read at a time: small enough for the processor's cache
-READ_DEADLINE_S = 30.0  # for a FIFO that nobody writes to
+from sentinel.given_files import BLOCK, opened
 
 
 def blocks(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -27,31 +23,23 @@ def blocks(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes
         while block := os.read(0, BLOCK):
             yield block
         return
-    mode = file.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise UserError(f"{file}: neither a file nor a pipe", fix="give a log file or a folder")
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if stat.S_ISFIFO(mode) else 0))
-    try:
+    with opened(file) as given:
         first = not start
         if start:
-            os.lseek(descriptor, start, os.SEEK_SET)
+            os.lseek(given.descriptor, start, os.SEEK_SET)
         while True:
-            if stat.S_ISFIFO(mode) and not select.select([descriptor], [], [], READ_DEADLINE_S)[0]:
-                raise UserError(f"{file}: nobody wrote into this pipe for {READ_DEADLINE_S:g} s", fix="give a file")
-            left = BLOCK if end is None else min(BLOCK, end - os.lseek(descriptor, 0, os.SEEK_CUR))
-            block = os.read(descriptor, left) if left > 0 else b""
+            left = BLOCK if end is None else min(BLOCK, end - os.lseek(given.descriptor, 0, os.SEEK_CUR))
+            block = given.read(left) if left > 0 else b""
             if not block:
                 return
             if first and _binary(block):
                 raise UserError(f"{file}: binary, not a log", fix="give text; for dumps use `sentinel hang`")
             first = False
-            if stat.S_ISREG(mode) and not block.strip(b"\0"):
-                if not _past_hole(descriptor):
+            if not given.is_pipe and not block.strip(b"\0"):
+                if not _past_hole(given.descriptor):
                     return
                 continue
             yield block
-    finally:
-        os.close(descriptor)
 
 
 def _past_hole(descriptor: int) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.config.settings_toml import Reader
 from sentinel.errors import FileError, UserError
+from sentinel.given_files import file_text
 
 if TYPE_CHECKING:
     from sentinel.agent.settings import AgentSettings
@@ -95,6 +96,6 @@ def _located(config: Path, key: str, error: UserError) -> FileError:
         key = ".".join(found.groups())
     elif found := _DOTTED.match(message):
         key, message = found[1], message[found.end() :]
-    reader = Reader(config, config.read_text(encoding="utf-8"))
+    reader = Reader(config, file_text(config))
     line = reader.line_of(key) or reader.line_of(key.rpartition(".")[0])  # a key that is missing: of its section
     return FileError(config, message, line=line, key=key, fix=error.fix)

@@ -17,6 +17,7 @@ from sentinel.cli.operator.arguments import since_option, since_time
 from sentinel.cli.operator.daemon_client import CONFIG
 from sentinel.cli.operator.output import counted, say, table
 from sentinel.errors import FileError, UserError
+from sentinel.given_files import opened
 
 if TYPE_CHECKING:
     from sentinel.model.accounting import AccountedAttempt
@@ -110,18 +111,19 @@ def sacct_text(files: Sequence[Path]) -> str:
     Raises:
         FileError: they cannot be read, or are too large together.
     """
-    from sentinel.adapters.slurm.accounting import MOST_BYTES
+    from sentinel.adapters.slurm.accounting import DEADLINE_S, MOST_BYTES
 
     texts, left = [], MOST_BYTES
-    for file in files:
+    alone = "is" if len(files) == 1 else "and those before it are"
+    too_large = f"{alone} larger than {MOST_BYTES >> 30} GiB"
+    for path in files:
         try:
-            left -= file.stat().st_size
-            if left < 0:
-                alone = "is" if len(files) == 1 else "and those before it are"
-                raise FileError(file, f"{alone} larger than {MOST_BYTES >> 30} GiB", fix="Give a shorter span of time.")
-            texts.append(file.read_text(encoding="utf-8", errors="replace"))
+            with opened(path) as file:
+                content = file.whole(left, DEADLINE_S, too_large)  # sacct may still be at work behind a pipe
         except OSError as error:
-            raise FileError(file, f"cannot be read: {error.strerror}", fix="Check the path.") from error
+            raise FileError(path, f"cannot be read: {error.strerror}", fix="Check the path.") from error
+        left -= len(content)
+        texts.append(content.decode("utf-8", "replace"))
     return "\n".join(texts)
 
 

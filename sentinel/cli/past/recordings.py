@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sentinel.config.settings import Settings
 from sentinel.errors import FileError, UserError
+from sentinel.given_files import opened
 from sentinel.model.recording import Recording
 
 STORE = "sentinel.db"  # in the folder that [daemon] state names
@@ -45,7 +46,9 @@ def recording_of(
 
 def _begins(path: Path, count: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
+            if file.is_pipe:
+                raise FileError(path, "is a pipe", fix="name a file")
             return file.read(count)
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror}", fix="run it as the account of the daemon") from error

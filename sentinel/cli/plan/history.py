@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from sentinel.errors import FileError, UserError
+from sentinel.given_files import opened
 from sentinel.planning import history
 from sentinel.planning.limits import PlanningError
 
@@ -34,11 +35,8 @@ _FIX = "write it with `sentinel import --out FILE`, or as docs/planning.md says"
 def read_history(path: Path) -> history.FleetHistory:
     """The history file, strictly: errors name file, line or key."""
     try:
-        if path.stat().st_size > MOST_HISTORY_BYTES:
-            raise FileError(
-                path, f"is larger than {MOST_HISTORY_BYTES // 2**20} MiB", fix="Give a shorter span of time."
-            )
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        with opened(path) as file:
+            document = json.loads(file.whole(MOST_HISTORY_BYTES).decode("utf-8"), parse_constant=_no_constant)
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror}", fix="Check the path.") from error
     except UnicodeDecodeError as error:

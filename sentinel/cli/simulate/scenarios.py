@@ -11,8 +11,10 @@ from typing import Any
 
 from sentinel.cli.plan.history import read_history
 from sentinel.cli.plan.inputs import answering
-from sentinel.config.settings import Settings, load
+from sentinel.config.settings import Settings
+from sentinel.config.settings_toml import parsed
 from sentinel.errors import UserError
+from sentinel.given_files import file_text
 from sentinel.planning import quantities
 from sentinel.simulate.long_run.rates import PRESETS, Rates, rates_of
 from sentinel.simulate.long_run.scenario import BEHAVIOURS, Scenario, acting, untested
@@ -114,8 +116,9 @@ def _rates(text: str) -> Rates:
 def _policy(path: Path | None) -> tuple[Settings, str]:
     if path is None:
         return acting(Settings()), "built-in limits, every step allowed"
-    settings = load(path, Settings)
-    if "modes" not in tomllib.loads(path.read_text()):
+    text = file_text(path)
+    settings = parsed(path, text, Settings)
+    if "modes" not in tomllib.loads(text):
         return acting(settings), f"{path.name}, which names no modes: every step allowed"
     return untested(settings), f"{path.name} in its modes; what is asked for is approved as soon as a person comes"
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from sentinel.config.settings import Page
 from sentinel.daemon.api.accounts import name_of, uids_of
 from sentinel.errors import Denied, FileError, UserError
+from sentinel.given_files import opened
 
 SOCKET = "unix:"
 _LONGEST_NAME = 255
@@ -152,15 +153,14 @@ def read_tokens(path: Path) -> list[Token]:
         FileError: not readable, readable by others, or a line that is none; it names the line.
     """
     try:
-        with path.open("rb") as file:
-            about = os.fstat(file.fileno())
-            raw = file.read(_TOKENS_BYTES + 1)
+        with opened(path) as file:
+            about, raw = file.status, file.whole(_TOKENS_BYTES)
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror}", fix="correct [page] tokens") from error
     if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or about.st_uid not in (0, os.getuid()):
         raise FileError(path, "is open to other accounts", fix=f"chown {name_of(os.getuid())} {path}; chmod 600 {path}")
     lines = raw.decode("utf-8", "replace").splitlines()
-    if len(raw) > _TOKENS_BYTES or len(lines) > _MOST_TOKENS:
+    if len(lines) > _MOST_TOKENS:
         raise FileError(path, f"holds more than {_MOST_TOKENS} lines", fix="remove tokens that nobody uses")
     found = []
     for number, line in enumerate(lines, 1):

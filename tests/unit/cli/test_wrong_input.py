@@ -7,45 +7,12 @@ from pathlib import Path
 
 import click
 import pytest
+from path_arguments import MISSING
 
 from sentinel import cli as root
 from sentinel.cli.offline.manual import commands
 
 NOWHERE = "nowhere"
-# Every argument that takes a path that must be there, with what else its command needs.
-MISSING = [
-    "install --controller --dry-run --root image --slurm-conf nowhere",
-    "uninstall --controller --dry-run --root image --slurm-conf nowhere",
-    "daemon --config nowhere",
-    "agent --config nowhere",
-    "status --config nowhere",
-    "config check --config nowhere",
-    "config check --agent --config nowhere",
-    "classify nowhere",
-    "classify --rules nowhere log",
-    "hang nowhere",
-    "checkpoints find --global nowhere",
-    "checkpoints find --local nowhere",
-    "checkpoints validate nowhere",
-    "checkpoints inventory --global nowhere",
-    "checkpoints quarantine nowhere --newer-than 3",
-    "checkpoints manifest nowhere",
-    "checkpoints drain nowhere --to there",
-    "checkpoints replicate nowhere --to there",
-    "plan interval --history nowhere",
-    "replay nowhere",
-    "replay --policy nowhere store",
-    "replay --rules nowhere store",
-    "bundle --store nowhere",
-    "bundle --config nowhere",
-    "import --from nowhere",
-    "import --from log --logs nowhere",
-    "simulate --failures nowhere",
-    "simulate --policy nowhere",
-    "rules list --rules nowhere",
-    "rules test --rules nowhere",
-    "rules explain --rules nowhere x",
-]
 WRITTEN = {  # they are made, or are the daemon's settings, which every command asks alike
     "out", "plot", "target", "config", "root", "export",
 }  # fmt: skip

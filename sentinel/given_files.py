@@ -1,0 +1,107 @@
+"""Reads files that people name, whatever lies at their place: within bounds, and never waiting long for a silent pipe.
+
+A pipe is as good as a file (``--config <(...)``); a device never ends, a socket cannot be opened, and both are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.errors import FileError
+
+MOST_BYTES = 16 << 20  # of settings, rules, templates and secrets; those that come with Sentinel have 60 KB at most
+SILENT_S = 30.0  # for a pipe into which nobody writes
+BLOCK = 1 << 19  # bytes read at a time: small enough for the processor's cache
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFile:
+    """An open regular file or pipe."""
+
+    path: Path
+    descriptor: int
+    status: os.stat_result
+
+    @property
+    def is_pipe(self) -> bool:
+        return stat.S_ISFIFO(self.status.st_mode)
+
+    def read(self, most: int, silent_s: float | None = None) -> bytes:
+        """The next bytes, at most so many; empty at the end.
+
+        Raises:
+            FileError: nobody wrote into the pipe in that time. OSError: it cannot be read.
+        """
+        silent_s = SILENT_S if silent_s is None else silent_s
+        if self.is_pipe and not select.select([self.descriptor], [], [], silent_s)[0]:
+            raise FileError(self.path, f"nobody wrote into this pipe for {silent_s:g} s", fix="give a file")
+        return os.read(self.descriptor, most)
+
+    def whole(self, most: int = MOST_BYTES, silent_s: float | None = None, too_large: str = "") -> bytes:
+        """All of it. ``too_large``: what is said of more than it may be.
+
+        Raises:
+            FileError: longer than ``most`` bytes; a silent pipe. OSError: it cannot be read.
+        """
+        content = bytearray()
+        while block := self.read(min(BLOCK, most + 1 - len(content)), silent_s):
+            content += block
+            if len(content) > most:
+                raise FileError(self.path, too_large or f"is larger than {_size(most)}", fix="name a smaller file")
+        return bytes(content)
+
+
+def require_file(path: Path) -> None:
+    """For what a library will open, without bounds.
+
+    Raises:
+        FileError: a pipe, device, socket or folder. OSError: it is not there, or may not be looked at.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise FileError(path, "is no regular file", fix="name one")
+
+
+def _require(path: Path, mode: int) -> None:
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise FileError(path, "neither a file nor a pipe", fix="name a regular file")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[GivenFile]:
+    """
+    Raises:
+        FileError: a device, socket or folder. OSError: it cannot be opened.
+    """
+    _require(path, path.stat().st_mode)  # before it is opened: a device may do something then
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        status = os.fstat(descriptor)
+        _require(path, status.st_mode)
+        yield GivenFile(path, descriptor, status)
+    finally:
+        os.close(descriptor)
+
+
+def file_text(path: Path, *, key: str = "", fix: str = "check the path and the file's rights") -> str:
+    """The whole text. ``key`` and ``fix``: what the error names and advises where it cannot be read.
+
+    Raises:
+        FileError: it cannot be read, is no file or pipe, too large, or not UTF-8.
+    """
+    try:
+        with opened(path) as file:
+            return file.whole().decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}", key=key, fix=fix) from error
+    except UnicodeDecodeError as error:
+        raise FileError(path, f"is not UTF-8 at byte {error.start}", key=key, fix="save it as UTF-8") from error
+
+
+def _size(count: int) -> str:
+    return f"{count >> 30} GiB" if count >> 30 else f"{count >> 20} MiB" if count >> 20 else f"{count:,} bytes"
