@@ -5,9 +5,13 @@ The shapes are those that Linux and NVIDIA's driver print. ``{}`` is where the n
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from re import _constants as sre_constants
+from re import _parser as sre_parse
+from typing import Any
 
 from sentinel.config.rules import OWN_LOG, Rule, Rules
 from sentinel.evidence.logs.machine_logs import said
@@ -178,6 +182,50 @@ def words_of(rule: Rule) -> Iterator[str]:
         for at in range(0, len(message), 5):
             yield message[at : at + COMM]
     yield from re.findall(r"[A-Za-z][A-Za-z_ .-]{4,}", rule.pattern)
+    ends = shortest(rule.pattern)
+    yield from ends
+    for beginning in shortest(rule.anchors[Source.KERNEL]) if Source.KERNEL in rule.anchors else ():
+        yield beginning
+        for end in ends:
+            shared = max(
+                size for size in range(len(beginning) + 1) if end.startswith(beginning[len(beginning) - size :])
+            )
+            yield beginning + end[shared:]
+
+
+def shortest(expression: str, most: int = 60) -> list[str]:
+    """Texts that an expression fits, one as short as can be for each way through its alternatives, at most so many."""
+    return _texts(sre_parse.parse(expression), most)
+
+
+def _texts(parsed: Any, most: int) -> list[str]:
+    parts: list[list[str]] = []
+    for kind, value in parsed:
+        match kind:
+            case sre_constants.LITERAL:
+                parts.append([chr(value)])
+            case sre_constants.IN:
+                parts.append([_one_of(value)])
+            case sre_constants.BRANCH:
+                parts.append([text for branch in value[1] for text in _texts(branch, most)])
+            case sre_constants.SUBPATTERN:
+                parts.append(_texts(value[3], most))
+            case sre_constants.MAX_REPEAT | sre_constants.MIN_REPEAT:
+                least, _, inner = value
+                parts.append([text * least for text in _texts(inner, most)] if least else [""])
+            case sre_constants.ANY:
+                parts.append(["x"])
+    return ["".join(found) for found in itertools.islice(itertools.product(*parts), most)]
+
+
+def _one_of(members: Any) -> str:
+    kind, value = members[0]
+    if kind is sre_constants.LITERAL:
+        return chr(value)
+    if kind is sre_constants.RANGE:
+        return chr(value[0])
+    numbers, blanks = sre_constants.CATEGORY_DIGIT, sre_constants.CATEGORY_SPACE
+    return {numbers: "1", blanks: " "}.get(value, "a") if kind is sre_constants.CATEGORY else "x"
 
 
 def escaped(text: str) -> str:

@@ -23,7 +23,7 @@ from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, clean_own, prefix_of, time_of, uptime_of, visible
 from sentinel.evidence.logs.python_lines import MACHINES, QUOTED, RAISED
 from sentinel.evidence.logs.rank_states import rank_states
-from sentinel.evidence.logs.signatures import FORMS, OWN_LINE, Hit, Matcher, Signatures, own_hits
+from sentinel.evidence.logs.signatures import OWN_LINE, OWN_LOGS, Hit, Matcher, Signatures, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.xid import xid_data
@@ -87,7 +87,7 @@ class LogReader:
         ``last_steps``: only so many step lines, the last ones, are wanted, and only when the log is read to its end."""
         self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
         self._source = source
-        self._own = source in FORMS  # a log of the machine's own
+        self._own = source in OWN_LOGS  # a log of the machine's own
         self._trust = trust
         self._own_times = own_times
         self._bare = bare

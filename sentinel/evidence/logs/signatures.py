@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from sentinel.config.rules import Form, Rule, Rules
+from sentinel.config.rules import OWN_LOG, Rule, Rules
 from sentinel.evidence.logs.line_templates import LineTemplates
 from sentinel.evidence.logs.machine_logs import said
 from sentinel.evidence.logs.prefilter import PlainScreen, Screen
@@ -18,12 +18,7 @@ OWN_LINE = (
     8192  # bytes of a line of a machine's own log that are read; the kernel's end at 1024, Slurm's lists are longer
 )
 
-# A machine's own log is read with the rules of its form; a job's log may quote any of them.
-FORMS = {
-    Source.KERNEL: frozenset({Form.KERNEL, Form.FABRIC, Form.STORAGE}),
-    Source.SLURM: frozenset({Form.SLURM}),
-    Source.DCGM: frozenset({Form.DCGM, Form.KERNEL}),
-}
+OWN_LOGS = frozenset(OWN_LOG.values())  # sources that are a machine's own log; a job's log may quote any of them
 Matcher = Callable[[Sequence[str]], Screen]
 
 
@@ -75,8 +70,8 @@ def own_hits(
     """Which of the candidates know a line of a machine's own log, and whether it is that log's word.
 
     It is where the log's own writer said it, the message begins as the rule's anchor says, and the rule knows it without the
-    names that users chose. What another program wrote into the log, and rules without an anchor, are a user's claims;
-    a rule that can convict and has no anchor for this log is not read here.
+    names that users chose. A rule without an anchor for this log is not read in its writer's lines: what it would know there
+    may be such a name. What another program wrote into the log is a user's claim.
     """
     told = said(source, line[:OWN_LINE].decode("utf-8", "surrogateescape"), bare=bare)
     text = told.text.encode("utf-8", "surrogateescape")
@@ -85,11 +80,8 @@ def own_hits(
         searched, given = text, Trust.USER
         if told.own:
             anchor = compiled.anchors.get(source)
-            if anchor is None and (compiled.rule.form not in FORMS[source] or compiled.rule.convicts):
+            if anchor is None or not anchor.match(message):
                 continue
-            if anchor is not None:
-                if not anchor.match(message):
-                    continue
-                searched, given = message, trust
+            searched, given = message, trust
         if match := compiled.pattern.search(searched):
             yield Hit(compiled, match, searched, told.head, told.node, given)

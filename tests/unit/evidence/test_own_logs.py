@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from shipped import shipped_signatures
 
+from sentinel.config.rules import OWN_LOG
 from sentinel.evidence.logs.limits import LIMIT
 from sentinel.evidence.logs.machine_logs import kernel_line, said
 from sentinel.evidence.logs.reader import LogReader
@@ -87,12 +88,61 @@ def test_a_rank_in_a_programs_name_is_no_rank() -> None:
     assert {item.where.rank for item in read(line)} == {None}
 
 
-def test_a_rule_without_an_anchor_reads_a_claim() -> None:
-    """A hung task's name is its user's choice: it says whom to look at and convicts nobody."""
-    found = read(b"[  812.500000] INFO: task nvidia-smi:4242 blocked for more than 120 seconds.\n")
-    assert {(item.rule, item.trust) for item in found} == {
-        ("hung-task", Trust.SYSTEM), ("hung-driver-task", Trust.USER), ("hung-driver-task", Trust.USER),
-    }  # fmt: skip
+def test_a_rule_without_an_anchor_reads_nothing_there() -> None:
+    """A hung task's name is its user's choice: in the machine's own log it opens no incident, not even as a claim."""
+    line = b"INFO: task nvidia-smi:4242 blocked for more than 120 seconds.\n"
+    found = read(b"[  812.500000] " + line)
+    assert {(item.rule, item.trust) for item in found} == {("hung-task", Trust.SYSTEM)}
+    assert {item.trust for item in read(line, source=Source.JOB_LOG) if item.rule == "hung-driver-task"} == {Trust.USER}
+
+
+@pytest.mark.parametrize("source", [Source.KERNEL, Source.SLURM, Source.DCGM])
+def test_rules_that_read_no_log_of_the_machines_own(source: Source) -> None:
+    """A new rule of such a log's form needs an anchor to speak there: without one it is counted here."""
+    rules = [one.rule for one in SIGNATURES.compiled if OWN_LOG.get(one.rule.form) is source]
+    assert {rule.id for rule in rules if source not in rule.anchors} == QUIET[source]
+
+
+@pytest.mark.parametrize(
+    ("message", "rule"),
+    [
+        ("Oops: 0002 [#1] SMP NOPTI", "kernel-panic"),
+        ("Oops: Oops: 0000 [#1] PREEMPT SMP NOPTI", "kernel-panic"),
+        ("LustreError: 167-0: scratch-OST0004-osc-ffff8800: This client was evicted by scratch-OST0004", "lustre"),
+        ("Lustre: scratch-OST0004-osc-ffff8800: Connection to scratch-OST0004 (at 10.0.0.1@o2ib) was lost", "lustre"),
+        ("Lustre: 4711:0:(client.c:2289:ptlrpc_expire_one_request()) @@@ Request sent has timed out", "lustre"),
+        ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0x10", "local-disk"),
+        ("nvme nvme0: Device not ready; aborting reset, CSTS=0x1", "local-disk"),
+        ("blk_update_request: I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0 phys_seg 1", "local-disk"),
+        ("I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) flags 0x0", "local-disk"),
+        ("BTRFS error (device sda1): bdev /dev/sda1 errs: wr 0, rd 1", "local-disk"),
+        ("JBD2: Error -5 detected when updating journal superblock for sda1-8.", "local-disk"),
+        ("mlx5_core 0000:9b:00.0 eth0: TX timeout detected", "mlx5-error"),
+        ("infiniband mlx5_0: dump_cqe:273:(pid 0): dump error cqe", "cqe"),
+        ("libceph: osd3 (1)10.0.0.3:6801 socket closed (con state OPEN)", "beegfs-ceph"),
+        (" rpc_wait_bit_killable+0x26/0xb0 [sunrpc]", "storage-slow"),
+        ("python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0", "oom-kill"),
+        ("ata1.00: exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6 frozen", "scsi-disk"),
+    ],
+)
+def test_the_kernels_own_words_are_still_its_own(message: str, rule: str) -> None:
+    found = {item.rule for item in read(f"[  812.500000] {message}\n".encode()) if item.trust is Trust.SYSTEM}
+    assert rule in found
+
+
+# Words of programs, users' names and files, or another tool's report: none is how that log's own writer begins a message.
+QUIET = {
+    Source.KERNEL: {
+        "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage", "path-timeout",
+        "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down", "metadata-shared",
+    },
+    Source.SLURM: {
+        "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
+        "pending", "slurmd-error", "submit-error", "step-noise", "srun-line", "srun-state", "srun-nodes-boot",
+        "slurmd-launch-errno", "submit-controller",
+    },
+    Source.DCGM: set(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
