@@ -1,4 +1,8 @@
-"""Writes the changes of a decision in one transaction; one function for each kind of change."""
+"""Writes the changes of a decision in one transaction; one function for each kind of change.
+
+Values go beside the statement, not into it: SQLAlchemy builds and hashes a statement with values anew for every row, which
+took most of a write.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,9 @@ def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
 
 def upsert(connection: sa.Connection, table: sa.Table, keys: Sequence[str], values: Mapping[str, Any]) -> None:
     """Insert, or update the row with the same keys."""
-    rest = {name: value for name, value in values.items() if name not in keys}
-    connection.execute(
-        insert_into(connection, table).values(**values).on_conflict_do_update(index_elements=list(keys), set_=rest)
-    )
+    insert = insert_into(connection, table)
+    rest = {name: insert.excluded[name] for name in values if name not in keys}
+    connection.execute(insert.on_conflict_do_update(index_elements=list(keys), set_=rest), values)
 
 
 def add_evidence(connection: sa.Connection, items: Sequence[Evidence]) -> set[str]:
@@ -96,22 +99,21 @@ def _incident(connection: sa.Connection, change: c.IncidentChanged) -> None:
 def _verdict(connection: sa.Connection, change: c.VerdictReached) -> None:
     verdict = change.verdict
     values = {"incident": change.incident, "at": change.at, "record": to_json(verdict)}
-    connection.execute(sa.insert(t.verdict).values(**values))
+    connection.execute(sa.insert(t.verdict), values)
+    decided_at = sa.func.coalesce(t.incident.c.decided_at, change.at)
     connection.execute(
-        sa.update(t.incident)
-        .where(t.incident.c.id == change.incident)
-        .values(
-            cause=verdict.cause,
-            scope=verdict.scope,
-            confidence=verdict.confidence,
-            culprit_nodes=list(verdict.culprits.nodes),
-            culprit_gpus=list(verdict.culprits.gpus),
-            culprit_ranks=list(verdict.culprits.ranks),
-            seen_on=_seen_on(verdict),
-            users_words=c.of_users_words(verdict),
-            onset_step=counted(verdict.onset_step),
-            decided_at=sa.func.coalesce(t.incident.c.decided_at, change.at),
-        )
+        sa.update(t.incident).where(t.incident.c.id == change.incident).values(decided_at=decided_at),
+        {
+            "cause": verdict.cause,
+            "scope": verdict.scope,
+            "confidence": verdict.confidence,
+            "culprit_nodes": list(verdict.culprits.nodes),
+            "culprit_gpus": list(verdict.culprits.gpus),
+            "culprit_ranks": list(verdict.culprits.ranks),
+            "seen_on": _seen_on(verdict),
+            "users_words": c.of_users_words(verdict),
+            "onset_step": counted(verdict.onset_step),
+        },
     )
 
 
@@ -153,15 +155,19 @@ def _step_intended(connection: sa.Connection, change: c.StepIntended) -> None:
         "reason": "",
         "record": to_json(step),
     }
-    connection.execute(insert_into(connection, t.step).values(**values).on_conflict_do_nothing())
+    connection.execute(insert_into(connection, t.step).on_conflict_do_nothing(), values)
 
 
 def _step_ended(connection: sa.Connection, change: c.StepEnded) -> None:
     outcome = change.outcome
     connection.execute(
-        sa.update(t.step)
-        .where(t.step.c.key == outcome.step.key(change.incident))
-        .values(result=outcome.result, finished_at=outcome.at, reason=outcome.reason, data=to_json(outcome.data))
+        sa.update(t.step).where(t.step.c.key == outcome.step.key(change.incident)),
+        {
+            "result": outcome.result,
+            "finished_at": outcome.at,
+            "reason": outcome.reason,
+            "data": to_json(outcome.data),
+        },
     )
 
 
