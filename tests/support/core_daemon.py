@@ -115,13 +115,14 @@ class Daemon:
         orders: FakeOrders | None = None,
         signals: Callable[[Daemon, Log], PrometheusSignals] | None = None,
         counters: Mapping[str, Counter] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         fate = fate or Fate()
         self.fate, self.world = fate, world
         self.store: DirectStore = fate.wrap(world.store, "store", only=lambda name: name != "engine")
         self.stream = io.StringIO()
         log, clock = Log(self.stream), world.slurm.clock
-        self.telemetry = Telemetry(CollectorRegistry())
+        self.telemetry = telemetry or Telemetry(CollectorRegistry())
         self.live = SteppingView(world)
         self.orders = orders or FakeOrders()
         means = world.means(fate)

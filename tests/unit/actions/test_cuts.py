@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from core_daemon import Daemon
 from core_world import ECC, LOST, SUSPECTED, USER, Fate, Killed, World
+from prometheus_client import CollectorRegistry
 
 from sentinel.errors import Unavailable
 from sentinel.model.records import Incident, Plan, Result, Verdict
+from sentinel.telemetry import Telemetry
 
 Worlds = Callable[..., World]
 
+TELEMETRY = Telemetry(CollectorRegistry())  # one for a thousand daemons: its series take longer to make than their start
 PLANS = {"ecc": ECC, "lost": LOST, "suspected": SUSPECTED, "user": USER}
 
 
@@ -31,7 +34,7 @@ def _ready(world: World, case: str, job: str) -> None:
 async def _carry(world: World, fate: Fate) -> None:
     """A daemon starts and carries on with the plan, until nothing is left or it is killed."""
     try:
-        daemon = Daemon(world, fate=fate)
+        daemon = Daemon(world, fate=fate, telemetry=TELEMETRY)
         await daemon.start()
     except Killed:
         return
