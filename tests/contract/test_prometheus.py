@@ -43,7 +43,7 @@ def serving(handle: Handle, *, tls: ssl.SSLContext | None = None) -> ThreadingHT
     made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     if tls is not None:
         made.socket = tls.wrap_socket(made.socket, server_side=True)
-    threading.Thread(target=made.serve_forever, daemon=True).start()
+    threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     return made
 
 

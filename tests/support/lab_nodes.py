@@ -30,7 +30,7 @@ def diagnosable(story: Story, look_s: float = 1.0, retry_s: float = 1.0) -> Iter
     """
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as engine:
         engine.daemon_threads = True
-        threading.Thread(target=engine.serve_forever, daemon=True).start()
+        threading.Thread(target=engine.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         command = ROOT / "deploy" / "lab" / "fake_dcgm" / "dcgmi"
         agents_with(story, f'[dcgm]\ndcgmi = "{command}"\nhost = "127.0.0.1:{engine.server_address[1]}"\n')
         story.restart_daemon({"[recovery]\n": f"[diagnostics]\nlook_s = {look_s}\nretry_s = {retry_s}\n\n[recovery]\n"})

@@ -27,7 +27,7 @@ class PrometheusServer:
         assert BINARY is not None, "needs the program prometheus"
         self.metrics = list(metrics)
         self._exporter = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self._exporter.serve_forever, daemon=True).start()
+        threading.Thread(target=self._exporter.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         self._keeper = Keeper("prometheus-")
         folder = self._keeper.folder
         with socket.socket() as free:
