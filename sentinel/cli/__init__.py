@@ -110,7 +110,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        cli()
+        cli(prog_name="sentinel")
     except SentinelError as error:
         _say_error(error)
         sys.exit(error.exit_status)
