@@ -16,7 +16,8 @@ from sentinel.telemetry import Telemetry
 
 Worlds = Callable[..., World]
 
-TELEMETRY = Telemetry(CollectorRegistry())  # one for a thousand daemons: its series take longer to make than their start
+# One for a thousand daemons: its series take longer to make than their start.
+TELEMETRY = Telemetry(CollectorRegistry())
 PLANS = {"ecc": ECC, "lost": LOST, "suspected": SUSPECTED, "user": USER}
 
 
