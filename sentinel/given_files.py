@@ -6,12 +6,15 @@ A pipe is as good as a file (``--config <(...)``); a device never ends, a socket
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sentinel.errors import FileError
 
@@ -101,6 +104,22 @@ def file_text(path: Path, *, key: str = "", fix: str = "check the path and the f
         raise FileError(path, f"cannot be read: {error.strerror}", key=key, fix=fix) from error
     except UnicodeDecodeError as error:
         raise FileError(path, f"is not UTF-8 at byte {error.start}", key=key, fix="save it as UTF-8") from error
+
+
+def toml_of(path: Path | str, text: str) -> dict[str, Any]:
+    """The tables of a TOML text; ``path`` is what errors call it.
+
+    Raises:
+        FileError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise FileError(path, "is not TOML: brackets within brackets", fix="see https://toml.io") from None
+    except ValueError as error:  # also of a number with thousands of digits
+        line = re.search(r"line (\d+)", str(error))
+        where = int(line[1]) if line else None
+        raise FileError(path, f"is not TOML: {error}", line=where, fix="correct the syntax: https://toml.io") from error
 
 
 def _size(count: int) -> str:

@@ -262,7 +262,7 @@ def diagnosed(environment: Mapping[str, str], node: str, deadline_s: float) -> d
         return {"result": "inconclusive", "reason": f"level 1 took longer than {deadline_s:g} s"}
     try:
         said = json.loads(output.splitlines()[-1]) if output.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):  # not JSON, or nested without end
         said = {}
     answer = said.get("result") if isinstance(said, dict) else None
     if not isinstance(answer, dict):

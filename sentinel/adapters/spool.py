@@ -33,6 +33,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from sentinel.text import json_with_bytes
+
 MEMORY_ITEMS = 10_000  # kept in memory while the disk cannot be written
 RECENT_ITEMS = 1_000  # written ones that are kept in memory as well, until they are acknowledged
 HIGH_SYNC_S = 0.05  # hardware evidence and a power failure come together; a burst of it shares one sync
@@ -444,7 +446,7 @@ class Spool:
 
     def _read_cursor(self) -> int:
         try:
-            number = json.loads((self.folder / "cursor").read_bytes())
+            number = json_with_bytes((self.folder / "cursor").read_bytes())
         except FileNotFoundError:
             return 0
         except (OSError, ValueError):
@@ -474,6 +476,6 @@ def _item(line: bytes) -> Item | None:
         if not line.endswith(b"\n") or int(crc, 16) != zlib.crc32(rest):
             return None
         number, value, content = rest.split(b" ", 2)
-        return Item(int(number), Value(int(value)), json.loads(content))
+        return Item(int(number), Value(int(value)), json_with_bytes(content))
     except ValueError:
         return None

@@ -24,6 +24,7 @@ from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.own_folders import below, check_own, exists, exists_below, opened_folder, own_store
 from sentinel.checkpoints.records import Candidate
 from sentinel.errors import Denied, FileError, Refused, UserError
+from sentinel.text import json_with_bytes
 
 FOLDER = ".quarantine"
 JOURNAL = "journal.jsonl"
@@ -219,7 +220,7 @@ def _read_journal(base: Path, store: int) -> list[Move]:
         if not line.endswith("}"):
             continue
         try:
-            entry = json.loads(line)
+            entry = json_with_bytes(line)
             move = Move(entry["source"], entry["target"], entry["reason"], float(entry["time_s"]))
             event = entry["event"]
             sound = _lies_below(move.source, base) and _lies_below(move.target, store_of(base))

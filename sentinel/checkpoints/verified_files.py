@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import Tree
 from sentinel.checkpoints.records import level_at_least
+from sentinel.text import json_with_bytes
 
 _VERSION = 1
 
@@ -38,7 +39,7 @@ class Memory:
     def covers(self, tree: Tree, level: str, step: int | None) -> bool:
         """Whether this tree, as it looks now, was found valid at that level or a higher one."""
         try:
-            data = json.loads(self._place(tree).read_text("utf-8"))
+            data = json_with_bytes(self._place(tree).read_bytes())
             return (
                 data["version"] == _VERSION
                 and data["looks"] == looks(tree, step)

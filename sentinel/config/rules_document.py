@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from typing import Any
 
 from sentinel.errors import FileError
+from sentinel.given_files import toml_of
 
 _TABLES = frozenset(["rule", "xid", "cause", "conviction", "judgement", "nvlink5", "return"])
 
@@ -22,13 +22,7 @@ class Document:
         for number, line in enumerate(self.lines, 1):
             if line.lstrip().startswith("[["):
                 self._starts.setdefault(line.strip(), []).append(number)
-        try:
-            self.data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            at = re.search(r"line (\d+)", str(error))
-            raise FileError(
-                name, f"not TOML: {error}", line=int(at[1]) if at else None, fix="correct the syntax at this line"
-            ) from error
+        self.data = toml_of(name, text)
         for key in self.data:
             if key not in _TABLES:
                 raise FileError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-import tomllib
 import types
 import typing
 from dataclasses import field
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.errors import FileError
-from sentinel.given_files import file_text
+from sentinel.given_files import file_text, toml_of
 from sentinel.planning import quantities
 from sentinel.planning.limits import PlanningError
 
@@ -67,16 +66,7 @@ def load(path: Path, kind: type[T]) -> T:
 
 def parsed(path: Path, text: str, kind: type[T]) -> T:
     """Settings of ``kind`` from text; ``path`` is what errors call it. Raises as ``load``."""
-    try:
-        values = tomllib.loads(text)
-    except RecursionError:
-        raise FileError(path, "is not TOML: brackets within brackets", fix="see https://toml.io") from None
-    except ValueError as error:  # also of a number with thousands of digits
-        line = re.search(r"line (\d+)", str(error))
-        raise FileError(
-            path, f"is not TOML: {error}", line=int(line[1]) if line else None, fix="see https://toml.io"
-        ) from error
-    return Reader(path, text).record(kind, values, "")
+    return Reader(path, text).record(kind, toml_of(path, text), "")
 
 
 class Reader:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -16,6 +15,7 @@ from typing import Any
 from sentinel.classify.ageing import Counter
 from sentinel.errors import FileError
 from sentinel.evidence.prometheus import MOST_WEIGHT, Signal
+from sentinel.given_files import toml_of
 from sentinel.model.records import Cause, Scope
 
 MOST_QUERY = 2000  # characters
@@ -61,13 +61,7 @@ def parse_signals(texts: Iterable[tuple[str, str]], *, site: Iterable[tuple[str,
 
 
 def _tables(name: str, text: str, kind: str) -> list[dict[str, Any]]:
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"line (\d+)", str(error))
-        raise FileError(
-            name, f"not TOML: {error}", line=int(at[1]) if at else None, fix="correct the syntax at this line"
-        ) from error
+    data = toml_of(name, text)
     for key in data:
         if key not in ("signal", "counter"):
             line = next(

@@ -19,6 +19,7 @@ from sentinel import __version__
 from sentinel.errors import FileError, ProtocolError
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
 from sentinel.model.records import Evidence
+from sentinel.text import json_with_bytes
 from sentinel.wire import record_from, to_text
 
 FORMAT = "sentinel-bundle"
@@ -62,7 +63,7 @@ def lines_of(recording: Recording) -> Iterator[dict[str, Any]]:
         ("attempt", recording.attempts), ("evidence", recording.evidence), ("incident", recording.incidents),
     ):  # fmt: skip
         for item in items:
-            yield {kind: json.loads(to_text(item))}
+            yield {kind: json_with_bytes(to_text(item))}
 
 
 def read_bundle(path: Path) -> Recording:

@@ -30,6 +30,7 @@ from sentinel.agent.probes.findings import Findings
 from sentinel.agent.probes.leftovers import Leftover, end, left_behind
 from sentinel.agent.process.children import standing
 from sentinel.errors import SentinelError
+from sentinel.text import json_with_bytes
 
 FRAME = struct.Struct("!IQ")  # bytes of the header, bytes of the content
 HEADER_BYTES = 4 << 20
@@ -99,7 +100,7 @@ class Frames:
             if header is None or content is None:
                 return
             try:
-                told = json.loads(header)
+                told = json_with_bytes(header)
             except ValueError:
                 told = None
             if not isinstance(told, dict):

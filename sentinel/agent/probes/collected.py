@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 from sentinel.agent.probes import begin, say
 from sentinel.agent.process.state_files import own_bytes
+from sentinel.text import json_with_bytes
 
 LOOK_S = 0.1
 
@@ -22,10 +22,10 @@ def answer(bundles: Path, job: int, attempt: int, wait_s: float) -> dict[str, An
             return {"done": False, "dumps": [], "folder": None}
         time.sleep(LOOK_S)
     # A folder that the mark does not name is of another job of this number.
-    mark = json.loads(own_bytes(bundles / f"{name}.done"))
+    mark = json_with_bytes(own_bytes(bundles / f"{name}.done"))
     if not mark.get("folder"):
         return {"done": True, "dumps": [], "folder": None}
-    dumps = json.loads(own_bytes(bundles / name / "dumps.json"))
+    dumps = json_with_bytes(own_bytes(bundles / name / "dumps.json"))
     return {"done": True, "dumps": dumps if isinstance(dumps, list) else [], "folder": str(bundles / name)}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from sentinel.errors import UserError
 from sentinel.log import Log
-from sentinel.text import plain
+from sentinel.text import json_with_bytes, plain
 
 log = Log()
 
@@ -155,7 +155,7 @@ def _open_to_others(status: os.stat_result) -> bool:
 def restore(path: Path) -> Any:
     """What ``save`` wrote; None when there is nothing or it cannot be read (then everything is new)."""
     try:
-        return json.loads(own_bytes(path))
+        return json_with_bytes(own_bytes(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

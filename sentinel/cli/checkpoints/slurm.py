@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from sentinel.checkpoints.records import Level, Validity
 from sentinel.checkpoints.shared_check import join_answers
 from sentinel.checkpoints.transfer import send
 from sentinel.errors import ProtocolError, Timeout, Unavailable
+from sentinel.text import json_with_bytes
 
 # A share of 5.67 TB over 64 nodes at 2 GB/s is 44 s; the rest is waiting for nodes. Beyond this the answer is not known.
 DEADLINE_S = 3600.0
@@ -35,7 +35,7 @@ def parse_answers(text: str) -> dict[str, list[Validity]]:
     found: dict[str, list[Validity]] = {}
     for line in text.splitlines():
         try:
-            data = json.loads(line)
+            data = json_with_bytes(line)
             valid = data["valid"]
             if valid not in (True, False, None) or not isinstance(data["path"], str):
                 raise ValueError("no answer")

@@ -21,6 +21,7 @@ from typing import Any
 from sentinel.checkpoints.files import visible
 from sentinel.errors import ProtocolError, Timeout, Unavailable, UserError
 from sentinel.simulate.long_run.seeds import Ran
+from sentinel.text import json_with_bytes
 
 MOST_TASKS = 1000  # Slurm's default MaxArraySize is 1001
 _DEADLINE_S = 60.0  # of one of Slurm's commands
@@ -51,7 +52,7 @@ def read_part(path: Path) -> list[Found]:
         ProtocolError: that is not what a task writes.
     """
     try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text())
+        rows: list[dict[str, Any]] = json_with_bytes(path.read_bytes())
         if not (isinstance(rows, list) and rows):
             raise ValueError("no list of runs")
         return [(row.pop("scenario"), _ran(row)) for row in rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from sentinel.cli.plan.inputs import answering
 from sentinel.config.settings import Settings
 from sentinel.config.settings_toml import parsed
 from sentinel.errors import UserError
-from sentinel.given_files import file_text
+from sentinel.given_files import file_text, toml_of
 from sentinel.planning import quantities
 from sentinel.simulate.long_run.rates import PRESETS, Rates, rates_of
 from sentinel.simulate.long_run.scenario import BEHAVIOURS, Scenario, acting, untested
@@ -118,7 +117,7 @@ def _policy(path: Path | None) -> tuple[Settings, str]:
         return acting(Settings()), "built-in limits, every step allowed"
     text = file_text(path)
     settings = parsed(path, text, Settings)
-    if "modes" not in tomllib.loads(text):
+    if "modes" not in toml_of(path, text):
         return acting(settings), f"{path.name}, which names no modes: every step allowed"
     return untested(settings), f"{path.name} in its modes; what is asked for is approved as soon as a person comes"
 
