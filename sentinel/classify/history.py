@@ -48,9 +48,16 @@ class History:
     busy_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     trends: tuple[Trend, ...] = ()  # of counters that age
     nodes: tuple[str, ...] = ()  # of the attempt that is judged
+    # One verdict asks several times, of thousands of failures.
+    _recent: dict[datetime, tuple[PastFailure, ...]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def recent(self, now: datetime) -> tuple[PastFailure, ...]:
-        return tuple(past for past in self.failures if now - WINDOW <= past.at <= now)
+        if now not in self._recent:
+            self._recent.clear()
+            self._recent[now] = tuple(past for past in self.failures if now - WINDOW <= past.at <= now)
+        return self._recent[now]
 
     def on_node(self, node: str, now: datetime, *, other_than_job: int | None = None) -> tuple[PastFailure, ...]:
         """Failures that this node hosted under other jobs."""

@@ -27,7 +27,7 @@ from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
 from sentinel.engine.reconcile import node_proof
-from sentinel.engine.reconcile.situations import situation_of
+from sentinel.engine.reconcile.situations import ClusterNow, situation_of
 from sentinel.engine.state import Judging, State
 from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
 from sentinel.model.changes import AttemptSeen, EvidenceAdded, IncidentChanged, PlanMade, VerdictReached
@@ -220,7 +220,7 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     history = state.past.failures(without=incident_id)
     nodes = state.cluster.nodes_of(incident.job, incident.attempt)
     history = dataclasses.replace(history, failures=(*history.failures, *alike), nodes=tuple(nodes))
-    situation = situation_of(state, incident, fleet, now, look)
+    situation = situation_of(incident, ClusterNow(state, fleet, now, look, without=incident_id))
     made = decide(incident, situation, history=history, rules=state.rules, settings=state.settings, now=now)
     log_settle_s = state.settings.judgement.log_settle_s
     if first and not made.verdict.drain and log_may_still_come(incident, state.cluster, log_settle_s, now):
@@ -234,14 +234,15 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     _end_judgement(state, out, incident_id, now)
 
 
-def plan_again(state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts) -> None:
+def plan_again(
+    state: State, out: Transition, incident_id: str, cluster: ClusterNow, looks: PreliminaryVerdicts
+) -> None:
     """Ask policy again, on the same verdict, what may be done now; carry out what is new."""
-    incident, verdict, fleet = state.incidents[incident_id], state.verdicts[incident_id], state.cluster.fleet
-    assert fleet is not None, "called with a snapshot"
-    situation = situation_of(state, incident, fleet, now, partial(looks, now=now))
+    incident, verdict, now = state.incidents[incident_id], state.verdicts[incident_id], cluster.now
+    situation = situation_of(incident, cluster)
     plan = plan_for(verdict, incident, situation, settings=state.settings, now=now)
     _keep(state, out, incident, verdict, plan, situation.job, now)
-    recover_other_jobs(state, out, incident, fleet, now, looks)
+    recover_other_jobs(state, out, incident, cluster.snapshot, now, looks)
 
 
 def _with_new_ids(state: State, before: Plan | None, plan: Plan) -> Plan:
@@ -306,7 +307,7 @@ def recover_other_jobs(
             continue  # its own incident is over and forgotten
         state.taken_along.add(key)
         state.put(new)
-        situation = situation_of(state, new, fleet, now, partial(looks, now=now))
+        situation = situation_of(new, ClusterNow(state, fleet, now, partial(looks, now=now)))
         own = plan_for_job(verdict, new, situation, settings=state.settings, now=now)
         out.say("job-taken-along", incident=new.id, of=incident.id, job=new.job)
         _keep(state, out, new, verdict, own, situation.job, now)

@@ -94,6 +94,15 @@ class DrainReasons:
 
 
 @dataclass(slots=True)
+class Compared:
+    """What ``reconcile.conditions`` compares with: the last snapshot, and what each waiting plan was last asked about by."""
+
+    nodes: dict[str, object] = field(default_factory=dict)
+    jobs: dict[str, object] = field(default_factory=dict)  # by incident
+    asked: dict[str, tuple[object, ...]] = field(default_factory=dict)  # by incident; missing: something has changed
+
+
+@dataclass(slots=True)
 class State:
     rules: Rules
     settings: Settings
@@ -126,6 +135,7 @@ class State:
     judge_first: set[str] = field(
         default_factory=set
     )  # waiting incidents that policy is to be asked about before others
+    compared: Compared = field(default_factory=Compared)  # for those that wait
     spares_busy_until: datetime | None = None  # requests about spare nodes are under way, or were refused just now
     seen_drained: dict[str, datetime] = field(
         default_factory=dict

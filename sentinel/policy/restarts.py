@@ -11,6 +11,7 @@ from sentinel.config.settings import Limits
 from sentinel.model.records import (
     INTERRUPTIONS,
     OURS,
+    Fleet,
     Incident,
     JobView,
     Kind,
@@ -322,8 +323,7 @@ def _too_many_stops(stop: Step, situation: Situation, limits: Limits, now: datet
     """
     what = (f"{'hold' if stop.kind is StepKind.HOLD else 'restart'} {stop.job}",)
     silent = stop.data.get("ground") == SILENCE
-    jobs = situation.fleet.jobs.values()
-    running = sum(job.state == "running" for job in jobs)
+    running = running_jobs(situation.fleet)
     hung = situation.hung_jobs | {stop.job or 0}
     if silent and len(hung) >= max(limits.hung_jobs, limits.hung_fraction * running) and not situation.breaker_passed:
         words = (
@@ -332,14 +332,23 @@ def _too_many_stops(stop: Step, situation: Situation, limits: Limits, now: datet
         )
         return Wait("hang-breaker", now, words, what, now + timedelta(seconds=limits.hung_window_s))
     hour = [known for known in situation.stops if now - known.at <= _HOUR and known.job != stop.job]
-    most = max(limits.silent_restarts_per_hour, int(limits.silent_restarts_fraction * running))
+    most_silent, most = stops_allowed(situation.fleet, limits)
     before = [known.at for known in hour if known.silent]
-    if silent and len(before) >= most:
-        words = f"{len(before)} silent jobs were stopped in the last hour; {most} are allowed."
+    if silent and len(before) >= most_silent:
+        words = f"{len(before)} silent jobs were stopped in the last hour; {most_silent} are allowed."
         return Wait("restart-budget", now, words, what, min(before, default=now) + _HOUR)
-    begun = sum(job.state not in ("pending", "configuring") for job in jobs)
-    most = max(limits.restarts_per_hour, int(limits.restarts_fraction * begun))
     if stop.kind is not StepKind.HOLD and len(hour) >= most:
         words = f"{len(hour)} jobs were restarted in the last hour; {most} are allowed."
         return Wait("restart-budget", now, words, what, min((known.at for known in hour), default=now) + _HOUR)
     return None
+
+
+def running_jobs(fleet: Fleet) -> int:
+    return sum(job.state == "running" for job in fleet.jobs.values())
+
+
+def stops_allowed(fleet: Fleet, limits: Limits) -> tuple[int, int]:
+    """How many jobs may be stopped for their silence alone, and restarted, within an hour."""
+    begun = sum(job.state not in ("pending", "configuring") for job in fleet.jobs.values())
+    silent = max(limits.silent_restarts_per_hour, int(limits.silent_restarts_fraction * running_jobs(fleet)))
+    return silent, max(limits.restarts_per_hour, int(limits.restarts_fraction * begun))

@@ -21,6 +21,7 @@ from sentinel.config.settings import Settings
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine
+from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import EffectCompleted, Event, EvidenceReceived, FleetObserved, TimerDue
 from sentinel.engine.state import State
 from sentinel.engine.transition import AskNodes, CarryOutStep, ObserveFleet, QueryMetrics, StartTimer, Transition
@@ -48,6 +49,7 @@ QUIET = timedelta(
     hours=1
 )  # after the last recorded event: what still waits then waits for something that was not recorded
 FORGOTTEN = timedelta(hours=1)  # after its end Slurm no longer lists a job: MinJobAge and the time to requeue it
+HOUSEKEEPING_EVERY = timedelta(minutes=1)  # what is over is forgotten, as in the live daemon, which does it every 10 s
 ANSWER_S = 3.0  # nodes answer within it; what they answered is in the recording and arrives at its own time
 PARTITION = "recorded"  # of nodes on which no recorded attempt ran
 _OPTED_IN = '{"sentinel": {"restart": true}}'
@@ -68,9 +70,8 @@ class Replay:
     def __init__(self, recording: Recording, *, rules: Rules, settings: Settings) -> None:
         self._recording = recording
         view = ClusterView()
-        self._engine = Engine(
-            State(rules=rules, settings=settings, cluster=view, onsets=OnsetTracker(view, settings.judgement))
-        )
+        self._state = State(rules=rules, settings=settings, cluster=view, onsets=OnsetTracker(view, settings.judgement))
+        self._engine = Engine(self._state)
         self._past = PastCluster(recording)
         self._queue: list[tuple[datetime, int, Event]] = []
         self._number = itertools.count()
@@ -86,6 +87,7 @@ class Replay:
         for at in self._past.changes:
             self._add(at, FleetObserved(at, Fleet(at, {}, {})))  # looked at when it is due
         recorded = sorted(at for at, _, _ in self._queue)
+        housekept = recorded[0] if recorded else None
         while self._queue:
             at, _, event = heapq.heappop(self._queue)
             if isinstance(event, TimerDue) and self._timers.get(event.timer) != at:
@@ -98,12 +100,20 @@ class Replay:
                 continue
             if isinstance(event, FleetObserved):  # with what the replay itself has drained by now
                 event = FleetObserved(at, self._past.fleet(at))
-            self._apply(at, self._engine.handle(event))
+            self._handle(event)
             if isinstance(event, EvidenceReceived):
                 progress(1)
+            if housekept is None or at - housekept >= HOUSEKEEPING_EVERY:
+                housekept = at
+                self._handle(TimerDue(at, HOUSEKEEPING))
+                self._state.cluster.forget(at, self._state.settings.judgement.group_s)
         made = (name for name in self._verdicts if name in self._plans and name in self._incidents)
         found = [Replayed(self._incidents[name], self._verdicts[name], self._plans[name]) for name in made]
         return sorted(found, key=lambda replayed: replayed.incident.opened_at)
+
+    def _handle(self, event: Event) -> None:
+        self._state.housekept_at = event.at  # the recorded daemon did not stand still where nothing happened
+        self._apply(event.at, self._engine.handle(event))
 
     def _add(self, at: datetime, event: Event) -> None:
         heapq.heappush(self._queue, (at, next(self._number), event))

@@ -53,6 +53,8 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
     """Compare what was done with what the snapshot shows."""
     for name in sorted(state.plans.keys() & state.incidents.keys() & state.verdicts.keys()):
         plan, incident = state.plans[name], state.incidents[name]
+        if not any(step.kind in NODE_STEPS or step.job in fleet.jobs for step in plan.to_do):
+            continue  # neither its job nor a drain of it is there any more
         known = state.recoveries.get(name)
         busy = known is not None and recovery.is_busy(known)
         _see_drains(state, plan, fleet)

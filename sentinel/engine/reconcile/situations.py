@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from sentinel.classify import PastFailure, each_once
 from sentinel.engine.mass_failures import failing_together, hung_together
@@ -15,25 +16,85 @@ from sentinel.model.intent import intent_of
 from sentinel.model.records import INTERRUPTIONS, Fleet, Incident, Result, StepKind, Verdict, Wait
 from sentinel.model.taken_along import taken_along_id
 from sentinel.planning.restart_size import remaining_wait_s
-from sentinel.policy import NO_NODE, NodeHurt, Situation, components_with
+from sentinel.policy import NO_NODE, NodeHurt, Situation, Stop, components_with
 from sentinel.policy.drains import SWITCH
 from sentinel.text import names
 
+_HOUR = timedelta(hours=1)  # for which drains and stops count
 _GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
 
 
-def situation_of(
-    state: State, incident: Incident, fleet: Fleet, now: datetime, look: Callable[[Incident], Verdict]
-) -> Situation:
-    """``look``: gives the preliminary verdict of an incident that waits for its judgement."""
-    job = state.cluster.job(fleet, incident.job, incident.attempt)
-    rows = state.ledger.drains(now - timedelta(hours=1))
-    limits, passed = state.settings.limits, incident.id in state.breaker_passed
-    real = fleet
-    going_on = unfinished((state.plans[name] for name in sorted(state.open_plans & state.plans.keys())), state.ledger)
-    fleet, hour = with_pending_drains(fleet, state.plans.values(), rows, now, going_on)
-    waiting = [name for name in state.judging if name != incident.id]  # policy counts what its own verdict convicts
-    failing = failing_together(state.incidents, state.verdicts, waiting, look, limits, now)
+class ClusterNow:
+    """What policy reads that is the same for every incident: each part is computed once, when it is first asked for.
+
+    Drains and stops that are decided count already, so a plan that is added or extended asks for another one of these.
+
+    Args:
+        look: gives the preliminary verdict of an incident that waits for its judgement.
+        without: the incident that is being judged: policy counts what its own verdict convicts.
+    """
+
+    def __init__(
+        self, state: State, fleet: Fleet, now: datetime, look: Callable[[Incident], Verdict], *, without: str = ""
+    ) -> None:
+        self.state, self.snapshot, self.now = state, fleet, now
+        self._look, self._without = look, without
+
+    @cached_property
+    def _going_on(self) -> frozenset[str]:
+        state = (
+            self.state
+        )  # of a plan that nobody carries out no step goes on: most of those are done, and wait for a budget
+        names = sorted(state.recoveries.keys() & state.open_plans & state.plans.keys())
+        return unfinished((state.plans[name] for name in names), state.ledger)
+
+    @cached_property
+    def _with_drains(self) -> tuple[Fleet, list[datetime]]:
+        rows = self.state.ledger.drains(self.now - _HOUR)
+        return with_pending_drains(self.snapshot, self.state.plans.values(), rows, self.now, self._going_on)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The snapshot as it will be after the drains under way."""
+        return self._with_drains[0]
+
+    @property
+    def drains(self) -> list[datetime]:
+        """Times of ours in the last hour."""
+        return self._with_drains[1]
+
+    @cached_property
+    def failing_nodes(self) -> frozenset[str]:
+        state = self.state
+        waiting = [name for name in state.judging if name != self._without]
+        failing = failing_together(
+            state.incidents, state.verdicts, waiting, self._look, state.settings.limits, self.now
+        )
+        return failing | frozen_nodes(state, self.snapshot, "breaker")
+
+    @cached_property
+    def under_suspect_switch(self) -> frozenset[str]:
+        return frozen_nodes(self.state, self.snapshot, SWITCH)
+
+    @cached_property
+    def stops(self) -> tuple[Stop, ...]:
+        rows = self.state.ledger.stops(self.now - _HOUR)
+        return stops_of(self.state.plans.values(), rows, self.now, self._going_on)
+
+    @cached_property
+    def hung_jobs(self) -> frozenset[int]:
+        hung = hung_together(self.state.incidents.values(), self.state.settings.limits, self.now)
+        return hung | frozen_jobs(self.state)
+
+    @cached_property
+    def bad_nodes(self) -> frozenset[str]:
+        return node_proof.bad_nodes(self.state)
+
+
+def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
+    """What policy reads about this incident."""
+    state, now = cluster.state, cluster.now
+    job = state.cluster.job(cluster.snapshot, incident.job, incident.attempt)
     reached = None
     if incident.job is not None and incident.attempt is not None:
         reached = state.cluster.last_step(incident.job, incident.attempt)
@@ -41,23 +102,23 @@ def situation_of(
     named |= {*incident.nodes, *state.cluster.nodes_of(incident.job, incident.attempt)}
     added, kept = exclusions_of_ours(state, incident.job)
     return Situation(
-        fleet=fleet,
+        fleet=cluster.fleet,
         intent=intent_of(job.comment if job else ""),
         job=job,
         last_step=reached,
         observed=was_observed(state, incident),
-        drains=tuple(hour),
-        failing_nodes=failing | frozen_nodes(state, real, "breaker"),
-        under_suspect_switch=frozen_nodes(state, real, SWITCH),
+        drains=tuple(cluster.drains),
+        failing_nodes=cluster.failing_nodes,
+        under_suspect_switch=cluster.under_suspect_switch,
         restarts=state.past.restarts(incident.job),
         hurt=hurt(state, incident),
-        stops=stops_of(state.plans.values(), state.ledger.stops(now - timedelta(hours=1)), now, going_on),
-        hung_jobs=hung_together(state.incidents.values(), limits, now) | frozen_jobs(state),
+        stops=cluster.stops,
+        hung_jobs=cluster.hung_jobs,
         paused=state.paused,
         opt_in=state.settings.recovery.opt_in,
         onset_step=state.onsets.onset_step(incident.job, incident.attempt),
         slow_nodes=state.past.slow_nodes(incident.job, incident.attempt),
-        bad_nodes=node_proof.bad_nodes(state),
+        bad_nodes=cluster.bad_nodes,
         good_nodes=node_proof.proven_good(state, incident, named),
         put_back=node_proof.returned(state, state.plans[incident.id], named)
         if incident.id in state.plans
@@ -65,21 +126,21 @@ def situation_of(
         excluded_by_us=kept,
         on_probation=state.returns.on_probation(incident.job),
         added_by_us=added,
-        goes_on=_goes_on(state, incident),
-        recovered_by=_recovered_by(state, incident, fleet),
-        wait_s=_wait_s(state, incident, now),
+        goes_on=goes_on(state, incident),
+        recovered_by=_recovered_by(state, incident, cluster.fleet),
+        wait_s=wait_s(state, incident, now),
         smaller_for_s=state.settings.recovery.smaller_for_s,
         run_nodes=in_allocation.run_nodes_of(state, job) if job is not None else (),
-        spares=fleet.spares,
+        spares=cluster.fleet.spares,
         allocation_failed=in_allocation.has_failed(state, incident),
-        breaker_passed=passed,
+        breaker_passed=incident.id in state.breaker_passed,
         answers=state.answers.get(incident.id, ()),
         request=_request(state, incident),
         request_cause=state.verdicts[incident.id].cause if incident.id in state.verdicts else None,
     )
 
 
-def _wait_s(state: State, incident: Incident, now: datetime) -> float | None:
+def wait_s(state: State, incident: Incident, now: datetime) -> float | None:
     """How long the job still has to wait for another node; None: one was expected by now."""
     plan = state.plans.get(incident.id)
     since = next((wait.since for wait in plan.waits if wait.kind == NO_NODE), now) if plan is not None else now
@@ -173,7 +234,7 @@ def frozen_jobs(state: State) -> frozenset[int]:
         if incident.job is None or incident.attempt is None or state.cluster.ended(incident.job, incident.attempt):
             continue
         view = state.cluster.job(state.cluster.fleet, incident.job, incident.attempt) if state.cluster.fleet else None
-        if view is not None and view.state == "running" and not _goes_on(state, incident):
+        if view is not None and view.state == "running" and not goes_on(state, incident):
             found.add(incident.job)
     return frozenset(found)
 
@@ -187,7 +248,7 @@ def _held_back(state: State, kind: str) -> list[str]:
     ]
 
 
-def _goes_on(state: State, incident: Incident) -> bool:
+def goes_on(state: State, incident: Incident) -> bool:
     """Whether the attempt printed a step well after the newest evidence of its trouble."""
     seen = state.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
     if seen is None or seen.rhythm.last_at is None:

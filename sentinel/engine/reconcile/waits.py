@@ -1,22 +1,26 @@
 """Judges anew what policy refused: a refusal is a wait with a named condition.
 
-When the condition may have changed (a Slurm snapshot, the end of a pause, a budget's hour that has passed), policy is asked
-again on the same verdict. What it allows now is carried out; when nothing is wanted any more (the node is proven good, the
-job is gone), the incident closes.
+When the condition may have changed (a snapshot shows something else, the end of a pause, a budget's hour that has passed),
+policy is asked again on the same verdict. What it allows now is carried out; when nothing is wanted any more (the node is
+proven good, the job is gone), the incident closes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 
 from sentinel.engine import judging
 from sentinel.engine.mass_failures import PreliminaryVerdicts
-from sentinel.engine.reconcile import node_proof
+from sentinel.engine.reconcile import conditions, node_proof
+from sentinel.engine.reconcile.conditions import Awaited
+from sentinel.engine.reconcile.situations import ClusterNow
 from sentinel.engine.recovery import wait_ends, wait_timer
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import SettingChanged
+from sentinel.model.records import Fleet
 from sentinel.policy.drains import SWITCH
 
 LOOK = "waits"  # id of the effect that takes a snapshot for what waits
@@ -28,27 +32,41 @@ PAUSE_S = 0.05  # until the next are: other events come in between
 
 
 def snapshot_taken(state: State, out: Transition, now: datetime, looks: PreliminaryVerdicts) -> None:
-    """Judge anew what waits and was not judged lately."""
+    """Judge anew what waits, if something has changed for it, and if it was not judged lately."""
     node_proof.watch_agents(state, now)
+    if state.cluster.fleet is not None:
+        conditions.compare(state, _waiting(state), _cluster_now(state, state.cluster.fleet, now, looks))
     judge_next(state, out, now, looks)
 
 
 def judge_next(state: State, out: Transition, now: datetime, looks: PreliminaryVerdicts) -> None:
     """Judge the first few of those that are due, with the newest snapshot; a timer brings the others in their turn."""
-    waiting = _waiting(state)
+    waiting, fleet = _waiting(state), state.cluster.fleet
     state.judge_first.intersection_update(waiting)
-    if state.cluster.fleet is None:
+    if fleet is None or not waiting:
         return
     again = now - timedelta(seconds=AGAIN_S)
     due = [name for name in waiting if name in state.judge_first or _judged(state, name) <= again]
     due = [name for name in due if name not in state.judging]  # new evidence is about to be judged
     due.sort(key=lambda name: (name not in state.judge_first, _judged(state, name)))
-    for name in due[:AT_ONCE]:
+    awaited, judged = Awaited(_cluster_now(state, fleet, now, looks)), 0
+    for name in due:
+        if name not in state.judge_first and not conditions.may_have_changed(state, name, awaited):
+            continue
+        if judged == AT_ONCE:
+            out.do(StartTimer(NEXT, now + timedelta(seconds=PAUSE_S)))
+            return
+        judged += 1
         state.judge_first.discard(name)
-        state.judged_again[name] = now
-        judging.plan_again(state, out, name, now, looks)
-    if due[AT_ONCE:]:
-        out.do(StartTimer(NEXT, now + timedelta(seconds=PAUSE_S)))
+        state.judged_again[name], before = now, state.plans[name]
+        judging.plan_again(state, out, name, awaited.cluster, looks)
+        conditions.asked(state, name, awaited)
+        if state.plans.get(name) is not before:  # what it takes out or stops counts for the next
+            awaited = Awaited(_cluster_now(state, fleet, now, looks))
+
+
+def _cluster_now(state: State, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts) -> ClusterNow:
+    return ClusterNow(state, fleet, now, partial(looks, now=now))
 
 
 def next_due(state: State, out: Transition, now: datetime, looks: PreliminaryVerdicts) -> None:

@@ -27,7 +27,7 @@ from sentinel.engine.reconcile import waits as reconcile_waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer
 from sentinel.log import Log
-from sentinel.model.records import Evidence, Fleet, Kind, Plan, Source, Wait
+from sentinel.model.records import Evidence, Fleet, Kind, NodeView, Plan, Source, Wait
 
 Worlds = Callable[..., World]
 
@@ -287,10 +287,10 @@ async def test_a_wait_says_what_waits_for_what_and_since_when(world: Worlds) -> 
 # --- many that wait -----------------------------------------------------------------------------------------------------
 
 
-def many_waiting(count: int) -> tuple[Engine, Fleet]:
-    """Incidents whose drains exceed the budget of this hour, all judged at the same time."""
+def many_waiting(count: int, **limits: float) -> tuple[Engine, Fleet]:
+    """Incidents whose drains exceed the budget of this hour, or these limits, all judged at the same time."""
     there = fleet([node(f"n{number}") for number in range(count)])
-    view, settings = ClusterView(), limited(drain_per_hour=0)
+    view, settings = ClusterView(), limited(**(limits or {"drain_per_hour": 0}))
     state = State(rules=RULES, settings=settings, cluster=view, onsets=OnsetTracker(view, settings.judgement))
     for number in range(count):
         name = f"n{number}"
@@ -340,3 +340,40 @@ def test_what_waits_is_not_judged_from_an_old_snapshot_while_slurm_cannot_be_rea
     assert judged_in(engine, [TimerDue(later(65.0), reconcile_waits.NEXT)]) == [0]
     counts = judged_in(engine, [FleetObserved(later(70.0), dataclasses.replace(there, at=later(70.0)))])
     assert sum(counts) == 30
+
+
+# --- asked again only for a reason ----------------------------------------------------------------------------------------
+
+
+def seen_at(engine: Engine, there: Fleet, second: float, **views: NodeView) -> list[str]:
+    """Handles a snapshot with these nodes changed, and what follows; which incidents policy was asked about."""
+    before = dict(engine.state.judged_again)
+    at = later(second)
+    judged_in(engine, [FleetObserved(at, dataclasses.replace(there, at=at, nodes={**there.nodes, **views}))])
+    return sorted(name for name, when in engine.state.judged_again.items() if before.get(name) != when)
+
+
+def test_a_snapshot_that_shows_nothing_new_asks_policy_about_no_plan_that_waits() -> None:
+    engine, there = many_waiting(30)
+    assert len(seen_at(engine, there, 70.0)) == 30, "nothing was compared before"
+    asked = [seen_at(engine, there, 70.0 + 20.0 * number) for number in range(1, 50)]
+    assert asked == [[]] * 49
+
+
+def test_policy_is_asked_about_the_one_plan_whose_node_changed() -> None:
+    engine, there = many_waiting(30)
+    seen_at(engine, there, 70.0)
+    assert seen_at(engine, there, 90.0, n7=node("n7", reason="somebody wrote this")) == ["i7"]
+    assert seen_at(engine, there, 110.0, n7=node("n7", reason="somebody wrote this")) == []
+    engine.state.cluster.node("n9").verdict = {"word": "BAD"}
+    assert seen_at(engine, there, 130.0) == ["i7", "i9"], "n7 has its old reason again"
+
+
+def test_room_in_a_budget_asks_about_the_plans_that_wait_for_it_until_it_is_taken() -> None:
+    drained_by_us = node("n30", flags=frozenset({"drain"}), reason="sentinel:old gpu_memory_ecc")
+    engine, there = many_waiting(30, drain_count=1)
+    there = dataclasses.replace(there, nodes={**there.nodes, "n30": drained_by_us})
+    seen_at(engine, there, 70.0)
+    assert seen_at(engine, there, 90.0) == []
+    assert seen_at(engine, there, 110.0, n30=node("n30")) == ["i0"], "it takes the only place"
+    assert [name for name, plan in engine.state.plans.items() if plan.to_do] == ["i0"]
