@@ -33,6 +33,23 @@ def plain(text: str) -> str:
     return _UNFIT.sub(_escape, text) if _UNFIT.search(text) else text
 
 
+def printable(text: str, instead: str = " ", *, keep: str = "") -> str:
+    """``text`` with ``instead`` for each character that has no glyph, but those of ``keep``.
+
+    Such a character moves a cursor, colours a terminal, or turns a line around: text of others is shown without it.
+    """
+    if text.isprintable():
+        return text
+    return "".join(ch if ch.isprintable() or ch in keep else instead for ch in text)
+
+
+def visible(text: str, most: int | None = 300) -> str:
+    """``text`` with the escape (``\\x1b``) of each character that has no glyph, cut after ``most`` characters."""
+    if not text.isprintable():
+        text = "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode("ascii") for ch in text)
+    return text if most is None or len(text) <= most else text[: most - 1] + "…"
+
+
 def clean(value: Any) -> Any:
     """Plain JSON (objects, lists, scalars) with every string in it made plain, keys too."""
     if isinstance(value, str):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from sentinel.text import printable
+
 _MOST_NAMES = 8  # of a list; the rest is counted
 
 # What launchers put before a line of one rank: "[rank3]:", "[default7]:", "3: ", "node5: ".
@@ -13,7 +15,7 @@ _RANK = re.compile(r"^(?:\s*\[?(?:rank|default|node|gpu)?[-_ ]?\d+\]?\s*:\s*)+",
 
 def plain(text: str, most: int = 300) -> str:
     """Log text for a message: one line, no control characters, limited (it is data, never markup)."""
-    shown = "".join(ch if ch.isprintable() else " " for ch in text)
+    shown = printable(text)
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 

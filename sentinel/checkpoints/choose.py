@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.records import (
     LEVELS,
     Candidate,
@@ -25,6 +24,7 @@ from sentinel.checkpoints.records import (
     Run,
     level_at_least,
 )
+from sentinel.text import visible
 
 # How much the storage's clock may be behind Slurm's, with the time that a job takes before its first save could begin.
 _CLOCKS_S = 300.0

@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan, visible
+from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan
 from sentinel.checkpoints.own_folders import below, exists, half_of, opened_folder, opened_half, own_store
 from sentinel.checkpoints.validate import validate
 from sentinel.errors import Denied, Refused, Unavailable, UserError
+from sentinel.text import visible
 
 FOLDER = ".incoming"
 PIECE_BYTES = 4 << 20

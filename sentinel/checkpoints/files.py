@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sentinel.text import visible
+
 # What file systems, editors, desktops and kernels leave behind in a folder: no part of a save, whenever it was written.
 LITTER = re.compile(r"\.nfs[0-9a-f]{8,}|\.fuse_hidden[0-9a-f]+|\.DS_Store|\._.+|Thumbs\.db|core\.\d+|.+~|\..+\.sw[op]")
 MAX_FILES = 300_000  # of one checkpoint; beyond it the answer is "not known"
@@ -47,12 +49,6 @@ class PerhapsForeign(NotKnown):
 
 class Foreign(NotKnown):
     """A file of another kind than its name says, whole or not: nothing that a training state is read from."""
-
-
-def visible(text: str, limit: int = 300) -> str:
-    """Text of unknown origin for a message: control characters made visible, length bounded."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def explain_os(error: OSError, what: str) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.records import LEVELS, NOTHING, Candidate, Part
+from sentinel.text import visible
 
 
 def place_in_blocks(candidate: Candidate, nodes: Sequence[str], unknown: str) -> Candidate:

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sentinel.checkpoints.files import LITTER, Broken, Entry, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import LITTER, Broken, Entry, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding
 from sentinel.checkpoints.manifest import BLOCK_BYTES
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.reading import Work, span_crc
 from sentinel.checkpoints.records import Level, level_at_least, parse_level
+from sentinel.text import visible
 
 KEPT = 500  # manifests in one folder; the oldest go first
 _LIMIT_BYTES = 32 << 20

@@ -13,10 +13,11 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sentinel.checkpoints.files import LITTER, Broken, NotKnown, Tree, opened, read_small, scan, visible
+from sentinel.checkpoints.files import LITTER, Broken, NotKnown, Tree, opened, read_small, scan
 from sentinel.checkpoints.formats.base import Ask, Finding
 from sentinel.checkpoints.reading import Work, span_crc, threads_for
 from sentinel.errors import Denied, Refused, Unavailable
+from sentinel.text import visible
 
 NAME = ".sentinel-manifest.json"
 BLOCK_BYTES = 64 << 20

@@ -13,8 +13,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sentinel.checkpoints.files import visible
 from sentinel.errors import Denied, Refused
+from sentinel.text import visible
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH

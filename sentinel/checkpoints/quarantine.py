@@ -19,12 +19,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.own_folders import below, check_own, exists, exists_below, opened_folder, own_store
 from sentinel.checkpoints.records import Candidate
 from sentinel.errors import Denied, FileError, Refused, UserError
-from sentinel.text import json_with_bytes
+from sentinel.text import json_with_bytes, visible
 
 FOLDER = ".quarantine"
 JOURNAL = "journal.jsonl"

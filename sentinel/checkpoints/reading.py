@@ -16,12 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Unsummed, opened, visible
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Unsummed, opened
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.parsing.content import Role, looks_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
 from sentinel.checkpoints.parsing.tensors import Pickled, read_pickle
 from sentinel.inert_pickle import PickleTooLarge
+from sentinel.text import visible
 
 _BUFFER_BYTES = 1 << 20
 _END_BYTES = 4 << 10  # of an archive: its headers are in the first, its directory in the last

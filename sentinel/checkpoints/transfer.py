@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from sentinel.checkpoints.copying import PIECE_BYTES, Copied, Pace, order_of, read_back, same, write_all
-from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan, visible
+from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan
 from sentinel.checkpoints.own_folders import check_own, half_of, opened_half, own_store
 from sentinel.errors import Denied, ProtocolError, Refused, Unavailable
+from sentinel.text import visible
 
 _LINE_BYTES = 64 << 20
 _MOST_FILES = 300_000

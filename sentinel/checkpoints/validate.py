@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.checkpoints import formats, kept_manifest, manifest
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan
 from sentinel.checkpoints.formats import dcp, nemo, one_save, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
 from sentinel.checkpoints.formats.registered import refuse_unregistered
@@ -28,6 +28,7 @@ from sentinel.checkpoints.records import NOTHING, Level, Part, Tier, Validity, l
 from sentinel.checkpoints.shared_check import deal
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.checkpoints.verified_files import Memory
+from sentinel.text import visible
 
 
 @dataclass(frozen=True, slots=True)

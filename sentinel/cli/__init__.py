@@ -18,6 +18,7 @@ import click
 from sentinel import __version__
 from sentinel.cli import help_text
 from sentinel.errors import SentinelError
+from sentinel.text import printable
 
 # command -> (module:attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -128,10 +129,5 @@ def _say_error(error: SentinelError) -> None:
     from sentinel.cli.operator.output import say
 
     for text, indent in ((f"sentinel: {error.message}", ""), (error.fix or error.usual_fix, "  ")):
-        for line in _harmless(text).splitlines():
+        for line in printable(text, "·", keep="\n").splitlines():
             say(line, indent, hanging=2, err=True)
-
-
-def _harmless(text: str) -> str:
-    """An error may quote what a user wrote: no character of it may drive the terminal."""
-    return "".join(ch if ch == "\n" or ch.isprintable() else "·" for ch in text)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.model.approvals import ASKING
 from sentinel.model.recording import RecordedIncident, Recording
-from sentinel.model.records import Plan, StepKind, Verdict
+from sentinel.model.records import NODE_STEPS, Plan, StepKind, Verdict
 from sentinel.replay.run import Replayed
 
 
@@ -76,7 +76,7 @@ def _counted(sides: Sequence[dict[str, Any]]) -> dict[str, int]:
     begun = [step.split(" ")[0] for side in sides for step in side["steps"]]
     return {
         "incidents": len(sides),
-        "drains": sum(word in _DRAINS for word in begun),
+        "drains": sum(word in NODE_STEPS for word in begun),
         "restarts": begun.count(StepKind.RELEASE) + begun.count(StepKind.START_RUN),
         "holds": begun.count(StepKind.HOLD),
         "refused": sum(bool(side["refusal"]) for side in sides),
@@ -118,7 +118,6 @@ def _shown(verdict: Verdict, plan: Plan) -> dict[str, Any]:
     }
 
 
-_DRAINS = frozenset({StepKind.DRAIN, StepKind.DOWN})
 _MODES = frozenset({"observe", *ASKING})  # waits that a mode is the reason of
 _NAMES = {
     "cause": "cause", "scope": "scope", "drain": "nodes to drain", "suspect": "suspect nodes", "restart": "restart",

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.text import MOST_LEVELS, clean, is_deep, json_of, json_with_bytes, plain, text_of, whole_number
+from sentinel.text import (
+    MOST_LEVELS,
+    clean,
+    is_deep,
+    json_of,
+    json_with_bytes,
+    plain,
+    printable,
+    text_of,
+    visible,
+    whole_number,
+)
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=30) | st.text(max_size=30)
 
@@ -58,6 +69,21 @@ def test_what_is_plain_stays_as_it_is(text: str) -> None:
 def test_json_comes_out_as_its_strings_made_plain(value: Any) -> None:
     told = json.dumps(value)
     assert json_of(told.encode()) == clean(json.loads(told))
+
+
+@given(st.text())
+def test_text_of_others_is_shown_without_what_drives_a_terminal(text: str) -> None:
+    assert printable(text).isprintable() and len(printable(text)) == len(text)
+    assert visible(text, None).isprintable()
+    assert len(visible(text)) <= 300
+    if text.isprintable():
+        assert printable(text) == visible(text, None) == text
+
+
+def test_how_a_character_without_a_glyph_is_shown() -> None:
+    assert visible("a\x08b\x1b\u202ec\udc80") == "a\\x08b\\x1b\\u202ec\\udc80"
+    assert printable("a\x08b\nc", "\u00b7", keep="\n") == "a\u00b7b\nc"
+    assert visible("a" * 301) == "a" * 299 + "\u2026"
 
 
 def test_bytes_of_a_file_name_are_kept_where_they_are_needed() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from sentinel.errors import FileError
 from sentinel.given_files import file_text
 from sentinel.model.records import Notice
+from sentinel.text import printable
 
 # What a template may name: what stands in a webhook's JSON, and the text for the channel's audience.
 KEYS = (
@@ -40,7 +41,7 @@ class Wording:
         if self.template:
             shown = string.Template(self.template).safe_substitute(self._values(notice, text))
             title, _, text = shown.partition("\n")
-        title = "".join(ch if ch.isprintable() else " " for ch in title)
+        title = printable(title)
         return title.strip()[:200] or "Sentinel", text.strip("\n")[:_MOST]
 
     def _text(self, notice: Notice) -> str:

@@ -16,6 +16,7 @@ from sentinel.adapters.slurm.parse import ENDED, Record, array_spec, het_leader,
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import OURS, PROLOG_ERROR, JobView, NodeView
+from sentinel.text import printable
 
 TRIES = 4  # a job changes its state between our look and our request at most a few times
 # Slurm has no "only if it is still so": what was seen longer ago than a quick answer takes is looked at once more.
@@ -403,7 +404,7 @@ class Writer:
 
 def one_line(text: str) -> str:
     """Text for a reason, comment or message: without control characters, so that it stays one line everywhere."""
-    return "".join(character if character.isprintable() else " " for character in text).strip()
+    return printable(text).strip()
 
 
 def _view(record: Record) -> JobView:

@@ -19,6 +19,7 @@ from sentinel.config.convictions import Convictions, Drain
 from sentinel.evidence.dcgm import Fact
 from sentinel.evidence.dcgm_conditions import HOLDS
 from sentinel.model.records import Evidence, Kind, Source, Trust
+from sentinel.text import printable
 
 TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # what measures the GPUs
 DRAIN_MODES = frozenset({"act", "observe"})  # whether the prolog may refuse this node, and so have Slurm drain it
@@ -33,7 +34,7 @@ class NodeVerdict:
 
     @property
     def line(self) -> str:
-        sentence = "".join(letter if letter.isprintable() else "?" for letter in self.sentence)[:300]
+        sentence = printable(self.sentence, "?")[:300]
         return f"{self.word} {self.at_s} {self.code} {sentence}\n"
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, one_save, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import Ask, Finding, newer_than, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
+from sentinel.text import visible
 
 NAME = "accelerate"
 _RANDOM = re.compile(r"random_states_(\d+)\.pkl")

@@ -9,11 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.checkpoints.files import Broken, Entry, Foreign, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Entry, Foreign, NotKnown, Tree, opened
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.records import Level
 from sentinel.checkpoints.steps import number_of, step_of
+from sentinel.text import visible
 
 # How much newer than its marker a shard may be: clocks of several clients of one file system.
 SKEW_S = 5.0

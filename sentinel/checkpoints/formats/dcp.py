@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, Unsummed, opened, visible
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, Unsummed, opened
 from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import (
     Ask,
@@ -46,6 +46,7 @@ from sentinel.checkpoints.reading import (
 )
 from sentinel.checkpoints.steps import step_of
 from sentinel.inert_pickle import Opaque
+from sentinel.text import visible
 
 NAME = "dcp"
 _SHARD = re.compile(r"__(\d+)_(\d+)\.distcp")

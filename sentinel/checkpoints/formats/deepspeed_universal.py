@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.formats.torch_file import TorchFile
 from sentinel.checkpoints.reading import Work
 from sentinel.inert_pickle import Opaque
+from sentinel.text import visible
 
 NAME = "deepspeed_universal"
 _PARAMETER = re.compile(r"zero/(.+)/([^/]+)\.pt")

@@ -7,12 +7,13 @@ import os
 import re
 from collections import Counter
 
-from sentinel.checkpoints.files import Foreign, NotKnown, Tree, visible
+from sentinel.checkpoints.files import Foreign, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
+from sentinel.text import visible
 
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.bin")

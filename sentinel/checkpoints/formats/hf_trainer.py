@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, one_save, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import (
     Ask,
@@ -22,6 +22,7 @@ from sentinel.checkpoints.formats.base import (
 )
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
+from sentinel.text import visible
 
 NAME = "hf_trainer"
 STATE = "trainer_state.json"

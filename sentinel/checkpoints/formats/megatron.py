@@ -10,11 +10,12 @@ import hashlib
 import json
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small
 from sentinel.checkpoints.formats import dcp, one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, refuse_links, unfinished
 from sentinel.checkpoints.formats.jax import zarr
 from sentinel.checkpoints.reading import Work
+from sentinel.text import visible
 
 NAME = "megatron"
 MARKER = "metadata.json"

@@ -6,7 +6,7 @@ the same step.
 
 from __future__ import annotations
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import dcp as dcp_format
 from sentinel.checkpoints.formats import (
     deepspeed,
@@ -19,6 +19,7 @@ from sentinel.checkpoints.formats import (
 )
 from sentinel.checkpoints.formats.base import Ask, Finding, Format, neighbours, refuse_links
 from sentinel.checkpoints.steps import number_of, step_of
+from sentinel.text import visible
 
 NAME = "nested"
 _INSIDE: tuple[Format, ...] = (hf_trainer, megatron, deepspeed, nemo, dcp_format, safetensors_set)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
-from sentinel.text import whole_number
+from sentinel.text import visible, whole_number
 
 NAME = "nvrx_local"
 FILE = re.compile(r"(?:(?:(.*)/)?(\d+)/)?iter_(\d{7,})_(\d+)_local(\.dirty)?\.pt")

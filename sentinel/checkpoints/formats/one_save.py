@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, Tree, entry_of, opened, visible
+from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, Tree, entry_of, opened
 from sentinel.checkpoints.formats.base import SKEW_S, Ask, neighbours, one_stretch, put_in_later
 from sentinel.checkpoints.formats.torch_file import TorchFile, check_file
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.steps import number_of, step_of
+from sentinel.text import visible
 
 _NEIGHBOURS = 2
 _TELLING_BYTES = 32  # of a record: smaller ones (a step, a scale) may well stay the same

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 
-from sentinel.checkpoints.files import NotKnown, Tree, entry_of, visible
+from sentinel.checkpoints.files import NotKnown, Tree, entry_of
 from sentinel.checkpoints.formats import torch_folder
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners
+from sentinel.text import visible
 
 NAME = "torch_ranks"
 _FILE = re.compile(r"(?P<stem>.+[-_.]rank[-_]?)(?P<rank>\d{1,6})(?P<rest>\.(?:pt|pth|ckpt|pt\.tar))")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sentinel.checkpoints.files import NotKnown, read_small, visible
+from sentinel.checkpoints.files import NotKnown, read_small
 from sentinel.checkpoints.parsing import json_files
+from sentinel.text import visible
 
 _LIST = "checkpoint_manager_snapshot.json"
 _MOST_BYTES = 64 << 20

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.content import look_at, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan
 from sentinel.checkpoints.reading import BATCH_BYTES, Work, span_crc
+from sentinel.text import visible
 
 NAME = "safetensors"
 _FORMAT_LIMIT_BYTES = 100_000_000  # the library's own limit for the header

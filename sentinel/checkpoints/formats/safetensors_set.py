@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened
 from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import (
     Ask,
@@ -30,6 +30,7 @@ from sentinel.checkpoints.formats.safetensors_file import Header, check_file, re
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
+from sentinel.text import visible
 
 NAME = "safetensors_set"
 INDEX = "model.safetensors.index.json"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sentinel import inert_pickle
-from sentinel.checkpoints.files import Broken, Foreign, Handle, NotKnown, PerhapsForeign, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Foreign, Handle, NotKnown, PerhapsForeign, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
 from sentinel.checkpoints.parsing import pickle_names, zips
 from sentinel.checkpoints.parsing.content import Role, looks_of, storages_of
@@ -20,6 +20,7 @@ from sentinel.checkpoints.parsing.floats import FloatScan, Look
 from sentinel.checkpoints.parsing.tensors import ITEM_BYTES, SHAPES, Storage, Tensor, limits, read_storage_reference
 from sentinel.checkpoints.reading import Opened, Work, archive_works, open_archive, span_crc
 from sentinel.inert_pickle import Opaque, load_counted_from, load_from
+from sentinel.text import visible
 
 NAME = "torch"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 
-from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened
 from sentinel.checkpoints.formats import hf_inside, one_save, registered, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.parsing import json_files, zips
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.steps import step_of
+from sentinel.text import visible
 
 NAME = "torch_folder"
 _SUFFIXES = (*torch_file.SUFFIXES, ".tar")  # torch.save under the name of an archive is common

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small
 from sentinel.checkpoints.formats import deepspeed, megatron
 from sentinel.checkpoints.formats.base import Ask, Finding, Format, no_owners
-from sentinel.text import whole_number
+from sentinel.text import visible, whole_number
 
 NAME = "tracked"
 MEGATRON = "latest_checkpointed_iteration.txt"

@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Callable
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small
+from sentinel.text import visible
 
 # A table takes 230 bytes and a list 60 beside what is in them: with these weights the objects stay below 100 MB.
 _TABLE_WEIGHT = 3

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from sentinel.checkpoints.files import NotKnown, visible
+from sentinel.checkpoints.files import NotKnown
+from sentinel.text import visible
 
 _ACCEPTED = re.compile(
     r"torch\.(\w+(Storage|Tensor)|Tensor|Size|device|b?float\d+(_\w+)?|complex\d+|u?int\d+|q?u?int\d+(x\d)?|quint\dx\d|bool|bits\w+)"

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sentinel.checkpoints.files import Broken, Foreign, NotKnown, PerhapsForeign, visible
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, PerhapsForeign
+from sentinel.text import visible
 
 _DIRECTORY_LIMIT_BYTES = 48 << 20
 _END = struct.Struct("<4s4H2LH")

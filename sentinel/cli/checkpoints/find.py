@@ -15,7 +15,6 @@ import click
 from sentinel.checkpoints import inventory as stock
 from sentinel.checkpoints import kept_manifest
 from sentinel.checkpoints.choose import choose
-from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.formats import by_name, nvrx
 from sentinel.checkpoints.join import join, place_in_blocks
 from sentinel.checkpoints.records import (
@@ -38,6 +37,7 @@ from sentinel.cli.checkpoints.show import echo_decision, part_line, show_decisio
 from sentinel.cli.operator.arguments import missing
 from sentinel.cli.operator.output import say
 from sentinel.errors import Refused, UserError
+from sentinel.text import visible
 
 # Up to so much every candidate is read at the level asked for; beyond it only those that would be chosen.
 EAGER_BYTES = 8 << 30

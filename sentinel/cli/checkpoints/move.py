@@ -15,7 +15,6 @@ import click
 from sentinel.checkpoints import copying
 from sentinel.checkpoints import manifest as manifests
 from sentinel.checkpoints import quarantine as aside
-from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.validate import Settings
@@ -25,6 +24,7 @@ from sentinel.cli.checkpoints.progress_bar import bar
 from sentinel.cli.operator.arguments import ExistingPath
 from sentinel.cli.operator.output import counted, say
 from sentinel.errors import Refused, UserError
+from sentinel.text import visible
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 

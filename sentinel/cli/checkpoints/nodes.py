@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from sentinel.adapters.slurm.hostlist import expand
-from sentinel.checkpoints.files import visible
 from sentinel.errors import ProtocolError, UserError
+from sentinel.text import visible
 
 MOST_NODES = 100_000
 

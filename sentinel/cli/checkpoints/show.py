@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import click
 
-from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.records import Candidate, Decision, Part, Validity
 from sentinel.cli.operator.output import broken, say, unbroken
+from sentinel.text import visible
 
 
 def mark(valid: bool | None) -> str:

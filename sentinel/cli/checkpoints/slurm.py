@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sentinel.checkpoints.copying import Copied, Pace
-from sentinel.checkpoints.files import visible
 from sentinel.checkpoints.records import Level, Validity
 from sentinel.checkpoints.shared_check import join_answers
 from sentinel.checkpoints.transfer import send
 from sentinel.errors import ProtocolError, Timeout, Unavailable
-from sentinel.text import json_with_bytes
+from sentinel.text import json_with_bytes, visible
 
 # A share of 5.67 TB over 64 nodes at 2 GB/s is 44 s; the rest is waiting for nodes. Beyond this the answer is not known.
 DEADLINE_S = 3600.0

@@ -171,7 +171,7 @@ def _print(answer: dict[str, Any]) -> None:
 
 
 def _lines(answer: dict[str, Any]) -> list[str]:
-    from sentinel.checkpoints.files import visible
+    from sentinel.text import visible
 
     path = visible(answer["path"])
     if answer["unknown_kind"]:

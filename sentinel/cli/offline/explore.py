@@ -12,6 +12,7 @@ import click
 from sentinel.cli.offline.progress_bar import count_bar
 from sentinel.cli.operator.output import counted, say
 from sentinel.errors import UserError
+from sentinel.text import printable
 
 if TYPE_CHECKING:
     from sentinel.simulate.explore import Found
@@ -133,4 +134,4 @@ def _replay(seed: int, name: str, as_json: bool) -> bool:
 
 
 def _plain(line: str) -> str:
-    return "".join(ch if ch.isprintable() else " " for ch in line)
+    return printable(line)

@@ -17,6 +17,7 @@ from sentinel.cli.offline.hang_input import Found, read_all
 from sentinel.cli.operator.arguments import ExistingPath
 from sentinel.errors import UserError
 from sentinel.model.collectives import Call, GroupTrace, RankTrace, Unreadable
+from sentinel.text import printable
 
 MAX_FILES = 20_000
 _BAR = 64  # files from which a bar is shown, on a terminal only
@@ -120,7 +121,7 @@ def _keep(file: Path, found: Found, read: _Read) -> None:
 
 def _visible(text: str) -> str:
     """Text from outside without control characters, and of bounded length."""
-    return "".join(char if char.isprintable() else "?" for char in text[:400])
+    return printable(text[:400], "?")
 
 
 def _as_json(finding: HangFinding, read: _Read) -> dict[str, object]:
@@ -185,7 +186,7 @@ def _print(finding: HangFinding, read: _Read) -> None:
     title = {"missing": "never called", "mismatch": "called something else", "stuck": "stuck", "none": "no hang found"}
     named = some(finding.culprit_ranks) if finding.culprit_ranks else "no rank named"
     say(f"{named}: {title[finding.kind]}  (confidence {finding.confidence:.2f})")
-    say(_visible_long(finding.explanation))
+    say(printable(finding.explanation))
     labels = _labels(ranks, finding)
     rows = []
     for rank in _shown(finding, ranks, _ROWS // 2):
@@ -206,10 +207,6 @@ def _print(finding: HangFinding, read: _Read) -> None:
         say(f"not read: {_visible(item.source)}: {_visible(item.reason)}")
     dumps, others = counted(len(read.traces), "dump"), counted(read.ignored, "other file")
     say(f"{dumps} of {counted(len(ranks), 'rank')} read, {others} left alone")
-
-
-def _visible_long(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _labels(ranks: dict[int, RankTrace], finding: HangFinding) -> list[str]:

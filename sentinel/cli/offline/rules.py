@@ -154,9 +154,9 @@ def explain(line: tuple[str, ...], as_json: bool, rules_path: Path | None) -> No
     """Which rules know LINE, what they read from it, and what they speak for."""
     from sentinel.classify.readings import read
     from sentinel.config.rules_files import load_rules
-    from sentinel.evidence.logs.prefixes import visible
     from sentinel.evidence.logs.reader import LogReader
     from sentinel.evidence.logs.timers import TIMERS
+    from sentinel.text import visible
     from sentinel.wire import to_json
 
     loaded = load_rules(site=rules_path)
@@ -171,7 +171,7 @@ def explain(line: tuple[str, ...], as_json: bool, rules_path: Path | None) -> No
         if as_json:
             click.echo(json.dumps(answer_of_none))
         else:
-            say(words or f"no rule knows: {visible(text)}")
+            say(words or f"no rule knows: {visible(text, None)}")
         return
     for evidence in found:
         reading = read(evidence, loaded, by_id)
@@ -196,6 +196,6 @@ def explain(line: tuple[str, ...], as_json: bool, rules_path: Path | None) -> No
         for cause, weight in answer["weights"].items():
             say(f"{weight:+.1f} {cause}", "  ")
         for name, value in {**answer["where"], **answer["read"]}.items():
-            say(f"{name} = {visible(str(value))}", "  ")
+            say(f"{name} = {visible(str(value), None)}", "  ")
         if answer["note"]:
             say(answer["note"], "  ")

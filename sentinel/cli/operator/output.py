@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sentinel.adapters.slurm.hostlist import fold
+from sentinel.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -214,7 +215,7 @@ def shown(value: object) -> str:
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
     if isinstance(value, (list, tuple)):
         return folded([str(item) for item in value]) or "-"
-    return "".join(ch if ch.isprintable() else "·" for ch in str(value))
+    return printable(str(value), "·")
 
 
 def folded(names: Sequence[str], most: int = MOST_NAMES) -> str:

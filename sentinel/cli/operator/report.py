@@ -16,6 +16,7 @@ from sentinel.cli.operator.arguments import asked_filters, since_option
 from sentinel.cli.operator.daemon_client import config_option, settings_of, view
 from sentinel.cli.operator.output import clock, counted, echo, say, span
 from sentinel.errors import FileError
+from sentinel.text import printable
 
 if TYPE_CHECKING:
     from email.message import EmailMessage
@@ -141,7 +142,7 @@ def anonymised(made: Mapping[str, Any], nodes: Iterable[str]) -> dict[str, Any]:
 
 def quoted(text: object) -> str:
     """Text of others as code: no link, mention, heading or column of a table can be in it."""
-    line = " ".join("".join(ch if ch.isprintable() else "·" for ch in str(text)).split())[:_MOST_TEXT]
+    line = " ".join(printable(str(text), "·").split())[:_MOST_TEXT]
     if not line:
         return ""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
@@ -299,7 +300,7 @@ def _tables(made: Mapping[str, Any]) -> list[str]:
 def cell(value: object) -> object:
     """A text that a spreadsheet would take for a formula gets an apostrophe before it; what is not known is empty."""
     if isinstance(value, str):
-        line = "".join(ch if ch.isprintable() else "·" for ch in value)
+        line = printable(value, "·")
         return f"'{line}" if line[:1] in ("=", "+", "-", "@") else line
     return value
 

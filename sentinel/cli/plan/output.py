@@ -16,6 +16,7 @@ from sentinel.cli.offline import chart
 from sentinel.cli.operator.output import chart_width, rich_console
 from sentinel.cli.plan.inputs import Inputs, Row
 from sentinel.planning import quantities
+from sentinel.text import visible
 
 _NUMERIC = re.compile(r"[+-]?\d[\d,.e+-]*(?: [%\w/]{1,5})?")
 
@@ -89,7 +90,7 @@ def _print(answer: Answer, inputs: Inputs, warnings: list[str]) -> None:
 
     console = rich_console()
     unicode = console.encoding.lower().startswith("utf")
-    console.print(Text(_visible(answer.headline), style="bold"))
+    console.print(Text(visible(answer.headline), style="bold"))
     for section in answer.sections:
         console.print()
         console.print(_table(section))
@@ -107,7 +108,7 @@ def _print(answer: Answer, inputs: Inputs, warnings: list[str]) -> None:
     console.print(_table(Section("Inputs", ("input", "value", "source", "note"), rows)))
     for kind, style, texts in (("note", "dim", answer.notes), ("warning", "yellow", warnings)):
         for text in texts:
-            console.print(Text.assemble((f"{kind}: ", style), _visible(text)))
+            console.print(Text.assemble((f"{kind}: ", style), visible(text)))
     for command in answer.commands:
         lines = textwrap.wrap(command, max(40, console.width - 8), break_long_words=False, break_on_hyphens=False)
         console.print(Text("  " + " \\\n      ".join(lines)), soft_wrap=True)
@@ -137,10 +138,7 @@ def _table(section: Section) -> Any:
         numeric = number > 0 and all(_NUMERIC.fullmatch(r[number]) for r in section.rows)
         table.add_column(column, justify="right" if numeric else "left")
     for number, row in enumerate(section.rows):
-        table.add_row(*(Text(_visible(cell)) for cell in row), style="bold green" if number == section.mark else "")
+        table.add_row(
+            *(Text(visible(cell, None)) for cell in row), style="bold green" if number == section.mark else ""
+        )
     return table
-
-
-def _visible(text: str) -> str:
-    """Control characters of foreign text (causes in a history) made visible."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

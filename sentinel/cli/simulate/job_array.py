@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sentinel.checkpoints.files import visible
 from sentinel.errors import ProtocolError, Timeout, Unavailable, UserError
 from sentinel.simulate.long_run.seeds import Ran
-from sentinel.text import json_with_bytes
+from sentinel.text import json_with_bytes, visible
 
 MOST_TASKS = 1000  # Slurm's default MaxArraySize is 1001
 _DEADLINE_S = 60.0  # of one of Slurm's commands

@@ -10,6 +10,7 @@ from typing import Any
 from sentinel.cli.offline import chart
 from sentinel.cli.operator.output import chart_width, counted, rich_console
 from sentinel.cli.simulate.scenarios import Sweep
+from sentinel.text import printable
 
 _CAUSES = 12  # rows of the table by cause; all of them are in the JSON
 
@@ -126,7 +127,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) 
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", no_wrap=number == 0)
     for row in rows:
-        table.add_row(*(Text("".join(c if c.isprintable() else " " for c in cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table
 
 

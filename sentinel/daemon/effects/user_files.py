@@ -10,7 +10,6 @@ from collections import OrderedDict
 from concurrent.futures import Executor
 
 from sentinel.adapters.notify.channels import channel
-from sentinel.checkpoints.files import visible
 from sentinel.config.alerts import Alerts
 from sentinel.config.user_messages import channels_of
 from sentinel.detect.cluster_view import ClusterView
@@ -20,6 +19,7 @@ from sentinel.log import Log
 from sentinel.model.orders import MOST_MESSAGES_FILE, ReadMessagesFile
 from sentinel.model.records import Notice
 from sentinel.ports import Orders
+from sentinel.text import visible
 
 _NODES = 3  # that are asked: the job's own, else any that is heard and may have the user's home
 _REMEMBERED = 1000  # messages of which some addresses took theirs and others did not

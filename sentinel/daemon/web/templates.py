@@ -19,6 +19,7 @@ from markupsafe import Markup
 from sentinel.adapters.slurm.hostlist import fold
 from sentinel.alerts.text import culprit_words
 from sentinel.model.vocabulary import cause_words, words_of
+from sentinel.text import printable
 
 _FOLDER = Path(__file__).with_name("templates")
 NOT_KNOWN = "not known"
@@ -57,7 +58,7 @@ def visible(value: Any) -> Any:
     if value is None:
         return NOT_KNOWN
     if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
-        return "".join(ch if ch.isprintable() or ch in "\n\t" else "·" for ch in value)
+        return printable(value, "·", keep="\n\t")
     return value
 
 

@@ -10,10 +10,9 @@ import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sentinel.evidence.logs.prefixes import visible
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id, utc
-from sentinel.text import json_of, whole_number
+from sentinel.text import json_of, visible, whole_number
 
 MOST = 8  # evidence of one file: a traceback quotes the same failure several times
 _TEXT = 64 << 10
@@ -46,7 +45,7 @@ def read_error_file(data: bytes, where: Where, rules: Signatures, began: datetim
     text = stack if words.strip() and words.strip() in stack else f"{stack}\n{words}"
     read = [*reader.feed(text[-_TEXT:].encode(), at), *reader.finish(at)][-MOST:]
     items = [item for item in read if item.kind not in (Kind.STEP, "pause", "resumed")]
-    items = items or [_evidence("error_file", visible(words[:2000]), where, at, now)]
+    items = items or [_evidence("error_file", visible(words[:2000], None), where, at, now)]
     local = {"local_rank": int(worker[2]), "torchelastic_attempt": int(worker[1])} if worker else {}
     return [
         replace(

@@ -87,10 +87,3 @@ def uptime_of(line: str) -> float | None:
     """Seconds since boot of a kernel line, where it prints them."""
     found = _UPTIME.match(line)
     return float(found[1]) if found else None
-
-
-def visible(text: str) -> str:
-    """Control characters made visible, so that log text cannot drive a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

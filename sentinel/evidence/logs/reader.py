@@ -20,7 +20,7 @@ from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
-from sentinel.evidence.logs.prefixes import clean, clean_own, prefix_of, time_of, uptime_of, visible
+from sentinel.evidence.logs.prefixes import clean, clean_own, prefix_of, time_of, uptime_of
 from sentinel.evidence.logs.python_lines import MACHINES, QUOTED, RAISED
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.signatures import OWN_LINE, OWN_LOGS, Hit, Matcher, Signatures, own_hits
@@ -29,7 +29,7 @@ from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.xid import xid_data
 from sentinel.model.rank_states import RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
-from sentinel.text import whole_number
+from sentinel.text import visible, whole_number
 
 __all__ = ["LogReader", "Signatures", "number"]
 
@@ -294,7 +294,7 @@ class LogReader:
             source=self._source,
             kind=rule.kind,
             where=where,
-            text=visible(text.strip()[:512]),
+            text=visible(text.strip()[:512], None),
             rule=rule.id,
             line=said.line,
             data=data,

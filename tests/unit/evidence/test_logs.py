@@ -16,7 +16,7 @@ from sentinel.errors import Unavailable
 from sentinel.evidence.logs import prefilter
 from sentinel.evidence.logs.limits import LIMIT, UNIT_LIMIT
 from sentinel.evidence.logs.prefilter import PlainScreen
-from sentinel.evidence.logs.prefixes import clean, prefix_of, time_of, visible
+from sentinel.evidence.logs.prefixes import clean, prefix_of, time_of
 from sentinel.evidence.logs.reader import LINE_LIMIT, XID_LIMIT, LogReader, Signatures
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where
 
@@ -139,7 +139,6 @@ def test_text_is_made_harmless() -> None:
     item = read("[rank0]: \x1b]0;owned\x07RuntimeError: CUDA error: an illegal memory access was encountered \x07\n")[0]
     assert "\x1b" not in item.text
     assert "\x07" not in item.text
-    assert visible("a\x08b") == "a\\x08b"
     assert clean(b"a\x1b[1;31mb\x1b[0m\r\nc\rd\n") == b"ab\nc\nd\n"
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from sentinel.checkpoints.files import Broken, Handle, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Handle, Tree, opened
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
 from sentinel.checkpoints.reading import Work
+from sentinel.text import visible
 
 _ENDS_CHECKED = 50_000  # pieces whose two ends are looked at by a structural check; beyond, the ends of each file
 _BLOCKS_LOOKED_AT = (

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from sentinel import inert_pickle
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, visible
+from sentinel.checkpoints.files import Broken, Handle, NotKnown
 from sentinel.checkpoints.formats.dcp_parts.pieces import Files, Item, Pieces, Shape, TensorInfo, volume
 from sentinel.checkpoints.parsing.tensors import ITEM_BYTES, SHAPES, integers, limits
 from sentinel.checkpoints.steps import step_of
 from sentinel.inert_pickle import Name, Opaque
+from sentinel.text import visible
 
 _META = "torch.distributed.checkpoint.metadata"
 _NAMES: dict[str, frozenset[str]] = {

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item, volume
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.parsing.content import Role, averages_squares, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
 from sentinel.checkpoints.reading import open_archive
+from sentinel.text import visible
 
 _NEIGHBOURS = 4
 _SAMPLE = 3  # pieces of a file that are compared first

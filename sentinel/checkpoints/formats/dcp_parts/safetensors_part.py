@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sentinel.checkpoints.files import Broken, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Tree, opened
 from sentinel.checkpoints.formats import safetensors_file
 from sentinel.checkpoints.formats.base import Ask
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
 from sentinel.checkpoints.reading import Work
+from sentinel.text import visible
 
 
 @dataclass(frozen=True, slots=True)

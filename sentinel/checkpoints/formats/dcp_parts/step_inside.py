@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sentinel.checkpoints.files import Tree, opened, visible
+from sentinel.checkpoints.files import Tree, opened
 from sentinel.checkpoints.formats.dcp_parts.metadata import Metadata
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.parsing.tensors import ITEM_BYTES
 from sentinel.checkpoints.reading import Opened, open_archive
+from sentinel.text import visible
 
 _WHOLE = ("int32", "int64")
 # Names under which trainers keep the step; one of them is compared with the step of the folder.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
 from sentinel.checkpoints.steps import number_of, step_of
+from sentinel.text import visible
 
 NAME = "flax_msgpack"
 _NAME = re.compile(r".*\.msgpack|checkpoint_\d+")

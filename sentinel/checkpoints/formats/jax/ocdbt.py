@@ -12,7 +12,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened
+from sentinel.text import visible
 
 _MANIFEST = 0x0CDB3A2A
 _NODE = 0x0CDB20DE

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.formats.jax import ocdbt, zarr
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.steps import number_of, step_of
+from sentinel.text import visible
 
 NAME = "orbax"
 ROOT = "_CHECKPOINT_METADATA"

@@ -10,11 +10,12 @@ import itertools
 import math
 from collections.abc import Iterable
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, visible
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.dcp_parts.ends import check_frames
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
 from sentinel.checkpoints.formats.jax.ocdbt import crc32c
 from sentinel.checkpoints.parsing import json_files
+from sentinel.text import visible
 
 V2, V3 = ".zarray", "zarr.json"
 _JSON_BYTES = 1 << 20
