@@ -10,6 +10,7 @@ from sentinel.daemon.api.histories import nodes_of
 from sentinel.errors import UserError
 from sentinel.model.approvals import asked, open_names, request_of
 from sentinel.model.records import OURS, NodeView, Plan, Verdict, Wait
+from sentinel.text import whole_number
 from sentinel.wire import to_json
 
 LAST = "last"
@@ -42,8 +43,8 @@ def meant(what: str, rows: Sequence[Row], *, node: NodeView | None, has_job: boo
         if not rows:
             raise UserError("there is no incident yet", fix="sentinel status shows what is seen")
         return Meant(LAST, rows[0]["id"], rows[:1])
-    if what.isdecimal():
-        of_job = [row for row in rows if row["job"] == int(what)]
+    if (number := whole_number(what)) is not None:
+        of_job = [row for row in rows if row["job"] == number]
         if of_job or has_job:
             return Meant("job", what, of_job)
     of_node = [row for row in rows if what and what in (*nodes_of(row), *(row["nodes"] or ()))]

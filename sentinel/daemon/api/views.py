@@ -38,6 +38,7 @@ from sentinel.engine.node_return.state import KEPT as RETURNS
 from sentinel.errors import Unavailable, UserError
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
+from sentinel.text import whole_number
 
 _HISTORY_DAYS = 30.0
 _SHOWN = 200
@@ -309,7 +310,7 @@ class Views:
         what = str(arguments["what"])
         node = self._live.fleet.nodes.get(what) if self._live.fleet is not None else None
         attempts = []
-        if what.isdecimal() and (job := job_of({"job": int(what)})) is not None:
+        if (number := whole_number(what)) is not None and (job := job_of({"job": number})) is not None:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
         asked = meant(what, rows, node=node, has_job=bool(attempts))
         return await self._answer(asked, node, attempts)

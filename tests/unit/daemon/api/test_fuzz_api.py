@@ -104,6 +104,11 @@ KEYS = st.sampled_from(
         "cause",
         "incident",
         "reason",
+        "what",
+        "by",
+        "last_known",
+        "after",
+        "verify",
     ]
 )
 VALUES = st.recursive(
@@ -151,6 +156,24 @@ async def test_any_bytes(served: Served, path: str, raw: bytes) -> None:
     answer = await served.post(path, raw=raw, uid=0)
     assert answer.status in (400, 413, 422), (answer.status, raw)  # 422: an object, as {} is
     checked(served, answer, raw)
+
+
+ARGUMENTS = (
+    "what incident job node since days by user cause last_known corrected after verify all nodes limit kind".split()
+)
+HOSTILE = [
+    [], {}, "", 0, -1, 1.5, 1e308, float("inf"), True, "9" * 5000, "\u0661" * 5000, "\u00b2", "\ud800", "n[1-99999999]",
+    "[0-9]" * 40, 2**63, 10**30, "9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:59", "last", "x" * 300, None, ["n1"],
+    "%", "n1," * 4000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+async def test_every_view_with_any_argument(served: Served, argument: str) -> None:
+    for view in served.server._views._views:
+        for value in HOSTILE:
+            sent = {"view": view, "arguments": {argument: value}}
+            checked(served, await served.post(protocol.VIEW, sent, uid=RESEARCHER), sent)
 
 
 @pytest.mark.parametrize("event", [None, [], 7, "", "job ended", "x" * 41, "job_ended\n"])
