@@ -7,11 +7,16 @@ the start of each, and the follower begins there.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fnmatch
 import glob
+import itertools
 import os
 import re
 import stat
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentinel.agent.probes.job_processes import outputs_of
@@ -23,6 +28,8 @@ _WAIT_S = 5.0  # TaskProlog runs within moments of the prolog; where there is no
 _OLD_S = 2.0  # a log last written this long before the job began is not its own yet
 
 
+_ESCAPED = re.compile(r"\[([*?[])\]")  # as glob.escape writes them
+_MOST_NAMES = 100_000  # in all folders for one log; the wildcards may be in each folder's name, a fifth of a second
 _NUMBER = "[0-9]*"  # stands for an array's job or task, which the prolog does not know
 
 
@@ -51,21 +58,50 @@ def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
 
     Slurm opens a job's output as its user; a file, folder or link of another user that matches, too, was put there. Of an
     array's files only the one that a process of this job writes is its own; without ``job`` the only one.
+
+    Raises:
+        OSError: more names than ``_MOST_NAMES`` had to be looked at.
     """
-    found = []
-    for path in glob.glob(pattern):  # noqa: PTH207
+    of_array = _NUMBER in pattern
+    own = outputs_of(job, uid) if of_array and job is not None else None
+    best, count = (0.0, ""), 0
+    for path in _matching(pattern):
         try:
             if any(os.lstat(met).st_uid not in (uid, 0) for met in _met_by_wildcards(pattern, path)):
                 continue  # also a link to a file of the user's
             status = Path(path).stat()
         except FileNotFoundError:
             continue  # gone by now, or a link that leads nowhere
-        if stat.S_ISREG(status.st_mode) and status.st_uid == uid:
-            found.append((status.st_mtime, path))
-    if _NUMBER in pattern:
-        own = outputs_of(job, uid) if job is not None else None
-        found = [item for item in found if (item[1] in own if own is not None else len(found) == 1)]
-    return max(found)[1] if found else None
+        if stat.S_ISREG(status.st_mode) and status.st_uid == uid and (own is None or path in own):
+            best, count = max(best, (status.st_mtime, path)), count + 1
+    return best[1] if count == 1 or (count and not (of_array and own is None)) else None
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    """The paths that the pattern fits, one after the other: nothing but the way to the next one is in memory."""
+    return _below("/", pattern.split("/")[1:], itertools.count(1))
+
+
+def _below(folder: str, names: Sequence[str], looked: Iterator[int]) -> Iterator[str]:
+    name, rest = names[0], names[1:]
+    plain = _ESCAPED.sub(r"\1", name)
+    if "*" not in _ESCAPED.sub("", name):
+        path = folder + plain
+        if rest:
+            yield from _below(f"{path}/", rest, looked)
+        elif os.path.lexists(path):
+            yield path
+        return
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
+        for entry in entries:
+            if next(looked) > _MOST_NAMES:
+                raise OSError(errno.E2BIG, f"{_MOST_NAMES:,} names and more have to be looked at for it")
+            if not fnmatch.fnmatchcase(entry.name, name) or (entry.name[0] == "." and name[0] != "."):
+                continue
+            if not rest:
+                yield folder + entry.name
+            elif entry.is_dir():
+                yield from _below(f"{folder}{entry.name}/", rest, looked)
 
 
 def _met_by_wildcards(pattern: str, path: str) -> list[str]:

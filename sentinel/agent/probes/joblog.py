@@ -25,6 +25,7 @@ from sentinel.wire import to_json
 
 STEP_S = 1.0  # one step in this time
 ALIVE_S = 2.0
+_LONGEST_PAUSE_S = 10.0  # within which a follower still says that it is alive
 LOOKED_S = 0.4  # a hang is concluded from looks: how late they are said it is found later
 
 
@@ -187,9 +188,14 @@ def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tu
     kept = arguments.get("cursor")
     pattern = arguments["path"]
     if kept:
-        return newest(pattern, arguments["uid"], where.job) or pattern, kept
+        try:
+            return newest(pattern, arguments["uid"], where.job) or pattern, kept
+        except OSError as error:
+            say({"type": "trouble", "reason": str(error)})
+            return pattern, kept
     trouble, alive_s = "", time.monotonic()
     while True:
+        began_s = time.monotonic()
         try:
             found = wait_for_start(
                 pattern,
@@ -212,7 +218,8 @@ def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tu
         if time.monotonic() - alive_s >= ALIVE_S:
             alive_s = time.monotonic()
             say({"type": "alive", "there": False, "cursor": {}, "skipped_bytes": 0})
-        time.sleep(arguments["poll_s"])
+        # A search through many folders takes a twentieth of a core, however the user named the log.
+        time.sleep(max(arguments["poll_s"], min(20 * (time.monotonic() - began_s), _LONGEST_PAUSE_S)))
 
 
 def _tell(evidence: list[Evidence], file: LogFile) -> None:

@@ -18,6 +18,8 @@ from sentinel.ports import Signed
 
 MOST_CREDENTIAL = 4096  # characters; one of ours has about 250
 _REMEMBERED = 1_000_000  # credentials; 2,048 nodes send 300,000 in the five minutes of a credential's life
+_OF_ONE_USER = 10_000  # of a person's, who chooses how long they live: 33 requests a second for five minutes
+_OF_ALL_USERS = _REMEMBERED // 2  # the rest is kept for nodes and operators
 _BUCKET_S = 60.0  # those that expire in the same minute are forgotten together
 _LONGEST_S = 3600.0  # MUNGE's upper limit of a credential's life
 _AT_ONCE = 4  # requests of a person that are under way; the command line sends one after the other
@@ -35,29 +37,35 @@ class UsedCredentials:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._used: dict[int, set[bytes]] = {}  # by the minute of their end
+        self._used: dict[int, dict[bytes, int | None]] = {}  # by the minute of their end: of which person each is
         self._count = 0
+        self._of_users: Counter[int] = Counter()
 
-    def use(self, credential: str, signed: Signed) -> None:
-        """Note the first use of a credential.
+    def use(self, credential: str, signed: Signed, *, person: bool = False) -> None:
+        """Note the first use of a credential. ``person``: of somebody who neither speaks for nodes nor is an operator.
 
         Raises:
             Denied: it was used before.
-            Unavailable: so many are remembered that no other one can be.
+            Unavailable: so many are remembered that no other one can be, of this person or in all.
         """
         now_s = self._now_s()
         for bucket in [bucket for bucket in self._used if (bucket + 1) * _BUCKET_S < now_s]:
-            self._count -= len(self._used.pop(bucket))
+            gone = self._used.pop(bucket)
+            self._count -= len(gone)
+            self._of_users -= Counter(uid for uid in gone.values() if uid is not None)
         digest = hashlib.blake2b(credential.encode(), digest_size=16).digest()
         if any(digest in bucket for bucket in self._used.values()):
             raise Denied("the credential was used before")
-        if self._count >= _REMEMBERED:
+        full = person and (self._of_users[signed.uid] >= _OF_ONE_USER or self._of_users.total() >= _OF_ALL_USERS)
+        if full or self._count >= _REMEMBERED:
             raise Unavailable("too many requests: their credentials cannot all be remembered", fix="try again later")
         # munged also takes one whose maker's clock is ahead by a credential's life.
         ends_s = (now_s if signed.made_s is None else signed.made_s) + signed.lives_s
         ends_s = max(now_s, min(ends_s, now_s + 2 * _LONGEST_S))
-        self._used.setdefault(int(ends_s // _BUCKET_S), set()).add(digest)
+        self._used.setdefault(int(ends_s // _BUCKET_S), {})[digest] = signed.uid if person else None
         self._count += 1
+        if person:
+            self._of_users[signed.uid] += 1
 
 
 class Turns:

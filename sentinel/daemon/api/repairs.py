@@ -7,15 +7,20 @@ from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.scores import Scores
-from sentinel.model.records import OURS, Evidence, Fleet, NodeView, Verdict
+from sentinel.model.records import OURS, Evidence, Fleet, NodeView, Trust, Verdict
 from sentinel.wire import to_json
 
 _TEXTS = 3  # lines of evidence that are quoted for a node
 
 
-def repairs(store: Store, fleet: Fleet, scores: Scores) -> list[dict[str, Any]]:
-    """Drained nodes first, then those that fail more than others or whose parts age. Blocking."""
-    rows = [_drained(store, node, scores) for node in fleet.nodes.values() if node.drained and _is_ours(node)]
+def repairs(store: Store, fleet: Fleet, scores: Scores, *, all_texts: bool) -> list[dict[str, Any]]:
+    """Drained nodes first, then those that fail more than others or whose parts age. Blocking.
+
+    ``all_texts``: also what jobs said; without it only what machines said of themselves, which anybody may read.
+    """
+    rows = [
+        _drained(store, node, scores, all_texts) for node in fleet.nodes.values() if node.drained and _is_ours(node)
+    ]
     named = {row["node"] for row in rows}
     for suspect in scores.suspects(name for name in fleet.nodes if name not in named):
         rows.append(_row(fleet.nodes[suspect["node"]], "suspect") | {"reasons": suspect["reasons"]})
@@ -33,7 +38,7 @@ def _row(node: NodeView, why: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _drained(store: Store, node: NodeView, scores: Scores) -> dict[str, Any]:
+def _drained(store: Store, node: NodeView, scores: Scores, all_texts: bool) -> dict[str, Any]:
     row = _row(node, "drained") | {"reasons": scores.shown(node.name)["suspect_reasons"]}
     name = node.reason.removeprefix(OURS).partition(" ")[0]
     incident, verdict = store.incident(name), store.last_verdict(name)
@@ -44,7 +49,7 @@ def _drained(store: Store, node: NodeView, scores: Scores) -> dict[str, Any]:
         "since": to_json(incident.opened_at),
         "cause": str(verdict.cause),
         "advice": verdict.advice,
-        "evidence": _texts(verdict, node.name),
+        "evidence": _texts(verdict, node.name, all_texts),
         **_part(verdict, incident.evidence, node.name),
     }
 
@@ -68,6 +73,7 @@ def _serial(data: Mapping[str, object]) -> object:
     return data.get("serial")
 
 
-def _texts(verdict: Verdict, node: str) -> list[str]:
+def _texts(verdict: Verdict, node: str, all_texts: bool) -> list[str]:
     grounds = [ground.evidence for ground in verdict.grounds if ground.evidence.where.node == node]
-    return list(dict.fromkeys(item.text or item.kind for item in grounds))[:_TEXTS]
+    shown = [item for item in grounds if all_texts or (item.trust is Trust.SYSTEM and item.where.job is None)]
+    return list(dict.fromkeys(item.text or item.kind for item in shown))[:_TEXTS]

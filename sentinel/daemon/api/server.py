@@ -283,7 +283,7 @@ class Server:
         if kind.path == protocol.CHANGE and signed.made_s is not None and signed.made_s + 1.0 < self._began_s:
             # Whether it was carried out already is not known any more. MUNGE's times are whole seconds.
             raise Denied("the credential is older than this daemon", fix="send the command again")
-        self._used.use(credential, signed)
+        self._used.use(credential, signed, person=signed.uid not in self._known)
         return signed
 
     async def _munge(self, function: Callable[..., T], *arguments: object) -> T:

@@ -273,10 +273,9 @@ class Views:
         made = await asyncio.to_thread(report, self._store, self._attempts, past, await self._board.read())
         return {"cluster": self._settings.cluster, "cut": len(rows) >= _SEARCHED, **made}
 
-    async def _repairs(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
-        fleet = await self._fleets.take(_LISTING_S)
-        scores = await self._board.read()
-        return {"repairs": await asyncio.to_thread(repairs, self._store, fleet, scores)}
+    async def _repairs(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        fleet, scores = await self._fleets.take(_LISTING_S), await self._board.read()
+        return {"repairs": await asyncio.to_thread(repairs, self._store, fleet, scores, all_texts=user is None)}
 
     async def _names(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         """What a shell completes: nodes, and the jobs and incidents that the person may see."""

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +363,33 @@ def test_processes_that_may_not_be_read_are_not_none(proc: Proc, group: str) -> 
 
 
 # --- the log -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_with_many_wildcards_is_not_searched_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found as an attack: ``-o /proc/%x/root/proc/%x/root/...`` kept the agent busy until its memory was gone."""
+    pattern = pattern_of("/proc/%x/root/proc/%x/root/proc/%x/root/proc/%x/stat", job=1, user="u", node="n1")
+    tracemalloc.start()
+    try:
+        with pytest.raises(OSError, match="names and more have to be looked at"):
+            for number in range(60):  # as many processes as a node has at the least
+                (tmp_path / f"{number}").mkdir()
+                (tmp_path / f"{number}" / "root").symlink_to(tmp_path)
+            newest(pattern.replace("/proc", str(tmp_path), 1).replace("/root/proc", "/root"), UID)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+def test_names_are_matched_as_slurm_writes_them(tmp_path: Path) -> None:
+    folder = tmp_path / "a[1]*"
+    folder.mkdir()
+    for name in ("x-5.out", ".hidden-5.out", "x-6.out"):
+        (folder / name).write_text("step 1\n")
+    pattern = pattern_of(f"{folder}/%x-%j.out", job=5, user="u", node="n1")
+    assert newest(pattern, UID) == str(folder / "x-5.out")
+    assert newest(pattern_of(f"{folder}/x-%j.out", job=6, user="u", node="n1"), UID) == str(folder / "x-6.out")
+    assert newest(pattern_of(f"{tmp_path}/none/%x/x-%j.out", job=6, user="u", node="n1"), UID) is None
 
 
 def test_a_file_of_another_user_that_matches_is_not_the_log(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sentinel.config.settings import Mode, Modes
 from sentinel.daemon.api import status as state_of
 from sentinel.daemon.api.explanation import meant
 from sentinel.errors import UserError
-from sentinel.model.records import Kind, NodeView, Outcome, Result, StepKind, Wait
+from sentinel.model.records import Ground, Kind, NodeView, Outcome, Result, Source, StepKind, Trust, Wait
 
 Worlds = Callable[..., World]
 
@@ -170,6 +170,20 @@ async def test_drained_node_with_gpu_serial_number_and_advice(world: Worlds) -> 
     assert (one["gpu"], one["gpu_uuid"], one["serial"], one["advice"]) == ("3", "GPU-7", "165052", "replace the GPU")
     assert one["incident"] == "ddd1" and one["cause"] == "gpu_memory_ecc"
     assert rows["n3"]["incident"] is None and rows["n3"]["reasons"] == ["sentinel:ada: to look at it"]
+
+
+async def test_what_jobs_said_is_not_shown_to_other_users(world: Worlds) -> None:
+    shown = Shown(world())
+    said = evidence(Kind.XID, node="n1", id="said", text="RuntimeError: /home/ada/secret")
+    of_job = dataclasses.replace(said.where, job=201, attempt=0)
+    said = dataclasses.replace(said, source=Source.JOB_LOG, trust=Trust.USER, where=of_job)
+    printed = evidence(Kind.XID, node="n1", id="printed", text="NVRM: Xid 48")
+    judged = dataclasses.replace(verdict(drain=("n1",)), grounds=(Ground(said, 1.0), Ground(printed, 1.0)))
+    shown.world.store.save_incident(_incident(said, printed), user="ada")
+    shown.world.store.save_verdict("ddd1", judged, later(0))
+    shown.world.slurm.nodes["n1"].drained, shown.world.slurm.nodes["n1"].reason = True, "sentinel:ddd1 ecc n1:3"
+    texts = {who: (await shown("repairs", who))["repairs"][0]["evidence"] for who in (BOB, OPERATOR)}
+    assert texts == {BOB: ["NVRM: Xid 48"], OPERATOR: ["RuntimeError: /home/ada/secret", "NVRM: Xid 48"]}
 
 
 def _on_gpu(item: Any) -> Any:

@@ -495,6 +495,29 @@ def test_credentials_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatc
         used.use("c", Signed(b"", 0, 0))
 
 
+async def test_one_users_credentials_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.daemon.api.callers._OF_ONE_USER", 20)
+    monkeypatch.setattr("sentinel.daemon.api.callers._REMEMBERED", 40)
+    asked = [(await served.post(protocol.VIEW, {"view": "nothing"}, uid=RESEARCHER)).status for _ in range(50)]
+    assert set(asked[:20]) == {422} and set(asked[20:]) == {503}
+    for path, body, uid in ((protocol.VIEW, STATUS, OPERATOR), (protocol.HEARTBEAT, {"node": "n1"}, NODE)):
+        assert (await served.post(path, body, uid=uid)).status == 200
+
+
+def test_credentials_of_all_users_leave_as_many_to_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.daemon.api.callers._OF_ALL_USERS", 2)
+    now_s = 0.0
+    used = UsedCredentials(lambda: now_s)
+    for uid in (1000, 1001):
+        used.use(f"c{uid}", Signed(b"", uid, uid), person=True)
+    with pytest.raises(Unavailable):
+        used.use("c1002", Signed(b"", 1002, 1002), person=True)
+    used.use("node", Signed(b"", 0, 0))
+    now_s = 10_000.0
+    used.use("again", Signed(b"", 1002, 1002), person=True)
+    assert (used._count, used._of_users.total()) == (1, 1)
+
+
 async def test_denied_requests_fill_no_log(served: Served) -> None:
     for _ in range(40):
         assert (await served.post(protocol.VIEW, STATUS, credential="junk")).status == 403
