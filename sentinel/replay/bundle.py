@@ -25,7 +25,9 @@ from sentinel.wire import record_from, to_text
 FORMAT = "sentinel-bundle"
 VERSION = 1  # raised when an older release could not read it
 MOST_LINE_BYTES = 16 << 20  # an incident with all grounds of its verdict takes 100 kB
-MOST_BYTES = 4 << 30  # unpacked; 90 days of 2,048 nodes take about 300 MB
+MOST_BYTES = 1 << 30  # unpacked; 90 days of 2,048 nodes take about 300 MB
+MOST_RECORDS = 2_000_000  # half a kilobyte of memory each
+MOST_RATIO, RATIO_FROM_BYTES = 200, 32 << 20  # unpacked to packed, of a large one; JSON of records has 10 to 40
 # A replay adds to times and takes from them, which ends in an error at the ends of the calendar.
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
@@ -130,13 +132,15 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Number and value of each line."""
     size = 0
     try:
+        packed = path.stat().st_size
         with gzip.open(path, "rb") as file:
             number = 0
             while line := file.readline(MOST_LINE_BYTES + 1):
                 number += 1
                 size += len(line)
-                if len(line) > MOST_LINE_BYTES or size > MOST_BYTES:
-                    most = f"{MOST_LINE_BYTES >> 20} MiB a line, {MOST_BYTES >> 30} GiB in all"
+                bomb = size > RATIO_FROM_BYTES and size > MOST_RATIO * packed
+                if len(line) > MOST_LINE_BYTES or size > MOST_BYTES or number > MOST_RECORDS or bomb:
+                    most = f"{MOST_LINE_BYTES >> 20} MiB a line, {MOST_BYTES >> 30} GiB and {MOST_RECORDS:,} records in all"
                     raise FileError(path, f"is larger than a bundle can be ({most})", fix="export less", line=number)
                 try:
                     yield number, json.loads(line)

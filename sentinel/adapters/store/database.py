@@ -213,6 +213,20 @@ def _sqlite_begin(connection: sa.Connection) -> None:
 
 def _sqlite_read_only(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions begin where _sqlite_begin says
+    # It may be a stranger's file, and a schema is a program: a view in a table's place need not end.
+    cursor = connection.cursor()
+    for pragma in ("trusted_schema=OFF", "cell_size_check=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    found = cursor.execute(_PROGRAMS).fetchone()
+    cursor.close()
+    if found is not None:
+        raise UserError(f"it is no store: {found[0]!r:.80} in it is no table", fix="name a store of Sentinel's")
+
+
+_PROGRAMS = (
+    "SELECT name FROM sqlite_master WHERE type = 'view' OR (type = 'table' AND (sql LIKE 'CREATE VIRTUAL%' "
+    "OR sql LIKE '% AS (%')) LIMIT 1"
+)
 
 
 def _sqlite_pragmas(connection: Any, _record: object) -> None:

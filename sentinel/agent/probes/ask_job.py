@@ -11,6 +11,7 @@ import re
 import shutil
 import socket
 import stat
+import struct
 import subprocess
 import threading
 import time
@@ -30,6 +31,8 @@ RAS_BYTES = 24 << 20  # of one report on 2,048 GPUs, indented; a quarter of it i
 ANSWER_BYTES = 8 << 20
 STACK_BYTES = 16_000
 DUMP_S = 3.0  # the recorder looks at its pipe once a second
+_LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp
+_PEER = struct.Struct("iII")  # pid, uid and gid of the other end of a local socket
 SPARE_S = 1.0  # kept of the deadline for the answer itself
 MOST_RANKS = 16  # of one node
 _ADDRESS = re.compile(r"^\[?([\w.:%-]{1,253}?)\]?:(\d{1,5})$")
@@ -142,11 +145,23 @@ def poll_ras(address: str, until_s: float) -> bytes:
     if match is None:
         raise ValueError(f"not an address: {address!r:.80}")
     with socket.create_connection((match[1], int(match[2])), _left(until_s)) as stream:
+        if stream.getpeername()[0] == stream.getsockname()[0] and _another_listens(int(match[2])):
+            raise PermissionError(f"another user listens at {address}")
         for line in (b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"SET FORMAT json\n"):
             stream.sendall(line)
             _line(stream, until_s)  # an older one says ERROR to the last and answers in text
         stream.sendall(b"VERBOSE STATUS\n")
         return _all(stream, RAS_BYTES, until_s)
+
+
+def _another_listens(port: int) -> bool:
+    """Whether another user than ourselves has a socket at this port of this host: it belongs to who was first."""
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            _, local, _, state, _, _, _, uid, *_ = line.split()
+            if state == _LISTENS and int(local.rpartition(":")[2], 16) == port and int(uid) != os.geteuid():
+                return True
+    return False
 
 
 def _left(until_s: float) -> float:
@@ -198,7 +213,7 @@ def ask_recorder(rank: Rank, answers: Answers, until_s: float) -> None:
         for place, then in before.items():
             now = _written(place)
             if now is not None and now != then and now == seen[place] and now[1] > 0:  # and it grows no more
-                _add_dump(rank, place.read_bytes() if now[1] <= MAX_BYTES else b"", str(place), answers)
+                _add_dump(rank, _own_content(place), str(place), answers)
                 return
             seen[place] = now
     answers.note(f"rank {rank.rank} wrote no dump within {DUMP_S:g} s")
@@ -216,10 +231,28 @@ def dump_places(rank: Rank) -> list[Path]:
 
 def _written(path: Path) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = path.lstat()
     except OSError:
         return None
-    return (status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
+    return (status.st_mtime_ns, status.st_size) if _is_own(status) else None
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """A file of the job's user: in /tmp anybody may have written one of that name."""
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def _own_content(path: Path) -> bytes:
+    """What is in it; nothing of one that is larger than a dump.
+
+    Raises:
+        OSError: it cannot be read, or is another user's by now.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        if not _is_own(os.fstat(stream.fileno())):
+            raise PermissionError(f"{path} is not of the job's user")
+        content = stream.read(MAX_BYTES + 1)
+    return content if len(content) <= MAX_BYTES else b""
 
 
 def _add_dump(rank: Rank, content: bytes, name: str, answers: Answers) -> None:
@@ -251,6 +284,9 @@ def post(path: str, handler: str, until_s: float) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.settimeout(_left(until_s))
         stream.connect(path)
+        _, uid, _ = _PEER.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if uid != os.geteuid():
+            raise PermissionError(f"another user listens at {path}")
         stream.sendall(
             f"POST /handler/{handler} HTTP/1.0\r\nHost: worker\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
         )

@@ -110,6 +110,6 @@ def _as_json(item: Comparison) -> dict[str, object]:
 
 def _print(item: Comparison) -> None:
     cause = (item.was or item.now or {}).get("cause")
-    say(f"{item.incident}  {item.at[:19]}Z  {shown(cause)}")
+    say(f"{shown(item.incident)}  {item.at[:19]}Z  {shown(cause)}")
     for reason in item.reasons:
         say(shown(reason), "  ")

@@ -122,6 +122,21 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
             read_bundle(tmp_path / name)
 
 
+def test_more_records_or_a_higher_ratio_than_an_honest_one_has_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "b")
+    read_bundle(path)
+    monkeypatch.setattr(bundle, "RATIO_FROM_BYTES", 1 << 16)
+    head = json.dumps({"format": "sentinel-bundle", "version": 1}).encode() + b"\n"
+    (tmp_path / "ratio").write_bytes(gzip.compress(head + b"{}\n" * (1 << 16)))
+    with pytest.raises(FileError, match="larger than a bundle"):
+        read_bundle(tmp_path / "ratio")
+    monkeypatch.setattr(bundle, "MOST_RECORDS", 2)
+    with pytest.raises(FileError, match="larger than a bundle"):
+        read_bundle(path)
+
+
 def test_a_record_that_is_not_understood_hides_no_other(tmp_path: Path) -> None:
     path = written(tmp_path / "b")
     head, *lines, _ = text_of(path).splitlines()
