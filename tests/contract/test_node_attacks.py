@@ -261,7 +261,8 @@ def test_the_collector_reads_no_users_files_as_root(tmp_path: Path) -> None:
                 "user_s": 9.0, "look_s": 9.0}  # fmt: skip
     arguments = {"node": "n1", "job": JOB, "attempt": 0, "uid": 0, "gid": 0, "began_s": 0.0, "ended_s": 1.0, "code": "1",
                  "why": "code", "look": True, "first": True, "work_dir": str(tmp_path), "log": "", "gpus": [], "others": {},
-                 "places": {}, "folder": str(tmp_path / "bundles" / "7.0"), "kernel": "", "gpus_seen": "", "rules": "",
+                 "places": {}, "here_again": str(tmp_path / "jobs" / "7.json"),
+                 "folder": str(tmp_path / "bundles" / "7.0"), "kernel": "", "gpus_seen": "", "rules": "",
                  **settings}  # fmt: skip
     (tmp_path / "bundles").mkdir()
     done = run_probe("collect", arguments)

@@ -18,7 +18,7 @@ from sentinel.agent.process.state_files import own_bytes, restore, save
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError
 from sentinel.log import Log
-from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
+from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.text import json_with_bytes
 from sentinel.wire import evidence_from
 
@@ -301,9 +301,13 @@ class Jobs:
         now = datetime.now(UTC)
         where = Where(node=self.node, job=job.job, attempt=job.attempt, path=job.stdout or None)
         identity = stable_id("joblog", self.node, job.job, job.attempt, kind, text, now.strftime("%Y%m%d%H%M"))
+        # The follower has the job's uid: who may stop it, or name a log in a file system of their own, says so with it.
         self._keep(
-            Evidence(id=identity, at=now, seen_at=now, source=Source.AGENT, kind=kind, where=where, text=text[:2000])
-        )
+            Evidence(
+                id=identity, at=now, seen_at=now, source=Source.AGENT, kind=kind, where=where, text=text[:2000],
+                trust=Trust.USER,
+            )
+        )  # fmt: skip
 
 
 def _ended_well(mark: Path) -> bool:

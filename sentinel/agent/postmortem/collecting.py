@@ -206,6 +206,7 @@ class Collecting:
             else "",
             "gpus": whole_numbers(job.gpus),
             "others": {str(other.job): other.uid for other in self._jobs().values() if other.job != job.job},
+            "here_again": str(Path(self._settings.run_dir) / "jobs" / f"{job.job}.json"),
             "places": _fitting(self._places.get(f"{job.job}.{job.attempt}", {})),
             "folder": str(self._bundles / f"{job.job}.{job.attempt}"),
             "kernel": self._settings.kernel.path if why else "",

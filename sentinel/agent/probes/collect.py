@@ -172,11 +172,16 @@ class Bundle:
     def _leftovers(self) -> None:
         arguments = self._arguments
         others = {int(job): uid for job, uid in arguments["others"].items()}
+        again = Path(arguments["here_again"])
+        if (
+            again.exists()
+        ):  # requeued to this node: its processes have the same job in their environment and control group
+            return
         found = left_behind(
             int(arguments["job"]), arguments.get("uid"), arguments["gpus"], node=arguments["node"], others=others
         )
         if found and arguments.get("end_stray"):
-            found = end(found, float(arguments["term_s"]))
+            found = end(found, float(arguments["term_s"]), again)
         self._left = found
         if found:
             self._write("processes.json", json.dumps([item.to_json() for item in found]).encode(), "/proc")

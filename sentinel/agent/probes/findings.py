@@ -11,7 +11,7 @@ from sentinel.agent.probes.leftovers import Leftover
 from sentinel.config.rules_files import load_rules
 from sentinel.evidence.logs.error_file import read_error_file
 from sentinel.evidence.logs.reader import Signatures
-from sentinel.model.records import Evidence, Kind, Source, Where, stable_id, utc
+from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id, utc
 from sentinel.wire import to_json
 
 ERROR_FILES = 16  # of one node that become evidence; eight workers fail with the same words
@@ -103,6 +103,7 @@ class Findings:
         return self._make(Kind.BUNDLE, Source.AGENT, text, folder, {"files": len(files), "bytes": size})
 
     def _make(self, kind: str, source: Source, text: str, path: str | None, data: Mapping[str, Any]) -> Evidence:
+        """Of what was found as the job's user: files and file systems are the user's choice."""
         return Evidence(
             id=stable_id("collected", self._node, self._job, self._attempt, kind),
             at=self._ended,
@@ -112,6 +113,7 @@ class Findings:
             where=self._where(path),
             text=text,
             data=dict(data),
+            trust=Trust.USER,
         )
 
 

@@ -125,9 +125,18 @@ def _environment(entry: Path) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name in ("SLURM_JOB_ID", "SLURMD_NODENAME")}
 
 
-def end(found: Sequence[Leftover], term_s: float, proc: Path = Path("/proc")) -> list[Leftover]:
-    """TERM, then KILL to what is still there after ``term_s``. Zombies are left to their parents."""
+def end(
+    found: Sequence[Leftover], term_s: float, again: Path | None = None, proc: Path = Path("/proc")
+) -> list[Leftover]:
+    """TERM, then KILL to what is still there after ``term_s``. Zombies are left to their parents.
+
+    ``again``: the prolog writes it when the job comes here again; then nothing is ended.
+    """
     pidfds = {item.pid: descriptor for item in found if (descriptor := _hold(item, proc)) is not None}
+    if again is not None and again.exists():
+        for descriptor in pidfds.values():
+            os.close(descriptor)
+        return []
     sent = {item.pid: "TERM" for item in found if item.pid in pidfds and _send(pidfds[item.pid], signal.SIGTERM)}
     _wait(found, sent, term_s, proc)
     for item in found:

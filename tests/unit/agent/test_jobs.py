@@ -20,7 +20,7 @@ from sentinel.agent.probes.tasks import answer_of, tasks_of
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError, Unavailable
-from sentinel.model.records import Evidence, Kind, Source, Where, utc
+from sentinel.model.records import Evidence, Kind, Source, Trust, Where, utc
 from sentinel.wire import to_json
 
 
@@ -254,6 +254,7 @@ def test_a_follower_that_hangs_is_evidence(site: Site) -> None:
     site.came(5)
     site.bench.programs[0].on_end(Ending("log:5.0", None, True, "", "D in nfs_wait"))
     assert site.kept[0].kind == Kind.PROBE_HUNG
+    assert site.kept[0].trust is Trust.USER, "the job's user may stop it, and chose the file system of the log"
     assert "nfs_wait" in site.kept[0].text
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.agent.probes import leftovers, places
+from sentinel.agent.probes.collect import Bundle
 from sentinel.agent.probes.finding import file_system
 from sentinel.agent.probes.leftovers import end, gpu_uuids, left_behind
 
@@ -172,3 +173,21 @@ def test_what_names_an_ended_job_and_is_not_its_users_is_not_left_of_it(proc: Pr
     proc.add(12, SLURM_JOB_ID="7")
     (proc.folder / "12/cgroup").write_text("0::/system.slice/slurmstepd.scope/job_8/step_0/user/task_0\n")
     assert list(found(proc)) == [10]
+
+
+_OF_JOB = {"node": "n1", "job": 7, "attempt": 0, "ended_s": 1.0, "others": {}}
+
+
+def test_a_job_that_is_here_again_loses_no_process(tmp_path: Path) -> None:
+    """A requeued job's new processes have the same id in their environment and control group."""
+    again = tmp_path / "7.json"
+    again.write_text("{}")
+    process = child("import time; print(1, flush=True); time.sleep(60)")
+    try:
+        assert end([seen(process)], 60.0, again) == []
+        bundle = Bundle(tmp_path / "bundle", {**_OF_JOB, "here_again": str(again)})
+        bundle._leftovers()
+        assert bundle._left == [] and process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
