@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sentinel.model.intent import intent_of
-from sentinel.model.records import Fleet, JobView
+from sentinel.model.records import Fleet, JobView, Verdict
 
 IN_TURN = "in_turn"  # in the data of the step that excludes: see ``excluded``
 
@@ -21,6 +21,30 @@ class Exclusions:
     left: int  # usable nodes that it may get
     kept_out: tuple[str, ...] = ()  # of those in turn: excluded although too few are left, so that the job waits
     in_turn: tuple[str, ...] = ()  # suspects on which attempts in a row failed
+
+
+def bad_and_suspect(
+    verdict: Verdict,
+    *,
+    good: Collection[str],
+    bad_elsewhere: Collection[str],
+    slow: Sequence[str],
+    excluded_by_us: Sequence[str],
+    on_probation: Sequence[str],
+) -> tuple[list[str], list[str]]:
+    """Nodes that the job's next attempt must not have, and those that it should not have; the most likely first.
+
+    Args:
+        good: nodes proven good since the verdict.
+        bad_elsewhere: nodes with a proven fault, whichever incident it is of.
+        slow: nodes on which this attempt was slower than on the others.
+        excluded_by_us: nodes that earlier attempts were kept from.
+        on_probation: nodes that hurt this job and were returned lately.
+    """
+    bad = [name for name in verdict.drain if name not in good]
+    named = (*sorted(bad_elsewhere), *verdict.suspect, *slow, *excluded_by_us)
+    suspect = dict.fromkeys((*on_probation, *(name for name in named if name not in good)))
+    return bad, [name for name in suspect if name not in bad]
 
 
 def excluded(

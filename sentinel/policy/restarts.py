@@ -24,7 +24,7 @@ from sentinel.model.records import (
     Wait,
 )
 from sentinel.planning.restart_size import restart_size
-from sentinel.policy.exclusions import IN_TURN, Exclusions, excluded, nodes_wanted
+from sentinel.policy.exclusions import IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
 from sentinel.policy.situation import (
@@ -169,7 +169,7 @@ def _restart(
     if stop:
         hold = dataclasses.replace(hold, data={**hold.data, "why": stop})
         return JobSteps((hold,), None, f"{stop} {requeue}".strip())
-    suspects = _suspects(verdict, situation)
+    suspects = _bad_and_suspect(verdict, situation)[1]
     here, words = in_allocation(job, verdict, incident, situation, suspects, attempt, ground)
     if here:
         return JobSteps(here, None, words)
@@ -276,27 +276,27 @@ def _may_retry(verdict: Verdict, situation: Situation, stop_confidence: float) -
 
 
 def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: Sequence[Step]) -> Exclusions:
+    bad, suspect = _bad_and_suspect(verdict, situation)
     return excluded(
         job,
         situation.fleet,
-        bad=[name for name in verdict.drain if name not in situation.good_nodes],
-        suspect=_suspects(verdict, situation),
+        bad=bad,
+        suspect=suspect,
         leaving={step.node for step in drained if step.node is not None},
         added_by_us=situation.added_by_us,
         in_turn=failed_in_turn(verdict, situation) if situation.wait_s is not None else (),
     )
 
 
-def _suspects(verdict: Verdict, situation: Situation) -> list[str]:
-    """Nodes that the next attempt should not have, beside the convicted ones; the most likely first."""
-    good = situation.good_nodes
-    bad = {name for name in verdict.drain if name not in good}
-    others = sorted(situation.bad_nodes - bad)
-    named = (*others, *verdict.suspect, *situation.slow_nodes, *situation.excluded_by_us)
-    return [
-        *(name for name in situation.on_probation if name not in bad),
-        *(name for name in dict.fromkeys(named) if name not in good and name not in bad),
-    ]
+def _bad_and_suspect(verdict: Verdict, situation: Situation) -> tuple[list[str], list[str]]:
+    return bad_and_suspect(
+        verdict,
+        good=situation.good_nodes,
+        bad_elsewhere=situation.bad_nodes,
+        slow=situation.slow_nodes,
+        excluded_by_us=situation.excluded_by_us,
+        on_probation=situation.on_probation,
+    )
 
 
 def _in_service(verdict: Verdict, situation: Situation, drained: Sequence[Step]) -> list[str]:

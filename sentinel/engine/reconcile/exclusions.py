@@ -16,7 +16,7 @@ from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
-from sentinel.policy.exclusions import IN_TURN
+from sentinel.policy.exclusions import IN_TURN, bad_and_suspect
 from sentinel.text import names
 
 
@@ -123,14 +123,14 @@ def _judged(state: State, incident: Incident, job: int) -> tuple[list[str], list
     slow = state.past.slow_nodes(incident.job, incident.attempt)
     named = (*verdict.drain, *verdict.suspect, *slow)
     good = node_proof.proven_good(state, incident, named) | node_proof.returned(state, plan, verdict.drain)
-    bad = [name for name in verdict.drain if name not in good]
-    others = sorted(node_proof.bad_nodes(state) - set(bad))
-    suspect = (
-        *state.returns.on_probation(job),
-        *others,
-        *(name for name in (*verdict.suspect, *slow, *kept) if name not in good),
+    return bad_and_suspect(
+        verdict,
+        good=good,
+        bad_elsewhere=node_proof.bad_nodes(state),
+        slow=slow,
+        excluded_by_us=kept,
+        on_probation=state.returns.on_probation(job),
     )
-    return bad, [name for name in dict.fromkeys(suspect) if name not in bad]
 
 
 def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bool:
