@@ -9,7 +9,7 @@ from shipped import shipped_rules, shipped_signatures
 
 from sentinel.classify import classify
 from sentinel.evidence.logs.reader import LogReader
-from sentinel.model.records import Incident
+from sentinel.model.records import Incident, Recommendation, Source, Where
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 RULES = shipped_rules()
@@ -140,3 +140,20 @@ def test_a_message_alone(cause: str, text: str) -> None:
     verdict = classify(Incident("i", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW)
     assert verdict.cause.value == cause
     assert verdict.drain == ()  # nothing that a job's log says drains a node
+
+
+NO_SWITCH = (
+    "nv-fabricmanager[4177]: request to query NVSwitch failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]"
+)
+LOST_SWITCH = "nvidia-nvswitch2: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+
+
+@pytest.mark.parametrize(("lines", "drain"), [([NO_SWITCH], ()), ([NO_SWITCH, LOST_SWITCH], ("n1",))])
+def test_a_fabric_manager_without_switches_drains_nothing_and_hides_no_lost_switch(
+    lines: list[str], drain: tuple[str, ...]
+) -> None:
+    reader = LogReader(SIGNATURES, source=Source.KERNEL, where=Where(node="n1"))
+    found = reader.feed("".join(f"{line}\n" for line in lines).encode(), NOW) + reader.finish(NOW)
+    verdict = classify(Incident("i", NOW, NOW, nodes=("n1",), evidence=tuple(found)), rules=RULES, now=NOW)
+    assert verdict.drain == drain
+    assert (verdict.recommendation is Recommendation.DRAIN) == bool(drain)
