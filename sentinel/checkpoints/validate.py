@@ -19,7 +19,17 @@ from pathlib import Path
 
 from sentinel.checkpoints import formats, kept_manifest, manifest
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan
-from sentinel.checkpoints.formats import dcp, nemo, one_save, safetensors_set, torch_file
+from sentinel.checkpoints.formats import (
+    accelerate,
+    dcp,
+    deepspeed,
+    hf_trainer,
+    megatron,
+    nemo,
+    one_save,
+    safetensors_set,
+    torch_file,
+)
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
 from sentinel.checkpoints.formats.registered import refuse_unregistered
 from sentinel.checkpoints.parsing.ranks import ranks_or_none
@@ -47,6 +57,8 @@ class Settings:
 DEFAULTS = Settings()
 # Formats of one checkpoint in one folder that do not themselves look at every torch file in it.
 _WITH_EXTRAS = frozenset((dcp.NAME, safetensors_set.NAME, nemo.NAME))
+# Formats of which some files are named by nothing in the save.
+_OF_ONE_SAVE = frozenset((dcp.NAME, nemo.NAME, megatron.NAME, deepspeed.NAME, hf_trainer.NAME, accelerate.NAME))
 
 
 @dataclass(slots=True)
@@ -138,6 +150,8 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         judged.finding = found.check(tree, ask)
         if found.NAME in _WITH_EXTRAS and not tree.single:
             one_save.refuse_lost_state(tree, torch_file.check_extras(tree, ask, judged.finding))
+        if found.NAME in _OF_ONE_SAVE and not (tree.single or ask.part):
+            one_save.refuse_lacking(tree)
         manifest.apply(tree, ask, judged.finding)
         closely = settings.manifests is not None and level_at_least(ask.level, "checksum")
         kept = kept_manifest.find(settings.manifests, tree) if closely and settings.manifests else None

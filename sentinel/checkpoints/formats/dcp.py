@@ -88,6 +88,11 @@ def _read(tree: Tree, name: str) -> Metadata:
         return read_metadata(handle)
 
 
+def objects(tree: Tree) -> set[str]:
+    """The names of what ``.metadata`` lists that is no tensor."""
+    return _read(tree, ".metadata").blobs
+
+
 def _check_plain(tree: Tree, ask: Ask) -> Finding:
     metadata = _read(tree, ".metadata")
     for name, tensor in metadata.tensors.items():

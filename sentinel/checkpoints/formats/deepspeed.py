@@ -59,7 +59,10 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if not ask.part:
         _complete(tree, ask, optim, zero3, models, (mp, dp, partitions, _zero_stage(shown)))
     step = _same_step(tree, files, shown)
-    one_save.refuse_pause(tree, files, one_save.RANKS_HANG_S)
+    ours = [
+        name for name in files if any(pattern.fullmatch(name) for pattern in _ALL)
+    ]  # others may be made of them later
+    one_save.refuse_pause(tree, ours, one_save.RANKS_HANG_S)
     works: list[Work] = [work for file in files.values() for work in file.works]
     partitions_of = [name for name in files if _OPTIM.fullmatch(name)]
     works.append(Work(0, lambda _: one_save.refuse_twins(tree, partitions_of)))

@@ -20,6 +20,8 @@ from sentinel.text import visible
 NAME = "megatron"
 MARKER = "metadata.json"
 INTEGRITY = "integrity.json"
+COMMON = "common.pt"
+_COMMON_INSIDE = "common_state"  # where newer Megatron keeps it: an object among the shards
 _FOLDER = re.compile(r"iter_\d{7,}|release")
 _RANK = re.compile(r"mp_rank_(\d{2})(?:_(\d{3}))?(?:_(\d{3}))?")
 _JSON_LIMIT_BYTES = 16 << 20
@@ -46,41 +48,67 @@ def check(tree: Tree, ask: Ask) -> Finding:
     finding = _check_zarr(tree, ask) if arrays else dcp.check(tree, ask)
     if backend:
         _after(tree)
-    if "common.pt" in tree.files:
-        common = torch_file.check_file(tree, "common.pt", ask)
+        check_common(tree, ask)
+    if COMMON in tree.files:
+        common = torch_file.check_file(tree, COMMON, ask)
         finding.step = _common_step(common, finding.step)
         finding.works = [*finding.works, *common.works]
-        finding.unsummed += [] if common.summed else ["common.pt"]
+        finding.unsummed += [] if common.summed else [COMMON]
     if INTEGRITY in tree.files:
         _integrity(tree, ask, finding)
     return finding
+
+
+def check_common(tree: Tree, ask: Ask) -> None:
+    """What is not sharded (arguments, iteration, optimizer groups) must be there: every load begins with it.
+
+    megatron-core up to 0.16 reads ``common.pt``, which nothing in the save names; later it is an object in ``.metadata``.
+
+    Raises:
+        Broken, NotKnown: a save of Megatron's that has neither.
+    """
+    if (
+        ask.part
+        or COMMON in tree.files
+        or MARKER not in tree.files
+        or _backend(tree, ask) not in ("torch_dist", "zarr")
+    ):
+        return
+    if ".metadata" not in tree.files or not any(name.partition("/")[0] == _COMMON_INSIDE for name in dcp.objects(tree)):
+        raise unfinished(
+            tree, ask, f"{COMMON} is missing, and no {_COMMON_INSIDE} is in .metadata: nothing can load it"
+        )
 
 
 def _marker(tree: Tree, ask: Ask) -> bool:
     """Whether the end marker is there and says what it should. torch_dcp and fsdp_dtensor have none."""
     if MARKER not in tree.files:
         # A step that has common.pt or an integrity list was saved by torch_dist, which writes the marker.
-        if INTEGRITY in tree.files or "common.pt" in tree.files:
+        if INTEGRITY in tree.files or COMMON in tree.files:
             raise unfinished(tree, ask, f"{MARKER} is missing: the save did not finish")
         beside = next((folder.name for folder in neighbours(tree.root, 1) if (folder / MARKER).exists()), "")
         if beside and _FOLDER.fullmatch(tree.root.name):
             raise unfinished(tree, ask, f"{MARKER} is missing, which {visible(beside)} has: the save did not finish")
         return False
+    if _backend(tree, ask) not in ("torch_dist", "zarr", "fsdp_dtensor", "torch_dcp"):
+        raise Broken(f"{MARKER} names no known backend: {visible(str(_backend(tree, ask)))}")
+    return True
+
+
+def _backend(tree: Tree, ask: Ask) -> object:
+    """What the marker says wrote the shards."""
     try:
         marker = json.loads(read_small(tree.path(MARKER), _JSON_LIMIT_BYTES, MARKER))
     except (ValueError, RecursionError):
         raise unfinished(tree, ask, f"{MARKER} is not JSON (cut short or damaged)") from None
-    backend = marker.get("sharded_backend") if isinstance(marker, dict) else None
-    if backend not in ("torch_dist", "zarr", "fsdp_dtensor", "torch_dcp"):
-        raise Broken(f"{MARKER} names no known backend: {visible(str(backend))}")
-    return True
+    return marker.get("sharded_backend") if isinstance(marker, dict) else None
 
 
 def _check_zarr(tree: Tree, ask: Ask) -> Finding:
     """The backend of older Megatron and NeMo: one zarr array per tensor beside ``common.pt``. No checksum of the arrays."""
     folders = zarr.arrays(tree)
-    if not folders or "common.pt" not in tree.files:
-        raise unfinished(tree, ask, "no arrays" if not folders else "common.pt is missing")
+    if not folders or COMMON not in tree.files:
+        raise unfinished(tree, ask, "no arrays" if not folders else f"{COMMON} is missing")
     finding = Finding(unread="arrays in zarr")
     for folder in folders:
         finding.unsummed += [*zarr.check(tree, folder, all_stored=False)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from sentinel.checkpoints.files import NotKnown, Tree
-from sentinel.checkpoints.formats import dcp, safetensors_set, torch_file
+from sentinel.checkpoints.formats import dcp, megatron, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.parsing import json_files
 
@@ -38,6 +38,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     prefix = "weights/" if inside else ""
     if dcp.recognise(weights):
         finding = dcp.check(weights, ask)
+        megatron.check_common(weights, ask)
     elif safetensors_set.recognise(weights):
         finding = safetensors_set.check(weights, ask)
     else:

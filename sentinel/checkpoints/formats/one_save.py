@@ -9,6 +9,7 @@ pause in which nothing was written.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,8 @@ from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 
 _NEIGHBOURS = 2
+_STATE = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar", ".safetensors")  # names of files that a load may need
+_NUMBER = re.compile(r"\d+")
 _TELLING_BYTES = 32  # of a record: smaller ones (a step, a scale) may well stay the same
 _OPTIMIZER_DEPTH = 4  # of tables and lists in which trainers keep an optimizer
 _SAMPLES = 16  # places at which files without checksums are compared
@@ -120,16 +123,45 @@ def _constant(handle: Handle) -> bool:
     return True
 
 
-def lacking(tree: Tree, suffixes: tuple[str, ...]) -> tuple[str, str]:
-    """A file of such a name that the nearest save beside has, in it or in a folder of it, and that is not here."""
-    for folder in neighbours(tree.root, 1):
+def refuse_lacking(tree: Tree) -> None:
+    """`NotKnown` where every save beside this one has a file of a state, or a folder of shards, that is missing here.
+
+    A load may need what nothing in a save names. Numbers in names are ranks and steps: there may be fewer of them.
+    """
+    mine = {_kind(name): name for name in (*tree.files, *tree.links, *tree.folders)}
+    lacking: dict[str, str] = {}
+    beside = neighbours(tree.root, _NEIGHBOURS)
+    for index, folder in enumerate(beside):
         try:
-            theirs = [path.relative_to(folder) for path in (*folder.glob("*"), *folder.glob("*/*")) if path.is_file()]
+            theirs = _saved_in(folder, mine)
         except OSError:
-            break
-        names = sorted(str(path) for path in theirs if path.name.endswith(suffixes) and not path.name.startswith("."))
-        return next((name for name in names if name not in tree.files), ""), folder.name
-    return "", ""
+            return
+        lacking = {kind: name for kind, name in theirs.items() if kind not in mine and (not index or kind in lacking)}
+        if not lacking:
+            return
+    if lacking:
+        name = visible(min(lacking.values()))
+        raise NotKnown(f"{name} is missing, which {visible(beside[0].name)} has: half deleted or half written?")
+
+
+def _saved_in(folder: Path, mine: Mapping[str, str]) -> dict[str, str]:
+    """The kinds of files with a state, and of folders of shards, that this save has, without what was put in afterwards."""
+    times: dict[str, tuple[float, str]] = {}
+    for pattern in ("*", "*/*"):
+        for path in folder.glob(pattern):
+            inside = str(path.relative_to(folder))
+            shards = path.name == ".metadata"
+            if not shards and (path.name.startswith(".") or not path.name.endswith(_STATE)):
+                continue
+            here = (path.stat().st_mtime, inside)
+            times[_kind(inside)] = min(times.get(_kind(inside), here), here)
+    both = [at for kind, (at, _) in times.items() if kind in mine]
+    last_s = max(both, default=0.0) + RANKS_HANG_S
+    return {kind: name for kind, (at, name) in times.items() if both and at <= last_s}
+
+
+def _kind(name: str) -> str:
+    return _NUMBER.sub("#", name)
 
 
 def is_before(folder: Path, other: Path) -> bool:

@@ -59,9 +59,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         return _consolidated(tree, ask)
     json_files.check_read_at_resume(tree)
     works, names = check_models(tree, ask)
-    lacking, beside = one_save.lacking(tree, (".pt", ".pth", ".bin"))
-    if lacking:
-        raise NotKnown(f"{visible(lacking)} is missing, which {visible(beside)} has: half deleted or half written?")
+    one_save.refuse_lacking(tree)
     ranks = {int(m.group(1)) for name in names if (m := _SHARD.fullmatch(name))}
     return Finding(
         owners=frozenset(rank - 1 for rank in ranks),

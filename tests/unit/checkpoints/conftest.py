@@ -298,6 +298,7 @@ class Maker:
 
     def megatron(self, folder, step=200, integrity=True):
         path = self.dcp(folder, step=step)
+        self.write(path / "common.pt", self.torch_file({"iteration": step}, prefix="common"))
         self.json(path / "metadata.json", {"sharded_backend": "torch_dist", "sharded_backend_version": 1}, 2)
         if integrity:
             files = {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in path.iterdir()}

@@ -210,12 +210,27 @@ def test_nemo_with_a_shard_of_the_save_before(make):
     assert answer.valid is None and "two saves" in answer.reason, answer
 
 
+@pytest.mark.parametrize("backend", ["torch_dist", "torch_dcp"])
+@pytest.mark.parametrize("below", ["", "/weights"])
+def test_the_common_part_that_no_list_of_megatrons_names(make, backend, below):
+    path = make.megatron("run/iter_0000200" + below, integrity=False)
+    if below:
+        make.json(path.parent / "context/model.json", {"layers": 2})
+    make.json(path / "metadata.json", {"sharded_backend": backend, "sharded_backend_version": 1}, 2)
+    whole = path.parent if below else path
+    assert validate(whole, "checksum", now_s=make.now_s).valid is True
+    (path / "common.pt").unlink()
+    answer = validate(whole, "structural", now_s=make.now_s)
+    assert answer.valid is (backend == "torch_dcp") and ("common.pt is missing" in answer.reason) is (not answer.valid)
+
+
 def test_a_step_of_megatron_without_the_marker_that_the_step_beside_has(make):
     """It is written last, and without it the step is not loaded as what it is."""
     make.megatron("run/iter_0000100", 100, integrity=False)
     path = make.megatron("run/iter_0000200", integrity=False)
     assert ask(make, path).valid is True
-    (path / "metadata.json").unlink()
+    for file in (path / "metadata.json", path / "common.pt"):  # newer Megatron has none of the latter
+        file.unlink()
     answer = ask(make, path)
     assert answer.valid is False and "iter_0000100 has" in answer.reason, answer
 

@@ -1,0 +1,98 @@
+"""What a load needs and nothing in a save names: the steps beside it tell, whatever the format."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from sentinel.checkpoints.validate import validate
+
+
+def aged(make, path, age_s):
+    for file in path.rglob("*"):
+        if file.is_file():
+            make.age(file, age_s)
+
+
+def extra(make, path, name, age_s):
+    make.write(path / name, make.torch_file({"cursor": 7}, prefix="extra"))
+    make.age(path / name, age_s)
+
+
+RUNS = {
+    "dcp": ("step-{}", lambda make, at, step: make.dcp(at, step=step)),
+    "megatron": ("iter_{:07d}", lambda make, at, step: make.megatron(at, step, integrity=False)),
+    "megatron_legacy": ("iter_{:07d}", lambda make, at, step: make.megatron_legacy(at, step)),
+    "deepspeed": ("global_step{}", lambda make, at, step: make.deepspeed(at, step)),
+    "hf": ("checkpoint-{}", lambda make, at, step: make.hf(at, step)),
+    "nemo": ("m--step={}-last", lambda make, at, step: make.nemo(at, step)),
+}
+
+
+def run(make, kind, steps=(10, 20, 30)):
+    name, write = RUNS[kind]
+    paths = []
+    for index, step in enumerate(steps):
+        at = f"run/{name.format(step)}"
+        write(make, at, step)
+        path = make.root / at
+        aged(make, path, 36_000 - 3600 * index)
+        paths.append(path)
+    return paths
+
+
+def ask(make, path):
+    return validate(path, "structural", now_s=make.now_s)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("where", ["", "folder/"])
+def test_a_file_that_every_step_beside_has(make, kind, where):
+    paths = run(make, kind)
+    for index, path in enumerate(paths):
+        extra(make, path, f"{where}dataloader_0.pt", 36_000 - 3600 * index)
+        extra(make, path, f"{where}dataloader_1.pt", 36_000 - 3600 * index)
+    for path in paths:
+        assert ask(make, path).valid is True, ask(make, path)
+    for rank in (0, 1):
+        (paths[2] / f"{where}dataloader_{rank}.pt").unlink()
+    if where:
+        (paths[2] / "folder").rmdir()
+    answer = ask(make, paths[2])
+    assert answer.valid is None and "dataloader_0.pt is missing" in answer.reason, answer
+    assert all(ask(make, path).valid for path in paths[:2])
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_what_was_put_beside_one_step_is_missing_in_no_other(make, kind):
+    """An export for inference, made when the run was over; and fewer ranks than before."""
+    paths = run(make, kind)
+    extra(make, paths[1], "exported.pt", 600)
+    for index, path in enumerate(paths):
+        for rank in range(3 - index):
+            extra(make, path, f"dataloader_{rank}.pt", 36_000 - 3600 * index)
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+    for path in paths:  # copied by what keeps no times
+        for number, file in enumerate(sorted(p for p in path.rglob("*") if p.is_file())):
+            make.age(file, 3000 - number / 1000)
+    if kind in ("megatron_legacy", "deepspeed"):
+        assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+
+
+@pytest.mark.parametrize("lost", ["optimizer_0", "pytorch_model_fsdp_0"])
+@pytest.mark.parametrize("kind", ["hf", "accelerate"])
+def test_a_folder_of_fsdp_that_the_step_beside_has(make, kind, lost):
+    for index, step in enumerate((10, 20)):
+        at = f"run/checkpoint-{step}" if kind == "hf" else f"run/step_{step}"
+        make.hf(at, step) if kind == "hf" else make.accelerate(at, step)
+        for name in ("optimizer_0", "pytorch_model_fsdp_0"):
+            make.dcp(f"{at}/{name}")
+        aged(make, make.root / at, 36_000 - 3600 * index)
+    path = make.root / at
+    assert ask(make, path).valid is True, ask(make, path)
+    shutil.rmtree(path / lost)
+    os.utime(path, (make.now_s - 3600, make.now_s - 3600))
+    answer = ask(make, path)
+    assert answer.valid is None and f"{lost}/" in answer.reason and "is missing" in answer.reason, answer
