@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sentinel.checkpoints.parsing import copy_names
 from sentinel.text import visible
 
 # What file systems, editors, desktops and kernels leave behind in a folder: no part of a save, whenever it was written.
@@ -76,6 +77,7 @@ class Tree:
     files: dict[str, Entry] = field(default_factory=dict)
     links: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)  # neither file, folder nor link
+    copies: list[str] = field(default_factory=list)  # what no loader reads by its name
     folders: set[str] = field(default_factory=set)
     folder_times: dict[str, float] = field(default_factory=dict)  # when a name was last added, removed or changed
     single: bool = False
@@ -152,14 +154,26 @@ def _walk(tree: Tree) -> None:
                     if depth >= MAX_DEPTH:
                         raise NotKnown(f"folders nested more than {MAX_DEPTH} deep")
                     pending.append((name + "/", depth + 1))
-                elif LITTER.fullmatch(entry.name):
-                    continue
+                elif LITTER.fullmatch(entry.name) or copy_names.duplicate_of(entry.name):
+                    tree.copies.append(name)
                 elif entry.is_file(follow_symlinks=False):
                     tree.files[name] = entry_of(entry.stat(follow_symlinks=False))
                 else:
                     tree.odd.append(name)
-                if len(tree.files) + len(tree.folders) + len(tree.links) > MAX_FILES:
+                if len(tree.files) + len(tree.folders) + len(tree.links) + len(tree.copies) > MAX_FILES:
                     raise NotKnown(f"more than {MAX_FILES} files: too many to look at")
+
+
+def refuse_renamed(tree: Tree) -> None:
+    """`NotKnown` where a copy of a file is there, or what was set aside, and the file itself is not."""
+    here = {*tree.files, *tree.links}
+    for name in (*tree.copies, *tree.files):
+        folder, slash, file = name.rpartition("/")
+        original = copy_names.duplicate_of(file) or copy_names.set_aside_from(file)
+        if original and folder + slash + original not in here:
+            raise NotKnown(
+                f"{visible(original)} is missing, {visible(name)} is there: renamed, or a copy that did not end?"
+            )
 
 
 class Handle:

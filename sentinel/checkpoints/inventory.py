@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.formats import by_name, nvrx, rank_set, torch_file
 from sentinel.checkpoints.formats.jax import orbax
+from sentinel.checkpoints.parsing.copy_names import duplicate_of
 from sentinel.checkpoints.records import Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
@@ -181,6 +182,8 @@ def _local_iterations(entries: Iterable[os.DirEntry[str]]) -> set[int]:
 
 
 def _is_checkpoint_file(name: str) -> bool:
+    if duplicate_of(name):
+        return False
     stated = step_of(name) is not None
     return name.endswith(".ckpt") or (name.endswith((".pt", ".pth", ".safetensors", ".msgpack")) and stated)
 

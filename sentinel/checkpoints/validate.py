@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.checkpoints import formats, kept_manifest, manifest
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, scan
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, refuse_renamed, scan
 from sentinel.checkpoints.formats import (
     accelerate,
     dcp,
@@ -142,6 +142,8 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
     try:
         tree = scan(path)
         judged.bytes, judged.newest_s, judged.oldest_s = tree.bytes, tree.newest_s, tree.oldest_s
+        if not tree.single:
+            refuse_renamed(tree)
         found = formats.recognise(tree)
         if found is None:
             raise _unrecognised(tree, ask)

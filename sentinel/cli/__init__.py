@@ -17,8 +17,7 @@ import click
 
 from sentinel import __version__
 from sentinel.cli import help_text
-from sentinel.errors import SentinelError
-from sentinel.text import printable
+from sentinel.errors import FileError, SentinelError
 
 # command -> (module:attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -125,9 +124,10 @@ def main() -> None:
 
 
 def _say_error(error: SentinelError) -> None:
-    """What is wrong, and below it the fix. Long lines are broken for a terminal only."""
-    from sentinel.cli.operator.output import say
+    """What is wrong, and below it the fix. Long lines are broken for a terminal only, and within no path."""
+    from sentinel.cli.operator.output import say, unbroken
 
+    path = str(error.path) if isinstance(error, FileError) else ""
     for text, indent in ((f"sentinel: {error.message}", ""), (error.fix or error.usual_fix, "  ")):
-        for line in printable(text, "·", keep="\n").splitlines():
+        for line in (text.replace(path, unbroken(path)) if path else text).splitlines():
             say(line, indent, hanging=2, err=True)

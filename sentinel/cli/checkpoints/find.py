@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +36,7 @@ from sentinel.cli.checkpoints.nodes import Spread, expand_nodes, local_folders, 
 from sentinel.cli.checkpoints.progress_bar import bar
 from sentinel.cli.checkpoints.show import echo_decision, part_line, show_decision, show_validity
 from sentinel.cli.operator.arguments import missing
-from sentinel.cli.operator.output import say
+from sentinel.cli.operator.output import say, unbroken
 from sentinel.errors import Refused, UserError
 from sentinel.text import visible
 
@@ -221,9 +222,10 @@ def advice(candidates: Sequence[Candidate], level: Level, lower: Decision | None
         return "Nothing under these folders looks like a checkpoint: name the folder that holds the steps."
     if lower is not None and lower.chosen is not None:
         one = lower.chosen
+        path = shlex.quote(visible(one.path, 4096))  # as a shell takes it
         which = f"save number {one.number}" if one.step is None else f"step {one.step}"
         return (
-            f"At level structural it would be {which}: {visible(one.path, 4096)} (add --level structural). To prove level"
+            f"At level structural it would be {which}: {unbroken(path)} (add --level structural). To prove level"
             f" {level}, checksums must be recorded right after each save: `sentinel checkpoints manifest PATH`, or the agent"
             " does it while the job runs ([jobs] manifests)."
         )

@@ -192,7 +192,7 @@ def say(text: str, indent: str = "", *, hanging: int = 4, err: bool = False) -> 
 def broken(text: str, indent: str = "", *, hanging: int = 4, err: bool = False) -> str:
     """The lines that ``say`` prints."""
     wrapped = textwrap.wrap(
-        printable(text, "·", keep="\n\t\u00a0"),
+        printable(text, "·", keep="\n\t\u00a0" + _UNBROKEN_SPACE),
         max(LEAST_SENTENCE, line_width(err=err)),
         initial_indent=indent,
         subsequent_indent=f"{indent}{' ' * hanging}",

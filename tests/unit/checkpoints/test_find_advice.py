@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 
 import pytest
@@ -14,6 +15,7 @@ from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Costs
 from sentinel.checkpoints.steps import number_of
+from sentinel.cli import _say_error as say_error
 from sentinel.cli.checkpoints.commands import checkpoints
 from sentinel.errors import Refused
 
@@ -40,6 +42,23 @@ def test_says_what_it_would_take(make, asked):
     step = 20 if "--onset-step" in asked else 30
     assert f"step {step}" in result.exception.fix and "manifest" in result.exception.fix
     assert f"checkpoint-{step}" in result.exception.fix
+
+
+@pytest.mark.parametrize("columns", [80, None])
+def test_a_path_with_spaces_stays_whole_and_can_be_pasted(make, monkeypatch, capsys, columns):
+    """On a terminal, where lines are broken, and in a pipe."""
+    at = "a folder with a rather long name for a run of pretraining/it's"
+    make.hf(f"{at}/checkpoint-30", 30)
+    path = make.root / at / "checkpoint-30"
+    if columns:
+        monkeypatch.setattr("sentinel.cli.operator.output.line_width", lambda err=False: columns)
+    say_error(run("find", "--global", path.parent, "--level", "content").exception)
+    lines = capsys.readouterr().err.splitlines()
+    whole = [line for line in lines if shlex.quote(str(path)) in line]
+    assert whole, lines
+    assert (max(len(line) for line in lines if line not in whole) <= 80) is (columns == 80), lines
+    say_error(run("find", "--global", f"{path} that is not there").exception)
+    assert f"{path} that is not there" in capsys.readouterr().err
 
 
 def test_in_json_too(make):

@@ -1,0 +1,47 @@
+"""Names that copying leaves behind: no framework reads a file under such a name, whatever is in it.
+
+A browser, a desktop or a mount for cloud storage names the second copy of a file itself; people and editors set an old one
+aside; a transfer that was killed leaves its temporary file.
+"""
+
+from __future__ import annotations
+
+import re
+
+_DUPLICATES = (
+    re.compile(
+        r"(?P<stem>.+?)(?: - Copy| copy(?: \d+)?| \((?:copy|another copy|\d+\w* copy)\))?(?: \(\d+\))(?P<end>(?:\.\w+)*)"
+    ),
+    re.compile(r"(?P<stem>.+?)(?: - Copy| copy(?: \d+)?| \((?:copy|another copy|\d+\w* copy)\))(?P<end>(?:\.\w+)*)"),
+    re.compile(r"Copy of (?P<stem>.+?)(?P<end>(?:\.\w+)*)"),
+)
+_SET_ASIDE = (
+    re.compile(r"(?P<stem>.+)(?:~|\.(?:bak|orig|old|save|backup)\d*|\.~\d+~)"),
+    re.compile(r"(?P<stem>.+?)(?:\.[0-9a-z]{8})?(?:\.(?:part|partial|filepart|crdownload|tmp|temp|download)|_\.gstmp)"),
+    re.compile(r"(?P<stem>.+)\.[0-9A-Fa-f]{8}"),  # aws s3 cp
+    re.compile(r"(?P<stem>.+)\.\d{1,2}"),  # wget, logrotate
+    re.compile(r"\.(?P<stem>.+)\.[0-9A-Za-z]{6}"),  # rsync
+)
+# What states are kept in: of other files a copy says nothing.
+_STATE = re.compile(
+    r".+\.(?:pt|pth|bin|ckpt|pkl|tar|safetensors|distcp|msgpack)|(?:trainer_state|metadata|integrity)\.json|.*\.index\.json"
+)
+
+
+def duplicate_of(name: str) -> str | None:
+    """The name of the file of which this is another copy that a desktop or browser named; None for other names."""
+    return _original(name, _DUPLICATES)
+
+
+def set_aside_from(name: str) -> str | None:
+    """The name under which a file would be read that was set aside, or whose transfer did not end."""
+    return _original(name, _SET_ASIDE)
+
+
+def _original(name: str, patterns: tuple[re.Pattern[str], ...]) -> str | None:
+    for pattern in patterns:
+        match = pattern.fullmatch(name)
+        original = match["stem"] + (match.groupdict().get("end") or "") if match else ""
+        if match and _STATE.fullmatch(original):
+            return original
+    return None
