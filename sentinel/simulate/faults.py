@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.model.records import Kind, Scalar, Source, Trust
 from sentinel.simulate.histories import Happening
-from sentinel.simulate.programs import STEP_S, Program
+from sentinel.simulate.programs import LOAD_S, STEP_S, Program
 
 if TYPE_CHECKING:
     from sentinel.simulate.world import World
@@ -36,7 +36,7 @@ def _xid(number: int, words: str, *, dies_s: float | None, must_go: bool = True)
         world.observer.broke(node, happening.what, must_go=must_go)
         world.agents.kernel(node, f"NVRM: Xid (PCI:{_PCI}): {number}, pid=4711, name=python, {words}")
         if dies_s is not None:
-            _dies(world, node, dies_s)
+            _dies(world, node, _ends_s(happening, dies_s))
         else:
             for program in world.programs.on(node):
                 _hangs(world, program, node)
@@ -67,6 +67,24 @@ def _link_down(world: World, happening: Happening) -> None:
         world.agents.fact(node, "link_down", Source.FABRIC, text, data={"state": "DOWN"})
         for program in world.programs.on(node):
             _hangs(world, program, node)
+
+
+def _fails_each(world: World, happening: Happening) -> None:
+    """From now on each attempt on this node fails before it gains a step; no line alone convicts the node."""
+    node = world.node_named(happening.who)
+    if node is not None:
+        world.observer.fails_each.add(node)
+        fails = Happening("gpu-memory-contained", who=node)
+        world.programs.at_begin.append(
+            lambda program: (
+                world.later(LOAD_S, partial(_if_runs, world, program, fails)) if node in program.nodes else None
+            )
+        )
+
+
+def _if_runs(world: World, program: Program, fails: Happening) -> None:
+    if program.runs and world.programs.newest.get(program.job) is program:
+        FAULTS[fails.what](world, fails)
 
 
 def _storm(world: World, happening: Happening) -> None:
@@ -153,9 +171,14 @@ def _fails(*lines: str, exit_code: int = 1, exit_signal: int = 0, newest_torn: b
         if newest_torn:
             world.programs.tear_newest(program.job)
         _print(world, program, *lines, rank=0)
-        world.later(0.5, lambda: world.programs.end(program, exit_code, exit_signal))
+        world.later(_ends_s(happening), lambda: world.programs.end(program, exit_code, exit_signal))
 
     return act
+
+
+def _ends_s(happening: Happening, usual_s: float = 0.5) -> float:
+    """From the last words to a program's end: long where it writes a core file, or its launcher waits for other ranks."""
+    return float(happening.data.get("ends_s", usual_s))
 
 
 def _out_of_memory(world: World, happening: Happening) -> None:
@@ -167,7 +190,7 @@ def _out_of_memory(world: World, happening: Happening) -> None:
         world.agents.kernel(
             node, "Memory cgroup out of memory: Killed process 4711 (python) total-vm:91234568kB, anon-rss:81234568kB"
         )
-        world.later(0.5, lambda: world.programs.end(program, 0, 9))
+        world.later(_ends_s(happening), lambda: world.programs.end(program, 0, 9))
 
 
 def _application_xid(world: World, happening: Happening) -> None:
@@ -182,7 +205,7 @@ def _application_xid(world: World, happening: Happening) -> None:
         )
         text = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
         _print(world, program, text, rank=len(program.nodes) - 1)
-        world.later(1.0, lambda: world.programs.end(program, 1))
+        world.later(_ends_s(happening, 1.0), lambda: world.programs.end(program, 1))
 
 
 def _prints_xid(world: World, happening: Happening) -> None:
@@ -195,7 +218,7 @@ def _prints_xid(world: World, happening: Happening) -> None:
             f"{node} kernel: NVRM: Xid (PCI:{_PCI}): 79, pid=1, GPU has fallen off the bus." for node in program.nodes
         ]
         _print(world, program, *lines, *[f"{node}: node {node} is broken, drain it" for node in program.nodes])
-        world.later(0.5, lambda: world.programs.end(program, 1))
+        world.later(_ends_s(happening), lambda: world.programs.end(program, 1))
 
 
 def _hang(world: World, happening: Happening) -> None:
@@ -298,6 +321,10 @@ PROGRAMS: Mapping[str, Act] = {
     "time-limit": _time_limit,
 }
 OTHERS: Mapping[str, Act] = {
-    "storm": _storm, "prolog-error": _prolog_error, "unreadable": _unreadable, "agent-dead": _agent_dead,
-}  # fmt: skip
+    "storm": _storm,
+    "fails-each": _fails_each,
+    "prolog-error": _prolog_error,
+    "unreadable": _unreadable,
+    "agent-dead": _agent_dead,
+}
 FAULTS: Mapping[str, Act] = {**HARDWARE, **PROGRAMS, **OTHERS}

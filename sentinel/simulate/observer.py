@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from sentinel.engine.reconcile.node_proof import SAVED
 from sentinel.model.records import OURS, Notice, StepKind, Task
 from sentinel.simulate.happened import AttemptBegan, Happened, NoticeArrived, SlurmWrite, StepBegan
 
@@ -57,6 +58,11 @@ class Observer:
         default_factory=dict
     )  # job -> attempt that stopped last, how, when
     attempts: list[AttemptBegan] = field(default_factory=list)
+    resumed_unseen: set[str] = field(
+        default_factory=set
+    )  # nodes that a person put back, and no daemon looked before slurmctld died or after
+    slurmctld_died: list[float] = field(default_factory=list)  # when
+    fails_each: set[str] = field(default_factory=set)  # nodes on which each attempt fails before it gains a step
     broken_once: set[tuple[str, str]] = field(default_factory=set)  # promises that were reported, with what about
 
     # -- what happens without Sentinel -----------------------------------------------------------------------------
@@ -91,6 +97,26 @@ class Observer:
     def node_resumed(self, node: str) -> None:
         self.drained_by_people.pop(node, None)
         self.resumed[node] = self.world.now_s
+        self.resumed_unseen.discard(node)
+        if self.world.daemon is None or not self.world.daemon.ready:
+            self.resumed_unseen.add(node)
+
+    def slurmctld_dies(self) -> None:
+        self.slurmctld_died.append(self.world.now_s)
+        daemon = self.world.daemon
+        fleet = daemon.runner.state.cluster.fleet if daemon is not None and daemon.ready else None
+        for node, at_s in self.resumed.items():
+            if fleet is None or fleet.at < self.world.now(at_s - self.world.now_s):
+                self.resumed_unseen.add(node)
+
+    def seems_forgotten(self, node: str, incident: str) -> bool:
+        """Whether nothing tells that a person put the node back: slurmctld died before it had surely saved this incident's
+        drain, and nobody looked in between."""
+        drains = [drain.at_s for drain in self.drains if drain.node == node and drain.incident == incident]
+        died = any(
+            0.0 <= at_s - drained_s <= SAVED.total_seconds() for at_s in self.slurmctld_died for drained_s in drains
+        )
+        return died and node in self.resumed_unseen
 
     def repaired(self, node: str) -> None:
         self.broken.pop(node, None)

@@ -19,7 +19,22 @@ if TYPE_CHECKING:
 Act = Callable[["World", Happening], None]
 _DOWN_S = 2.0  # from a kill to the next start, where the history does not say
 _REBOOT_S = 60.0
+_TRIES_AGAIN_S = 10.0  # after slurmctld is back: by then who polls it has seen it
 _AGAIN_S = 5.0  # an operator whose command was not answered by then tries again
+
+
+def _scontrol(act: Act) -> Act:
+    """What a person does through slurmctld: while that is dead the command fails, and is given again once it is back."""
+
+    def by_a_person(world: World, happening: Happening) -> None:
+        dead_s = world.slurmctld_dead_until_s - world.now_s
+        if dead_s > 0.0:
+            world.later(dead_s + _TRIES_AGAIN_S, partial(by_a_person, world, happening))
+        else:
+            act(world, happening)
+
+    return by_a_person
+
 
 # -- users ---------------------------------------------------------------------------------------------------------
 
@@ -51,6 +66,15 @@ def _requeue(world: World, happening: Happening) -> None:
     if job is not None and not job.completing:
         world.observer.person(job.id, "requeue")
         world.slurm.person_requeues(job.id)
+
+
+def _requeue_hold(world: World, happening: Happening) -> None:
+    """scontrol requeuehold; Slurm refuses it for a job that waits in the queue."""
+    job = world.job_named(happening.who)
+    if job is not None and not job.completing and job.state != "PENDING" and job.batch and job.requeue:
+        world.observer.person(job.id, "requeue")
+        world.observer.person(job.id, "hold")
+        world.slurm.person_requeues_and_holds(job.id)
 
 
 # -- operators -----------------------------------------------------------------------------------------------------
@@ -181,11 +205,13 @@ def _slurmctld(state: str) -> Act:
 def _slurmctld_crash(world: World, happening: Happening) -> None:
     """slurmctld is killed, forgets its last seconds, and is back after ``for_s``."""
     world.slurm.crash()
+    world.observer.slurmctld_dies()
     for job in [job for job in world.observer.held if job in world.slurm.jobs and not world.slurm.jobs[job].held]:
         del world.observer.held[job]
     for job in [job for job in world.observer.cancelled if job in world.slurm.jobs and not world.slurm.jobs[job].over]:
         del world.observer.cancelled[job]
     _slurmctld("gone")(world, happening)
+    world.slurmctld_dead_until_s = world.now_s + float(happening.data.get("for_s", 30.0))
 
 
 def _cut(kill: bool) -> Act:
@@ -236,16 +262,17 @@ def _store_full(world: World, happening: Happening) -> None:
 
 
 ACTS: Mapping[str, Act] = {
-    "cancel": _cancel,
-    "hold": _hold,
-    "release": _release,
-    "requeue": _requeue,
-    "drain": _drain,
-    "resume-node": _resume_node,
-    "repair": _repair,
+    "cancel": _scontrol(_cancel),
+    "hold": _scontrol(_hold),
+    "release": _scontrol(_release),
+    "requeue": _scontrol(_requeue),
+    "requeue-hold": _scontrol(_requeue_hold),
+    "drain": _scontrol(_drain),
+    "resume-node": _scontrol(_resume_node),
+    "repair": _scontrol(_repair),
     "reboot": _reboot,
-    "maintenance": _maintenance,
-    "reservation": _reservation,
+    "maintenance": _scontrol(_maintenance),
+    "reservation": _scontrol(_reservation),
     "pause": _pause,
     "resume": _resume,
     "approve": _answer(approved=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,7 @@ class Programs:
         self.saves: dict[int, Saves] = {}
         self.resume: dict[int, dict[str, str]] = {}  # the file that TaskProlog reads
         self.reached: dict[int, int] = {}  # by job: the highest step of all attempts
+        self.at_begin: list[Callable[[Program], None]] = []  # told of each attempt that begins
         self._all: list[Program] = []
         self._fruitless: dict[int, int] = {}
 
@@ -89,6 +91,8 @@ class Programs:
         self.newest[job.id] = program
         self._all.append(program)
         self._world.happened(AttemptBegan(job.id, job.restarts, nodes, found, ordered, valid, run))
+        for tell in self.at_begin:
+            tell(program)
         if not valid and found is not None and kept.get(found) is not True:
             self._world.later(LOAD_S, lambda: self._unreadable(program))
             return

@@ -69,6 +69,7 @@ class World(Timeline):
         # From when to when no daemon lived, or it was frozen or without answer.
         self.away: list[tuple[float, float]] = []
         self.frozen_until_s = 0.0
+        self.slurmctld_dead_until_s = 0.0  # until then nobody can reach it: it is being started again
         self.violations: list[Violation] = []
         self.crossings = Crossings(self.rng, self.later, self._killed, self._lost)
         self.saved_at_cut: frozenset[str] | None = None  # incidents in the store when something was cut the first time

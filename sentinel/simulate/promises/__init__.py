@@ -54,6 +54,7 @@ PROMISES: Mapping[str, Promise] = {
     "proof-before-return": node_returns.proof_before_return,
     "not-offered-back": now.not_offered_back,
     "probation": node_returns.on_probation,
+    "not-in-turn": node_returns.not_in_turn,
     "leaves-bad-nodes": _at_the_end(at_the_end.leaves_bad_nodes),
     "observe-changes-nothing": now.observe_changes_nothing,
     "nothing-unapproved": now.nothing_unapproved,

@@ -47,7 +47,9 @@ def no_bug(_seen: Observer, what: Happened) -> Iterator[str]:
 
 def unknown_drains_nobody(seen: Observer, what: Happened) -> Iterator[str]:
     """What is missing, late or unreadable never drains a node."""
-    if isinstance(what, SlurmWrite) and takes_out(what) and what.target not in {*seen.broken, *seen.accused}:
+    if not isinstance(what, SlurmWrite) or not takes_out(what) or what.target in {*seen.broken, *seen.accused}:
+        return
+    if what.task is None or not seen.seems_forgotten(what.target, what.task.incident.id):
         yield f"{what.target} is taken out of service and nothing broke there: {what.fields['reason']}"
 
 
@@ -90,7 +92,11 @@ def audited_before_done(seen: Observer, what: Happened) -> Iterator[str]:
 
 
 def nothing_twice(seen: Observer, what: Happened) -> Iterator[str]:
-    """An incident stops a job once and drains a node once, however often the daemon is killed."""
+    """An incident stops a job once and drains a node once, however often the daemon is killed.
+
+    What slurmctld may not have saved when it died may be done again: if a person puts the node back before a daemon looks,
+    nothing tells that from a drain that was forgotten.
+    """
     if not isinstance(what, SlurmWrite) or what.task is None:
         return
     incident = what.task.incident.id
@@ -100,7 +106,9 @@ def nothing_twice(seen: Observer, what: Happened) -> Iterator[str]:
             yield f"incident {incident} stops job {what.job.id} again, in attempt {what.job.attempt}"
     if takes_out(what):
         back = seen.resumed.get(what.target, -1.0)
-        if any(d.node == what.target and d.incident == incident and d.at_s < back for d in seen.drains):
+        again = any(d.node == what.target and d.incident == incident and d.at_s < back for d in seen.drains)
+        just = seen.world.now_s - back <= _flight_s(seen)  # between the requests of one step
+        if again and not just and not seen.seems_forgotten(what.target, incident):
             yield f"incident {incident} drains {what.target} again, which a person put back into service"
 
 

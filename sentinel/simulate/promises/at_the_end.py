@@ -17,6 +17,8 @@ _DEFERRED_S = 86_400.0  # a job that is to start later than this has been put of
 _TOLD_S = 0.5  # from the end of its epilogs to the daemon's word of it
 _LOOKS_S = 15.0  # from the end of a gap to the first answer of Slurm: the longest pause between two tries
 JOINED = frozenset({"breaker", "hang-breaker"})  # refusals of which one notice tells for many incidents
+# Of a job that was left running: why one is not restarted that failed after all, they do not say.
+_RUNS = ("is not stopped", "still runs", "makes steps again")
 
 
 def nothing_lost(seen: Observer) -> Iterator[str]:
@@ -99,6 +101,8 @@ def _answered(seen: Observer, incident: str, job: int, attempt: int) -> bool:
     mine = [step for step in of_job if step.attempt == attempt]
     if reasons(plan) - _OVER or f"no longer knows job {job}" in plan.explanation:
         return True
+    if any(words in plan.explanation for words in _RUNS):
+        return False
     return (bool(mine) and not plan.observe_only and not plan.waits) or bool(plan.explanation and not plan.steps)
 
 

@@ -56,6 +56,28 @@ def on_probation(seen: Observer, what: Happened) -> Iterator[str]:
             yield f"job {what.job} begins attempt {what.attempt} on {node}, which hurt it and was just returned"
 
 
+def not_in_turn(seen: Observer, what: Happened) -> Iterator[str]:
+    """A job that failed on two nodes in turn, and gained no step, waits for others rather than try either again."""
+    if not isinstance(what, AttemptBegan) or what.job in seen.touched or seen.world.crossings.cut_at:
+        return  # a daemon that was away does not know whether an attempt gained a step
+    world, store = seen.world, seen.world.store
+    fruitless = world.programs.fruitless(what.job)
+    if not fruitless:
+        return
+    failed = range(what.attempt - 1 - fruitless, what.attempt)
+    verdicts = [
+        store.verdicts[name]
+        for name, one in store.incidents.items()
+        if one.job == what.job and one.attempt in failed and name in store.verdicts
+    ]
+    named = [{*verdict.drain, *verdict.suspect} for verdict in verdicts]
+    turn = frozenset[str]().union(*(nodes for nodes in named if len(nodes) == 1)) & seen.fails_each
+    again = sorted(turn & {*what.nodes})
+    if len(turn) == 2 and again and len(world.slurm.nodes) - len(turn) >= len(what.nodes):
+        both = " and ".join(sorted(turn))
+        yield f"job {what.job} begins attempt {what.attempt} on {','.join(again)}, and failed on {both} in turn"
+
+
 def stays_in_its_allocation(seen: Observer, what: Happened) -> Iterator[str]:
     """A job that holds good spare nodes is restarted there, and requeued only if that cannot be done."""
     if isinstance(what, AttemptBegan) and what.run:

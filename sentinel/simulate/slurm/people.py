@@ -69,6 +69,12 @@ class PeopleUseScontrol(ABC):
             self.to_queue(this, held=False)
             self.schedule()
 
+    def person_requeues_and_holds(self, job: int) -> None:
+        """scontrol requeuehold."""
+        this = self.jobs[job]
+        if this.state != "PENDING" and this.batch and this.requeue:
+            self.to_queue(this, held=True)
+
     def cancel(self, job: int) -> None:
         """scancel: also a job that is on its way back to the queue stays cancelled."""
         this = self.jobs[job]

@@ -31,21 +31,27 @@ STORIES: Mapping[str, Story] = {
     "reserved": sites.reserved,
     "in-allocation": sites.in_allocation,
     "doubled": recoveries.doubled,
+    "slow-end": recoveries.slow_end,
+    "requeue-held": recoveries.requeue_held,
+    "in-turn": recoveries.in_turn,
     "spares": sites.spares,
     "watched": recoveries.watched,
     "done": sites.done,
 }
 _REST_S = {"watched": 420.0}  # Slurm itself sets a silent node down after 300 s
 _RARE = ("watched", "done")  # in turn: one takes ten times as long as others, the other has little to tell
-_DOUBLED_EACH = 16  # every so many-th is "doubled": the numbers of the others mean what they meant before it came
-_TURNS = [*(name for name in STORIES if name not in (*_RARE, "doubled"))] * 8
+# Of sixteen in a row, by number: the numbers of the others mean what they meant before these came.
+_EACH = 16
+_LATER = {_EACH - 1: ("doubled",), 7: ("slow-end", "requeue-held", "in-turn")}
+_TURNS = [*(name for name in STORIES if name not in {*_RARE, *sum(_LATER.values(), ())})] * 8
 
 
 def history_of(seed: int, number: int, story: str | None = None) -> History:
     """The history of this number; the same for the same seed, story and release."""
     round_, turn = divmod(number, len(_TURNS) + 1)
     regular = _TURNS[turn] if turn < len(_TURNS) else _RARE[round_ % len(_RARE)]
-    name = story or ("doubled" if number % _DOUBLED_EACH == _DOUBLED_EACH - 1 else regular)
+    later = _LATER.get(number % _EACH, ())
+    name = story or (later[number // _EACH % len(later)] if later else regular)
     rng = random.Random(f"{seed}/{name}/{number}")  # noqa: S311 - repeatable, not secret
     setup, happenings = STORIES[name](rng)
     happenings.sort(key=lambda one: one.at_s)

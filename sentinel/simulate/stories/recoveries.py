@@ -177,6 +177,58 @@ def end_that_slurm_forgets(rng: random.Random, at_s: float) -> list[Happening]:
     ]
 
 
+def slow_end(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """The last words, and seconds later the end; another failure, or a person, may come in between."""
+    at_s = rng.uniform(*draws.FIRST_S)
+    ends_s = rng.choice([1.0, 3.0, 8.0, 20.0, 60.0])
+    said = ["program-error", "checkpoint-torn", "storage", "disk-full", "killed-process", "out-of-memory", "prints-xid"]
+    said += ["application-xid", "gpu-memory-contained", "gpu-memory"]
+    between_s = at_s + rng.uniform(0.0, ends_s + 5.0)
+    more = [
+        draws.fault(rng, between_s, nodes=8, jobs=2),
+        draws.cut(rng, at_s, rng.choice(["kill", "lose"])),
+        Happening(rng.choice(["cancel", "hold", "requeue", "requeue-hold"]), between_s, "job0"),
+        Happening("slurmctld-gone", between_s, data={"for_s": rng.choice([5.0, 60.0])}),
+    ]
+    limits = {"stop_confidence": rng.choice([0.8, 0.95])}
+    setup = Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob")), limits=limits)
+    return setup, [
+        Happening(rng.choice(said), at_s, "job0", {"ends_s": ends_s}),
+        *rng.sample(more, rng.randrange(3)),
+    ]
+
+
+def requeue_held(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """A person requeues and holds a job in the middle of its recovery, and releases it later or never."""
+    at_s = rng.uniform(*draws.FIRST_S)
+    setup = Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob")))
+    held_s = rng.choice([at_s - rng.uniform(0.0, 20.0), draws.soon(rng, at_s)])
+    more = [
+        Happening("release", held_s + rng.uniform(1.0, 200.0), "job0"),
+        draws.cut(rng, at_s, rng.choice(["kill", "lose"])),
+        draws.person(rng, draws.soon(rng, at_s), 2),
+        draws.fault(rng, draws.soon(rng, at_s), nodes=8, jobs=2),
+    ]
+    held = Happening("requeue-hold", held_s, "job0")
+    return setup, [draws.fault(rng, at_s, nodes=8), held, *rng.sample(more, rng.randrange(3))]
+
+
+def in_turn(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """Two nodes fail a job in turn, and too few others are left to go without both of them."""
+    spare = rng.choice([1, 1, 2])
+    setup = Setup(nodes=3 + spare, jobs=(JobSpec(nodes=2),))
+    out = [Happening("drain", 1.0, f"n{4 + more}") for more in range(spare)]
+    at_s = rng.uniform(*draws.FIRST_S)
+    bad = [Happening("fails-each", at_s - 1.0, name) for name in rng.sample(["n1", "n2", "n3"], 2)]
+    more = [
+        Happening("resume-node", at_s + rng.uniform(100.0, 700.0), "n4"),
+        draws.cut(rng, at_s, rng.choice(["kill", "lose"])),
+        Happening("requeue", at_s + rng.uniform(100.0, 700.0), "job0"),
+    ]
+    first = Happening("gpu-memory-contained", at_s, rng.choice(bad).who)
+    return setup, [*out, *bad, first, *rng.sample(more, rng.randrange(3))]
+
+
 def doubled(rng: random.Random) -> tuple[Setup, list[Happening]]:
     """A second daemon stands by; the active one is stopped for a while, or killed, in the middle of a recovery."""
     at_s = rng.uniform(*draws.FIRST_S)

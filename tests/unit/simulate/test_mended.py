@@ -232,3 +232,31 @@ def test_a_list_that_is_written_again_after_the_release_lends_nothing_to_a_job_t
         Happening("repair", 240.09450649047324),
     ), 1140.0945064904731)  # fmt: skip
     assert World(history).run() == []
+
+
+def test_what_a_person_does_while_slurmctld_is_dead_is_done_once_it_is_back() -> None:
+    """A node seemed to be put back meanwhile, which nobody could tell from a drain that slurmctld had forgotten."""
+    world = ran(
+        Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob"))),
+        Happening("reboot", 68.94, "job1/0"),
+        Happening("kill", 76.34, data={"nth": 69, "down_s": 150.0}),
+        Happening("slurmctld-crash", 86.136, data={"for_s": 200.0}),
+        Happening("resume-node", 171.726, "n3"),
+    )
+    assert world.observer.resumed["n3"] > 86.136 + 200.0 and world.slurm.jobs[102].state == "RUNNING"
+
+
+def test_a_node_put_back_before_slurmctld_died_and_before_anybody_looked_may_be_drained_again() -> None:
+    """Nothing tells it from one whose drain slurmctld had not saved."""
+    ran(
+        Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob")), returns=True),
+        Happening("diagnostic-failed", 34.443, "n6"),
+        Happening("repair", 44.652),
+        Happening("slurmctld-crash", 53.611, data={"for_s": 5.0}),
+        story="returned",
+    )
+
+
+def test_a_node_put_back_between_the_two_requests_of_one_step_is_no_second_drain() -> None:
+    for hundredth in range(30):
+        ran(TWO, Happening("reboot", 39.181, "job1/0"), Happening("resume-node", 47.5 + hundredth / 100, "job1/0"))

@@ -22,9 +22,9 @@ from sentinel.engine import judging, loading, notices, recovery
 from sentinel.engine.audit import AuditTrail
 from sentinel.engine.ledger import Ledger
 from sentinel.engine.node_return.state import NodeReturns
-from sentinel.engine.reconcile import jobs_on_bad_nodes, situations
+from sentinel.engine.reconcile import exclusions, jobs_on_bad_nodes, situations
 from sentinel.engine.watch import jobs, nodes
-from sentinel.model.records import Kind, Outcome, Plan, StepKind, Task, Verdict
+from sentinel.model.records import IncidentState, Kind, Outcome, Plan, StepKind, Task, Verdict
 from sentinel.policy.permissions import Permissions
 from sentinel.policy.restarts import JobSteps
 from sentinel.simulate.explore import SAME_END, run
@@ -165,6 +165,11 @@ def offered_at_once(patch: Patch) -> None:
     patch.setattr(NodeReturns, "on_probation", lambda *_what: ())
 
 
+def spared_in_turn(patch: Patch) -> None:
+    """The plan leaves both out, and the list that is written while the job waits does not."""
+    patch.setattr(exclusions, "_in_turn", lambda *_what: ())
+
+
 def neither_drained_nor_excluded(patch: Patch) -> None:
     instead_of(patch, StepKind.DRAIN, claimed)
     instead_of(patch, StepKind.EXCLUDE, claimed)
@@ -264,6 +269,9 @@ def people(*happenings: Happening) -> list[History]:
 BUS_CANCELLED = [
     history for at_s in (60.1, 60.3, 60.5, 60.6, 61.0) for history in people(Happening("cancel", at_s, "job0"))
 ]
+BUS_REQUEUED_AND_HELD = [
+    history for tenth in range(1, 8) for history in people(Happening("requeue-hold", 60.0 + tenth / 10, "job0"))
+]
 BUS_RESUMED = people(Happening("resume-node", 66.0, "n2"))
 
 
@@ -315,6 +323,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str | list[History]]] = {
     "proof-before-return": (returns_without_proof, "killed"),
     "not-offered-back": (neither_drained_nor_excluded, "killed"),
     "probation": (offered_at_once, RETURNED),
+    "not-in-turn": (spared_in_turn, "in-turn"),
     "leaves-bad-nodes": (no_look_at_jobs_on_bad_nodes, BROKEN_UNDER_WAY),
     "observe-changes-nothing": (observing_is_acting, "observe"),
     "nothing-unapproved": (one_yes_for_all, "suggest"),
@@ -366,6 +375,26 @@ PLANTED_IN_WATCHING: list[tuple[str, Callable[[Patch], None], list[History]]] = 
 ]
 
 
+def ends_of_running_jobs_are_only_noted(patch: Patch) -> None:
+    patch.setattr(judging, "is_over", lambda incident, _plan: incident.state is IncidentState.CLOSED)
+
+
+def lets_go_whoever_holds(patch: Patch) -> None:
+    async def release(task: Task, means: Means) -> Outcome:
+        await means.writer.update_job(task.job, start_now=True)
+        await means.writer.release(task.job)
+        return means.done(task)
+
+    instead_of(patch, StepKind.RELEASE, release)
+
+
+# the same for what one story shows and others hide
+PLANTED_IN_STORIES: list[tuple[str, Callable[[Patch], None], list[History]]] = [
+    ("brought-back", ends_of_running_jobs_are_only_noted, [history_of(SEED, n, "slow-end") for n in range(MOST)]),
+    ("only-what-is-ours", lets_go_whoever_holds, BUS_REQUEUED_AND_HELD),
+]
+
+
 def test_every_promise_has_a_planted_fault() -> None:
     assert {*PLANTED, *PLANTED_IN_OTHER_FILES} == {*PROMISES, SAME_END}
 
@@ -377,8 +406,8 @@ def test_explore_finds_the_planted_fault(promise: str, monkeypatch: pytest.Monke
     is_found(promise, plant, histories, monkeypatch)
 
 
-@pytest.mark.parametrize(("promise", "plant", "histories"), PLANTED_IN_WATCHING)
-def test_explore_finds_the_fault_planted_in_watching(
+@pytest.mark.parametrize(("promise", "plant", "histories"), [*PLANTED_IN_WATCHING, *PLANTED_IN_STORIES])
+def test_explore_finds_the_fault_planted_where_few_histories_show_it(
     promise: str, plant: Callable[[Patch], None], histories: list[History], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_found(promise, plant, histories, monkeypatch)
