@@ -175,7 +175,7 @@ def test_what_names_an_ended_job_and_is_not_its_users_is_not_left_of_it(proc: Pr
     assert list(found(proc)) == [10]
 
 
-_OF_JOB = {"node": "n1", "job": 7, "attempt": 0, "ended_s": 1.0, "others": {}}
+_OF_JOB = {"node": "n1", "job": 7, "attempt": 0, "began_s": 0.0, "ended_s": 1.0, "others": {}}
 
 
 def test_a_job_that_is_here_again_loses_no_process(tmp_path: Path) -> None:
