@@ -23,7 +23,8 @@ from sentinel.daemon.periodic import Periodic
 from sentinel.log import Log
 from sentinel.telemetry import Telemetry
 
-_ACCEPTED = 1024  # connections taken at once between two turns of the event loop: a hundredth of a second
+_ACCEPTED = 128  # connections taken at once between two turns of the event loop: a few thousandths of a second
+_HANDED = 8  # connections handed over between two turns: a handshake takes 1 to 3 ms, and heartbeats wait meanwhile
 _EXHAUSTED_S = 1.0  # pause when this host has no descriptor or memory for another one
 _RESERVED_FILES = 512  # descriptors kept for the store, Slurm's commands and the probes of slurmd's ports
 _BACKLOG = 4096  # connections that wait in the kernel; a client whose connection is dropped there tries again after 1 s
@@ -263,7 +264,8 @@ class Acceptor:
     """Accepts connections, and hands one to aiohttp when its client has said something and the TLS handshake is over.
 
     Until then a connection is a socket and a row in the count, no more: thousands that say nothing take no time from those
-    that do, and who only begins handshakes gets no more connections than who is silent.
+    that do, and who only begins handshakes gets no more connections than who is silent. Those that have said something
+    take turns by address: a flood from one makes its own connections wait, and most of them are closed before their turn.
     """
 
     def __init__(
@@ -283,6 +285,9 @@ class Acceptor:
         self._handshake_s = handshake_s
         self._loop = asyncio.get_running_loop()
         self._silent: set[socket.socket] = set()
+        self._speaking: dict[str, dict[socket.socket, None]] = {}  # by address; the next one's turn is first
+        self._peer_of: dict[socket.socket, str] = {}  # of those
+        self._turn: asyncio.Handle | None = None
         self._handing: dict[socket.socket, asyncio.Task[None]] = {}
         self._pause: asyncio.TimerHandle | None = None
         bound.setblocking(False)
@@ -301,7 +306,9 @@ class Acceptor:
             self._pause.cancel()
         self._loop.remove_reader(self._bound)
         self._bound.close()
-        for connection in tuple(self._silent):
+        if self._turn is not None:
+            self._turn.cancel()
+        for connection in (*self._silent, *self._peer_of):
             self._drop(connection)
         handing = tuple(self._handing.values())
         for task in handing:
@@ -326,27 +333,51 @@ class Acceptor:
                 return
             connection.setblocking(False)
             self._silent.add(connection)
-            self._loop.add_reader(connection, self._hand_over, connection)
+            self._loop.add_reader(connection.fileno(), self._speaks, connection, peer[0])
             self._counted.opened(connection, peer[0], partial(self._drop, connection))
 
     def _drop(self, connection: socket.socket) -> None:
         """Close a connection that aiohttp does not have, as one that is reset: it leaves nothing in the kernel."""
         self._counted.lost(connection)
-        if connection in self._silent:
-            self._silent.discard(connection)
-            self._loop.remove_reader(connection)
+        if connection in self._silent or connection in self._peer_of:
+            if connection in self._silent:
+                self._silent.discard(connection)
+                self._loop.remove_reader(connection.fileno())
+            else:
+                self._take(self._peer_of[connection], connection)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             connection.close()
         elif connection in self._handing:
             self._handing[connection].cancel()
 
-    def _hand_over(self, connection: socket.socket) -> None:
+    def _speaks(self, connection: socket.socket, peer: str) -> None:
         """It can be read: a request, a handshake, or its end."""
         self._silent.discard(connection)
-        self._loop.remove_reader(connection)
-        task = self._loop.create_task(self._handed_over(connection))
-        self._handing[connection] = task
-        task.add_done_callback(partial(self._ended, connection))
+        self._loop.remove_reader(connection.fileno())
+        self._peer_of[connection] = peer
+        self._speaking.setdefault(peer, {})[connection] = None
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._hand_over)
+
+    def _take(self, peer: str, connection: socket.socket) -> None:
+        """It waits for its turn no more; the next turn of its address comes after all others'."""
+        del self._peer_of[connection]
+        waiting = self._speaking.pop(peer)
+        del waiting[connection]
+        if waiting:
+            self._speaking[peer] = waiting
+
+    def _hand_over(self) -> None:
+        self._turn = None
+        for _ in range(min(_HANDED, len(self._peer_of))):
+            peer, waiting = next(iter(self._speaking.items()))
+            connection = next(iter(waiting))
+            self._take(peer, connection)
+            task = self._loop.create_task(self._handed_over(connection))
+            self._handing[connection] = task
+            task.add_done_callback(partial(self._ended, connection))
+        if self._peer_of:
+            self._turn = self._loop.call_soon(self._hand_over)
 
     async def _handed_over(self, connection: socket.socket) -> None:
         if self._tls is None:

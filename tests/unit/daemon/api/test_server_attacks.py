@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from sentinel.adapters.client import DaemonClient
 from sentinel.daemon.api.callers import DenialLog, UsedCredentials
 from sentinel.daemon.api.connections import Connections, open_files_limit
 from sentinel.daemon.api.memory_budget import MemoryBudget
+from sentinel.daemon.api.transport import _HANDED, Acceptor
 from sentinel.errors import Denied, Unavailable
 from sentinel.log import Log
 from sentinel.ports import Signed
@@ -330,6 +332,33 @@ async def test_ten_thousand_silent_connections_keep_nobody_out(
                     await asyncio.sleep(0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_handshakes_of_one_address_make_no_other_wait(
+    world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Addresses take turns, a few handshakes between two turns of the event loop; most of a flood is closed unanswered."""
+    begun: list[str] = []
+    inner = Acceptor._handed_over
+
+    async def handed_over(self: Acceptor, connection: socket.socket) -> None:
+        begun.append(connection.getpeername()[0])
+        await inner(self, connection)
+
+    monkeypatch.setattr(Acceptor, "_handed_over", handed_over)
+    certificate, key = authority(tmp_path).sign("daemon")
+    tls = {"wire": "tls", "certificate_file": certificate, "key_file": key}
+    with contextlib.ExitStack() as stack:
+        async with serving(world(), waiting_per_address=32, header_s=PATIENCE_S, **tls) as served:
+            for peer in ("127.0.0.9",) * 100 + ("127.0.0.8",):
+                made = stack.enter_context(socket.socket())
+                made.bind((peer, 0))
+                made.connect(served.server.address)
+                made.sendall(b"\x16")
+            async with asyncio.timeout(PATIENCE_S):
+                while "127.0.0.8" not in begun:
+                    await asyncio.sleep(0)
+            assert begun.index("127.0.0.8") < 2 * _HANDED and len(served.server.connections) <= 33
 
 
 def heard(served: Served, ca_file: str) -> None:
