@@ -6,8 +6,6 @@ import asyncio
 import logging
 import resource
 import socket
-import ssl
-import struct
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -17,15 +15,13 @@ from aiohttp import http_exceptions, web
 
 from sentinel.adapters.tls import ServerCertificate
 from sentinel.config.settings import Daemon
+from sentinel.daemon.api.acceptor import Acceptor, listening
 from sentinel.daemon.api.connections import Connections, open_files_limit
 from sentinel.daemon.ingest.quick_heartbeats import QuickHeartbeats, WholeRequest, begins, is_one_request, whole
 from sentinel.daemon.periodic import Periodic
 from sentinel.log import Log
 from sentinel.telemetry import Telemetry
 
-_ACCEPTED = 128  # connections taken at once between two turns of the event loop: a few thousandths of a second
-_HANDED = 8  # connections handed over between two turns: a handshake takes 1 to 3 ms, and heartbeats wait meanwhile
-_EXHAUSTED_S = 1.0  # pause when this host has no descriptor or memory for another one
 _RESERVED_FILES = 512  # descriptors kept for the store, Slurm's commands and the probes of slurmd's ports
 _BACKLOG = 4096  # connections that wait in the kernel; a client whose connection is dropped there tries again after 1 s
 _SAYS_NOTHING_S = 5  # the kernel keeps a connection on which nothing was sent for so long, before we are told of it
@@ -38,7 +34,6 @@ _HEADERS, _HEADER_BYTES = 32, 5120  # the longest has a credential of 4,096 char
 _LINE_BYTES = 1024
 _READ_BYTES = 16 << 10  # of a body, ahead of who reads it (twice as much at the most)
 _RECEIVED_BYTES = 32 << 10  # that the kernel keeps of each connection; also the most that is read at once
-_RESET = struct.pack("ii", 1, 0)  # of SO_LINGER
 Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
@@ -258,156 +253,6 @@ class _Connection(web.RequestHandler):
 def answered(connection: object) -> None:
     if isinstance(connection, _Connection):
         connection.answered()
-
-
-class Acceptor:
-    """Accepts connections, and hands one to aiohttp when its client has said something and the TLS handshake is over.
-
-    Until then a connection is a socket and a row in the count, no more: thousands that say nothing take no time from those
-    that do, and who only begins handshakes gets no more connections than who is silent. Those that have said something
-    take turns by address: a flood from one makes its own connections wait, and most of them are closed before their turn.
-    """
-
-    def __init__(
-        self,
-        bound: socket.socket,
-        server: CountingServer,
-        connections: Connections,
-        *,
-        tls: Callable[[], ssl.SSLContext] | None,
-        handshake_s: float,
-    ) -> None:
-        """``tls``: gives the context of each new connection; None: they are not encrypted."""
-        self._bound = bound
-        self._server = server
-        self._counted = connections
-        self._tls = tls
-        self._handshake_s = handshake_s
-        self._loop = asyncio.get_running_loop()
-        self._silent: set[socket.socket] = set()
-        self._speaking: dict[str, dict[socket.socket, None]] = {}  # by address; the next one's turn is first
-        self._peer_of: dict[socket.socket, str] = {}  # of those
-        self._turn: asyncio.Handle | None = None
-        self._handing: dict[socket.socket, asyncio.Task[None]] = {}
-        self._pause: asyncio.TimerHandle | None = None
-        bound.setblocking(False)
-        self._listen()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._bound.getsockname()[:2]
-        return host, port
-
-    async def close(self) -> None:
-        """Accept no more, and drop what aiohttp does not have. A second call does nothing."""
-        if self._bound.fileno() < 0:
-            return
-        if self._pause is not None:
-            self._pause.cancel()
-        self._loop.remove_reader(self._bound)
-        self._bound.close()
-        if self._turn is not None:
-            self._turn.cancel()
-        for connection in (*self._silent, *self._peer_of):
-            self._drop(connection)
-        handing = tuple(self._handing.values())
-        for task in handing:
-            task.cancel()
-        await asyncio.gather(*handing, return_exceptions=True)
-
-    def _listen(self) -> None:
-        self._pause = None
-        self._loop.add_reader(self._bound, self._accept)
-
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTED):
-            try:
-                connection, peer = self._bound.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:  # out of descriptors or memory: those who wait are served first
-                self._loop.remove_reader(self._bound)
-                self._pause = self._loop.call_later(_EXHAUSTED_S, self._listen)
-                context = {"message": "socket.accept() out of system resource", "exception": error}
-                self._loop.call_exception_handler(context)
-                return
-            connection.setblocking(False)
-            self._silent.add(connection)
-            self._loop.add_reader(connection.fileno(), self._speaks, connection, peer[0])
-            self._counted.opened(connection, peer[0], partial(self._drop, connection))
-
-    def _drop(self, connection: socket.socket) -> None:
-        """Close a connection that aiohttp does not have, as one that is reset: it leaves nothing in the kernel."""
-        self._counted.lost(connection)
-        if connection in self._silent or connection in self._peer_of:
-            if connection in self._silent:
-                self._silent.discard(connection)
-                self._loop.remove_reader(connection.fileno())
-            else:
-                self._take(self._peer_of[connection], connection)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            connection.close()
-        elif connection in self._handing:
-            self._handing[connection].cancel()
-
-    def _speaks(self, connection: socket.socket, peer: str) -> None:
-        """It can be read: a request, a handshake, or its end."""
-        self._silent.discard(connection)
-        self._loop.remove_reader(connection.fileno())
-        self._peer_of[connection] = peer
-        self._speaking.setdefault(peer, {})[connection] = None
-        if self._turn is None:
-            self._turn = self._loop.call_soon(self._hand_over)
-
-    def _take(self, peer: str, connection: socket.socket) -> None:
-        """It waits for its turn no more; the next turn of its address comes after all others'."""
-        del self._peer_of[connection]
-        waiting = self._speaking.pop(peer)
-        del waiting[connection]
-        if waiting:
-            self._speaking[peer] = waiting
-
-    def _hand_over(self) -> None:
-        self._turn = None
-        for _ in range(min(_HANDED, len(self._peer_of))):
-            peer, waiting = next(iter(self._speaking.items()))
-            connection = next(iter(waiting))
-            self._take(peer, connection)
-            task = self._loop.create_task(self._handed_over(connection))
-            self._handing[connection] = task
-            task.add_done_callback(partial(self._ended, connection))
-        if self._peer_of:
-            self._turn = self._loop.call_soon(self._hand_over)
-
-    async def _handed_over(self, connection: socket.socket) -> None:
-        if self._tls is None:
-            self._counted.lost(connection)  # from now on as aiohttp's
-            await self._loop.connect_accepted_socket(self._server, connection)
-        else:
-            await self._loop.connect_accepted_socket(
-                self._server, connection, ssl=self._tls(), ssl_handshake_timeout=self._handshake_s
-            )
-
-    def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
-        """Also of a task that was cancelled before it began."""
-        del self._handing[connection]
-        self._counted.lost(connection)
-        error = None if task.cancelled() else task.exception()
-        if error is None and not task.cancelled():
-            return
-        connection.close()
-        if error is not None and not isinstance(error, OSError):  # ssl.SSLError and ConnectionError are OSErrors
-            self._loop.call_exception_handler({"message": "a connection was not handed over", "exception": error})
-
-
-def listening(address: str) -> socket.socket:
-    """A socket bound to ``host:port``; without a host on all addresses of this machine."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    if not host and socket.has_dualstack_ipv6():
-        return socket.create_server(("", int(port)), family=socket.AF_INET6, dualstack_ipv6=True)
-    family, *_, found = socket.getaddrinfo(host or "0.0.0.0", int(port), type=socket.SOCK_STREAM)[0]  # noqa: S104
-    return socket.create_server(found, family=family)
 
 
 def http_log(log: Log, telemetry: Telemetry) -> logging.Logger:

@@ -19,9 +19,10 @@ from urllib.parse import parse_qsl, unquote
 from aiohttp import web
 
 from sentinel.config.settings import Page
+from sentinel.daemon.api.acceptor import listening
 from sentinel.daemon.api.callers import DenialLog
 from sentinel.daemon.api.connections import Connections
-from sentinel.daemon.api.transport import CountingServer, http_log, listening
+from sentinel.daemon.api.transport import CountingServer, http_log
 from sentinel.daemon.periodic import Periodic
 from sentinel.daemon.web.access import SOCKET, Viewer, WhoAsks
 from sentinel.daemon.web.pages import Pages
