@@ -15,7 +15,7 @@ from aiohttp import http_exceptions, web
 
 from sentinel.adapters.tls import ServerCertificate
 from sentinel.config.settings import Daemon
-from sentinel.daemon.api.acceptor import Acceptor, listening
+from sentinel.daemon.acceptor import Acceptor, listening
 from sentinel.daemon.api.connections import Connections, open_files_limit
 from sentinel.daemon.ingest.quick_heartbeats import QuickHeartbeats, WholeRequest, begins, is_one_request, whole
 from sentinel.daemon.periodic import Periodic

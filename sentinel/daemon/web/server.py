@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote
 from aiohttp import web
 
 from sentinel.config.settings import Page
-from sentinel.daemon.api.acceptor import listening
+from sentinel.daemon.acceptor import listening
 from sentinel.daemon.api.callers import DenialLog
 from sentinel.daemon.api.connections import Connections
 from sentinel.daemon.api.transport import CountingServer, http_log

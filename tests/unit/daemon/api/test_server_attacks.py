@@ -25,7 +25,7 @@ from core_world import World
 
 from sentinel import protocol
 from sentinel.adapters.client import DaemonClient
-from sentinel.daemon.api.acceptor import _HANDED, Acceptor
+from sentinel.daemon.acceptor import _HANDED, Acceptor
 from sentinel.daemon.api.callers import DenialLog, UsedCredentials
 from sentinel.daemon.api.connections import Connections, open_files_limit
 from sentinel.daemon.api.memory_budget import MemoryBudget

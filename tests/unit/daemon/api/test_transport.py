@@ -320,7 +320,7 @@ async def test_a_handshake_that_is_cut_off_leaves_nothing(world: Worlds, site: A
 
 
 async def test_a_host_without_descriptors_accepts_again_later(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sentinel.daemon.api.transport._EXHAUSTED_S", 0.01)
+    monkeypatch.setattr("sentinel.daemon.acceptor._EXHAUSTED_S", 0.01)
     told: list[dict[str, Any]] = []
     async with serving(world()) as served:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
