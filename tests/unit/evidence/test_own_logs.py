@@ -139,7 +139,7 @@ QUIET = {
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
         "pending", "slurmd-error", "submit-error", "step-noise", "srun-line", "srun-state", "srun-nodes-boot",
-        "slurmd-launch-errno", "submit-controller",
+        "job-not-known", "slurmd-launch-errno", "submit-controller",
     },
     Source.DCGM: set(),
 }  # fmt: skip
