@@ -17,7 +17,7 @@ from sentinel.model.records import Outcome, StepKind, Task
 
 Action = Callable[[Task, Means], Awaitable[Outcome]]
 
-# That a restarted job makes steps again (``StepKind.CONFIRM``) the engine sees by itself.
+# ``StepKind.CONFIRM`` has no action: the engine itself observes whether the restarted job makes steps again.
 ACTIONS: Mapping[StepKind, Action] = {
     StepKind.DRAIN: drain,
     StepKind.DOWN: down,

@@ -11,7 +11,10 @@ from sentinel.model.records import Outcome, Result, Scalar, StepKind, Task
 
 
 async def choose_checkpoint(task: Task, means: Means) -> Outcome:
-    """Choose the nearest valid checkpoint. None is a valid outcome: the job then resumes as its script does by default."""
+    """Choose the nearest valid checkpoint.
+
+    The step also succeeds if there is no valid checkpoint: the job then resumes as its script does by default.
+    """
     job = await means.reader.job(task.job)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job}")
@@ -23,11 +26,11 @@ async def choose_checkpoint(task: Task, means: Means) -> Outcome:
 
 
 async def _hold(task: Task, means: Means, error: Refused) -> Outcome:
-    """Hold the job for a person instead of restarting it from bad numbers; it starts at once when released."""
+    """Hold the job for a person: all checkpoints contain bad numbers. Once released it starts at once."""
     held = await hold(task, means)
     if held.result is not Result.DONE or held.data.get("cancelled"):
         return held
-    await means.writer.update_job(task.job, start_now=True)  # until now it was deferred
+    await means.writer.update_job(task.job, start_now=True)  # ends our deferral; only the hold remains
     return means.failed(task, error.message, {"held": True})
 
 
@@ -40,7 +43,7 @@ async def quarantine(task: Task, means: Means) -> Outcome:
 
 
 async def write_resume(task: Task, means: Means) -> Outcome:
-    """Write the resume point, before the release: the job may start as soon as it is released, even without the daemon."""
+    """Write the resume point, before the release: a released job may start even while the daemon is down."""
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     await means.resume.write(task.job, resume_values(task, chosen, task.attempt + 1))
     return means.done(task)
@@ -55,7 +58,7 @@ def resume_values(task: Task, chosen: Mapping[str, Scalar], attempt: int) -> dic
     }
     if chosen.get("path"):
         values["SENTINEL_RESUME_PATH"] = str(chosen["path"])
-        if chosen.get("step") is not None:  # saves that are only numbered state none
+        if chosen.get("step") is not None:  # a checkpoint whose name only counts saves has no step
             values["SENTINEL_RESUME_STEP"] = str(chosen["step"])
         values["SENTINEL_RESUME_TIER"] = str(chosen["tier"])
     if task.step.data.get("message"):

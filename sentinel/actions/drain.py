@@ -36,19 +36,22 @@ async def drain(task: Task, means: Means) -> Outcome:
 
 
 async def _returned_since(node: NodeView | None, asked_at: datetime, means: Means) -> bool:
-    """Whether somebody put the node back after slurmctld said that it took it out: it does so before it answers, and keeps
-    it unless it is started again."""
+    """Whether somebody returned the node to service after our drain.
+
+    slurmctld drains before it answers and keeps the drain unless it is restarted. A node that is in service although
+    slurmctld did not restart was therefore returned by a person.
+    """
     if node is None or node.drained:
         return False
     return await means.slurmctld_started_since(asked_at) is False
 
 
 async def _was_lost(task: Task, means: Means) -> bool:
-    """Whether slurmctld was started again after the earlier drain, and so may have forgotten it."""
+    """Whether slurmctld was restarted after the earlier drain and may have lost it."""
     before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
     if before is None:
         return False
-    seen = task.step.data.get(SEEN_DRAINED)  # after a start that lost nothing
+    seen = task.step.data.get(SEEN_DRAINED)  # the drain was still there after a restart
     since = max(before.at, datetime.fromisoformat(seen)) if isinstance(seen, str) else before.at
     return await means.slurmctld_started_since(since) is True
 

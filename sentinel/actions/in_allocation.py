@@ -1,6 +1,6 @@
-"""Restarts a job in its allocation: ends its launcher's step, gives bad nodes back, and orders the next step.
+"""Restarts a job within its allocation: ends the launcher's step, releases bad nodes, and orders the next step.
 
-The order is the job's resume point, which the launcher (``sentinel run`` in the batch script) reads.
+The order is written as the job's resume point, which the launcher (``sentinel run`` in the batch script) reads.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from sentinel.model.launching import NODES, RUN, run_of
 from sentinel.model.records import JobView, Outcome, StepKind, Task
 from sentinel.text import names
 
-_ENDS_S = 5.0  # for Slurm to show that a step is over
-_LOOK_S = 0.2  # between two looks at the job's steps
-_TAKEN_S = 3.0  # an order that was taken just before it was taken back: srun creates its step meanwhile
-_MOST_STEPS = 64  # of a launcher, which runs one at a time; those that Slurm lists for ever are one for each lost node
+_ENDS_S = 5.0  # how long Slurm gets to show that a step has ended
+_LOOK_S = 0.2  # between two queries of the job's steps
+_TAKEN_S = 3.0  # after withdrawing an order: the launcher may have read it just before, and srun is creating the step
+_MOST_STEPS = 64  # old steps of one job: one running step, and one per lost node that Slurm never removes from its list
 
 
 async def stop_run(task: Task, means: Means) -> Outcome:
     """End the launcher's steps before the next run.
 
-    Slurm shows an ended step for 0.1 s, but may list one for ever that ended while it lost a node (22.05). What really runs
-    the launcher knows: it starts nothing before its srun has ended.
+    Slurm lists an ended step for 0.1 s, but 22.05 may list a step that lost a node for ever. Two runs at once are still
+    impossible: the launcher starts nothing before its srun has ended.
     """
     job = await means.reader.job(task.job)
     over = _over(task, means, job)
@@ -37,7 +37,7 @@ async def stop_run(task: Task, means: Means) -> Outcome:
     steps = await means.reader.steps(task.job)
     if steps and all(run_of(name) is None for name in steps.values()):
         return means.failed(task, f"job {task.job} runs no step of sentinel run: its script starts it by itself")
-    if (count := sum(_is_older(name, task) for name in steps.values())) > _MOST_STEPS:  # each would cost two requests
+    if (count := sum(_is_older(name, task) for name in steps.values())) > _MOST_STEPS:  # each costs two requests
         return means.failed(task, f"job {task.job} runs {count} steps that are named as those of sentinel run")
     await means.ledger.progressed(task, {"asked": True})
     waited, said = 0.0, ""
@@ -64,7 +64,7 @@ def _run(task: Task) -> int:
 
 
 async def _given_back(task: Task, means: Means) -> str:
-    """Give the bad nodes back, so that they can be tested and repaired while the job goes on; what hinders that is said."""
+    """Release the bad nodes for test and repair while the job runs. Returns why Slurm refused; empty if it did not."""
     job = await means.reader.job(task.job)
     given_up = {*names(task.step.data.get("given_up"))}
     if job is None or not given_up & {*job.nodes}:
@@ -77,7 +77,7 @@ async def _given_back(task: Task, means: Means) -> str:
 
 
 async def give_back(task: Task, means: Means) -> Outcome:
-    """Give back spare nodes on which nothing of the job runs."""
+    """Release spare nodes of the allocation on which no process of the job runs."""
     over = _over(task, means, await means.reader.job(task.job))
     if over is not None:
         return means.done(task, over.reason)
@@ -85,7 +85,7 @@ async def give_back(task: Task, means: Means) -> Outcome:
 
 
 def _over(task: Task, means: Means, job: JobView | None) -> Outcome | None:
-    """The outcome for a job that has no allocation any more; None while it has."""
+    """The outcome for a job whose allocation has ended; None while it has one."""
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job}")
     if job.state == "cancelled":
@@ -96,13 +96,13 @@ def _over(task: Task, means: Means, job: JobView | None) -> Outcome | None:
 
 
 async def start_run(task: Task, means: Means) -> Outcome:
-    """Order the next run; done when Slurm shows the launcher's new step."""
+    """Order the launcher to start the next step; done when Slurm shows that step."""
     nodes, number = names(task.step.data.get("nodes")), _run(task)
     if not nodes:
         return means.failed(task, str(task.step.data.get("why") or "no good node is left in the allocation"))
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     values = {**resume_values(task, chosen, task.attempt), RUN: f"{number}", NODES: ",".join(nodes)}
-    said = await _given_back(task, means)  # convicted since its last step was stopped
+    said = await _given_back(task, means)  # nodes convicted since the last step was stopped
     waited, taken_back = 0.0, False
     while True:
         if (over := _over(task, means, await means.reader.job(task.job))) is not None:
@@ -111,7 +111,7 @@ async def start_run(task: Task, means: Means) -> Outcome:
             return means.done(task, said, {"run": number, "nodes": ",".join(nodes)})
         if waited == 0.0:
             await means.resume.write(task.job, values)
-        if not taken_back and waited >= means.launch_s:  # what begins later would be stopped by the requeue
+        if not taken_back and waited >= means.launch_s:  # a step that begins later would be killed by the requeue
             taken_back = True
             await means.resume.write(task.job, resume_values(task, chosen, task.attempt))
         if waited >= means.launch_s + _TAKEN_S:

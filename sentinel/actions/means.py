@@ -10,7 +10,7 @@ from typing import Protocol
 from sentinel.model.records import JobView, Outcome, Result, Scalar, Step, StepKind, Task
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 
-WHOLE_SECONDS = timedelta(seconds=1)  # Slurm gives its times in these
+WHOLE_SECONDS = timedelta(seconds=1)  # resolution of Slurm's times
 
 
 class Checkpoints(Protocol):
@@ -30,20 +30,20 @@ class ResumePoints(Protocol):
 
 
 class Steps(Protocol):
-    """Outcomes of the steps of plans."""
+    """Reads and saves the progress of steps of plans."""
 
     def outcome(self, incident: str, step: Step) -> Outcome | None:
         """The step's outcome; None if there is none."""
         ...
 
     async def progressed(self, task: Task, data: Mapping[str, Scalar]) -> None:
-        """Save that the step is about to send a request, so that this is known after a crash. Returns once it is saved."""
+        """Save that the step is about to send a request, for a restart after a crash. Returns once it is saved."""
         ...
 
 
 class Progress(Protocol):
     def last_step(self, job: int, attempt: int) -> int | None:
-        """Newest step that this attempt printed; None if it printed none."""
+        """Newest training step that this attempt printed; None if it printed none."""
         ...
 
 
@@ -61,11 +61,11 @@ class Means:
     resume: ResumePoints
     progress: Progress
     pending_s: float
-    launch_s: float = 30.0  # for a job's launcher to start its next step
+    launch_s: float = 30.0  # how long a job's launcher gets to start its next step
     booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # when slurmctld was started; None: not known
 
     async def slurmctld_started_since(self, at: datetime) -> bool | None:
-        """Whether slurmctld was started in the second of ``at`` or later, and so may have lost what it said until ``at``.
+        """Whether slurmctld restarted in the second of ``at`` or later, and may have lost what it confirmed before.
 
         None: not known. Slurm gives its start in whole seconds.
         """

@@ -17,19 +17,19 @@ from sentinel.model.launching import run_of
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, Step, StepKind, Task
 from sentinel.text import names
 
-_LOOK_S = 0.2  # between queries of a job that is ending, at first
-# Of the time waited so far: an epilog that hangs must not cost slurmctld five requests a second for each job.
+_LOOK_S = 0.2  # first pause between queries of a job that is ending
+# Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
 _LATER = 0.1
 _MOST_LOOK_S = 2.0
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
 _BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there
 _COMMENT = 1024  # characters that Slurm keeps
 _MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
-CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: the user cancelled the job, no person need act
-# Slurm keeps the hold of our requeue on a job that is cancelled while it completes, also when somebody requeues it later.
+CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by its user, no operator need act
+# A job cancelled while it completes keeps the hold of our requeue in Slurm, even if somebody requeues it later.
 LEFT_HOLD: dict[str, Scalar] = {**CANCELLED, "left_hold": True}
-GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs without our doing
-DONE_BEFORE: dict[str, Scalar] = {"goes_on": True, "done_before": True}  # ... or was done, while its epilogs ran
+GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs again without our help
+DONE_BEFORE: dict[str, Scalar] = {"goes_on": True, "done_before": True}  # ... or had finished, and only its epilogs ran
 
 
 async def requeue_hold(task: Task, means: Means) -> Outcome:
@@ -78,19 +78,19 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
 
 
 def _stopped(job: JobView) -> dict[str, Scalar]:
-    """What the stop left: a deferred job, and when Slurm requeued it, from which it counts until it may start again."""
+    """Outcome data: the job is deferred, and when Slurm requeued it, from which Slurm counts its start delay."""
     return {"deferred": True} | ({REQUEUED_AT: job.submitted_at.isoformat()} if job.submitted_at is not None else {})
 
 
 def _held_by_its_user(job: JobView, before: Outcome | None) -> bool:
-    """Whether somebody has put a hold on the job while it ran. On one that ends after our request it may be ours."""
+    """Whether somebody held the job while it ran. After our own request the hold may be ours, so the answer is no."""
     known = before.data if before is not None else {}
     ours = known.get("asked") and job.state == "completing"
     return bool(known.get("user_hold")) or (job.hold_kept and not ours)
 
 
 def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:
-    """The outcome for a job whose attempt that failed is over, and that somebody else began anew, or that was done."""
+    """The outcome if there is nothing to stop, as somebody restarted the job or it had finished; else None."""
     if words := _restarted_meanwhile(task, job):
         return means.failed(task, words, GOES_ON)
     if _was_done(task, job):
@@ -99,14 +99,14 @@ def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:
 
 
 def _restarted_meanwhile(task: Task, job: JobView) -> str:
-    """Why an attempt after the one that failed is left alone; empty if there is none."""
+    """Why a newer attempt than the failed one is left alone; empty if there is no newer attempt."""
     if job.restarts > task.attempt and job.state not in ("pending", "completing"):
         return f"job {task.job} was restarted by somebody else meanwhile"
     return ""
 
 
 def goes_on(task: Task, means: Means, job: JobView) -> str:
-    """Why a job that was to be stopped only for its silence is left running: it made steps meanwhile; else empty."""
+    """Why a job that seemed to hang is left running: it has made steps since. Empty if it must be stopped."""
     after = task.step.data.get("silent_after")
     if not isinstance(after, int) or job.state != "running" or job.restarts != task.attempt:
         return ""
@@ -117,7 +117,7 @@ def goes_on(task: Task, means: Means, job: JobView) -> str:
 
 
 async def _began_after_all(task: Task, means: Means) -> str:
-    """Why a job whose restart in the allocation was given up is not stopped; empty if there is no reason."""
+    """Why a job is not stopped: its restart in the allocation, given up as too late, has begun. Empty otherwise."""
     ordered = means.ledger.outcome(task.incident.id, Step(StepKind.START_RUN, job=task.job, attempt=task.attempt))
     if ordered is None or ordered.result is not Result.FAILED or ordered.data.get("run") is None:
         return ""
@@ -127,9 +127,9 @@ async def _began_after_all(task: Task, means: Means) -> str:
 
 
 def _was_done(task: Task, job: JobView) -> bool:
-    """Whether the job was done when this happened, as when its node fails while the epilogs run.
+    """Whether the job had finished before the fault, e.g. the node failed while the epilogs ran.
 
-    Before it, the exit status says nothing: a script may end well although its program was killed.
+    If the fault came first, exit status 0 proves nothing: a script may exit with 0 although its program was killed.
     """
     if job.state != "completed" or job.restarts != task.attempt or job.ended_at is None:
         return False
@@ -153,10 +153,10 @@ def _is_far(job: JobView, now: datetime) -> bool:
 
 
 def _cancelled(task: Task, means: Means, job: JobView) -> Outcome:
-    """The outcome for a job that its user cancelled; says whether the hold on it is this step's."""
+    """The outcome for a job that its user cancelled; its data says whether this step left a hold on it."""
     before = means.ledger.outcome(task.incident.id, task.step)
     asked = before is not None and before.data.get("asked") and not before.data.get("user_hold")
-    stopped = job.restarts > task.attempt  # slurmctld counts when it gets the request: before the cancel
+    stopped = job.restarts > task.attempt  # our requeue was counted, so it came before the cancel
     return means.failed(task, f"job {task.job} was cancelled", LEFT_HOLD if asked and stopped else CANCELLED)
 
 
@@ -167,7 +167,7 @@ def _left_hold(task: Task, means: Means) -> bool:
 
 
 async def _without_our_hold(task: Task, means: Means, job: JobView) -> Outcome:
-    """Let the job go, which somebody has requeued since it was cancelled: nobody else holds it."""
+    """Remove our hold from a cancelled job that somebody requeued since: nobody else holds it."""
     if _waits(job) and job.held:
         await means.writer.release(task.job)
     words = f"job {task.job} was cancelled while it was stopped, and requeued by somebody since: Sentinel's hold is off"
@@ -177,7 +177,7 @@ async def _without_our_hold(task: Task, means: Means, job: JobView) -> Outcome:
 async def _settled(task: Task, means: Means) -> JobView | None:
     """Wait until the job is no longer "completing" and return it.
 
-    Only then is its final state known: requeued earlier, a job that its user has cancelled would come back.
+    Its final state is known only then: requeuing it earlier would restart a job that its user has cancelled.
     """
     waited = 0.0
     while True:
@@ -190,15 +190,17 @@ async def _settled(task: Task, means: Means) -> JobView | None:
 
 
 async def _pause(waited_s: float) -> float:
-    """Wait until the next query of a job that has been ending for so long; returns how long that was."""
+    """Pause before the next query of a job that has been ending for ``waited_s``; returns the length of the pause."""
     pause_s = min(max(_LOOK_S, _LATER * waited_s), _MOST_LOOK_S)
     await asyncio.sleep(pause_s)
     return pause_s
 
 
 async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
-    """Wait for the epilogs, until which a requeued job is completing. Nodes of a pending one are none that it holds: 22.05
-    lists those of an attempt whose start failed, for ever, when they were set down before their epilogs were over.
+    """Wait until the requeued job is pending; it is "completing" until its epilogs have ended.
+
+    Nodes listed for a pending job are ignored: if nodes were set down before their epilogs ended, Slurm 22.05 goes on
+    listing those of an attempt whose start failed.
 
     Returns an outcome instead for a job that its user cancelled.
     """
@@ -210,7 +212,7 @@ async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
         if job.state == "cancelled":
             return _cancelled(task, means, job)
         if words := _restarted_meanwhile(task, job):
-            raise Unavailable(words)  # what comes of that attempt is not this step's to wait for
+            raise Unavailable(words)  # a new attempt began: this step does not wait for its end
         if _waits(job) and job.held and await _components_wait(job, means):
             return job
         # It ended by itself, or Slurm requeued it, before our request came.
@@ -222,8 +224,10 @@ async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
 
 
 async def _components_wait(job: JobView, means: Means) -> bool:
-    """Whether the other components of a heterogeneous job hold no node either. Slurm sets the start of each anew when its
-    epilogs are over: what was written before is lost."""
+    """Whether all other components of a heterogeneous job are pending too.
+
+    Slurm resets the start time of each component when its epilogs end: a deferral written earlier is lost.
+    """
     if job.het is None:
         return True
     for number in range(job.het, job.het + _MOST_COMPONENTS):  # their ids follow the leader's
@@ -238,7 +242,7 @@ async def _components_wait(job: JobView, means: Means) -> bool:
 async def exclude(task: Task, means: Means) -> Outcome:
     """Exclude the faulty nodes from the job's next attempt, and require the nodes of a node-local checkpoint.
 
-    The step names the nodes wanted, and those that Sentinel had added before: of these only the wanted ones stay.
+    The step names the nodes to exclude now, and those that Sentinel excluded before: of these, others are removed.
     """
     job = await means.reader.job(task.job)
     if job is not None and job.state == "cancelled":
@@ -247,7 +251,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
         raise Unavailable(
             f"slurmctld no longer knows that job {task.job} was requeued"
         )  # it is compared with snapshots
-    if job is not None and not _waits(job) and task.step.tries:  # released before, it did not wait for another list
+    if job is not None and not _waits(job) and task.step.tries:  # it started on the earlier list
         return means.done(task, f"job {task.job} is {job.state} by now: its list stays", {"added": ""})
     if job is None or not _waits(job):
         return means.failed(task, f"job {task.job} is not pending any more")
@@ -269,7 +273,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     reservation, said = await _accessible_spares(task, means, job)
     if reservation:
         try:
-            await update(reservation=reservation)  # in one request: with its new list alone it may start at once
+            await update(reservation=reservation)  # in one request: with the new node list alone it might start at once
             return means.done(task, data={**data, "spares": reservation})
         except Refused as no:
             said = f"no spare node is lent: {no.message}"
@@ -278,11 +282,11 @@ async def exclude(task: Task, means: Means) -> Outcome:
 
 
 async def _accessible_spares(task: Task, means: Means, job: JobView) -> tuple[str, str]:
-    """The reservation of nodes kept for restarts that the job may ask for by now, or why it may not."""
+    """(reservation of spare nodes that the job may use by now, ""), or ("", why not); both empty if none is wanted."""
     reservation = str(task.step.data.get("spares") or "")
     if not reservation or job.reservation not in ("", reservation):
         return "", ""
-    if not job.reservation:  # else it was let in before, and may start any moment
+    if not job.reservation:  # else it has the reservation already and may start any moment
         try:
             await means.writer.give_access(reservation, job.user)
         except Refused as no:
@@ -291,7 +295,7 @@ async def _accessible_spares(task: Task, means: Means, job: JobView) -> tuple[st
 
 
 def _size(given: Scalar) -> tuple[int, int, int] | None:
-    """Least and most nodes, and tasks, as the engine wrote them into the step."""
+    """(fewest nodes, most nodes, tasks) as the engine wrote them into the step; None if it wrote none."""
     parts = names(given)
     return (int(parts[0]), int(parts[1]), int(parts[2])) if len(parts) == 3 else None
 
@@ -320,7 +324,7 @@ async def release(task: Task, means: Means) -> Outcome:
         return _held_meanwhile(task, means, job)
     if job.held and not job.admin_comment.startswith(f"{OURS}{task.incident.id}"):
         return means.failed(task, f"job {task.job} is held by somebody else: {job.reason}")
-    if _waits(job) and job.held:  # by us: stopped by a release of Sentinel that held jobs
+    if _waits(job) and job.held:  # by us: an older version of Sentinel held jobs instead of deferring them
         await means.writer.release(task.job)
         job = await means.reader.job(task.job)
         if job is None or job.held:
@@ -336,9 +340,9 @@ async def release(task: Task, means: Means) -> Outcome:
 
 
 async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
-    """Whether slurmctld was killed when it had saved our requeue, and not yet that it defers the job: the hold is ours.
+    """Whether the hold is ours: slurmctld was killed after it saved our requeue and before it saved the deferral.
 
-    A hold by somebody else leaves the deferral as it is.
+    A hold by somebody else would have left the deferral in place.
     """
     if not _waits(job) or _is_far(job, means.clock.now()):
         return False
@@ -353,7 +357,7 @@ def _held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
 
 
 async def leave_held(task: Task, means: Means) -> None:
-    """After a failed step: hold the job that we stopped for a person; it starts at once when released."""
+    """After a failed step, hold the job that we stopped, for a person to decide; once released it starts at once."""
     stop = next((step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job is not None), None)
     if task.step.job is None or stop is None or stop.job is None:
         return
@@ -387,7 +391,7 @@ async def hold(task: Task, means: Means) -> Outcome:
         await means.writer.requeue_hold(task.job)
         if isinstance(cancelled := await _until_pending(task, means), Outcome):
             return dataclasses.replace(cancelled, result=Result.DONE)
-    # start_now: without it the job would start 121 s after its release.
+    # Without start_now the job would start only 121 s after its release.
     words = beside(f"{task.reason} held", job.admin_comment)
     await means.writer.update_job(task.job, admin_comment=words, start_now=True)
     return means.done(task)

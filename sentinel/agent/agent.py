@@ -59,7 +59,7 @@ SAMPLES = 30  # of GPU telemetry, for those who ask what was before a job's end
 
 
 class Agent:
-    """Everything of one node.
+    """The agent of one node: its collectors, the spool, the connection to the daemon, and the children that it runs.
 
     Args:
         credentials: how to sign requests and check answers.
@@ -125,7 +125,7 @@ class Agent:
         self._wire_orders(settings)
 
     def _wire_orders(self, settings: AgentSettings) -> None:
-        """What the daemon may ask for."""
+        """Connect the orders that the daemon may send."""
         self.orders = Orders(
             self.node,
             Path(settings.state) / "orders",
@@ -142,7 +142,7 @@ class Agent:
         self.diagnosing.give_way = self.orders.give_way
 
     def _wire_endings(self, failures: frozenset[str]) -> None:
-        """What a job saves, and what happens when it ends here."""
+        """Connect the watch of checkpoint saves and what is collected when a job ends on this node."""
         self.saves = SavesWatch(
             self.node, self.settings, self.children, self.program, self.keep, lambda: dict(self.jobs.jobs)
         )
@@ -171,7 +171,7 @@ class Agent:
     # ------------------------------------------------------------------------------------------------ life
 
     def _answered(self, answer: dict[str, Any]) -> None:
-        """What the daemon's answer to a heartbeat asks of us."""
+        """Apply the daemon's answer to a heartbeat."""
         self.saves.heard(answer)
         if isinstance(answer.get("released_at"), str):
             self.verdict.released(time_from(answer["released_at"]).timestamp())
@@ -179,7 +179,7 @@ class Agent:
             self.verdict.set_drain_mode(answer["drain_mode"])
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Run all threads until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stopped.set())
         scheduler = self._scheduler()
@@ -222,7 +222,7 @@ class Agent:
         self.verdict.write()
 
     def _scheduler(self) -> Any:
-        """What is periodic. One thread is enough: nothing in here may block."""
+        """Schedule the periodic work. One thread is enough: nothing that it calls may block."""
         from apscheduler.executors.pool import ThreadPoolExecutor
         from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -256,7 +256,7 @@ class Agent:
         return scheduler
 
     def _look(self) -> None:
-        """What hooks left for us."""
+        """Read the files that prolog and epilog wrote for the agent."""
         self.disks.look()
         self.collecting.look()
         self.jobs.scan()
@@ -269,11 +269,11 @@ class Agent:
     # ------------------------------------------------------------------------------------------------ wiring
 
     def keep(self, evidence: Evidence) -> None:
-        """Put evidence on its way. Safe from any thread."""
+        """Spool evidence for the daemon. Safe from any thread."""
         self.kept(evidence)
 
     def kept(self, evidence: Evidence) -> int:
-        """The same; gives its number in the spool."""
+        """As ``keep``; returns the evidence's number in the spool."""
         self.verdict.consider(evidence)
         self.collecting.consider(evidence)
         value = (
@@ -299,8 +299,8 @@ class Agent:
         )
 
     def program(self, name: str, module: str, arguments: Mapping[str, object], **rest: Any) -> Program:
-        """A child of ours: this interpreter, this package, a clean environment."""
-        if module == INVENTORY:  # one after the other by one process: looks at saves, listings at a job's end, orders
+        """A child program: ``module`` of this package under this interpreter, with a clean environment."""
+        if module == INVENTORY:  # one process lists saves, lists at a job's end, serves orders
             mark = f"{arguments['uid']}:{arguments['gid']}"
             rest = {**rest, "shared_by": mark, "stays_s": self.settings.jobs.lister_stays_s}
         return Program(name, probe_command(module), arguments, environment=probe_environment(), **rest)
@@ -372,7 +372,7 @@ class Agent:
 
 
 def run(settings: AgentSettings, make_credentials: Callable[[str], Credentials]) -> None:
-    """The service, until it is told to stop.
+    """Run the agent as a service until it is told to stop.
 
     Raises:
         Refused: another agent has this state folder. UserError: the folder cannot be written.

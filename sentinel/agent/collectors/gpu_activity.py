@@ -1,4 +1,4 @@
-"""Compares the present activity of this node's GPUs with that while the job made steps, and measures how long they idle.
+"""Compares each GPU's present activity with its usual activity, and measures for how long it has been idle.
 
 Samples are kept on the node; the daemon gets a few numbers per GPU when it asks.
 """
@@ -29,14 +29,14 @@ from sentinel.evidence.gpu_samples import (
 _KEPT = 300  # samples of one GPU, one a second
 _NOW_S = 4.0  # "now" is the mean over this long
 _GONE_S = 60.0
-_LEAST = 60  # samples from which a usual power is taken
-_USUAL_EVERY = 30  # samples after which the usual values are taken anew
-_LEAST_BYTES_PER_S = 1e8  # a link that usually carries less says nothing by its silence
-_GAP_S = 5.0  # no sample for so long: nothing is known of the time between
+_LEAST = 60  # samples needed before a usual power is known
+_USUAL_EVERY = 30  # the usual values are computed again after this many samples
+_LEAST_BYTES_PER_S = 1e8  # a quiet NVLink proves nothing if it usually carries less
+_GAP_S = 5.0  # a longer gap between samples: the activity in it is not known
 _STRETCHES = 24
-_NEWEST = 6  # of these many are kept whatever their length
+_NEWEST = 6  # this many idle periods are kept whatever their length
 _FORGOTTEN = timedelta(days=1)
-_STRETCH_S = 4.0  # a shorter stretch need not be remembered
+_STRETCH_S = 4.0  # shorter idle periods need not be kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Second:
 
 @dataclass(slots=True)
 class _Seen:
-    """One GPU."""
+    """What is known of one GPU."""
 
     index: int
     kept: deque[_Second] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -60,11 +60,11 @@ class _Seen:
     usual_nvlink: float | None = None
     usual_pcie: float | None = None
     still_since: datetime | None = None
-    known_until: datetime | None = None  # the newest sample that told whether it works
+    known_until: datetime | None = None  # time of the newest sample that shows whether it is busy
     stood: list[tuple[datetime, float]] = field(default_factory=list)
 
     def add(self, second: _Second) -> None:
-        if self.kept and second.at < self.kept[-1].at:  # the clock was set back: how long anything lasted is not known
+        if self.kept and second.at < self.kept[-1].at:  # the clock was set back: durations are not known
             self.kept.clear()
             self.stood.clear()
             self.still_since = self.known_until = None
@@ -91,14 +91,14 @@ class _Seen:
         self.known_until = second.at
 
     def _remember(self, since: datetime, length_s: float) -> None:
-        """The newest stretches and the longest of the last day: one in every step must not push out those of pauses."""
+        """Keep the newest idle periods and the longest of the last day: short ones must not displace long ones."""
         self.stood = [item for item in self.stood if since - item[0] < _FORGOTTEN]
         self.stood.append((since, length_s))
         if len(self.stood) > _STRETCHES:
             self.stood.remove(min(self.stood[:-_NEWEST], key=lambda item: item[1]))
 
     def activity(self, late: list[_Second]) -> GpuActivity:
-        """Over these samples, without how long it stood."""
+        """The mean activity over these samples, without idle times."""
         active = _mean(item.active for item in late)
         links = [
             share
@@ -108,7 +108,7 @@ class _Seen:
             )
             if share is not None
         ]
-        # A quiet link alone is no proof: steps compute for a while without it.
+        # A quiet NVLink alone does not prove that a GPU is idle: a step computes for a while without communication.
         return GpuActivity(
             index=self.index,
             utilisation=_mean(item.utilisation for item in late),
@@ -119,7 +119,7 @@ class _Seen:
 
 
 class GpuWork:
-    """Keeps the last minutes of each GPU. Safe from any thread."""
+    """Keeps the samples of the last minutes of each GPU. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -135,7 +135,7 @@ class GpuWork:
                 seen.add(_second(sample.at, gpu))
 
     def now(self, now: datetime) -> list[Mapping[str, object]]:
-        """Each GPU over the last seconds, with what is usual for it and for how long it has stood, now and before."""
+        """For each GPU: activity over the last seconds, usual activity, and present and earlier idle periods."""
         with self._lock:
             seen = sorted(self._seen.values(), key=lambda item: item.index)
             return [told for item in seen if (told := _told(item, now)) is not None]
@@ -144,7 +144,7 @@ class GpuWork:
 def _told(seen: _Seen, now: datetime) -> Mapping[str, object] | None:
     late = [item for item in seen.kept if now - item.at <= timedelta(seconds=_NOW_S)]
     if not late and seen.kept and now - seen.kept[-1].at > timedelta(seconds=_GONE_S):
-        return None  # a GPU that is not there any more
+        return None  # the GPU is gone
     made = seen.activity(late)
     still_s: float | None = None
     if seen.known_until is not None and (now - seen.known_until).total_seconds() <= _GAP_S:
@@ -167,14 +167,14 @@ def _second(at: datetime, gpu: Gpu) -> _Second:
         at=at,
         utilisation=used / 100.0 if used is not None else None,
         power_w=_number(gpu, POWER_W),
-        active=max(activities) if len(activities) == 2 else None,  # one of them alone may rest while the other works
+        active=max(activities) if len(activities) == 2 else None,  # one alone may be idle while the other is busy
         nvlink=_sum(_number(gpu, NVLINK_TX), _number(gpu, NVLINK_RX)),
         pcie=_sum(_number(gpu, PCIE_TX), _number(gpu, PCIE_RX)),
     )
 
 
 def _usual(values: Iterable[float | None]) -> float | None:
-    """The median of the upper half, since a job waits now and then (saves, evaluations on one rank), and when we ask."""
+    """The median of the upper half, since a job is idle at times (saves, evaluation on one rank, a suspected hang)."""
     known = sorted(value for value in values if value is not None)
     return statistics.median(known[len(known) // 2 :]) if len(known) >= _LEAST else None
 

@@ -1,4 +1,4 @@
-"""Takes the GPU probe's samples, turns changes into evidence, and keeps the faults that hold now."""
+"""Reads the GPU probe's samples, turns changes into evidence, and keeps the faults that are present now."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 
 log = Log()
 
-FRESH_S = 15.0  # older telemetry says nothing about now
+FRESH_S = 15.0  # older telemetry does not describe the present state
 NAME = "dcgm"
-OPTIONAL = "traffic"  # the profiling module's fields, which many nodes do without
+OPTIONAL = "traffic"  # the fields of DCGM's profiling module, which many nodes do not have
 
 
 class GpuWatch:
-    """Runs the GPU probe for ever and reads what it says."""
+    """Keeps the GPU probe running and reads its messages."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class GpuWatch:
         self.last: Sample | None = None
         self.samples = 0
         self.activity = GpuWork()
-        self.on_change: Callable[[], None] = lambda: None  # the verdict may be another one
+        self.on_change: Callable[[], None] = lambda: None  # called when the node's verdict may have changed
         self._settings = settings
         self._children = children
         self._program = program
@@ -103,7 +103,7 @@ class GpuWatch:
                 found = [*self._reader.read(sample), *self._ageing.gpus(sample)]
                 self._heard_s = time.monotonic()
                 if sample.via == "dcgm":
-                    self._said = ""  # what is said of a worse source stays said
+                    self._said = ""  # the best source works again: its next failure is logged
                 self.samples += 1
                 if sample.full:
                     self._name_missing(message.get("missing"))
@@ -113,7 +113,7 @@ class GpuWatch:
                 self._keep(evidence)
             if found or self._reader.state != self._saved:
                 self._saved = self._reader.state
-                save(self._state, self._saved)  # behind the evidence: at least once
+                save(self._state, self._saved)  # after the evidence: a crash in between only repeats it
                 news = True
             if news:
                 self.on_change()
@@ -135,12 +135,12 @@ class GpuWatch:
             self._unreadable((ending.stderr.strip().splitlines() or [f"status {ending.status}"])[-1])
 
     def facts(self) -> list[Fact]:
-        """What is wrong now; nothing when telemetry is too old to say."""
+        """Faults present now; empty when telemetry is too old to tell."""
         with self._lock:
             return self._reader.facts() if self._fresh() else []
 
     def placed(self, evidence: Evidence) -> Evidence:
-        """Evidence that names a GPU by its PCI address, with index and UUID where we know them."""
+        """Add the GPU's index and UUID, where they are known, to evidence that names a GPU by PCI address."""
         pci, sample = evidence.data.get("pci"), self.last
         if not isinstance(pci, str) or sample is None or evidence.where.gpu is not None:
             return evidence
@@ -150,7 +150,7 @@ class GpuWatch:
         return evidence
 
     def doing(self) -> dict[str, object]:
-        """For a look at a job's processes: what the GPUs do now, and whether there are any; None where it is not known."""
+        """For the probe of a job's processes: whether the node has GPUs, and their activity (None: not known)."""
         promised = self._settings.gpus
         there = promised > 0 or self.last is not None or (promised < 0 and Path("/dev/nvidiactl").exists())
         fresh = self.trouble() is None
@@ -162,7 +162,7 @@ class GpuWatch:
             return None if self._fresh() else self._reason
 
     def _name_missing(self, missing: object) -> None:
-        """Parts of telemetry that the source does not give, each told once until it is there again."""
+        """Report parts of telemetry that the source does not provide, each once until it is available again."""
         parts = {str(part): str(why) for part, why in missing.items()} if isinstance(missing, dict) else {}
         for part in sorted(parts.keys() - self._missing.keys()):
             if part == OPTIONAL:
@@ -178,7 +178,7 @@ class GpuWatch:
 
     def _unreadable(self, reason: str) -> None:
         self._reason = reason
-        if reason != self._said:  # the same trouble is said once
+        if reason != self._said:  # each problem is logged once
             self._said = reason
             self._say(Kind.UNREADABLE, f"GPU telemetry: {reason}", {"source": "gpu"})
 

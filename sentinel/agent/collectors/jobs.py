@@ -24,7 +24,7 @@ from sentinel.wire import evidence_from
 
 log = Log()
 MARK_S = 86400.0
-_DIGITS = 19  # of any number that Slurm gives
+_DIGITS = 19  # longest decimal number accepted from a hook
 
 _FIRST = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _RANGE = re.compile(r"\[(\w+)[^\]]*\]")
@@ -54,7 +54,7 @@ def first_node(nodelist: str) -> str:
 
 
 def job_from(value: Any) -> JobOnNode:
-    """A job file's content.
+    """Parse the content of a job file.
 
     Raises:
         ProtocolError: not what a prolog hook writes.
@@ -80,8 +80,7 @@ def job_from(value: Any) -> JobOnNode:
 
 
 def read_job(path: Path) -> JobOnNode:
-    """A job file. The prolog writes into it what the user wrote, bytes that are no UTF-8 among it: they are part of the
-    log's name.
+    """Read a job file. It may contain bytes that are not UTF-8, since the prolog copies the user's log name into it.
 
     Raises:
         OSError, ValueError, ProtocolError: it cannot be read, or is not what a prolog hook writes.
@@ -120,14 +119,14 @@ class Jobs:
         self._seen: dict[str, int] = {}
         self._broken: dict[str, int] = {}
         self._following: dict[str, JobOnNode] = {}
-        self._young: dict[str, tuple[JobOnNode, float]] = {}  # too young for a follower, with when they began
+        self._young: dict[str, tuple[JobOnNode, float]] = {}  # jobs too short so far for a follower, with their start
         self._last: dict[str, dict[str, Any]] = {}
-        self._reading: dict[str, Reading] = {}  # by follower, as long as it follows
+        self._reading: dict[str, Reading] = {}  # by name of the running follower
         for folder in (self._folder, self._ended, self._cursors):
             folder.mkdir(parents=True, exist_ok=True)
 
     def scan(self) -> None:
-        """Look for jobs that began or ended."""
+        """Read the job files and start or end followers for jobs that began or ended."""
         present: dict[str, Path] = {path.name: path for path in self._folder.glob("[0-9]*.json")}
         for name in set(self._seen) - set(present):
             del self._seen[name]
@@ -144,7 +143,7 @@ class Jobs:
                 self._seen[name] = changed
                 job = read_job(path)
             except (OSError, ValueError, ProtocolError) as error:
-                self._seen.pop(name, None)  # it may be half written: look again
+                self._seen.pop(name, None)  # may be half written: read it again at the next scan
                 if self._broken.get(name) != changed:
                     self._broken[name] = changed
                     log.warning("job-file-unreadable", path=path, error=error)
@@ -153,11 +152,11 @@ class Jobs:
         self._follow_older()
 
     def _mark_ended(self, job: JobOnNode) -> None:
-        """Tell the job's follower; the epilog may have been first. Without a follower nobody needs the mark."""
+        """Tell the job's follower by a marker file that the job ended, unless the epilog has written it already."""
         mark = self._ended / f"{job.job}.{job.attempt}"
         young = self._young.pop(job.name, None)
         if young is not None and not _ended_well(mark):
-            self._follow(*young)  # to the end of what it wrote, which says why it ended
+            self._follow(*young)  # read its whole log, which says why it ended
         if job.name in self._following:
             mark.touch()
         else:
@@ -175,7 +174,7 @@ class Jobs:
             self._young[job.name] = (job, began_s)
 
     def _follow_older(self) -> None:
-        """A process for each of a thousand short jobs would cost their node more than they do."""
+        """Start followers for jobs that run for some seconds by now: for short jobs they would cost too much."""
         since_s = time.time() - self._settings.jobs.follow_after_s
         for name in [name for name, (_, began_s) in self._young.items() if began_s <= since_s]:
             self._follow(*self._young.pop(name))
@@ -208,12 +207,12 @@ class Jobs:
         self._start(job)
 
     def resume(self) -> None:
-        """Once, at the start: read to their end the logs of jobs that ended while we were not there."""
+        """Once, at the start: read the rest of the logs of jobs that ended while the agent was not running."""
         self.scan()
         for mark in self._ended.iterdir():
-            # A job file among them is for the collector; its time is that of the job's begin.
+            # Job files in this folder belong to the collector; their modification time is the job's start.
             if mark.suffix != ".json" and time.time() - mark.stat().st_mtime > MARK_S:
-                mark.unlink(missing_ok=True)  # of a job that nobody followed to its end
+                mark.unlink(missing_ok=True)  # marker of a job whose log was not followed to its end
         for path in self._cursors.glob("*.json"):
             kept = restore(path)
             if (
@@ -229,7 +228,7 @@ class Jobs:
                 self._start(job)
 
     def logs(self, acknowledged: int) -> list[dict[str, Any]]:
-        """For a heartbeat: of each log that is followed, how long ago its end was seen; see ``detect/observed_silence.py``.
+        """For a heartbeat: how many seconds ago each log's end was reached; used by ``detect/observed_silence.py``.
 
         Args:
             acknowledged: evidence up to this number of the spool is with the daemon.
@@ -262,7 +261,7 @@ class Jobs:
         if kind == "evidence":
             for item in map(evidence_from, message["items"]):
                 self.lines += 1
-                # The follower runs as the job's user: whatever it says is what a job's log can say, of this job.
+                # The follower runs as the job's user and is not trusted: its evidence is about this job only.
                 where = replace(item.where, job=job.job, attempt=job.attempt)
                 reading.kept(self._keep(replace(item, source=Source.JOB_LOG, where=where)))
         elif kind == "looked":
@@ -270,7 +269,7 @@ class Jobs:
         elif kind == "trouble":
             self._unreadable(job, str(message.get("reason", "")))
         if isinstance(message.get("cursor"), dict) and message["cursor"] != self._last[job.name].get("cursor"):
-            # Behind the evidence: after a crash in between, it is read again and has the same ids.
+            # Saved after the evidence: after a crash in between, the lines are read again and get the same ids.
             self._last[job.name]["cursor"] = message["cursor"]
             save(self._cursors / f"{job.job}.{job.attempt}.json", self._last[job.name])
         if kind == "done":
@@ -301,7 +300,7 @@ class Jobs:
         now = datetime.now(UTC)
         where = Where(node=self.node, job=job.job, attempt=job.attempt, path=job.stdout or None)
         identity = stable_id("joblog", self.node, job.job, job.attempt, kind, text, now.strftime("%Y%m%d%H%M"))
-        # The follower has the job's uid: who may stop it, or name a log in a file system of their own, says so with it.
+        # Trust.USER: the job's user can stop the follower (same uid), or name a log on a file system of their own.
         self._keep(
             Evidence(
                 id=identity, at=now, seen_at=now, source=Source.AGENT, kind=kind, where=where, text=text[:2000],
@@ -311,7 +310,7 @@ class Jobs:
 
 
 def _ended_well(mark: Path) -> bool:
-    """Whether the epilog knew that the job's exit status was 0; it does on newer releases of Slurm."""
+    """Whether the epilog recorded exit status 0; only newer releases of Slurm give it the status."""
     try:
         return mark.read_text(encoding="utf-8", errors="replace").strip() == "0"
     except OSError:

@@ -33,7 +33,7 @@ class Flood:
     def __init__(self, lines: int, window_s: float) -> None:
         self._lines = lines
         self._window_s = window_s
-        self._kinds: dict[str, list[float]] = {}  # kind -> [window began, passed in it, suppressed in it]
+        self._kinds: dict[str, list[float]] = {}  # kind -> [start of window in s, lines passed, suppressed]
         self.suppressed = 0
 
     def passes(self, text: str, now_s: float) -> bool:
@@ -54,12 +54,12 @@ class Flood:
 
 DEVICE = "/dev/kmsg"
 Reader = Callable[[Sequence[Record], datetime], list[Evidence]]
-LONGEST_PAUSE_S = 60.0  # before a log that cannot be read is opened again
-BATCH = 500  # records looked at together
+LONGEST_PAUSE_S = 60.0  # longest pause before an unreadable log is opened again
+BATCH = 500  # records read in one batch
 
 
 class KernelWatch:
-    """Reads records, lets ``reader`` make evidence of them, and moves the cursor behind what was kept."""
+    """Reads kernel records, has ``reader`` turn them into evidence, and then saves the cursor."""
 
     def __init__(self, node: str, settings: AgentSettings, reader: Reader, keep: Callable[[Evidence], None]) -> None:
         self.node = node
@@ -76,7 +76,7 @@ class KernelWatch:
         self._retries = Retries(LONGEST_PAUSE_S)
 
     def run(self) -> None:
-        """The thread: until ``stop``. A log that cannot be read is said once, and tried again."""
+        """The thread's loop, until ``stop``. An unreadable log is reported once and tried again with growing pauses."""
         while not self._stopped.is_set():
             try:
                 self._follow()
@@ -111,7 +111,7 @@ class KernelWatch:
             source.close()
 
     def _open(self) -> tuple[KernelLog | Journal, Path]:
-        """The log and where its cursor is kept: journald's where the device may not be read."""
+        """The open log and the file of its cursor: /dev/kmsg, or journald where the device may not be read."""
         own, other = self._cursors / "kernel.json", self._cursors / "journal.json"
         settings = self._settings
         try:
@@ -127,7 +127,7 @@ class KernelWatch:
             return journal, other
 
     def turn(self, source: KernelLog | Journal) -> int:
-        """Everything there is now; returns how many records that was."""
+        """Process all records available now; returns their number."""
         count = 0
         records = source.read()
         while batch := list(itertools.islice(records, BATCH)):
@@ -139,7 +139,7 @@ class KernelWatch:
         return count
 
     def panics(self) -> None:
-        """What the kernel left when it died, once per file."""
+        """Report each crash dump that the kernel left (pstore) once."""
         seen = restore(self._seen_words)
         seen = seen if isinstance(seen, dict) else {}
         try:
@@ -187,7 +187,7 @@ class KernelWatch:
 
 
 def rules_reader(node: str, boot: str, signatures: Signatures) -> Reader:
-    """Evidence of kernel lines by the same rules as everywhere. One screen over all of a batch; few lines need a look."""
+    """Make the reader of kernel lines: a quick check of a whole batch selects the few lines that rules must match."""
 
     def read(records: Sequence[Record], now: datetime) -> list[Evidence]:
         texts = [record.text.replace("\n", " ").encode("utf-8", "surrogateescape") for record in records]
@@ -196,7 +196,7 @@ def rules_reader(node: str, boot: str, signatures: Signatures) -> Reader:
         found = []
         for index in sorted(hits):
             record = records[min(index, len(records) - 1)]
-            # Known by the kernel's own stamp, which is the same in every source; last words have none.
+            # Identified by the kernel's own time stamp, which is the same in every source; crash dumps have none.
             sequence = None if record.since_boot_s else record.sequence
             line = KernelLine(record.text, node, sequence, record.since_boot_s, record.facility)
             found.extend(

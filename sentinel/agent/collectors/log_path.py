@@ -22,26 +22,26 @@ from pathlib import Path
 from sentinel.agent.probes.job_processes import outputs_of
 
 _TOKEN = re.compile(r"%([0-9]*)([A-Za-z%])")
-_MOST_WIDTH = 10  # Slurm's own; a user may write any number
+_MOST_WIDTH = 10  # Slurm's own limit of a field's width; a user may write any number
 _MARKER = "sentinel: job {job} attempt {attempt} begins"
-_WAIT_S = 5.0  # TaskProlog runs within moments of the prolog; where there is none, this is what it costs
-_OLD_S = 2.0  # a log last written this long before the job began is not its own yet
+_WAIT_S = 5.0  # wait for TaskProlog's line, which soon follows the prolog; without a TaskProlog the delay
+_OLD_S = 2.0  # a log last written this long before the job began is an earlier job's
 
 
 _ESCAPED = re.compile(r"\[([*?[])\]")  # as glob.escape writes them
-_MOST_NAMES = 100_000  # in all folders for one log; the wildcards may be in each folder's name, a fifth of a second
+_MOST_NAMES = 100_000  # names examined for one log, in all folders (0.2 s): any folder's name may contain wildcards
 _NUMBER = "[0-9]*"  # stands for an array's job or task, which the prolog does not know
 
 
 def pattern_of(stdout: str, *, job: int, user: str, node: str, work_dir: str = "") -> str:
-    """A glob pattern for the file that ``stdout`` names. What is not known becomes ``*``."""
+    """A glob pattern for the file that ``stdout`` names. Fields whose value is not known become ``*``."""
     if not stdout.startswith("/"):
         stdout = f"{work_dir.rstrip('/')}/{stdout}"
     known = {"j": str(job), "J": str(job), "A": str(job), "u": user, "N": node.partition(".")[0], "n": "0", "t": "0",
              "s": "batch", "%": "%"}  # fmt: skip
     unknown = {"a": _NUMBER, "A": _NUMBER}
     if any(token[2] == "a" for token in _TOKEN.finditer(stdout)):
-        del known["A"]  # the array's own job, not its task's
+        del known["A"]  # id of the array, not of its task
     made, end = [], 0
     for token in _TOKEN.finditer(stdout):
         made.append(glob.escape(stdout[end : token.start()]))
@@ -54,10 +54,10 @@ def pattern_of(stdout: str, *, job: int, user: str, node: str, work_dir: str = "
 
 
 def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
-    """The file of that user that matches, the one written last if there are several; None while there is none.
+    """The file of that user that matches and was written last; None while there is none.
 
-    Slurm opens a job's output as its user; a file, folder or link of another user that matches, too, was put there. Of an
-    array's files only the one that a process of this job writes is its own; without ``job`` the only one.
+    Slurm opens a job's output as its user: a matching file, folder or link of another user is ignored. If several
+    tasks of an array match, the file that a process of ``job`` writes counts; without ``job`` there must be only one.
 
     Raises:
         OSError: more names than ``_MOST_NAMES`` had to be looked at.
@@ -68,17 +68,17 @@ def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
     for path in _matching(pattern):
         try:
             if any(os.lstat(met).st_uid not in (uid, 0) for met in _met_by_wildcards(pattern, path)):
-                continue  # also a link to a file of the user's
+                continue  # also if it is a link to a file of the user
             status = Path(path).stat()
         except FileNotFoundError:
-            continue  # gone by now, or a link that leads nowhere
+            continue  # gone by now, or a dangling link
         if stat.S_ISREG(status.st_mode) and status.st_uid == uid and (own is None or path in own):
             best, count = max(best, (status.st_mtime, path)), count + 1
     return best[1] if count == 1 or (count and not (of_array and own is None)) else None
 
 
 def _matching(pattern: str) -> Iterator[str]:
-    """The paths that the pattern fits, one after the other: nothing but the way to the next one is in memory."""
+    """Yield the paths that match, in constant memory: a pattern may match very many."""
     return _below("/", pattern.split("/")[1:], itertools.count(1))
 
 
@@ -105,14 +105,14 @@ def _below(folder: str, names: Sequence[str], looked: Iterator[int]) -> Iterator
 
 
 def _met_by_wildcards(pattern: str, path: str) -> list[str]:
-    """The file, and each of its folders whose name is not the pattern's own: anybody may have chosen it."""
+    """The file and those of its folders that matched a wildcard: another user may have made one of that name."""
     names = path.split("/")
     wanted = pattern.split("/")
     return [path, *("/".join(names[: at + 1]) for at, name in enumerate(names) if glob.escape(name) != wanted[at])]
 
 
 def start_of(path: str, *, job: int, attempt: int, began_s: float, limit_bytes: int) -> int | None:
-    """Offset at which this attempt's output begins; None while that is not decided yet.
+    """Offset in bytes at which this attempt's output begins; None while that is not known yet.
 
     Args:
         began_s: Unix time at which the job began on this node.
@@ -133,7 +133,7 @@ def start_of(path: str, *, job: int, attempt: int, began_s: float, limit_bytes: 
 def wait_for_start(
     pattern: str, *, uid: int, job: int, attempt: int, began_s: float, limit_bytes: int
 ) -> tuple[str, int] | None:
-    """Path and offset of this attempt's output, once it can be told; None when there is no file yet.
+    """Path and offset of this attempt's output; waits up to ``_WAIT_S`` for it. None when there is no file yet.
 
     Raises:
         OSError: it cannot be read.
@@ -141,7 +141,7 @@ def wait_for_start(
     path = newest(pattern, uid, job)
     if path is None:
         return None
-    there = os.stat(path).st_size  # noqa: PTH116  # size before the search: what comes meanwhile is this attempt's
+    there = os.stat(path).st_size  # noqa: PTH116  # size before the search: what is written during it is ours
     until_s = time.monotonic() + _WAIT_S
     while True:
         offset = start_of(path, job=job, attempt=attempt, began_s=began_s, limit_bytes=limit_bytes)

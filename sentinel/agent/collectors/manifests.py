@@ -1,7 +1,7 @@
-"""Has each finished save of a running job read once, soon after it was written, so that it is proven before it is needed.
+"""Has each finished checkpoint of a running job read once, soon after it was written, to verify it before a restart.
 
-One at a time on a node, the newest first: what was saved meanwhile is what a restart would take. The reading is done by
-`sentinel.agent.probes.manifest`, as the job's user; what it costs is told with each manifest.
+One at a time per node, the newest first, since a restart would use it. The child `sentinel.agent.probes.manifest` reads
+it as the job's user; each manifest records what the reading cost.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable
 log = Log()
 
 WAITING = 64  # saves that wait to be read; the oldest are given up first
-SILENT_S = 60.0  # a reader says how far it is every 5 s
+SILENT_S = 60.0  # a reader silent for longer is killed; it reports progress every 5 s
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A save that is whole by its structure."""
+    """A checkpoint that is complete judging by its files."""
 
     job: int
     attempt: int
@@ -35,7 +35,7 @@ class Finished:
 
 
 class Manifests:
-    """Starts the readers, one after the other."""
+    """Queues finished checkpoints and starts one reader at a time."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class Manifests:
         self._keep = keep
         self._waiting: list[Finished] = []
         self._reading: Finished | None = None
-        self.unwanted: frozenset[int] = frozenset()  # jobs that asked not to be read
+        self.unwanted: frozenset[int] = frozenset()  # jobs that asked that their saves not be read
 
     def finished(self, save: Finished) -> None:
-        """A new save of a running job."""
+        """Queue a new checkpoint of a running job."""
         if not self._settings.manifests or save.job in self.unwanted:
             return
         self._waiting = [*self._waiting, save][-WAITING:]

@@ -15,10 +15,10 @@ log = Log()
 
 
 class DiskWatch:
-    """One evidence for each time that a folder hangs.
+    """Reports each hang of a folder with the agent's state once.
 
     Args:
-        hung_s: a write that has not returned for so long hangs.
+        hung_s: a write that takes longer than this counts as hung.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class DiskWatch:
         self._said: set[Path] = set()
 
     def look(self) -> None:
-        """Called now and then. Asks no disk."""
+        """Check for hung writes; called periodically. It does not touch the disk itself."""
         late = {**self._stuck(), self._spool.folder: self._spool.stuck_s}
         self._said &= {path for path, seconds in late.items() if seconds > 0}
         for path, seconds in late.items():

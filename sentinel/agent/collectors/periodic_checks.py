@@ -18,7 +18,7 @@ log = Log()
 
 
 class Rounds:
-    """Starts the rounds and reads what they say. A condition is said when it appears, not at every round."""
+    """Starts the checks periodically and reads their results. A condition is reported once, when it appears."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Rounds:
         self._ageing = {
             of: Ageing(node, Source.HOST, period_s=settings.dcgm.counters_s, of=of) for of in ("ports", "disks")
         }
-        self._said: dict[str, str] = {}  # what is said of each thing now
+        self._said: dict[str, str] = {}  # key of a checked thing -> kind of evidence last reported
 
-    # ------------------------------------------------------------------------------------------------ rounds
+    # ------------------------------------------------------------------------------------------------ starting
 
     def host(self) -> None:
         host = self._settings.host
@@ -84,13 +84,13 @@ class Rounds:
         )
 
     def clock(self, offset_s: float | None) -> None:
-        """Compare our clock with the daemon's."""
+        """Report a node clock that is too far off. ``offset_s``: the daemon's clock minus ours; None: not known."""
         limit = self._settings.host.clock_skew_s
         wrong = offset_s is not None and abs(offset_s) > limit
         text = f"this node's clock is {offset_s:+.2f} s off the daemon's" if wrong else ""
         self._say("clock", "clock_skew" if wrong else "", text, Source.HOST, {"offset_s": offset_s})
 
-    # ------------------------------------------------------------------------------------------------ answers
+    # ------------------------------------------------------------------------------------------------ results
 
     def _start(
         self,
@@ -135,7 +135,7 @@ class Rounds:
             self._keep(evidence)
 
     def _smart_said(self, message: dict[str, Any]) -> None:
-        """One disk's answer. A node without smartctl says so once to the log: its disks are not known."""
+        """Handle the result for one disk. A missing smartctl is logged once; the disks' health is then not known."""
         if "absent" in message:
             if self._said.get("smart") != "absent":
                 self._said["smart"] = "absent"
@@ -178,7 +178,7 @@ class Rounds:
     def _say(
         self, key: str, kind: str, text: str, source: Source, data: Mapping[str, Scalar], path: str | None = None
     ) -> None:
-        """Evidence when what is said of ``key`` changes; an empty kind takes it back."""
+        """Report evidence when the condition of ``key`` changes; an empty kind clears it."""
         if kind == self._said.get(key, ""):
             return
         if not kind:

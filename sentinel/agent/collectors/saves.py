@@ -26,21 +26,21 @@ from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable
 
 log = Log()
 
-MOST_WATCHED = 4096  # entries of one answer that are read; a node runs fewer jobs
-NEWEST = 4  # checkpoints of a root that are listed at each look
-KEPT = 50  # saves of a root that its rhythm is taken from
-LEAST_LOOKS = 5  # a job is told that its saves stopped after so many looks at the earliest
+MOST_WATCHED = 4096  # most entries of one answer; a node runs fewer jobs
+NEWEST = 4  # newest checkpoints of a root that are listed each time
+KEPT = 50  # saves of a root from which the usual interval is computed
+LEAST_LOOKS = 5  # "saves stopped" is reported after this many listings at the earliest
 KINDS: dict[str, str] = {"stopped": "saves_stopped", "shrunk": "saves_shrank", "full": "saves_no_room"}
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the daemon asks of this node about one attempt. Whose folders they are the node's own record of the job says."""
+    """The folders of one attempt that the daemon asks this node to watch. Their user is known from the prolog."""
 
     job: int
     attempt: int
-    first: bool  # whether this node speaks for the attempt: one of its nodes tells of new saves
-    since_s: float  # older checkpoints are an earlier attempt's
+    first: bool  # whether this node reports new saves: one node of the attempt does
+    since_s: float  # Unix time; older checkpoints belong to an earlier attempt
     roots: tuple[tuple[str, str], ...]  # tier, path
 
 
@@ -48,14 +48,14 @@ class Watched:
 class _Root:
     saves: dict[int, Save] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
-    before: set[str] = field(default_factory=set)  # findings of the last look
-    spaces: list[tuple[float, Space]] = field(default_factory=list)  # at each save
-    hung: int = 0  # looks in a row without an answer
-    sent: str = ""  # the listing that the daemon has
+    before: set[str] = field(default_factory=set)  # findings of the last listing
+    spaces: list[tuple[float, Space]] = field(default_factory=list)  # (time, free space) at each save
+    hung: int = 0  # listings in a row that did not answer
+    sent: str = ""  # the listing last sent to the daemon
 
 
 def watched_from(answer: Mapping[str, Any]) -> tuple[list[Watched], list[str]]:
-    """What the answer to a heartbeat asks to watch, and why entries were refused."""
+    """Parse the watch list in the answer to a heartbeat; also returns why entries were refused."""
     entries = answer.get("watch", [])
     found: list[Watched] = []
     refused: list[str] = []
@@ -102,10 +102,10 @@ def lister(
 
 
 class SavesWatch:
-    """Lists the folders now and then and tells what changed.
+    """Lists the folders periodically and reports changes.
 
     Args:
-        jobs: the jobs on this node, as its prolog saw them: whose user is root's own word.
+        jobs: the jobs on this node, from files that its prolog wrote as root.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class SavesWatch:
         self._said: list[str] = []
         self._asked: list[Watched] = []
         self._started: set[tuple[int, int]] = set()  # attempts whose lister was started
-        self._told_to = ""  # which daemon has our listings
+        self._told_to = ""  # the daemon instance that has our listings
         self._seen: dict[tuple[int, int, str], _Root] = {}
 
     def heard(self, answer: Mapping[str, Any]) -> None:
-        """The daemon's answer to a heartbeat."""
+        """Take the watch list from the daemon's answer to a heartbeat."""
         self._asked, refused = watched_from(answer)
         self.refused += len(refused)
-        if refused != self._said:  # at each heartbeat the same
+        if refused != self._said:  # logged once, not at each heartbeat
             self._said = refused
             for reason in refused:
                 log.warning("watch-refused", reason=reason)
@@ -148,10 +148,10 @@ class SavesWatch:
         if isinstance(instance, str) and instance != self._told_to:
             self._told_to = instance
             for seen in list(self._seen.values()):
-                seen.sent = ""  # a daemon that was started anew knows none of them: told again at the next look
+                seen.sent = ""  # a restarted daemon has no listings: send them again
 
     def _start_listers(self) -> None:
-        """Begin the process that lists when a job is first heard of: it stays, and is there when the job fails."""
+        """Start the listing process when a job is first seen: it stays, and answers at once when the job fails."""
         self._started &= {(watched.job, watched.attempt) for watched in self._asked}
         for watched in self._asked if self._stays else ():
             key, job = (watched.job, watched.attempt), self._jobs().get(watched.job)
@@ -173,11 +173,11 @@ class SavesWatch:
             )  # fmt: skip
 
     def asked(self) -> list[Watched]:
-        """What the daemon last asked to watch."""
+        """The watch list last received from the daemon."""
         return list(self._asked)
 
     def look(self) -> None:
-        """One look at all folders."""
+        """List all watched folders once."""
         asked = list(self._asked)
         present = {(watched.job, watched.attempt) for watched in asked}
         for key in [key for key in self._seen if key[:2] not in present]:
@@ -205,7 +205,7 @@ class SavesWatch:
             if ending.silent or ending.status != 0:
                 reason = ending.where or (ending.stderr.strip().splitlines() or [""])[-1]
                 log.warning("saves-not-known", job=watched.job, silent=ending.silent, reason=reason)
-            if ending.silent:  # roots are listed in their order: it stands at the first without an answer
+            if ending.silent:  # roots are listed in order: the first without an answer is the one that hangs
                 root = next((r for i, r in enumerate(watched.roots) if i not in answered), None)
                 if root is not None:
                     self._hung(watched, root, ending.where)
@@ -226,7 +226,7 @@ class SavesWatch:
         )
 
     def _hung(self, watched: Watched, root: tuple[str, str], where: str) -> None:
-        """A folder that does not answer, twice in a row: its file system hangs, and what lies there is not known."""
+        """Report a file system as hung when its folder did not answer twice in a row; its content is not known."""
         tier, path = root
         seen = self._seen.setdefault((watched.job, watched.attempt, path), _Root())
         seen.hung += 1
@@ -240,7 +240,7 @@ class SavesWatch:
     def listed(
         self, watched: Watched, root: tuple[str, str], parts: Sequence[Part], space: Space | None = None
     ) -> None:
-        """What one look saw under one root: tell what is new, and what two looks in a row agree is wrong."""
+        """Handle one listing of one root: report new checkpoints, and faults seen in two listings in a row."""
         tier, path = root
         now = datetime.now(UTC)
         seen = self._seen.setdefault((watched.job, watched.attempt, path), _Root())
@@ -277,7 +277,7 @@ class SavesWatch:
     def _wrong(
         self, seen: _Root, saves: Sequence[Save], space: Space | None, now_s: float
     ) -> dict[str, tuple[str, Trouble]]:
-        """What is wrong now, by a name for it: the kind of evidence, and the words."""
+        """Faults present now: name -> (kind of evidence, description)."""
         history = [seen.saves[step] for step in sorted(seen.saves)]
         usual = rhythm([save for save in history if save.valid is not False])
         found: dict[str, tuple[str, Trouble]] = {}
@@ -297,7 +297,7 @@ class SavesWatch:
         return found
 
     def _share(self, watched: Watched, path: str, parts: Sequence[Part], seen: _Root, now: datetime) -> None:
-        """Tell the daemon what this node holds when that has changed: only all nodes together know what is whole."""
+        """Send this node's listing if it changed: only the listings of all nodes together show what is complete."""
         settled = [part for part in parts if part.newest_mtime_s >= watched.since_s and part.step is not None]
         looks = repr(sorted((part.step, part.valid, part.bytes) for part in settled))
         if not settled or looks == seen.sent:
@@ -326,7 +326,7 @@ class SavesWatch:
             "step": trouble.step, "tier": tier, "path": path, "reason": trouble.text[:300], "watched": True,
             "on_node": self._node,
         }  # fmt: skip
-        # Of one checkpoint of many nodes one message: every node that finds it says it by the same name.
+        # All nodes that see a fault of a shared checkpoint report it under the same id, so that it becomes one message.
         own = self._node if tier == "local" and trouble.step is None else ""
         identity = stable_id("saves", watched.job, watched.attempt, kind, trouble.step, own)
         log.warning("saves", job=watched.job, finding=key, text=text)
