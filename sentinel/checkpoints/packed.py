@@ -12,7 +12,8 @@ from dataclasses import replace
 from sentinel.checkpoints.records import Part
 
 MOST_BYTES = 96 << 10  # of the text
-MOST_PLAIN_BYTES = 16 << 20  # of what is unpacked: it came over the network
+MOST_PLAIN_BYTES = 4 << 20  # of what is unpacked: it came over the network
+MOST_OBJECTS = 50_000  # objects and lists in it: an empty one takes 3 bytes there, and twenty times as many in memory
 _LEVEL = 6
 
 
@@ -48,6 +49,8 @@ def unpack(text: str) -> list[Part]:
         raw = machine.decompress(base64.b85decode(text), MOST_PLAIN_BYTES)
         if not machine.eof:  # cut off, or longer than may be
             raise ValueError("a listing that is torn, or too long when unpacked")
+        if raw.count(b"{") + raw.count(b"[") > MOST_OBJECTS:
+            raise ValueError("a listing of too many parts")
         listing = json.loads(raw)
     except (zlib.error, binascii.Error, RecursionError) as error:
         raise ValueError(f"no packed listing: {error!s:.100}") from error

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from sentinel import __version__
 from sentinel.errors import FileError, ProtocolError
+from sentinel.model.orders import MOST_ATTEMPT, MOST_JOB
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
 from sentinel.model.records import Evidence
 from sentinel.text import json_with_bytes
@@ -100,6 +101,10 @@ def read_bundle(path: Path) -> Recording:
             made = record_from(_KINDS[kind], record)
             if not EARLIEST < _time_of(made) < LATEST:
                 raise ProtocolError("at no time at which Slurm ran")
+            if isinstance(made, RecordedAttempt) and not (
+                0 < made.job <= MOST_JOB and 0 <= made.attempt <= MOST_ATTEMPT
+            ):
+                raise ProtocolError("an attempt that Slurm does not number so")
             found[kind].append(made)
         except (KeyError, ProtocolError):
             unreadable += 1  # one that is not understood hides no other

@@ -308,9 +308,16 @@ class FleetCheckpoints:
         if not isinstance(listings, list):
             raise ProtocolError(f"{node}: the answer has no listings")
         try:
-            return [Part.from_json(part) for listing in listings for part in listing]
+            parts = [Part.from_json(part) for listing in listings for part in listing]
         except (ValueError, TypeError, AttributeError) as error:
             raise ProtocolError(f"{node}: a listing cannot be understood: {error!s:.200}") from error
+        asked = {(root.tier, root.path.rstrip("/")) for root in roots}
+        for part in parts:
+            root = part.root.rstrip("/")
+            below = part.path.rstrip("/") == root or part.path.startswith(f"{root}/")
+            if part.host != node or (part.tier, root) not in asked or not below or ".." in part.path.split("/"):
+                raise ProtocolError(f"{node}: it was not asked for {part.path!r:.200} on {part.host!r:.80}")
+        return parts
 
     async def _move(self, task: Task, job: JobView, host: str, root: str, parts: Sequence[Part]) -> None:
         for start in range(0, len(parts), MOST_PATHS):

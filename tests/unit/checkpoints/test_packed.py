@@ -68,3 +68,11 @@ def test_rubbish_is_refused(text: str) -> None:
         assert unpack(text) == []
     except ValueError:
         return
+
+
+@pytest.mark.parametrize("one", [b"{}", b"[]"])
+def test_what_takes_far_more_memory_than_bytes_is_refused(one: bytes) -> None:
+    many = b"[" + b",".join([one] * 1_000_000) + b"]"
+    packed = base64.b85encode(zlib.compress(many)).decode()
+    with pytest.raises(ValueError, match="too many parts"):
+        unpack(packed)

@@ -137,6 +137,18 @@ def test_more_records_or_a_higher_ratio_than_an_honest_one_has_are_refused(
         read_bundle(path)
 
 
+@pytest.mark.parametrize(("job", "attempt"), [(7, -1), (0, 0), (-7, 0), (2**40, 0), (7, 2**40)])
+def test_an_attempt_that_slurm_does_not_number_so_is_not_read(tmp_path: Path, job: int, attempt: int) -> None:
+    path = written(tmp_path / "b")
+    head, *lines, _ = text_of(path).splitlines()
+    strange = {"attempt": {"job": job, "attempt": attempt, "started_at": "2026-03-01T12:00:00Z"}}
+    end = {"records": len(lines) + 1}
+    path.write_bytes(
+        gzip.compress(b"\n".join([head, json.dumps(strange).encode(), *lines, json.dumps(end).encode(), b""]))
+    )
+    assert read_bundle(path).unreadable == 1
+
+
 def test_a_record_that_is_not_understood_hides_no_other(tmp_path: Path) -> None:
     path = written(tmp_path / "b")
     head, *lines, _ = text_of(path).splitlines()

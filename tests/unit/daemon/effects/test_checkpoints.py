@@ -138,6 +138,32 @@ WHOLE_LOCAL = (local("n1", 300, 0, 1), local("n2", 300, 2, 3))
 # --- choosing ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"host": "n3"}, {"root": "/home/ada", "path": "/home/ada/src"}, {"path": "/home/ada/src"}, {"tier": "local"},
+        {"path": f"{GLOBAL}/../src"},
+    ],
+)  # fmt: skip
+async def test_a_node_answers_for_itself_and_for_the_folders_it_was_asked_for(
+    world: Worlds, changed: dict[str, Any]
+) -> None:
+    """Root on one node could have folders of the job's user moved on another, and name what its ranks load."""
+    forged = replace(shared(249), **changed)
+
+    class Rogue(Nodes):
+        async def ask(self, node: str, kind: str, arguments: Mapping[str, object], *, deadline_s: float) -> object:
+            if str(kind) == "inventory" and node == "n1":
+                return {"listings": [[forged.to_json()]]}
+            return await super().ask(node, kind, arguments, deadline_s=deadline_s)
+
+    case = await failed(world(), orders := Rogue(shared(100)), comment=SHARED)
+    chosen = await case.choose()
+    assert (chosen.get("path"), chosen.get("step")) == (f"{GLOBAL}/step-100", 100), "another node was asked"
+    await case.quarantine(chosen)
+    assert orders.moved == []
+
+
 async def test_nearest_is_on_the_nodes_themselves(world: Worlds) -> None:
     case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL))
     case.stepped(310)
