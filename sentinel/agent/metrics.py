@@ -1,4 +1,4 @@
-"""Serves ``/metrics`` of the agent: the newest GPU samples, which never go to the daemon, and the agent's own state."""
+"""Serves the agent's ``/metrics``: the newest GPU samples, which the daemon does not get, and the agent's state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GPU_METRICS = {
 
 
 class AgentCollector:
-    """Reads the agent when it is scraped. A field that is blank has no series: not known is not zero."""
+    """Reads the agent's state at each scrape. A value that is not known has no series, rather than 0."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -89,7 +89,7 @@ def serve(agent: Agent, listen: str) -> Any:
     """Start the exporter; returns the server.
 
     Raises:
-        UserError: ``listen`` is no address. Unavailable: the port is taken.
+        UserError: ``listen`` is not an address. Unavailable: the port is taken.
     """
     from prometheus_client import CollectorRegistry, start_http_server
 

@@ -140,7 +140,7 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """What explains the bad end of a job is kept below ``state``, in bundles/JOB.ATTEMPT."""
+    """Files that explain a job's failure are collected below ``state``, in bundles/JOB.ATTEMPT."""
 
     on: bool = setting(
         True, "collect when a job ended badly: dumps, error files, end of its log, kernel lines, GPU samples"
@@ -231,7 +231,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """Asked for the user of a job that never ran on this node, whose shared checkpoints it is to list."""
+    """How to ask slurmctld for the user of a job that never ran on this node, to list its shared checkpoints."""
 
     squeue: str = setting("squeue", "command for that; empty: such orders are refused", unit="path")
     conf: str = setting("", "slurm.conf to use; empty: Slurm's own default", unit="path")
@@ -281,7 +281,7 @@ class AgentSettings:
 
 
 def require_sound(settings: AgentSettings) -> None:
-    """What types and bounds of single keys cannot say.
+    """Check settings that depend on each other.
 
     Raises:
         UserError: names the key and the fix.

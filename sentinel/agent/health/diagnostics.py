@@ -1,8 +1,8 @@
 """Runs the node's own diagnostics: a light one periodically, and the one that the epilog of a failed job requests.
 
-One at a time, each in a killable child. Deeper ones, for idle and suspect nodes, come as orders: only the daemon knows how
-many nodes are idle and whether a job waits (``sentinel.daemon.effects.diagnostics``). A job that starts on the node ends
-those.
+One at a time, each in a killable child. The daemon orders deeper ones for idle and suspect nodes, since only it knows
+how many nodes are idle and whether a job waits (``sentinel.daemon.effects.diagnostics``). A job that starts on the node
+ends an ordered diagnostic.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NAME = "diagnose"
 
 
 class Diagnosing:
-    """Starts them, reads their answers.
+    """Starts diagnostics and reads their answers.
 
     Args:
-        arguments: what the probe needs to know of this node.
+        arguments: the probe's arguments that come from this node's settings.
         sample: the newest sample of the GPUs, for their UUIDs.
         answered: takes the answer of each.
     """
@@ -52,19 +52,22 @@ class Diagnosing:
         self._answered = answered
         self._requests = Path(settings.run_dir) / "checks"
         self._requests.mkdir(parents=True, exist_ok=True)
-        self.give_way: Callable[[], bool] = lambda: False  # ends ordered ones; True when there was one
+        self.give_way: Callable[[], bool] = lambda: False  # ends ordered diagnostics; True when one was running
 
     def level1(self) -> None:
         self._run(1, None)
 
     def job_came(self) -> None:
-        """A job goes before an ordered diagnostic: end it, also in the host engine."""
+        """End an ordered diagnostic, also in DCGM's host engine, because a job starts on the node."""
         if self.give_way():
             log.info("diagnostic-yields")
             self._start(f"{NAME}:stop", {"stop": True, "level": 1}, self._settings.stop_s + 5, lambda _: None)
 
     def requests(self) -> None:
-        """What epilogs ask for: ``<run dir>/checks/<job>`` holds a level and the job's GPUs as Slurm counts them."""
+        """Start diagnostics that epilogs request: ``<run dir>/checks/<job>`` holds a level and the job's GPUs.
+
+        The GPUs are in Slurm's numbering.
+        """
         for path in self._requests.glob("[0-9]*"):
             if path.suffix or (path.with_suffix(".done")).exists():
                 continue
@@ -76,10 +79,10 @@ class Diagnosing:
             if level not in ("1", "2", "3") or not self._chosen(gpus):
                 self._done(path, "inconclusive: the job's GPUs are not known")
             elif not self._run(int(level), self._chosen(gpus), path):
-                return  # another one is running: later
+                return  # another one is running: try at the next call
         for done in self._requests.glob("*.done"):
             if not done.with_suffix("").exists():
-                done.unlink(missing_ok=True)  # its epilog has read it or is gone
+                done.unlink(missing_ok=True)  # the epilog has read it or has ended
 
     def _chosen(self, gpus: str) -> list[str]:
         sample = self._sample()

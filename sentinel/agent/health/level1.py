@@ -2,9 +2,9 @@
 
     python3 -m sentinel.agent.health.level1      run by deploy/slurm/health-check
 
-Runs level 1 of DCGM within a deadline, writes the dated verdict that the prolog reads, and tells the daemon of a fault if
-one is configured. Drains nothing: Slurm ignores its exit status, which is always 0. A fresh verdict of an agent is left
-alone. What is late, missing or unparsable is UNKNOWN, and no prolog refuses a node for that.
+Runs level 1 of DCGM within a deadline, writes the dated verdict that the prolog reads, and reports a fault to the
+daemon if a daemon is configured. It drains nothing: Slurm ignores its exit status, which is always 0. A fresh verdict
+of an agent is not overwritten. Late, missing or unparsable output gives UNKNOWN, for which no prolog refuses a node.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 from sentinel.hook import convicts, diagnosed, evidence_of, sentence_of, shown, tell
 
-AGENT_FRESH_S = 15  # an agent dates its verdict anew every few seconds
-KEPT_S = 86400.0  # what a prolog and an epilog wrote for an agent that never came
+AGENT_FRESH_S = 15  # an agent's verdict is this fresh: it is rewritten every few seconds
+KEPT_S = 86400.0  # age at which files that prolog and epilog wrote for an agent are removed
 
 
 def main(environment: Mapping[str, str]) -> int:
-    """Always 0; trouble is one line on stderr."""
+    """Returns the exit status, always 0; an error is one line on stderr."""
     try:
         check(environment)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -46,11 +46,11 @@ def check(environment: Mapping[str, str]) -> None:
     if word == "BAD":
         print(f"sentinel: {node}: {code}: {sentence}", file=sys.stderr)
     if environment.get("SENTINEL_URL") and evidence_of(answer):
-        tell(environment, node, evidence_of(answer))  # one that does not answer hears it next time
+        tell(environment, node, evidence_of(answer))  # a daemon that does not answer gets it at the next run
 
 
 def agent_is_there(verdict: Path) -> bool:
-    """Whether an agent wrote the verdict a moment ago; ours says on its second line for how long it holds."""
+    """Whether an agent wrote the verdict a moment ago. This check's own is told apart by its second line."""
     try:
         _, second, *_ = [*verdict.read_text(encoding="utf-8", errors="replace").splitlines(), "", ""]
     except OSError:
@@ -60,7 +60,7 @@ def agent_is_there(verdict: Path) -> bool:
 
 
 def verdict_of(answer: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Word, code and sentence. BAD only on evidence that convicts; OK only where all GPUs passed."""
+    """(word, code, sentence) of the verdict. BAD only on evidence that convicts; OK only if all GPUs passed."""
     for item in evidence_of(answer):
         if convicts(item):
             code = "diagnostic" if item["kind"] == "diag_failed" else str(item["kind"])
@@ -71,7 +71,7 @@ def verdict_of(answer: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def write_verdict(path: Path, word: str, code: str, sentence: str, valid_s: int) -> None:
-    """As the agent writes it, and for how long it holds; a full disk leaves the old one, which grows stale.
+    """Write the verdict in the agent's format, valid for ``valid_s``. On a full disk the old one stays and grows stale.
 
     Raises:
         OSError: it cannot be written.
@@ -86,7 +86,7 @@ def write_verdict(path: Path, word: str, code: str, sentence: str, valid_s: int)
 
 
 def prune(jobs: Path) -> None:
-    """Job files of jobs whose epilog never ran: nobody else removes them where there is no agent."""
+    """Remove old job files of jobs whose epilog never ran; without an agent nothing else removes them."""
     for path in jobs.glob("*.json"):
         if time.time() - path.stat().st_mtime > KEPT_S:
             path.unlink(missing_ok=True)

@@ -1,9 +1,10 @@
-"""The node's dated verdict, which the hooks read: ``OK|BAD|UNKNOWN <unix seconds> <code> <sentence>``, and on a second line
-the host's uptime in seconds, by which a hook tells its age without starting a process.
+"""Writes the node's dated verdict, which the hooks read: ``OK|BAD|UNKNOWN <unix seconds> <code> <sentence>``.
 
-BAD only on positive proof that holds now: what ``rules/convictions.toml`` says convicts a node alone (an Xid, a GPU that is
-lost, an action that the driver asks for, memory that cannot be repaired, a fault that a diagnostic found). Nothing readable
-is UNKNOWN, and no hook refuses a node for that.
+A second line has the host's uptime in seconds, from which a hook computes the verdict's age without starting a process.
+
+BAD requires positive proof that is valid now: a fault that convicts a node on its own by ``rules/convictions.toml`` (an
+Xid, a lost GPU, a recovery action requested by the driver, memory that cannot be repaired, a failed diagnostic).
+Without readable telemetry the verdict is UNKNOWN, for which no hook refuses a node.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sentinel.evidence.dcgm_conditions import HOLDS
 from sentinel.model.records import Evidence, Kind, Source, Trust
 from sentinel.text import printable
 
-TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # what measures the GPUs
+TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # sources of GPU telemetry
 DRAIN_MODES = frozenset({"act", "observe"})  # whether the prolog may refuse this node, and so have Slurm drain it
 
 
@@ -39,12 +40,12 @@ class NodeVerdict:
 
 
 class VerdictKeeper:
-    """Collects what convicts the node and writes the verdict.
+    """Collects evidence that convicts the node and writes the verdict.
 
     Args:
-        boot: identity of this boot: a reboot ends what Xids said.
-        facts: hard faults that telemetry sees now.
-        convictions: what convicts a node alone, by the rules.
+        boot: id of this boot; a reboot clears the Xids before it.
+        facts: hard faults that telemetry shows now.
+        convictions: the rules for evidence that convicts a node on its own.
         telemetry: None when GPU telemetry is fresh, else why it is not.
     """
 
@@ -75,14 +76,14 @@ class VerdictKeeper:
         self._since_s: dict[str, float] = dict(kept.get("since_s") or {}) if same_boot else {}
 
     def set_drain_mode(self, mode: str) -> None:
-        """The prolog refuses this node only in mode "act"; what it would have refused in "observe" it says and lets pass."""
+        """Set the mode for the prolog: "act" refuses jobs on a BAD node; "observe" only reports that it would have."""
         if mode != self._mode and write_atomically(self._mode_path, f"{mode}\n"):
             self._mode = mode
 
     def consider(self, evidence: Evidence) -> None:
-        """Remember evidence that convicts until a diagnostic passes or the node was rebooted.
+        """Keep convicting evidence until a diagnostic passes or the node reboots.
 
-        What telemetry goes on seeing is not remembered: it convicts while it holds (``facts``).
+        Faults that telemetry shows continuously are not kept here: they convict for as long as they last (``facts``).
         """
         if evidence.source not in (Source.KERNEL, Source.DIAGNOSTIC, *TELEMETRY):
             return
@@ -105,13 +106,15 @@ class VerdictKeeper:
             self._convict(evidence.kind, evidence.text)
 
     def diagnosed(self, result: Any) -> None:
-        """A diagnostic was run on order. That it passed on all GPUs takes back what was said before."""
+        """Take the result of an ordered diagnostic. A pass on all GPUs clears earlier convicting evidence."""
         if isinstance(result, dict) and result.get("result") == "pass" and result.get("gpus") is None:
             self._take_back(list(self._convictions))
 
     def released(self, at_s: float) -> None:
-        """An operator returned the node at that time: what Xids said before is answered for. What telemetry still sees
-        (a lost GPU) goes on convicting."""
+        """Clear Xids from before ``at_s`` (Unix time), when an operator returned the node to service.
+
+        Faults that telemetry still shows (a lost GPU) go on convicting.
+        """
         self._take_back([code for code in self._convictions if self._since_s.get(code, 0.0) <= at_s])
 
     def _take_back(self, codes: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
 """Decides whether an ended job failed, and if so has the collector (``probes/collect``) save what explains it in a folder.
 
-Where Slurm tells its epilog, that decides; elsewhere a job failed if there is evidence of the node or of the job's log
-against it, or if it left dumps or error files. Nothing is collected for a job that ended well.
+The exit status that Slurm gives the epilog decides. Releases that give none: a job counts as failed if evidence of the
+node or of its log indicates a failure, or if it left dumps or error files. Nothing is collected for a job that
+succeeded.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from sentinel.wire import evidence_from
 log = Log()
 
 MODULE = "sentinel.agent.probes.collect"
-AT_ONCE = 2  # collectors that run side by side
-HUNG = 3  # readers of users' files that hang before no further one is started
-REMEMBERED = 500  # marks of attempts that were looked at
-KEPT_S = 86400.0  # marks for epilogs that never came
+AT_ONCE = 2  # collectors that run at the same time
+HUNG = 3  # hung readers of users' files at which no further one is started
+REMEMBERED = 500  # marker files kept of attempts that were handled
+KEPT_S = 86400.0  # age in s at which marker files for epilogs that never ran are removed
 PLACES_BYTES = 24 << 10
 Key = tuple[int, int]
 
 
 class Collecting:
-    """Knows what speaks against the jobs here, hears of their end, has collected what explains it.
+    """Keeps evidence of failures of the jobs on this node, notices their ends, and starts collectors for failed ones.
 
     Args:
-        failures: rules whose lines in a job's log tell of a failure.
+        failures: ids of rules whose match in a job's log indicates a failure.
         jobs: jobs on this node now.
         sampled: the last samples of GPU telemetry, as JSON.
     """
@@ -79,18 +80,18 @@ class Collecting:
         self._against: dict[Key, str] = {}
         kept = restore(self._places_file)
         self._places: dict[str, dict[str, list[str]]] = kept if isinstance(kept, dict) else {}
-        self._asked: dict[Key, int] = {}  # times that a job's processes were asked for their places
+        self._asked: dict[Key, int] = {}  # how often a job's processes were searched for dump folders
         self._waiting: dict[Key, tuple[float, Path]] = {}  # due, job file
         self._running: set[Key] = set()
-        self._again: set[Key] = set()  # looked at once, and once more when the last lines of their logs are known
+        self._again: set[Key] = set()  # to be examined a second time once the end of their logs is read
         self._hung: list[int] = []
         self._missing: set[Key] = set()
         self._here: set[Key] = set()
 
-    # ------------------------------------------------------------------------------------------------ what speaks against
+    # ------------------------------------------------------------------------------------------------ evidence
 
     def consider(self, evidence: Evidence) -> None:
-        """Remember that this speaks against a job here, for its epilog and for us. Safe from any thread."""
+        """Note evidence of a job's failure, also in a file for its epilog. Safe from any thread."""
         where = evidence.where
         if evidence.source is Source.JOB_LOG:
             if where.job is not None and evidence.rule in self._failures:
@@ -106,12 +107,12 @@ class Collecting:
                 return
             self._against[job, attempt] = what
         write_atomically(self._against_dir / f"{job}.{attempt}", what + "\n")
-        self._asked.pop((job, attempt), None)  # its processes may be gone in a moment: ask them now
+        self._asked.pop((job, attempt), None)  # search its processes now, they may be gone soon
 
     # ------------------------------------------------------------------------------------------------ once a second
 
     def look(self) -> None:
-        """Jobs that ended since the last look, and jobs whose places are not known yet."""
+        """Handle jobs that ended since the last call, and search for the dump folders of running ones."""
         now_s = self._clock()
         here = {(job.job, job.attempt) for job in self._jobs().values()}
         for key in here - self._here:
@@ -136,7 +137,7 @@ class Collecting:
         self._forget()
 
     def _came(self, key: Key) -> None:
-        """What another job of this number left goes; what speaks against this one since before we started holds."""
+        """Remove what an earlier job with this id left; evidence against this attempt from before our start is kept."""
         name = f"{key[0]}.{key[1]}"
         began_s = _began_s(Path(self._settings.run_dir), key[0], self._clock())
         mark, done = self._against_dir / name, self._bundles / f"{name}.done"
@@ -222,7 +223,7 @@ class Collecting:
         }  # fmt: skip
 
     def _write_samples(self, job: JobOnNode) -> str:
-        """A file with the last samples of telemetry, for the collector to take; empty when there are none."""
+        """Write the last telemetry samples into a file for the collector; returns its path, empty if there are none."""
         samples = self._sampled()
         path = self._bundles / f".{job.job}.{job.attempt}.gpus"
         return str(path) if samples and save(path, samples) else ""
@@ -236,20 +237,20 @@ class Collecting:
                 self._hung.append(message["hung"])
             log.info("collected", job=key[0], attempt=key[1], folder=message.get("folder"), dumps=message.get("dumps"))
             if key in self._again and message.get("folder") is None:
-                # Slurm does not say how it ended, and it left nothing: its log may still say something.
+                # Slurm gave no exit status and the job left no files: the end of its log may still show a failure.
                 self._waiting[key] = (self._clock() + self._limits.settle_s, path)
-                self._running.discard(key)  # second: a look in between finds it in one of them
+                self._running.discard(key)  # after adding it above, so that it is always found in one of the two
             else:
                 self._finish(key, path, message)
 
     def _over(self, key: Key, path: Path, ending: Ending) -> None:
-        if key in self._running:  # it ended without its last word
+        if key in self._running:  # the collector ended without its last message
             reason = f"killed in state {ending.where}" if ending.silent else ending.stderr.strip()[-300:]
             log.warning("not-collected", job=key[0], attempt=key[1], reason=reason)
             self._finish(key, path, {"folder": None, "trouble": reason})
 
     def _finish(self, key: Key, path: Path, result: Mapping[str, Any]) -> None:
-        """It is over, whatever came of it: the order of the daemon can be answered."""
+        """Note that collecting is over, so that the daemon's order for the result can be answered."""
         self._running.discard(key)
         self._again.discard(key)
         with self._lock:
@@ -268,7 +269,7 @@ class Collecting:
                 mark.unlink(missing_ok=True)
 
     def _forget(self) -> None:
-        """Jobs that are gone without an epilog of ours, when two looks in a row miss them."""
+        """Forget jobs that disappeared without an epilog, when two calls in a row do not find them."""
         here = {(job.job, job.attempt) for job in self._jobs().values()} | set(self._waiting) | self._running
         with self._lock:
             missing = (set(self._asked) | set(self._against)) - here
@@ -278,10 +279,10 @@ class Collecting:
                 self._places.pop(f"{key[0]}.{key[1]}", None)
         self._missing = missing
 
-    # ------------------------------------------------------------------------------------------------ where it will be
+    # ------------------------------------------------------------------------------------------------ dump folders
 
     def _ask_places(self, now_s: float) -> None:
-        """The environment of a job's processes says where dumps will lie; asked a few times: launchers start workers."""
+        """Read from the environments of a job's processes where they will write dumps; repeated for late workers."""
         present = self._jobs()
         for job in present.values():
             key = (job.job, job.attempt)
@@ -317,7 +318,7 @@ class Collecting:
 
 
 def _fitting(places: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """As many as go through a pipe with the other arguments."""
+    """As many paths as fit into a pipe beside the other arguments."""
     kept = {kind: list(values) for kind, values in places.items()}
     while len(json.dumps(kept)) > PLACES_BYTES:
         max(kept.values(), key=lambda values: len(json.dumps(values))).pop()
@@ -325,14 +326,14 @@ def _fitting(places: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def failures_of(rules: Any) -> frozenset[str]:
-    """Rules whose lines tell of a failure, and not of progress or of the weather."""
+    """Ids of rules whose match indicates a failure, not progress or an event without consequence."""
     from sentinel.config.rules import Role
 
     return frozenset(rule.id for rule in rules.rules if rule.role in (Role.CAUSE, Role.CONSEQUENCE, Role.SYMPTOM))
 
 
 def _code_of(path: Path) -> str:
-    """Of ``JOB.ATTEMPT.CODE.json``."""
+    """The exit status in a file name ``JOB.ATTEMPT.CODE.json``."""
     parts = path.name.split(".")
     return parts[2] if len(parts) == 4 and parts[2].isdigit() else "unknown"
 

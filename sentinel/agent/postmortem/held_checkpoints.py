@@ -1,8 +1,8 @@
 """Lists a job's checkpoints in node-local folders when it ends, before they may be wiped.
 
-The daemon names the job's folders while it runs. For such a job the epilog finds a marker file and waits a few seconds until
-it is removed. The listing is by structure, as the job's user, and is sent to the daemon as evidence: later the node may be
-lost, slow or wiped.
+The daemon names the job's folders while it runs. A marker file makes the job's epilog wait a few seconds until the
+listing is done and the marker removed. The listing is made as the job's user without reading the files, and is sent to
+the daemon as evidence, since the node may be lost, slow or wiped later.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 
 log = Log()
 
-NEWEST = 6  # checkpoints of a root: older ones are not resumed from while newer ones are whole
+NEWEST = 6  # newest checkpoints listed per root; older ones are used only if all of these are broken
 Key = tuple[int, int]
 
 
 class Holding:
-    """Marks the jobs with a local tier, and lists it when they end.
+    """Writes markers for jobs with node-local checkpoints, and lists those when the jobs end.
 
     Args:
-        watched: what the daemon asks of this node about the jobs that run here.
+        watched: the daemon's watch list for the jobs on this node.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Holding:
         self._missing: set[Key] = set()
 
     def look(self, jobs: Mapping[int, JobOnNode]) -> None:
-        """Once a second: mark jobs of which the daemon says that they have local folders."""
+        """Once a second: write markers for jobs that have local folders according to the daemon."""
         for watched in self._watched():
             key = (watched.job, watched.attempt)
             job = jobs.get(watched.job)
@@ -64,17 +64,17 @@ class Holding:
             if key not in self._known:
                 self._mark(key).touch()
             self._known[key] = watched
-        # What is missing at two looks in a row: a job may end between our look at ended jobs and this one.
+        # A job must be missing in two calls in a row: it may have ended after ended jobs were handled and before this.
         missing = {key for key in self._known if jobs.get(key[0]) is None or jobs[key[0]].attempt != key[1]}
         for key in missing & self._missing:
             del self._known[key]
         self._missing = missing
-        for mark in self._marks.iterdir():  # of an agent before us, or of a job whose epilog never came
+        for mark in self._marks.iterdir():  # markers of an earlier agent, or of a job whose epilog never ran
             if mark.name not in {_name(key) for key in self._known} and not self._children.running(f"held:{mark.name}"):
                 mark.unlink(missing_ok=True)
 
     def ended(self, job: JobOnNode) -> None:
-        """Begin to list what it left; its epilog waits."""
+        """Start listing the checkpoints that the job left; its epilog waits meanwhile."""
         key = (job.job, job.attempt)
         watched = self._known.get(key)
         if watched is None or job.uid is None:

@@ -1,4 +1,4 @@
-"""Records of the agent's children: what to run, how it ended, one that runs."""
+"""Records about the agent's child processes: the program to run, a running child, and how a child ended."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-_LEAST_S = 0.1  # of time that is left to a program
+_LEAST_S = 0.1  # shortest time limit given to a program
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child ended. ``status`` is None when it had to be killed and is not gone yet."""
+    """How a child ended. ``status``: exit status; None if it was killed and has not exited yet."""
 
     name: str
     status: int | None
     silent: bool  # killed because it was silent past its deadline
     stderr: str
-    where: str  # state and kernel function that it was in when it was killed, for people
+    where: str  # process state and kernel function when it was killed, as text
 
 
 @dataclass(frozen=True)
 class Program:
-    """What to run and within which bounds.
+    """A program to run and its limits.
 
     Attributes:
-        arguments: given to it as JSON on stdin.
-        silent_s: killed after this long without a line.
-        total_s: killed after this long in all; None for a child that streams for ever.
-        restart: begun again with growing pauses when it ends.
-        most_bytes: of output, after which it is killed; None for a child that streams for ever.
-        shared_by: programs of one command and mark may be one process, which answers them one after the other.
-        stays_s: how long such a process waits for the next one.
+        arguments: passed as JSON on stdin.
+        silent_s: it is killed after this many seconds without a line of output.
+        total_s: it is killed after this many seconds in all; None for a child that streams for ever.
+        restart: start it again, with growing pauses, when it ends.
+        most_bytes: it is killed after this much output; None for a child that streams for ever.
+        shared_by: programs with the same command and the same value here share a process, which serves one at a time.
+        stays_s: how many seconds such a process waits for its next request before it is ended.
     """
 
     name: str
@@ -53,22 +53,22 @@ class Program:
 
 @dataclass
 class Child:
-    """One that runs, or waits for its next request."""
+    """A child process that runs, or waits for its next request."""
 
     program: Program
     process: subprocess.Popen[bytes]
     began_s: float
     heard_s: float
-    ended_fd: int | None  # readable when the process has ended, whoever still holds its pipes
+    ended_fd: int | None  # pidfd: readable when the process has ended, even if another one holds its pipes
     buffer: bytearray = field(default_factory=bytearray)
     errors: bytearray = field(default_factory=bytearray)
     open_streams: int = 2
     said_bytes: int = 0
-    feed: int | None = None  # where the next request is written; None for one that takes no other
-    finished: bool = False  # it has answered, and would take another request
-    staying: bool = False  # it waits for one, until then:
+    feed: int | None = None  # pipe for the next request; None if it takes no other
+    finished: bool = False  # it has answered and can take another request
+    staying: bool = False  # it waits for a request, at most until:
     until_s: float = 0.0
-    unasked: bool = False  # it spoke or closed its pipes while it waited
+    unasked: bool = False  # it wrote output or closed its pipes while it waited
     reused: bool = False
 
     @property
@@ -96,6 +96,6 @@ def deadline_of(child: Child) -> float:
 
 
 def shortened(program: Program, by_s: float) -> Program:
-    """The same with so much of its time gone."""
+    """The program with its time limits reduced by ``by_s``."""
     total_s = program.total_s if program.total_s is None else max(_LEAST_S, program.total_s - by_s)
     return replace(program, silent_s=max(_LEAST_S, program.silent_s - by_s), total_s=total_s)

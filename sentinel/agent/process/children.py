@@ -1,11 +1,12 @@
-"""Killable children: every probe runs in one, so that nothing it meets can stop the agent.
+"""Runs probes in killable child processes, so that a probe that hangs cannot stop the agent.
 
 A child gets one JSON object on stdin and answers JSON objects, one per line, on stdout. A child that is silent past its
-deadline is killed with its whole process group and **never waited for**: one that stands in the kernel (state D) does not
-go away, so it is put aside, looked at now and then, and reported. Too many of those, and its probe is not started again.
+deadline is killed with its whole process group and **never waited for**: one that is stuck in the kernel (state D) does
+not exit, so it is set aside, polled now and then, and reported. A probe with too many stuck children is not started
+again.
 
-A program with ``shared_by`` may say ``{"finished": true, "stays": true}`` instead of ending: its process then waits, and
-takes the next request of the same command and mark.
+A program with ``shared_by`` may say ``{"finished": true, "stays": true}`` instead of ending: its process then waits,
+and takes the next request with the same command and the same ``shared_by``.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ log = Log()
 MAX_LINE_BYTES = 4 << 20
 REQUEST_BYTES = (
     32 << 10
-)  # of a request that a staying child takes: half of what a pipe holds, so that writing never waits
-QUEUED_S = 2.0  # a request waits so long for the process that works on another: its own would take as long to start
-STUCK_LIMIT = 3  # children of one probe that may stand in the kernel before it is left alone
-STUCK_AFTER_S = 2.0  # a killed process that is still there after this long stands in the kernel
-STOOD_S = 2.0  # a turn that comes so late: we stood still ourselves, and perhaps our children with us
+)  # largest request to a waiting child: half of what a pipe holds, so that the write never blocks
+QUEUED_S = 2.0  # how long a request waits for a busy process: starting another one takes as long
+STUCK_LIMIT = 3  # children of one probe stuck in the kernel at which it is not started again
+STUCK_AFTER_S = 2.0  # a killed process that exists for longer counts as stuck in the kernel
+STOOD_S = 2.0  # a turn this late: the agent itself was stopped, and perhaps its children too
 
 
 class Children:
-    """Starts, hears, kills and restarts children from one thread of its own."""
+    """Starts, reads, kills and restarts children, in one thread of its own."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.RLock()
         self._selector = selectors.DefaultSelector()
         self._running: dict[str, Child] = {}
-        self._staying: dict[tuple[str, ...], Child] = {}  # by mark and command
+        self._staying: dict[tuple[str, ...], Child] = {}  # by ``shared_by`` and command
         self._stuck: list[tuple[str, subprocess.Popen[bytes], float, bool]] = []
-        self._queued: dict[str, tuple[float, Program]] = {}  # since when they wait for a process that is busy
-        self._due: dict[str, tuple[float, Program]] = {}  # to be started again
+        self._queued: dict[str, tuple[float, Program]] = {}  # by name: since when it waits for a busy process
+        self._due: dict[str, tuple[float, Program]] = {}  # by name: when it is started again
         self._failures: dict[str, int] = {}
         self._stopped = False
         self._turned_s = clock()
@@ -59,10 +60,10 @@ class Children:
         self.on_unkillable: Callable[[str, int, str], None] = lambda _name, _pid, _where: None
         self.on_bug: Callable[[], None] = lambda: None
 
-    # ------------------------------------------------------------------------------------------------ from outside
+    # ------------------------------------------------------------------------------------------------ for other threads
 
     def start(self, program: Program) -> bool:
-        """Start it unless one of this name is running. False when it runs, or when too many of it stand in the kernel."""
+        """Start a program. False if one of this name is running, or too many of them are stuck in the kernel."""
         with self._lock:
             if self._stopped or program.name in self._running or program.name in self._queued:
                 return False
@@ -110,7 +111,7 @@ class Children:
             os.write(self._wake_write, b"x")
 
     def run(self) -> None:
-        """The thread: until ``shut_down``."""
+        """The thread's loop, until ``shut_down``."""
         while not self._stopped:
             try:
                 self.turn(self._next_s())
@@ -119,7 +120,7 @@ class Children:
                 self.on_bug()
                 time.sleep(0.5)
         end_s = self._clock() + 1.0
-        while self._stuck and self._clock() < end_s:  # what was killed last; what stands in the kernel stays behind
+        while self._stuck and self._clock() < end_s:  # wait for children just killed, not for stuck ones
             with self._lock:
                 self._bury(self._clock())
             time.sleep(0.02)
@@ -127,7 +128,7 @@ class Children:
     # ------------------------------------------------------------------------------------------------ one turn
 
     def turn(self, timeout_s: float) -> None:
-        """Read what there is, kill what is late, start what is due."""
+        """Read available output, kill children that are late, start those that are due."""
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
@@ -139,7 +140,7 @@ class Children:
         self._turned_s = now
         with self._lock:
             for child in list(self._running.values()):
-                if stood_s > STOOD_S:  # stopped, suspended, starved: that they were not heard says nothing of them
+                if stood_s > STOOD_S:  # we were stopped, suspended or starved: their silence proves nothing
                     child.heard_s, child.began_s = min(now, child.heard_s + stood_s), child.began_s + stood_s
                 self._judge(child, now)
             self._dequeue(now)
@@ -159,7 +160,7 @@ class Children:
             times += [child.until_s for child in self._staying.values()]
             times += [now + 1.0] if self._stuck else []
             if any(not child.open_streams for child in self._running.values()):
-                times.append(now + 0.02)  # it closed its pipes and is about to end
+                times.append(now + 0.02)  # it closed its pipes and will exit soon
         return min(30.0, max(0.0, min(times) - now)) if times else 30.0
 
     def _spawn(self, program: Program) -> None:
@@ -171,7 +172,7 @@ class Children:
                 given, feed = os.pipe()
                 os.set_blocking(feed, False)
                 os.write(feed, request)
-            else:  # in memory, not in a pipe: a child that never reads them blocks nobody, however long they are
+            else:  # in a memory file, not a pipe: long arguments block nobody, even if the child never reads
                 given = os.memfd_create("arguments", os.MFD_CLOEXEC)
                 fill(given, request)
             process = subprocess.Popen(
@@ -195,7 +196,7 @@ class Children:
         now = self._clock()
         try:
             ended_fd = os.pidfd_open(process.pid)
-        except OSError:  # an old kernel: its end is seen when it closes its pipes
+        except OSError:  # no pidfd on an old kernel: the end is noticed when the pipes close
             ended_fd = None
         child = Child(program, process, now, now, ended_fd, feed=feed)
         self._running[program.name] = child
@@ -206,7 +207,7 @@ class Children:
             self._selector.register(stream, selectors.EVENT_READ, (child, stream is process.stdout))
 
     def _read(self, child: Child, is_output: bool) -> bool:
-        """Take what one pipe has; False when it has nothing now, or will have nothing any more."""
+        """Read what one pipe has; False when it has nothing now or is closed."""
         stream = child.process.stdout if is_output else child.process.stderr
         assert stream is not None
         with self._lock:
@@ -260,7 +261,7 @@ class Children:
         return any(child.feed is not None and kind_of(child.program) == kind for child in self._running.values())
 
     def _dequeue(self, now: float) -> None:
-        """Begin what waited: the process is free, or gone, or took so long that it may hang."""
+        """Start queued requests whose process is free or gone, or is busy for so long that it may hang."""
         for name, (since_s, program) in list(self._queued.items()):
             if now - since_s >= QUEUED_S or not self._busy(program):
                 del self._queued[name]
@@ -269,7 +270,7 @@ class Children:
                     self._spawn(left)
 
     def _hand_over(self, program: Program) -> bool:
-        """Give the request to a process that stays for it, if there is one."""
+        """Give the request to a waiting process, if there is one; whether it took it."""
         request = request_of(program)
         child = self._staying.pop(kind_of(program), None) if len(request) <= REQUEST_BYTES else None
         if child is None or child.feed is None:
@@ -277,7 +278,7 @@ class Children:
         try:
             if child.unasked or child.process.poll() is not None or os.write(child.feed, request) < len(request):
                 raise BlockingIOError
-        except OSError:  # it ended, or reads nothing
+        except OSError:  # it ended, or does not read
             self._kill(child)
             return False
         child.program, child.reused, child.finished, child.staying = program, True, False, False
@@ -287,7 +288,7 @@ class Children:
         return True
 
     def _stay(self, child: Child, now: float) -> None:
-        """It has answered: the next request may be its own. What it says meanwhile, nobody asked for."""
+        """Keep a child that has answered for the next request. Output before that request is unasked and ends it."""
         program = child.program
         del self._running[program.name]
         child.staying, child.until_s, child.unasked = True, now + program.stays_s, bool(child.buffer)
@@ -312,12 +313,12 @@ class Children:
             reason = f"it said more than {program.most_bytes} bytes"
             self._ended(program, Ending(program.name, None, False, reason, ""))
         elif status is not None:
-            for is_output in (True, False):  # what is still in the pipes
+            for is_output in (True, False):  # read what is left in the pipes
                 while self._read(child, is_output):
                     continue
             self._forget(child)
             if self._running.get(program.name) is not child:
-                return  # stopped for what it said last
+                return  # stopped because of its last output
             del self._running[program.name]
             if child.reused and not child.said_bytes:  # it was ending already when it got the request
                 self._spawn(program)

@@ -1,8 +1,8 @@
-"""Finds the owner of a job: in root's own record of this node's jobs, else by asking Slurm. Never trusts the daemon for it.
+"""Finds a job's owner in root's own record of this node's jobs, else by asking Slurm; never by asking the daemon.
 
-The record is what slurmd's prolog told us as root, kept for a while after a job's end: its checkpoints are chosen and moved
-aside then. A node that never ran the job may be asked to list its shared folders, when the job's own nodes are gone: it asks
-slurmctld for the job's user (``probes.owner``), in numbers alone, since a job's name may imitate any other field.
+The record comes from slurmd's prolog, which runs as root. It is kept for a while after a job's end, when its
+checkpoints are chosen and moved aside. A node that never ran the job may have to list its shared folders because the
+job's own nodes are lost: it then asks slurmctld for the job's user (``sentinel.agent.probes.job_owner``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sentinel.agent.settings import AgentSettings
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """``gid`` None: the user's own group, as this node knows it."""
+    """A job's user and group. ``gid`` None: the user's primary group on this node."""
 
     uid: int
     gid: int | None
@@ -34,12 +34,12 @@ class _Kept:
     uid: int
     gid: int | None
     attempt: int
-    ended_s: float | None  # Unix time; None while it is here
-    log: str = ""  # pattern of the file that its script's output goes to; empty: it did not begin on this node
+    ended_s: float | None  # Unix time; None while the job runs here
+    log: str = ""  # glob pattern of the batch script's output; empty: the script ran on another node
 
 
 class Owners:
-    """The record; safe from any thread. Jobs that are here are always in it, of ended ones the latest, for a while."""
+    """The record of jobs that run here and of the latest that ended. Safe from any thread."""
 
     def __init__(self, settings: AgentSettings, clock: Callable[[], float] = time.time) -> None:
         self._node = node_name(settings.node)
@@ -56,7 +56,7 @@ class Owners:
                 self._jobs[int(name)] = found
 
     def of(self, job: int) -> Owner | None:
-        """The user of a job that is here or lately was; None for any other."""
+        """The owner of a job that runs here or ended here lately; None for any other."""
         with self._lock:
             kept = self._jobs.get(job)
         if kept is None or (kept.ended_s is not None and self._clock() - kept.ended_s > self._kept_s):
@@ -64,29 +64,29 @@ class Owners:
         return Owner(kept.uid, kept.gid)
 
     def log_of(self, job: int, attempt: int) -> str:
-        """Pattern of the log of an attempt whose script ran here; empty for any other."""
+        """Glob pattern of the log of an attempt whose batch script ran here; empty for any other."""
         with self._lock:
             kept = self._jobs.get(job)
         return kept.log if kept is not None and kept.attempt == attempt else ""
 
     def came(self, job: JobOnNode) -> None:
-        """A prolog told of it. Who it belongs to is not known where Slurm does not say it, and then not kept."""
+        """Record a job that a prolog reported; not recorded if Slurm did not name its user."""
         if job.uid is not None:
             self._keep(job.job, self._kept(job))
 
     def left(self, job: JobOnNode) -> None:
-        """Its epilog told of its end, or its job file is gone."""
+        """Record a job's end: its epilog reported it, or its job file is gone."""
         with self._lock:
             kept = self._jobs.get(job.job)
         if kept is not None and kept.attempt > job.attempt:
-            return  # it is here again
+            return  # a newer attempt runs here
         if job.uid is not None:
             kept = self._kept(job)
         if kept is not None:
             self._keep(job.job, replace(kept, ended_s=self._clock()))
 
     def here(self, jobs: set[int]) -> None:
-        """Once, at the start: what is not among these ended while nobody looked, at the latest now."""
+        """Once, at the start, with the jobs that run now: all others ended while the agent was not running."""
         now_s = self._clock()
         with self._lock:
             for job, kept in self._jobs.items():

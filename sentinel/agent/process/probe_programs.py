@@ -1,4 +1,4 @@
-"""How the agent starts its probes: killable children that run on the standard library where they can."""
+"""Builds the commands that start probes as child processes, without site-packages where they are not needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 INVENTORY = "sentinel.agent.probes.inventory"
 
-# What a child gets of the agent's environment, beside SENTINEL_*.
+# Variables that a child inherits from the agent's environment, beside SENTINEL_*.
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "TZ")
 
 

@@ -1,4 +1,4 @@
-"""Pauses between attempts at what fails: they grow, are bounded, and differ from node to node."""
+"""Computes pauses between retries: they grow up to a limit and differ from node to node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Retries:
     """Counts failures in a row.
 
     Args:
-        longest_s: about the longest pause.
+        longest_s: upper limit of a pause before the random spread of +-50 %.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -27,7 +27,7 @@ class Retries:
         self.failures, self._said = 0, ""
 
     def failed(self, error: Exception) -> bool:
-        """Count a failure. True when it is another one than the last, and worth a line in the log."""
+        """Count a failure. True when it differs from the last one and should be logged."""
         self.failures += 1
         self._stands_by = isinstance(error, StandingBy)
         new = str(error) != self._said

@@ -1,8 +1,8 @@
 """Stores the agent's state, apart from the spool, in small JSON files that are replaced atomically.
 
-Each folder is written by a thread of its own, and whoever writes waits for it a little at most: a disk that hangs below
-``state`` stops neither the watch of the GPUs nor the answers to the prolog, which lie elsewhere. What is late is written
-when the disk comes back, the newest content of each file; the agent says that it hangs (``stuck``).
+Each folder has a writer thread, for which callers wait a bounded time: a hung disk below ``state`` stops neither the
+GPU watch nor the verdict for the prolog, which is in another folder. When the disk answers again, the newest content of
+each file is written; meanwhile ``stuck`` reports the hang.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sentinel.text import json_with_bytes, plain
 
 log = Log()
 
-PATIENCE_S = 2.0  # how long a caller waits for a write; one to a healthy disk takes a millisecond
-_OWN_BYTES = 64 << 20  # of one file that is read back; results of orders take a few MB
-_IDLE_S = 10.0  # after which a folder's thread ends until there is something to write
+PATIENCE_S = 2.0  # how long a caller waits for a write, which takes 1 ms on a healthy disk
+_OWN_BYTES = 64 << 20  # largest file that is read back; results of orders take a few MB
+_IDLE_S = 10.0  # a folder's thread ends after this long without a write
 
 
 class Folder:
@@ -34,19 +34,19 @@ class Folder:
         self.patience_s = PATIENCE_S if patience_s is None else patience_s
         self._lock = threading.Condition()
         self._waiting: dict[Path, tuple[int, bytes, int]] = {}  # file -> number of the write, content, mode
-        self._results: dict[Path, tuple[int, bool]] = {}  # of the last write of each file
+        self._results: dict[Path, tuple[int, bool]] = {}  # file -> number and success of its last write
         self._count = 0
         self._thread: threading.Thread | None = None
         self._busy_since_s: float | None = None
 
     @property
     def stuck_s(self) -> float:
-        """For how long a write has not returned; 0 when there is none."""
+        """Seconds for which the present write has not returned; 0 when there is none."""
         since_s = self._busy_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def write(self, path: Path, content: bytes, mode: int) -> bool:
-        """True when it is written; False when the disk refused, or did not answer yet."""
+        """Write a file. False if the disk refused, or has not answered within ``PATIENCE_S``."""
         with self._lock:
             self._count += 1
             number = self._count
@@ -85,7 +85,7 @@ def stuck() -> dict[Path, float]:
 
 
 def write_atomically(path: Path, content: str, mode: int = 0o644) -> bool:
-    """Replace a file in one step. False when the disk refuses, or hangs: the old content stays, for now."""
+    """Replace a file in one step. False if the disk refuses or hangs: the old content stays for now."""
     folder = _folders.setdefault(path.parent, Folder())
     return folder.write(path, plain(content).encode(), mode)
 
@@ -93,7 +93,7 @@ def write_atomically(path: Path, content: str, mode: int = 0o644) -> bool:
 def _replace(path: Path, content: bytes, mode: int) -> bool:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.unlink(missing_ok=True)  # of an earlier process of this number
+        temporary.unlink(missing_ok=True)  # left by an earlier process with this pid
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, mode)
         try:
@@ -113,10 +113,10 @@ def save(path: Path, value: object) -> bool:
 
 
 def own_bytes(path: Path) -> bytes:
-    """A small file that root alone can have written: the hooks' and our own.
+    """Read a small file that only root can have written (by the hooks or the agent).
 
     Raises:
-        FileNotFoundError: there is none. OSError: unreadable, a link, or somebody else could have written it.
+        FileNotFoundError: it does not exist. OSError: unreadable, a link, or another user could have written it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
@@ -129,17 +129,19 @@ def own_bytes(path: Path) -> bytes:
 
 
 def require_own(key: str, folder: Path) -> None:
-    """A folder of root's, which nobody else can replace by another: also the folders above it are root's.
+    """Check that only root can write or replace a folder: it and all folders above it are root's.
+
+    Nothing is checked if the agent does not run as root.
 
     Raises:
-        UserError: names the one that is not. The agent is not root: then there is nothing to gain by it.
+        UserError: names the folder that another user could replace.
     """
     if os.geteuid() != 0:
         return
     whole = folder.resolve()
     for part in (whole, *whole.parents):
         status = part.stat()
-        sticky = status.st_mode & stat.S_ISVTX and part != whole  # as /tmp: nobody renames what is another's
+        sticky = status.st_mode & stat.S_ISVTX and part != whole  # as in /tmp: only a file's owner can rename it
         if status.st_uid != 0 or (_open_to_others(status) and not sticky):
             raise UserError(
                 f"{key}: {part} can be written by others than root, who could replace what the agent keeps in {folder}",
@@ -153,7 +155,7 @@ def _open_to_others(status: os.stat_result) -> bool:
 
 
 def restore(path: Path) -> Any:
-    """What ``save`` wrote; None when there is nothing or it cannot be read (then everything is new)."""
+    """Read what ``save`` wrote; None if there is no such file or it is unreadable (the caller then starts afresh)."""
     try:
         return json_with_bytes(own_bytes(path))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Sends periodic heartbeats to the daemon, in a thread and over a connection of their own: no evidence can hold them up."""
+"""Sends heartbeats to the daemon, in a thread and over a connection of its own, so that evidence cannot delay them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from sentinel.wire import time_from
 
 log = Log()
 
-LEAST_BEAT_S = 0.2  # however soon the daemon wants the next heartbeat
+LEAST_BEAT_S = 0.2  # shortest interval that the daemon can ask for
 
 
 class Heartbeats:
-    """
+    """Sends one heartbeat per interval.
+
     Args:
         body: makes the body of a heartbeat, without node and time.
     """
@@ -44,12 +45,12 @@ class Heartbeats:
         self._client = client
         self._body = body
         self._heartbeat_s = heartbeat_s
-        self._next_s = heartbeat_s  # to the next heartbeat, where the daemon did not ask for an earlier one
+        self._next_s = heartbeat_s  # until the next heartbeat; the daemon may ask for an earlier one
         self._retries = Retries(backoff_s)
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """The thread: until ``stop``."""
+        """The thread's loop, until ``stop``."""
         wait_s = random.random() * self._heartbeat_s  # noqa: S311 - spread, not secret
         while not self._stopped.wait(wait_s):
             began_s = time.monotonic()
@@ -76,7 +77,7 @@ class Heartbeats:
 
     def beat(self) -> None:
         began_s = time.time()
-        # sent_s before what is measured for the body: it must not be younger than it says.
+        # Take sent_s before the body: ages in the body, counted from sent_s, must not come out too young.
         sent = {"node": self.node, "at": datetime.now(UTC).isoformat(), "sent_s": time.monotonic()}
         body = {**sent, **self._body()}
         answer = self._client.post(HEARTBEAT, body)

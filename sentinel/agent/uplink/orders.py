@@ -1,8 +1,8 @@
 """Fetches the daemon's orders by long poll, carries them out in children, and keeps results until acknowledged.
 
-An order received again (same id) is not repeated; its result is sent again. Results are on disk, so that a restarted agent
-still delivers them. The daemon is not trusted with root's rights: orders are validated by ``sentinel.model.orders``, and
-root's own record decides whose files are touched (``sentinel.agent.process.job_owners``).
+An order received again (same id) is not carried out again; its result is sent again. Results are on disk, so that a
+restarted agent still delivers them. The daemon is not trusted with root's rights: ``sentinel.model.orders`` validates
+orders, and root's own record decides as which user files are accessed (``sentinel.agent.process.job_owners``).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from sentinel.protocol import LONG_POLL_S, ORDER_RESULT, ORDERS, OrderKind
 log = Log()
 
 MOST_ID = 200  # characters of an order's id
-RESULT_BYTES = 3 << 20  # of one order's result; the daemon reads 4 MiB
-OUTPUT_BYTES = 16 << 20  # of a child that carries out an order: it may run as a user, who may make it say anything
-MOST_ANSWERS = 1024  # messages of such a child; one for each folder of a job's checkpoints
-MOST_WAITING = 128  # orders under way and results not taken yet; a daemon has a few of a node
+RESULT_BYTES = 3 << 20  # largest result; the daemon accepts 4 MiB
+OUTPUT_BYTES = 16 << 20  # most output of a child: one that runs as a user may be made to print anything
+MOST_ANSWERS = 1024  # most messages of such a child; there is one per checkpoint folder
+MOST_WAITING = 128  # most orders under way and results not acknowledged; a daemon has few per node
 STOPPING = "the agent is stopping"
 OWNER = "sentinel.agent.probes.job_owner"
 REMEMBERED = 200  # acknowledged results kept, in case an order comes again
@@ -64,13 +64,13 @@ class Orders:
     """Fetches orders, has them carried out, delivers their results.
 
     Args:
-        folder: where results lie.
+        folder: where results are stored.
         program: makes the child program of a module (command and environment).
-        client: makes a client; every thread has its own.
-        own: what a probe of that kind gets of this node's own settings; an order cannot change it.
-        owners: whose jobs ran here.
-        slurm: how slurmctld is asked for the user of a job that did not.
-        done: told of every result, e.g. a diagnostic that passed.
+        client: makes a client for the daemon; every thread has its own.
+        own: probe arguments from this node's settings, by kind of order; an order cannot change them.
+        owners: the owners of jobs that ran here.
+        slurm: how slurmctld is asked for the owner of any other job.
+        done: called with every result, e.g. a diagnostic that passed.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Orders:
         self.node = node
         self.carried_out = 0
         self.refused = 0
-        self.given_up = 0  # results that were too long, or that the daemon does not take
-        self.busy: Callable[[], bool] = lambda: False  # whether a job is here, before which some orders yield
+        self.given_up = 0  # results that were too long or that the daemon refused
+        self.busy: Callable[[], bool] = lambda: False  # whether a job runs here, for which some orders are ended
         self._folder = folder
         self._children = children
         self._program = program
@@ -105,7 +105,7 @@ class Orders:
         self._results: dict[str, dict[str, Any]] = {}
         self._unsent: list[str] = []
         self._running: set[str] = set()
-        self._yielding: dict[str, Diagnose] = {}  # those that a job ends
+        self._yielding: dict[str, Diagnose] = {}  # orders that are ended when a job starts
         self._stopped = threading.Event()
         self._polling: DaemonClient | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ class Orders:
     # ------------------------------------------------------------------------------------------------ fetching
 
     def run(self) -> None:
-        """The thread that asks for orders."""
+        """The loop of the thread that fetches orders."""
         client = self._polling = self._client()
         retries = Retries(self._backoff_s)
         while not self._stopped.is_set():
@@ -130,7 +130,7 @@ class Orders:
                 for order in orders if isinstance(orders, list) else []:
                     self.take(order)
                 if orders:
-                    self._stopped.wait(0.2)  # it is given again until its result came
+                    self._stopped.wait(0.2)  # the daemon repeats an order until it has the result
             except SentinelError as error:  # logged by the sender, whose daemon is the same
                 retries.failed(error)
                 self._stopped.wait(retries.pause_s())
@@ -147,7 +147,7 @@ class Orders:
             self._polling.interrupt()
 
     def take(self, order: Any) -> None:
-        """Begin an order that is not known yet; send the result of one that is; refuse what is no order of ours."""
+        """Start a new order; send the result of a known one again; refuse a malformed one."""
         identity = order.get("id") if isinstance(order, dict) else None
         if not isinstance(identity, str) or not 0 < len(identity) <= MOST_ID:
             self.refused += 1
@@ -163,7 +163,7 @@ class Orders:
                 return
             if len(self._running) + len(self._unsent) >= MOST_WAITING:
                 self.refused += 1
-                return  # it is given again
+                return  # the daemon will send it again
             self._running.add(identity)
         try:
             found = read_order(order, identity)
@@ -197,7 +197,7 @@ class Orders:
             self._begin(order, owner)
 
     def _ask_slurm(self, order: Order, job: int) -> None:
-        """The job never ran here, or long ago: whose it is slurmctld knows, within a deadline of its own."""
+        """Start an order about a job that did not run here lately, after asking slurmctld for its owner."""
         began_s = time.monotonic()
         answers: list[dict[str, Any]] = []
         deadline_s = min(self._slurm.deadline_s, order.deadline_s)
@@ -260,7 +260,7 @@ class Orders:
         program = self._program(
             f"order:{identity}",
             PROGRAMS[kind],
-            {**request.arguments(), **own},  # what is the node's own comes last: no order can set it
+            {**request.arguments(), **own},  # the node's own arguments come last: no order can override them
             silent_s=deadline_s,
             total_s=deadline_s,
             most_bytes=OUTPUT_BYTES,
@@ -271,7 +271,7 @@ class Orders:
             self._finish(identity, kind, False, None, STOPPING, request)
 
     def give_way(self) -> bool:
-        """A job came: end what it goes before. True when there was something, which may go on outside of us."""
+        """End orders that yield to a job. True if there was one: DCGM's host engine may still be working on it."""
         with self._lock:
             ended = dict(self._yielding)
             self._yielding.clear()
@@ -309,7 +309,7 @@ class Orders:
     # ------------------------------------------------------------------------------------------------ delivering
 
     def deliver(self) -> None:
-        """The thread that sends results, until each is acknowledged."""
+        """The loop of the thread that sends results until each is acknowledged."""
         client, retries = self._client(), Retries(self._backoff_s)
         while not self._stopped.is_set():
             with self._lock:
@@ -321,7 +321,7 @@ class Orders:
             try:
                 self.send(client, identity)
                 retries.succeeded()
-            except SentinelError as error:  # the daemon is away; logged by the sender, whose daemon is the same
+            except SentinelError as error:  # the daemon is unreachable: the sender logs that already
                 retries.failed(error)
                 self._stopped.wait(retries.pause_s())
             except Exception:  # noqa: BLE001 - the loop of a root: it goes on, and the event is found
@@ -341,7 +341,7 @@ class Orders:
                 client.post(ORDER_RESULT, self._body(kept))
             except SentinelError as again:
                 if not again.signed or isinstance(again, Unavailable):
-                    raise  # else it takes nothing of this order: those behind it go on
+                    raise  # otherwise only this result was refused: go on with the next
         kept["acknowledged"] = True
         save(self._path(identity), kept)
         with self._lock:
@@ -381,7 +381,7 @@ def _yielded(request: Diagnose) -> dict[str, Any]:
 
 
 def _listings(answers: list[dict[str, Any]]) -> list[Any] | None:
-    """The listing of every root that answered, and of each other root that it did not. None: it lists nothing."""
+    """The listing of each root, or that it did not answer. None: the order is not a listing."""
     first = answers[0].get("listings") if answers else None
     if not isinstance(first, list):
         return None

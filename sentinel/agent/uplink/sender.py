@@ -1,7 +1,7 @@
 """Sends evidence to the daemon as soon as there is some, in a thread.
 
-A request is bounded by bytes. One that the daemon refuses is split until the item that it does not take is alone; that one
-is given up, counted, and replaced by a message that says so: no item holds up those behind it.
+A request is bounded in bytes. A refused request is split until the item that the daemon does not accept is alone. This
+item is given up, counted, and replaced by a message that says so, so that it does not block those behind it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sentinel.wire import to_json
 
 log = Log()
 
-UNREAD_S = 0.5  # pause while the disk does not give back what is pending
+UNREAD_S = 0.5  # pause while the disk does not return pending items
 REQUEST_BYTES = 512 << 10  # of items in one request; the daemon takes 4 MiB, and many nodes may send at once
-ITEM_BYTES = 1 << 20  # an item is a line or a listing, of a few KB; a larger one is given up unsent
-GIVEN_UP = "given_up"  # key in the data of what replaces an item
+ITEM_BYTES = 1 << 20  # usually a few KB (a line, a listing); a larger item is given up unsent
+GIVEN_UP = "given_up"  # key in the data of the message that replaces an item
 
 
 class Sender:
-    """Empties the spool. A daemon that does not answer costs nothing but disk."""
+    """Sends the spool's content in order. While the daemon does not answer, evidence stays on disk."""
 
     def __init__(
         self,
@@ -45,20 +45,20 @@ class Sender:
         batch: int = 200,
     ) -> None:
         self.node = node
-        self.epoch = uuid.uuid4().hex  # numbers on the wire count within one run of the agent
+        self.epoch = uuid.uuid4().hex  # sequence numbers are valid within one run of the agent
         self.sent = 0
-        self.given_up = 0  # items that the daemon does not take, since this process began
+        self.given_up = 0  # items that the daemon refused since this process started
         self._spool = spool
         self._client = client
         self._flush_s = flush_s
         self._batch = batch
-        self._most = batch  # items in the next request: fewer after a refusal
+        self._most = batch  # most items in the next request; fewer after a refusal
         self._next_number = 1
         self._retries = Retries(backoff_s)
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """The thread: until ``stop``."""
+        """The thread's loop, until ``stop``."""
         flush_at_s = 0.0
         while not self._stopped.is_set():
             try:
@@ -83,7 +83,7 @@ class Sender:
         self._client.interrupt()
 
     def send_batch(self) -> None:
-        """One request with the oldest evidence; what the daemon acknowledges is forgotten."""
+        """Send the oldest evidence in one request, and remove from the spool what the daemon acknowledges."""
         items = self._spool.batch(self._batch)
         if not items:
             self._stopped.wait(UNREAD_S if self._spool.pending else 0.0)
@@ -98,7 +98,7 @@ class Sender:
             self._send(items)
         except SentinelError as error:
             if not error.signed or isinstance(error, Unavailable):
-                raise  # it says nothing about the message
+                raise  # the error is not about the message
             self._refused(items, error)
         else:
             self._most = min(self._batch, self._most * 2)
@@ -143,4 +143,4 @@ class Sender:
             )
             self._spool.append(to_json(told), Value.NORMAL)
         self._spool.acknowledge(item.number)
-        self._most = 1  # what is behind it is tried with care
+        self._most = 1  # send the next item alone, too

@@ -1,1 +1,1 @@
-"""What is read from and written to files of a job's user, as that user, when the daemon orders it."""
+"""Reads and writes files of a job's user, as that user, on the daemon's order."""

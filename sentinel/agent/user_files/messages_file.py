@@ -1,4 +1,4 @@
-"""Reads the file in which a user says where messages about own jobs go, as that user and within a few kilobytes."""
+"""Reads the file in which a user says where messages about own jobs go, as that user; a few KB at most."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sentinel.model.orders import MOST_MESSAGES_FILE
 
 
 class NotTaken(Exception):
-    """The file is there and not read; says why."""
+    """The file exists and is not accepted; the message says why."""
 
 
 def text_of(path: Path) -> str | None:
-    """The text of a file that belongs to us alone; None: there is none.
+    """The text of a file that only this process's user can write; None: there is no file.
 
     Raises:
-        NotTaken: it is no regular file, others may write it, it is too long, is no UTF-8, or cannot be read.
+        NotTaken: not a regular file, writable by others, too long, not UTF-8, or not readable.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

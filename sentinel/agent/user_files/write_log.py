@@ -1,4 +1,4 @@
-"""Appends the daemon's paragraph to a job's own log, as the job's user. Which file that is root's own record says."""
+"""Appends the daemon's paragraph to a job's log, as the job's user. Root's own record names the file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sentinel.agent.probes import become, begin, say
 
 
 def append(path: Path, text: str) -> None:
-    """One line of its own, in one write.
+    """Append ``text``, starting on a new line, in one write.
 
     Raises:
-        OSError: it cannot be opened or written, is a link, no regular file, or somebody else's.
+        OSError: the file cannot be opened or written, is a link, not a regular file, or another user's.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags)
