@@ -9,6 +9,7 @@ from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, JobView, Verdict
 
 IN_TURN = "in_turn"  # in the data of the step that excludes: see ``excluded``
+BESIDE = "beside"  # likewise: the other nodes under the switch of nodes that failed the job in turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from sentinel.model.records import (
     Wait,
 )
 from sentinel.planning.restart_size import restart_size
-from sentinel.policy.exclusions import IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
+from sentinel.policy.drains import switches
+from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
 from sentinel.policy.situation import (
@@ -174,7 +175,7 @@ def _restart(
     if here:
         return JobSteps(here, None, words)
     requeue = f"{words} {requeue}".strip()
-    without = _exclusions(verdict, job, situation, drained)
+    without, beside, switch = _exclusions(verdict, job, situation, drained)
     smaller, costs = _smaller(job, without, situation)
     if without.left < without.needed and not smaller and _in_service(verdict, situation, drained):
         words = (
@@ -189,7 +190,8 @@ def _restart(
     if without.left < without.needed:
         queued = _queued(job, without, situation)
         spared = costs if smaller else f"{queued} {costs}".rstrip()
-    steps = _requeue(job, verdict, situation, without, attempt, ground)
+    steps = _requeue(job, verdict, situation, without, beside, attempt, ground)
+    spared = f"{switch} {spared}".strip()
     return JobSteps(steps, None, " ".join(text for text in (requeue, spared, lent(job, verdict, situation)) if text))
 
 
@@ -210,6 +212,7 @@ def _requeue(
     verdict: Verdict,
     situation: Situation,
     without: Exclusions,
+    beside: Sequence[str],
     attempt: int,
     ground: Mapping[str, Scalar],
 ) -> tuple[Step, ...]:
@@ -225,6 +228,7 @@ def _requeue(
         )
     ]
     kept_out: dict[str, Scalar] = {IN_TURN: ",".join(without.in_turn)} if without.in_turn else {}
+    kept_out |= {BESIDE: ",".join(beside)} if beside else {}
     kinds: list[tuple[StepKind, dict[str, Scalar]]] = [
         (StepKind.EXCLUDE, {"nodes": ",".join(without.nodes), **kept_out}),
         (StepKind.RELEASE, reached),
@@ -275,17 +279,37 @@ def _may_retry(verdict: Verdict, situation: Situation, stop_confidence: float) -
     return gained and (situation.intent.retry_errors or verdict.confidence < stop_confidence)
 
 
-def _exclusions(verdict: Verdict, job: JobView, situation: Situation, drained: Sequence[Step]) -> Exclusions:
+def _exclusions(
+    verdict: Verdict, job: JobView, situation: Situation, drained: Sequence[Step]
+) -> tuple[Exclusions, tuple[str, ...], str]:
+    """What a restart excludes; of that the nodes beside those that failed the job in turn, and why, in words."""
+    in_turn = failed_in_turn(verdict, situation)
     bad, suspect = _bad_and_suspect(verdict, situation)
-    return excluded(
+    beside, words = _under_one_switch(in_turn, situation)
+    found = excluded(
         job,
         situation.fleet,
         bad=bad,
-        suspect=suspect,
+        suspect=[*beside, *suspect],
         leaving={step.node for step in drained if step.node is not None},
         added_by_us=situation.added_by_us,
-        in_turn=failed_in_turn(verdict, situation) if situation.wait_s is not None else (),
+        in_turn=in_turn if situation.wait_s is not None else (),
     )
+    left_out = tuple(name for name in beside if name in found.nodes)
+    return found, left_out, words if left_out else ""
+
+
+def _under_one_switch(in_turn: Sequence[str], situation: Situation) -> tuple[tuple[str, ...], str]:
+    """The other nodes under the switch that nodes which failed the job in turn share: the switch is the likelier cause, and
+    each of them would be next."""
+    for switch, together in switches(in_turn, situation.fleet).items():
+        if len(together) > 1:
+            place = situation.fleet.nodes[together[0]].topology
+            beside = (node.name for node in situation.fleet.nodes.values() if node.topology == place)
+            named = " and ".join(together)
+            words = f"The job failed in turn on {named} under switch {switch}: nodes beside them are left out."
+            return tuple(sorted(name for name in beside if name not in together)), words
+    return (), ""
 
 
 def _bad_and_suspect(verdict: Verdict, situation: Situation) -> tuple[list[str], list[str]]:

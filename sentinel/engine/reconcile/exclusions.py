@@ -16,7 +16,7 @@ from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
-from sentinel.policy.exclusions import IN_TURN, bad_and_suspect
+from sentinel.policy.exclusions import BESIDE, IN_TURN, bad_and_suspect
 from sentinel.text import names
 
 
@@ -96,7 +96,7 @@ def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Excl
         job,
         fleet,
         bad=bad,
-        suspect=suspect,
+        suspect=[*_of_step(plan, job.id, BESIDE), *suspect],
         leaving={step.node for step in plan.to_do if step.node is not None},
         added_by_us=added,
         in_turn=_in_turn(state, incident, job, fleet),
@@ -107,8 +107,13 @@ def _in_turn(state: State, incident: Incident, job: JobView, fleet: Fleet) -> tu
     """The suspects that the plan found to fail the job in turn, while it may still wait for another node."""
     if _waited_s(state, incident, job, fleet.at) >= state.settings.recovery.wait_s:
         return ()
-    steps = (step for step in state.plans[incident.id].to_do if step.kind is StepKind.EXCLUDE and step.job == job.id)
-    return tuple(name for step in steps for name in names(step.data.get(IN_TURN)))
+    return _of_step(state.plans[incident.id], job.id, IN_TURN)
+
+
+def _of_step(plan: Plan, job: int, what: str) -> tuple[str, ...]:
+    """The nodes that the plan's step for this job's exclusions names under this key."""
+    steps = (step for step in plan.to_do if step.kind is StepKind.EXCLUDE and step.job == job)
+    return tuple(name for step in steps for name in names(step.data.get(what)))
 
 
 def suspects(state: State, incident: Incident, step: Step) -> tuple[str, ...]:

@@ -656,3 +656,30 @@ def test_a_node_whose_record_cannot_be_read_is_left_alone_and_may_be_one_of_ours
     assert "does not know n12" in decide(verdict(drain=("n12",)), fleet=unread, job=None).explanation
     refused = decide(verdict(drain=("n1",)), fleet=unread, job=None, limits=Limits(drain_fraction=1.0, drain_count=1))
     assert refused.refusal == "drain-budget" and "1 more cannot be read" in refused.explanation
+
+
+def test_the_nodes_beside_two_that_fail_a_job_in_turn_under_one_switch_are_left_out_before_older_suspects() -> None:
+    before = NodeHurt(AT - timedelta(minutes=30), Cause.NCCL_HANG_UNKNOWN, "n1", 0)
+    there = fleet([node(f"n{number}", topology=f"leaf{(number - 1) // 4}") for number in range(1, 13)])
+
+    def left_out(nodes: int, **how: Any) -> tuple[object, object, str]:
+        asked = {
+            "fleet": there,
+            "restarts": (past(250),),
+            "job": dataclasses.replace(job(), node_count=nodes),
+            "hurt": (before,),
+            "last_step": 250,
+            "excluded_by_us": ("n1", "n9"),
+            "added_by_us": frozenset({"n1", "n9"}),
+            **how,
+        }
+        plan = decide(verdict(suspect=("n2",)), **asked)
+        data = next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data
+        return data["nodes"], data.get("beside"), plan.explanation
+
+    nodes, beside, words = left_out(8)
+    assert (nodes, beside) == ("n2,n1,n3,n4", "n3,n4") and "in turn on n2 and n1 under switch leaf0" in words
+    assert left_out(9)[:2] == ("n2,n1,n3", "n3")  # as many as the job can do without
+    assert left_out(8, last_step=260)[1] is None  # the attempt gained steps: no turn
+    elsewhere = dataclasses.replace(before, node="n5")
+    assert left_out(8, hurt=(elsewhere,))[1] is None  # under another switch

@@ -1,0 +1,43 @@
+"""The nodes that a restarted job is kept from while it waits in the queue."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from core_daemon import RULES, SETTINGS
+from core_records import AT, OPTED_IN, fleet, incident, job, later, node, plan, verdict
+
+from sentinel.detect.bad_numbers_onset import OnsetTracker
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.reconcile import exclusions
+from sentinel.engine.state import State
+from sentinel.model.records import Outcome, Result, Step, StepKind
+
+
+def left_out(at_s: float, **data: str) -> str:
+    """What the step that excludes nodes, planned with ``data``, names ``at_s`` after the job's release."""
+    waiting = dataclasses.replace(job(), id=101, state="pending", nodes=(), node_count=2, restarts=1, comment=OPTED_IN)
+    there = [node("n1"), node("n2"), node("n3"), node("n4", state="down"), node("n5", state="down")]
+    view = ClusterView()
+    view.see_fleet(dataclasses.replace(fleet(there, [waiting]), at=later(at_s)))
+    state = State(rules=RULES, settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement))
+    step = Step(StepKind.EXCLUDE, job=101, attempt=0, data=data)
+    release = Step(StepKind.RELEASE, job=101, attempt=0)
+    state.put(incident(id="inc1", job=101, attempt=0, nodes=[]))
+    state.verdicts["inc1"] = verdict(suspect=("n2",))
+    state.plans["inc1"] = plan(step, release, incident="inc1")
+    state.ledger.intend("inc1", release, AT)
+    state.ledger.record("inc1", Outcome(release, Result.DONE, AT, ""))
+    return str(exclusions.bound(state, state.incidents["inc1"], step, later(at_s)).data["nodes"])
+
+
+def test_nodes_on_which_a_job_fails_in_turn_stay_excluded_while_it_may_wait_for_another() -> None:
+    assert left_out(60.0) == "n2" and left_out(60.0, in_turn="n2") == "n2"
+    wait_s = SETTINGS.recovery.wait_s
+    state_of_two = {"in_turn": "n3,n2", "beside": "n3"}
+    assert set(left_out(60.0, **state_of_two).split(",")) == {"n2", "n3"}
+    assert len(left_out(wait_s + 1.0, **state_of_two).split(",")) == 1, "it has waited for long enough"
+
+
+def test_nodes_beside_them_are_excluded_while_there_are_enough_others() -> None:
+    assert left_out(60.0, beside="n1") == "n1", "before the suspect: with both too few would be left"
