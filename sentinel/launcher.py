@@ -85,7 +85,8 @@ def trusted_text(folder: Path, name: str) -> str:
     handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(file.fileno())
-        if above.st_mode & stat.S_IWOTH or status.st_uid != above.st_uid or not stat.S_ISREG(status.st_mode):
+        others_write = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if others_write or status.st_uid != above.st_uid or not stat.S_ISREG(status.st_mode):
             return ""
         return file.read(_MOST).decode("utf-8", "replace")
 

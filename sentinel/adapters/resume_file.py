@@ -40,12 +40,12 @@ class ResumeFiles:
 
 def _replace(folder: Path, name: str, text: str) -> None:
     status = folder.stat()
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH:
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         # A resume point names the checkpoint that a job loads: whoever can write one runs programs as its user.
         raise Refused(
             f"{folder} belongs to uid {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}: others can write resume "
             "points",
-            fix=f"chown {os.geteuid()} {folder}; chmod o-w {folder}",
+            fix=f"chown {os.geteuid()} {folder}; chmod go-w {folder}",
         )
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
     try:

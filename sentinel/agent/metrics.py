@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import socketserver
+import threading
+import time
 from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
 from sentinel.errors import Unavailable, UserError
@@ -10,6 +16,9 @@ from sentinel.evidence import gpu_samples as fields
 
 if TYPE_CHECKING:
     from sentinel.agent.agent import Agent
+
+MOST_CONNECTIONS = 8  # at once; a site has one or two scrapers
+CONNECTION_S = 10.0  # a scrape takes milliseconds, and Prometheus gives up after 10 s
 
 # field -> (metric, help)
 GPU_METRICS = {
@@ -85,13 +94,54 @@ class AgentCollector:
             yield CounterMetricFamily(name, text, value=float(number))
 
 
-def serve(agent: Agent, listen: str) -> Any:
+class BoundedServer(socketserver.ThreadingTCPServer):
+    """A server for scrapers that holds a bounded number of connections, each for a bounded time.
+
+    Anybody on the node may connect to it, and each connection is a thread of root's agent.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = (
+        64  # what is refused waits there for a moment; with the usual 5 a scraper would connect again after 1 s
+    )
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        family, *_, found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        self.address_family = family
+        self._since_s: dict[socket.socket, float] = {}
+        super().__init__((str(found[0]), int(found[1])), handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether another connection may be held; one that may not is closed."""
+        if len(self._since_s) >= MOST_CONNECTIONS:
+            return False
+        self._since_s[request] = time.monotonic()
+        return True
+
+    def shutdown_request(self, request: Any) -> None:
+        self._since_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Ends connections that took too long; the loop of the server calls it twice a second."""
+        now_s = time.monotonic()
+        for connection, since_s in list(self._since_s.items()):
+            if now_s - since_s > CONNECTION_S:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that went away is no news."""
+
+
+def serve(agent: Agent, listen: str) -> BoundedServer:
     """Start the exporter; returns the server.
 
     Raises:
         UserError: ``listen`` is not an address. Unavailable: the port is taken.
     """
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, MetricsHandler
 
     host, _, port = listen.rpartition(":")
     if not port.isdigit():
@@ -99,7 +149,8 @@ def serve(agent: Agent, listen: str) -> Any:
     registry = CollectorRegistry()
     registry.register(AgentCollector(agent))
     try:
-        server, _ = start_http_server(int(port), addr=host or "127.0.0.1", registry=registry)
+        server = BoundedServer((host.strip("[]") or "127.0.0.1", int(port)), MetricsHandler.factory(registry))
     except OSError as error:
         raise Unavailable(f"metrics.listen: {listen}: {error.strerror}", fix="choose a free port") from error
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

@@ -290,12 +290,15 @@ def test_the_resume_point_reaches_the_job(hooks: Hooks, tmp_path: Path) -> None:
     assert "print restarted from step 40 `id` $(id)" in lines
 
 
-@pytest.mark.parametrize("attack", ["folder", "link"])
+FOLDERS = {"everybody's folder": 0o1777, "its group's folder": 0o2775}
+
+
+@pytest.mark.parametrize("attack", [*FOLDERS, "link"])
 def test_a_resume_point_that_others_can_have_written_is_not_used(hooks: Hooks, tmp_path: Path, attack: str) -> None:
     resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_PATH=/theirs/step_40")
     folder = tmp_path / "resume"
-    if attack == "folder":
-        folder.chmod(0o1777)
+    if attack in FOLDERS:
+        folder.chmod(FOLDERS[attack])
     else:
         (folder / "31.env").rename(tmp_path / "theirs.env")
         (folder / "31.env").symlink_to(tmp_path / "theirs.env")

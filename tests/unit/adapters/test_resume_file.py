@@ -96,8 +96,8 @@ async def test_frozen_file_system_is_not_waited_for(tmp_path: Path, monkeypatch:
         thaw.set()
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
-async def test_a_folder_that_everybody_may_write_to_gets_no_resume_point(tmp_path: Path, mode: int) -> None:
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757, 0o775, 0o2775])
+async def test_a_folder_that_others_may_write_to_gets_no_resume_point(tmp_path: Path, mode: int) -> None:
     """A resume point of somebody else would name the checkpoint that a job loads."""
     tmp_path.chmod(mode)
     with pytest.raises(Refused, match="others can write"):
