@@ -145,6 +145,19 @@ def test_it_moves_nothing_that_is_not_the_jobs_users(site: Site, link: bool) -> 
     assert (site.secret / "step-10" / "model.pt").exists()
 
 
+def test_it_moves_nothing_that_is_no_checkpoint(site: Site) -> None:
+    """The daemon's account may have checkpoints moved aside, not the code or data of whoever has a job."""
+    root = site.checkpoint(site.own / "run", JOB_UID)
+    (root / "code").mkdir()
+    (root / "code" / "train.py").write_text("import torch\n")
+    for name, moved in (("code", False), ("step-10", True)):
+        order = {"job": JOB, "root": str(root), "paths": [str(root / name)], "steps": [None], "reason": ""}
+        answer = site.order("quarantine", order)
+        assert answer["ok"] is moved and (root / name).exists() is not moved, answer
+    assert "is no checkpoint" in site.order("quarantine", {**order, "paths": [str(root / "code")]})["error"]
+    assert site.order("quarantine", order)["ok"], "repeated, it gives the same answer"
+
+
 @pytest.mark.parametrize("path", ["/data/../root", "root", "~root"])
 def test_paths_that_lead_elsewhere_are_refused(site: Site, path: str) -> None:
     order = {"job": JOB, "root": path, "paths": [f"{path}/x"], "steps": [None], "reason": ""}
