@@ -1,4 +1,4 @@
-"""The programs that run in killable children: one JSON object in on stdin, JSON objects out on stdout, one per line."""
+"""Programs that the agent runs as killable children: a JSON object on stdin, JSON objects on stdout, one per line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 _LOCK = threading.Lock()
-_STREAM = [1]  # where messages go
+_STREAM = [1]  # descriptor to which messages are written
 
 
 def begin() -> dict[str, Any]:
-    """Arguments of this child. Whatever libraries print goes to stderr from here on, so that stdout stays ours."""
+    """Read this child's arguments. From now on anything that libraries print goes to stderr: stdout has only messages."""
     arguments = next_request()
     assert arguments is not None
     _STREAM[0] = os.dup(1)
@@ -24,7 +24,7 @@ def begin() -> dict[str, Any]:
 
 
 def next_request() -> dict[str, Any] | None:
-    """Arguments of the next request, for a child that stays; None where the agent has no more."""
+    """Arguments of the next request, for a child that serves several; None when the agent has closed the pipe."""
     line = sys.stdin.buffer.readline()
     if not line:
         return None
@@ -34,10 +34,10 @@ def next_request() -> dict[str, Any] | None:
 
 
 def say(message: Mapping[str, object]) -> None:
-    """One message to the agent. When the agent is gone, so are we."""
+    """Send one message to the agent. Ends this process if the agent is gone."""
     content = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     try:
-        with _LOCK:  # a long line is written in pieces
+        with _LOCK:  # a long line takes several writes
             while content:
                 content = content[os.write(_STREAM[0], content) :]
     except BrokenPipeError:
@@ -45,12 +45,13 @@ def say(message: Mapping[str, object]) -> None:
 
 
 def become(uid: int, gid: int | None) -> None:
-    """Drop root for good: the job's user, with his groups. Asking for the groups may hang, which is why we are a child.
+    """Drop root for good and become the job's user, with all of that user's groups. Looking those up may hang.
 
-    Never root, and never root's group: whoever says that a job is root's, nothing of a job is read or moved as root.
+    uid 0 and gid 0 are refused, whoever names them: no file of a job is read or moved as root.
 
     Raises:
-        PermissionError: uid or gid is 0 or no number, we are neither root nor that user, or the kernel kept us root.
+        PermissionError: uid or gid is 0 or no number, this process is neither root nor that user, or the kernel did not
+            drop root.
     """
     if type(uid) is not int or uid <= 0 or (gid is not None and (type(gid) is not int or gid <= 0)):
         raise PermissionError(f"uid {uid!r:.40}, gid {gid!r:.40}: what is a job's is not touched as root")
@@ -77,7 +78,7 @@ def become(uid: int, gid: int | None) -> None:
 
 
 def account() -> tuple[str, str]:
-    """Name and home of the user that this process is now; empty where the node does not know the user."""
+    """Name and home folder of this process's user; empty if the node does not know the user."""
     import pwd
 
     try:
@@ -88,7 +89,7 @@ def account() -> tuple[str, str]:
 
 
 def _no_new_privileges() -> None:
-    """Nothing that is started from here gains rights by set-uid or file capabilities; a kernel without it goes on."""
+    """Keep programs started from here from gaining rights by set-uid or file capabilities, if the kernel can."""
     import ctypes
 
     pr_set_no_new_privs = 38  # linux/prctl.h

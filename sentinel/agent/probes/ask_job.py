@@ -1,7 +1,7 @@
 """Asks a running job, as its user, which rank blocks it: by NCCL's RAS port, the flight recorder's pipes, torch's debug
 endpoints and py-spy. Nothing here stops or ends a process.
 
-Every part runs in a thread with its own deadlines; the answer is what has arrived when the time is over.
+Each query runs in a thread with its own deadlines; the answer is what has arrived when the time is over.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sentinel.evidence.nccl.flight_recorder_wire import to_wire
 from sentinel.evidence.nccl.ras import slim
 
 RAS = "localhost:28028"
-RAS_BYTES = 24 << 20  # of one report on 2,048 GPUs, indented; a quarter of it is sent
+RAS_BYTES = 24 << 20  # largest RAS report (2,048 GPUs, indented JSON); a quarter of it is sent on
 ANSWER_BYTES = 8 << 20
 STACK_BYTES = 16_000
-DUMP_S = 3.0  # the recorder looks at its pipe once a second
+DUMP_S = 3.0  # wait for a dump; the recorder polls its pipe once a second
 _LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp
 _PEER = struct.Struct("iII")  # pid, uid and gid of the other end of a local socket
-SPARE_S = 1.0  # kept of the deadline for the answer itself
-MOST_RANKS = 16  # of one node
+SPARE_S = 1.0  # part of the deadline kept for sending the answer
+MOST_RANKS = 16  # most ranks that are asked on one node
 _ADDRESS = re.compile(r"^\[?([\w.:%-]{1,253}?)\]?:(\d{1,5})$")
 
 
@@ -47,7 +47,7 @@ class Rank:
 
 @dataclass
 class Answers:
-    """What came, as it came; the threads add to it."""
+    """Collects answers; the threads add to it as they arrive."""
 
     ras: list[dict[str, Any]] = field(default_factory=list)
     dumps: list[dict[str, Any]] = field(default_factory=list)
@@ -87,7 +87,7 @@ def main() -> None:
     for thread in threads:
         thread.join(max(0.0, until_s - time.monotonic()))
     say({"result": answers.result(ranks)})
-    os._exit(0)  # a thread that still waits for an answer must not keep us
+    os._exit(0)  # do not wait for threads that have no answer yet
 
 
 def _part(part: Callable[[], None], answers: Answers) -> None:
@@ -100,9 +100,9 @@ def _part(part: Callable[[], None], answers: Answers) -> None:
 def parts(
     ranks: Sequence[Rank], answers: Answers, until_s: float, gap_s: float, *, ras: bool
 ) -> list[Callable[[], None]]:
-    """What can be asked of these ranks, each as a call of its own."""
+    """The queries that these ranks support, each as a function without arguments."""
     made: list[Callable[[], None]] = []
-    if ras:  # one node knows of all; two jobs on a node share a port unless they were told otherwise
+    if ras:  # RAS answers for all nodes of a job; two jobs on a node share its port unless configured
         address = next(
             (rank.environment["NCCL_RAS_ADDR"] for rank in ranks if "NCCL_RAS_ADDR" in rank.environment), RAS
         )
@@ -122,7 +122,7 @@ def parts(
 
 
 def poll_twice(address: str, answers: Answers, until_s: float, gap_s: float) -> None:
-    """Two reports ``gap_s`` apart: only counts that do not move between them say anything."""
+    """Get two reports ``gap_s`` apart: only operation counts that do not change between them show a hang."""
     first_s = time.monotonic()
     first = poll_ras(address, until_s)
     time.sleep(max(0.0, min(gap_s - (time.monotonic() - first_s), until_s - time.monotonic() - 1.0)))
@@ -136,10 +136,10 @@ def poll_twice(address: str, answers: Answers, until_s: float, gap_s: float) -> 
 
 
 def poll_ras(address: str, until_s: float) -> bytes:
-    """One report, as JSON where this NCCL knows it, else as text.
+    """One RAS report, as JSON if this version of NCCL supports it, else as text.
 
     Raises:
-        OSError: no answer. ValueError: an address that is none.
+        OSError: no answer. ValueError: ``address`` is malformed.
     """
     match = _ADDRESS.match(address)
     if match is None:
@@ -149,13 +149,13 @@ def poll_ras(address: str, until_s: float) -> bytes:
             raise PermissionError(f"another user listens at {address}")
         for line in (b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"SET FORMAT json\n"):
             stream.sendall(line)
-            _line(stream, until_s)  # an older one says ERROR to the last and answers in text
+            _line(stream, until_s)  # an older NCCL answers ERROR to the last command, and reports in text
         stream.sendall(b"VERBOSE STATUS\n")
         return _all(stream, RAS_BYTES, until_s)
 
 
 def _another_listens(port: int) -> bool:
-    """Whether another user than ourselves has a socket at this port of this host: it belongs to who was first."""
+    """Whether another user listens on this port of this host: the first to bind it gets the connection."""
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
             _, local, _, state, _, _, _, uid, *_ = line.split()
@@ -194,14 +194,14 @@ def _all(stream: socket.socket, most: int, until_s: float) -> bytes:
 
 
 def ask_recorder(rank: Rank, answers: Answers, until_s: float) -> None:
-    """Trigger a dump through the rank's pipe, where it has one, and read it once it is written."""
+    """Trigger a flight-recorder dump through the rank's named pipe, if there is one, and read the complete dump."""
     stem = rank.environment.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
     if not stem or rank.rank is None:
         return
     before = {place: _written(place) for place in dump_places(rank)}
     pipe = os.open(f"{stem}{rank.rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISFIFO(os.fstat(pipe).st_mode):  # never write into what is not the recorder's
+        if not stat.S_ISFIFO(os.fstat(pipe).st_mode):  # the recorder's is a named pipe: write into nothing else
             raise ValueError(f"{stem}{rank.rank}.pipe is no pipe")
         os.write(pipe, b"1")
     finally:
@@ -212,7 +212,7 @@ def ask_recorder(rank: Rank, answers: Answers, until_s: float) -> None:
         time.sleep(0.1)
         for place, then in before.items():
             now = _written(place)
-            if now is not None and now != then and now == seen[place] and now[1] > 0:  # and it grows no more
+            if now is not None and now != then and now == seen[place] and now[1] > 0:  # complete: it no longer grows
                 _add_dump(rank, _own_content(place), str(place), answers)
                 return
             seen[place] = now
@@ -220,7 +220,7 @@ def ask_recorder(rank: Rank, answers: Answers, until_s: float) -> None:
 
 
 def dump_places(rank: Rank) -> list[Path]:
-    """Where the recorder of this rank writes: as it was told, or by the defaults of newer and older versions."""
+    """Paths to which this rank's recorder may write: as configured, or the defaults of newer and older PyTorch."""
     told = rank.environment.get("TORCH_FR_DUMP_TEMP_FILE") or rank.environment.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     if told:
         return [Path(f"{told}{rank.rank}")]
@@ -238,15 +238,15 @@ def _written(path: Path) -> tuple[int, int] | None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """A file of the job's user: in /tmp anybody may have written one of that name."""
+    """Whether a file belongs to the job's user: in /tmp anybody may have written one of that name."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _own_content(path: Path) -> bytes:
-    """What is in it; nothing of one that is larger than a dump.
+    """The file's content; empty if it is larger than a dump can be.
 
     Raises:
-        OSError: it cannot be read, or is another user's by now.
+        OSError: it cannot be read, or belongs to another user by now.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         if not _is_own(os.fstat(stream.fileno())):
@@ -268,7 +268,7 @@ def _add_dump(rank: Rank, content: bytes, name: str, answers: Answers) -> None:
 
 
 def ask_worker(rank: Rank, path: str, answers: Answers, until_s: float) -> None:
-    """The stacks and the flight recorder of a worker that listens on a socket of its own."""
+    """Get stacks and flight-recorder content from a worker's debug endpoint (a local socket)."""
     stack = post(path, "dump_traceback", until_s)
     with answers.lock:
         answers.stacks.append({"rank": rank.rank, "form": "traceback", "text": _text(stack)})
@@ -276,10 +276,10 @@ def ask_worker(rank: Rank, path: str, answers: Answers, until_s: float) -> None:
 
 
 def post(path: str, handler: str, until_s: float) -> bytes:
-    """The body of the answer of one handler.
+    """The body of a debug handler's answer.
 
     Raises:
-        OSError: no answer, or another than 200.
+        OSError: no answer, or a status other than 200.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.settimeout(_left(until_s))
@@ -297,7 +297,7 @@ def post(path: str, handler: str, until_s: float) -> bytes:
 
 
 def ask_py_spy(rank: Rank, command: str, answers: Answers, until_s: float) -> None:
-    """The stack of the rank's main thread, read from outside while it runs on (``--nonblocking``)."""
+    """Read the stack of the rank's main thread with py-spy, without stopping the process (``--nonblocking``)."""
     done = subprocess.run(
         [command, "dump", "--nonblocking", "--pid", str(rank.pid)],
         stdin=subprocess.DEVNULL,

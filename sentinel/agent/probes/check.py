@@ -1,4 +1,4 @@
-"""Runs one check of the site and reports its exit status and the first of its output."""
+"""Runs one site check and reports its exit status and the beginning of its output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUTPUT_BYTES = 4096
 
 def main() -> None:
     arguments = begin()
-    # A file, not a pipe: a check that leaves a process behind must not hold us by its open pipe.
+    # A file, not a pipe: a background process that the check leaves behind would keep a pipe open and block us.
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -22,7 +22,7 @@ def main() -> None:
         except OSError as error:
             say({"type": "check", "status": None, "output": f"cannot be started: {error.strerror}"})
             return
-        status = process.wait()  # the agent holds the deadline
+        status = process.wait()  # the agent enforces the deadline
         text = os.pread(output.fileno(), OUTPUT_BYTES, 0).decode("utf-8", "replace")
     say({"type": "check", "status": status, "output": text.strip()})
 

@@ -1,8 +1,9 @@
-"""Keeps what explains the bad end of a job in one folder, before the next job or a wiping epilog destroys it.
+"""Saves the files that explain a job's failure in one folder, before the next job or a cleaning epilog removes them.
 
-Two processes. Ours reads what is the node's (kernel lines, processes left behind) and writes the folder; a second one
-becomes the job's user, looks for his files (``finding``) and hands their content through a pipe. So root opens no file of a
-user, and a user's process reaches no folder of ours. A file system that hangs costs the second one, and is said.
+Two processes do this. The first, as root, reads the node's own data (kernel lines, leftover processes) and writes the
+folder. The second becomes the job's user, finds that user's files (``finding``) and sends their content through a pipe.
+So root opens no file of a user, and a user's process cannot reach the agent's folders. A file system that hangs blocks
+only the second process, which is reported.
 
 Messages: ``evidence`` (items), and last ``collected`` (what was found, and the folder).
 """
@@ -32,11 +33,11 @@ from sentinel.agent.process.children import standing
 from sentinel.errors import SentinelError
 from sentinel.text import json_with_bytes
 
-FRAME = struct.Struct("!IQ")  # bytes of the header, bytes of the content
+FRAME = struct.Struct("!IQ")  # length of the header, length of the content, in bytes
 HEADER_BYTES = 4 << 20
-WIRE_BYTES = 2 << 20  # of all dumps' summaries: the answer to an order has to fit in a request
-HALF_DONE_S = 3600.0  # after which what a collector that was killed left behind goes
-FEW_CALLS = 8  # newest calls of a group, where many dumps have to fit
+WIRE_BYTES = 2 << 20  # most bytes of all dump summaries: they must fit in one request
+HALF_DONE_S = 3600.0  # age at which the unfinished folder of a killed collector is removed
+FEW_CALLS = 8  # newest collectives kept per process group if the summaries are too large
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def _start_user_part(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    """(pid, pipe) of the process that looks as the job's user."""
+    """Fork the process that searches as the job's user; returns (pid, read end of its pipe)."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid:
@@ -69,7 +70,7 @@ def _start_user_part(arguments: Mapping[str, Any]) -> tuple[int, int]:
         _put(theirs, {"last": True}, b"")
     except (OSError, ValueError, TypeError, KeyError, MemoryError, RecursionError) as error:
         _put(theirs, {"note": f"{type(error).__name__}: {error!s:.300}"}, b"")
-    finally:  # whatever happens, a forked process ends here; without its last word that is said
+    finally:  # the forked process ends here in any case; a missing last message is reported
         os._exit(0)
 
 
@@ -81,7 +82,7 @@ def _put(pipe: int, header: Mapping[str, Any], content: bytes) -> None:
 
 
 class Frames:
-    """What comes through the pipe, within bounds and a deadline."""
+    """Reads header and content pairs from the pipe, within size limits and a deadline."""
 
     def __init__(self, pipe: int, most_bytes: int, until_s: float) -> None:
         self._pipe = pipe
@@ -109,7 +110,7 @@ class Frames:
             yield told, content
 
     def _take(self, count: int) -> bytes | None:
-        """So many bytes; empty at the end; None when there is trouble."""
+        """Read exactly ``count`` bytes; empty at the end of the stream; None on an error or a passed deadline."""
         taken = bytearray()
         while len(taken) < count:
             left_s = self._until_s - time.monotonic()
@@ -126,7 +127,7 @@ class Frames:
 
 
 class Bundle:
-    """The folder of one attempt on this node, while it is written."""
+    """The folder for one attempt on this node, while it is being written."""
 
     def __init__(self, folder: Path, arguments: Mapping[str, Any]) -> None:
         self._folder = folder
@@ -139,7 +140,7 @@ class Bundle:
         self._findings = Findings(arguments)
         folder.mkdir(mode=0o700, parents=True)
 
-    # ------------------------------------------------------------------------------------------------ the node's own
+    # ------------------------------------------------------------------------------------------------ data of the node
 
     def node(self) -> None:
         self._leftovers()
@@ -152,7 +153,7 @@ class Bundle:
             samples.unlink()
 
     def _kernel(self) -> Iterator[str]:
-        """Its lines since the job began, the newest of them."""
+        """The newest kernel lines since the job began."""
         began_s, most = float(self._arguments["began_s"]), int(self._arguments["kernel_lines"])
         try:
             source = KernelLog(self._arguments["kernel"], replay=True, boot=boot_id())
@@ -173,9 +174,7 @@ class Bundle:
         arguments = self._arguments
         others = {int(job): uid for job, uid in arguments["others"].items()}
         again = Path(arguments["here_again"])
-        if (
-            again.exists()
-        ):  # requeued to this node: its processes have the same job in their environment and control group
+        if again.exists():  # requeued to this node: processes of the new attempt have the same job id and control group
             return
         found = left_behind(
             int(arguments["job"]), arguments.get("uid"), arguments["gpus"], node=arguments["node"], others=others
@@ -186,10 +185,10 @@ class Bundle:
         if found:
             self._write("processes.json", json.dumps([item.to_json() for item in found]).encode(), "/proc")
 
-    # ------------------------------------------------------------------------------------------------ the user's
+    # ------------------------------------------------------------------------------------------------ files of the user
 
     def user(self, pid: int, pipe: int) -> None:
-        """What the other process hands over, until its deadline."""
+        """Receive what the user's process sends, until its deadline."""
         until_s = time.monotonic() + float(self._arguments["user_s"])
         most = int(self._arguments["total_bytes"]) + int(self._arguments["log_bytes"])
         frames = Frames(pipe, most, until_s)
@@ -208,7 +207,7 @@ class Bundle:
         self._reap(pid)
 
     def _reap(self, pid: int) -> None:
-        """Wait a moment for it; one that stands in the kernel is left behind, and said."""
+        """Wait briefly for the user's process to exit; one that is stuck in the kernel is left behind and reported."""
         until_s = time.monotonic() + 1.0
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > until_s:
@@ -245,7 +244,7 @@ class Bundle:
         self._files.append({"file": name, "kind": kind, "from": origin, "bytes": len(content), **told})
 
     def finish(self, folder: Path) -> None:
-        """Put the folder in its place if it explains anything, and tell what was found."""
+        """Move the folder to its final place if it contains anything, and report what was found."""
         arguments = self._arguments
         telling = bool(self._dumps or any(file["kind"] == "error" for file in self._files) or arguments["why"])
         dumps = fitting(self._dumps)
@@ -258,7 +257,7 @@ class Bundle:
             try:
                 (self._folder / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
                 (self._folder / "dumps.json").write_text(json.dumps(dumps), encoding="utf-8")
-                shutil.rmtree(folder, ignore_errors=True)  # of a collector that died in the middle of its last words
+                shutil.rmtree(folder, ignore_errors=True)  # left by a collector that died before its last message
                 self._folder.rename(folder)
                 kept = str(folder)
             except OSError as error:
@@ -273,7 +272,7 @@ class Bundle:
 
 
 def prune(bundles: Path, most: int, most_bytes: int, spare: str) -> None:
-    """Oldest bundles out first, until the rest is within bounds; never ``spare``, the newest. Half done ones go, too."""
+    """Remove the oldest bundles until the rest is within the limits, except ``spare``; also old unfinished ones."""
     found = []
     for folder in bundles.iterdir():
         if folder.name.startswith("."):
@@ -291,7 +290,7 @@ def prune(bundles: Path, most: int, most_bytes: int, spare: str) -> None:
 
 
 def fitting(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Summaries that fit in one answer: with fewer calls where they are many, then fewer of them."""
+    """Shorten dump summaries until they fit in one answer: first fewer calls in each, then fewer summaries."""
     if sum(len(json.dumps(item)) for item in dumps) <= WIRE_BYTES:
         return dumps
     for item in dumps:

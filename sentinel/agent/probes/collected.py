@@ -1,4 +1,4 @@
-"""Answers the daemon's order for what was collected of an attempt here: the dumps' summaries, once collecting is over."""
+"""Answers the daemon's order for what was collected for an attempt on this node: summaries of its dumps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LOOK_S = 0.1
 
 
 def answer(bundles: Path, job: int, attempt: int, wait_s: float) -> dict[str, Any]:
-    """``{done, dumps, folder}``; ``done`` is false while the job has not ended here, or is still being looked at."""
+    """``{done, dumps, folder}``; ``done`` is false while the job has not ended here or collecting goes on."""
     name = f"{job}.{attempt}"
     until_s = time.monotonic() + wait_s
     while not (bundles / f"{name}.done").exists():
         if time.monotonic() >= until_s:
             return {"done": False, "dumps": [], "folder": None}
         time.sleep(LOOK_S)
-    # A folder that the mark does not name is of another job of this number.
+    # A folder that the marker does not name belongs to an earlier job with this id.
     mark = json_with_bytes(own_bytes(bundles / f"{name}.done"))
     if not mark.get("folder"):
         return {"done": True, "dumps": [], "folder": None}

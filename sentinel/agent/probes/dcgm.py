@@ -1,6 +1,6 @@
 """GPU telemetry: DCGM's bindings, else ``dcgmi``, else NVML, else *not known*; AMD's library on nodes with AMD's GPUs.
 
-Streams samples for ever.
+Streams samples until it is killed or the connection ends.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sentinel.agent.probes import begin, say
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
 from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, OK, PCI_BUS_ID, SLOW, TRAFFIC, WATCHED
 
-STALE_S = 10.0  # a value that DCGM has not read again for so long is not known any more
-SLOW_S = 30.0  # period of what belongs to the board: limits, link widths, counts over its life
+STALE_S = 10.0  # a value that DCGM has not renewed for longer counts as not known
+SLOW_S = 30.0  # how often slowly changing values are read: limits, link widths, lifetime counters
 SLOW_STALE_S = 3 * SLOW_S
-EVENTS_S = 30.0  # how late an Xid may be told that is dated before others, as after a clock was set back
+EVENTS_S = 30.0  # longest delay of an Xid dated before earlier ones, as after a clock was set back
 
 _OFTEN = frozenset(WATCHED)
-# A name does not age.
+# Device names and addresses never become stale.
 _STALE_S = {**dict.fromkeys(SLOW, SLOW_STALE_S), MINOR: math.inf, PCI_BUS_ID: math.inf}
 
-RETRY_S = 300.0  # how long a worse source is used before the better ones are tried again
+RETRY_S = 300.0  # how long a fallback source is used before better ones are tried again
 
 
 def main() -> None:
@@ -39,30 +39,28 @@ def main() -> None:
         streamed = Streamed(connecting)
         try:
             source(arguments, streamed)
-            return  # the agent starts us again, with growing pauses
+            return  # the agent restarts this probe, with growing pauses
         except (Unavailable, ProtocolError) as error:
             reasons.append(str(error))
         finally:
             connecting.set()
         if streamed.once:
-            break  # it worked and broke: begin again with the best source
-        say(
-            {"type": "unreadable", "reason": "; ".join(reasons)}
-        )  # before a worse source, which will not have everything
+            break  # it worked before it failed: try the best source first again
+        say({"type": "unreadable", "reason": "; ".join(reasons)})  # log before falling back to a source that gives less
     else:
         return
     say({"type": "unreadable", "reason": "; ".join(reasons)})
 
 
 def _sources(root: Path = Path("/")) -> tuple[Callable[[dict[str, Any], Streamed], None], ...]:
-    """What can measure this node's GPUs, the best first. Both drivers: NVIDIA's GPUs are those that train."""
+    """Sources that can measure this node's GPUs, the best first. With both drivers, NVIDIA's GPUs are measured."""
     if (root / "sys/module/amdgpu").exists() and not (root / "proc/driver/nvidia").exists():
         return (_by_amd_smi,)
     return (_by_bindings, _by_dcgmi, _by_nvml)
 
 
 class Streamed:
-    """Says samples, and remembers that there was one."""
+    """Sends samples to the agent, and remembers whether there was one."""
 
     def __init__(self, connecting: threading.Event) -> None:
         self.once = False
@@ -75,7 +73,7 @@ class Streamed:
 
 
 def _say_alive(over: threading.Event, seconds: float) -> None:
-    """A connection may take longer than we may be silent; a sample that hangs later may not."""
+    """Send signs of life while connecting, which may take longer than the agent lets a probe be silent."""
     end_s = time.monotonic() + seconds
     while not over.wait(1.0) and time.monotonic() < end_s:
         say({"type": "alive"})
@@ -90,8 +88,10 @@ def _by_bindings(arguments: dict[str, Any], told: Streamed) -> None:
 
 
 def _connected(arguments: dict[str, Any]) -> HostEngine:
-    """A connection within ``connect_s``. The bindings' own limit does not hold where an engine accepts it and is frozen:
-    then the attempt is left behind in its thread, and ends with this process.
+    """Connect to the host engine within ``connect_s``.
+
+    The bindings' own timeout has no effect if a frozen engine accepts the connection. The attempt is then abandoned in
+    its thread, which ends with this process.
 
     Raises:
         Unavailable: no connection, or none in time.
@@ -126,10 +126,10 @@ def _connected(arguments: dict[str, Any]) -> HostEngine:
 
 
 class _Parts:
-    """What one engine is asked for, each part by itself: one that it does not give is named and leaves the others.
+    """Watches groups of fields ("parts") on one host engine, separately: a missing one does not affect the others.
 
     Attributes:
-        missing: part → why it is not there.
+        missing: part → why the engine does not provide it.
     """
 
     def __init__(self, engine: HostEngine, ids: list[int], arguments: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ class _Parts:
         engine.refresh()
 
     def _try(self, part: str, ask: Callable[[], Any]) -> Any:
-        """The part's answer; None where it is not to be had. A connection that is gone is no missing part."""
+        """The part's answer; None if the engine does not provide it. A lost connection is raised instead."""
         if part in self.missing or (part == "health" and "fields" in self.missing):
             return None
         try:
@@ -169,7 +169,7 @@ class _Parts:
             return None
 
     def readings(self, full: bool) -> dict[int, dict[int, tuple[Any, int]]]:
-        """GPU → field → value and time; the board's own are asked again every ``SLOW_S``."""
+        """GPU → field → (value, time). Slowly changing fields are read again every ``SLOW_S``."""
         if not full:
             found = self._with_newest("fast")
             minors = {gpu: {MINOR: fields[MINOR]} for gpu, fields in self._slow.items() if MINOR in fields}
@@ -185,7 +185,7 @@ class _Parts:
         return made
 
     def _with_newest(self, part: str) -> dict[int, dict[int, tuple[Any, int]]]:
-        """A part's readings without the last Xids, which are remembered."""
+        """A part's readings, without the GPUs' last Xids, which are stored for ``events``."""
         found: dict[int, dict[int, tuple[Any, int]]] | None = self._try(part, partial(self._engine.latest, part))
         if found is None:
             self._newest = None
@@ -194,7 +194,7 @@ class _Parts:
         return found
 
     def events(self) -> list[tuple[int, int, int]]:
-        """Xids not told yet: asked for where there is a new one, and now and then for all that the engine still has."""
+        """Xids not reported yet: read if a GPU's last Xid changed; every ``EVENTS_S`` all that the engine has."""
         everything = time.monotonic() >= self._next_events_s
         if everything:
             self._next_events_s = time.monotonic() + EVENTS_S
@@ -202,7 +202,7 @@ class _Parts:
         return self._try("events", ask) or []
 
     def health(self) -> list[dict[str, Any]] | None:
-        """Now and then; None when it was not asked."""
+        """DCGM's health results, once every ``health_s``; None when not asked, or not provided."""
         if time.monotonic() < self._next_health_s:
             return None
         self._next_health_s = time.monotonic() + self._health_s
@@ -211,8 +211,10 @@ class _Parts:
 
 
 def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> None:
-    """Samples until the connection ends: one of everything each interval, and in between where an Xid or what is as grave
-    is new.
+    """Send samples until the connection ends or the set of GPUs changes.
+
+    A full sample is sent once per interval. Halfway between, Xids and other grave fields are read, and sent if they
+    changed.
     """
     version = engine.version()
     gpus = engine.gpus()
@@ -220,7 +222,7 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
     parts = _Parts(engine, ids, arguments)
     interval_s = arguments["interval_s"]
     ages = Ages()
-    grave: dict[int, list[Any]] = {}  # as it was told last
+    grave: dict[int, list[Any]] = {}  # values in the last sample
     next_s, turn = time.monotonic(), 0
     while True:
         full = turn % 2 == 0
@@ -228,7 +230,7 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
             gpus = engine.gpus()
             back = {gpu["id"] for gpu in gpus if gpu["status"] == OK} & engine.unwatched
             if [gpu["id"] for gpu in gpus] != ids or back:
-                return  # another set of GPUs: begin again with new groups
+                return  # the set of GPUs changed: connect again, with new groups
         latest = ages.current(parts.readings(full))
         events, before = parts.events(), grave
         grave = {gpu: [fields.get(number) for number in FAST] for gpu, fields in latest.items()}
@@ -253,23 +255,24 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
 
 
 class Ages:
-    """Leaves out readings that DCGM does not renew. Clocks are set, DCGM's and ours: its dates are compared with each other
-    alone, and how long one has stood is told by the monotonic clock.
+    """Drops readings that DCGM does not renew.
 
-    DCGM 4.6 reads nothing after its clock was set back, until that has caught up; its old values look like fresh ones.
+    Either host's clock may be set. DCGM's dates are therefore compared only with each other, and the time for which a
+    date has not changed is measured by the monotonic clock. After its clock is set back, DCGM 4.6 reads nothing until
+    the clock has caught up, and its old values look fresh.
 
     Attributes:
-        trouble: why no reading is current; empty where one is, or where there is none at all.
+        trouble: why no reading is current; empty if one is, or if there are no readings.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.trouble = ""
         self._clock = clock
-        # GPU → field → date, and when it was seen first
+        # GPU → field → (DCGM's date, monotonic seconds when that date was first seen)
         self._seen: dict[int, dict[int, tuple[int, float]]] = {}
 
     def current(self, readings: dict[int, dict[int, tuple[Any, int]]]) -> dict[int, dict[int, Any]]:
-        """GPU → field → value, or None where DCGM says blank; a field that is not current is not in it."""
+        """GPU → field → value (None: blank in DCGM). Fields that are not current are left out."""
         now_s = self._clock()
         newest_us = max((at_us for fields in readings.values() for _, at_us in fields.values()), default=0)
         made: dict[int, dict[int, Any]] = {}
@@ -317,7 +320,7 @@ def _by_dcgmi(arguments: dict[str, Any], told: Streamed) -> None:
     known: dict[int, int] | None = None
 
     def sample() -> dict[str, Any]:
-        """The last Xid of a GPU is there for ever and without its time: only a change is an event, seen now."""
+        """One sample. A GPU's last Xid stays for ever and has no time: only a change counts as an event, dated now."""
         nonlocal known
         made = dcgmi.sample([*WATCHED, *SLOW])
         last: dict[int, int] = made.pop("last_xids")

@@ -1,7 +1,7 @@
-"""Runs a diagnostic through ``dcgmi`` and reads it: pass, fail or inconclusive.
+"""Runs a diagnostic through ``dcgmi`` and interprets the result: pass, fail or inconclusive.
 
-GPUs are given by UUID, since DCGM's numbers are neither Slurm's nor CUDA's. A diagnostic that is late goes on in the host
-engine: it is stopped, waited for, and said so.
+GPUs are given by UUID, since DCGM's numbering differs from Slurm's and CUDA's. A diagnostic that exceeds its deadline
+would go on in the host engine: it is told to stop and waited for, and the answer says so.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sentinel.evidence.gpu_samples import LOST, OK
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id
 from sentinel.wire import to_json
 
-LOOK_AGAIN_S = 1.0  # between two looks at a diagnostic that was told to stop
+LOOK_AGAIN_S = 1.0  # between two checks whether a stopped diagnostic has ended
 
 
 def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The answer to an order: DiagnosisJSON with ``level``, ``gpus``, and the evidence it makes."""
+    """Run the diagnostic of an order; returns DiagnosisJSON with ``level``, ``gpus`` and the evidence that follows."""
     level = int(arguments["level"])
     if level not in (1, 2, 3, 4):
         raise ValueError(f"no level {level}: 1 to 4")
@@ -48,13 +48,13 @@ def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
         diagnosis = Diagnosis(Answer.INCONCLUSIVE, str(error))
     wanted = max(int(arguments.get("promised", -1)), known)
     if diagnosis.answer is Answer.PASS and arguments.get("gpus") is None and len(uuids) < wanted:
-        # Level 1 leaves out a GPU that is lost, and passes.
+        # DCGM's level 1 skips a lost GPU and passes.
         reason = f"{len(uuids)} GPUs were tested, {wanted} are {'promised' if wanted > known else 'known to DCGM'}"
         diagnosis = replace(diagnosis, answer=Answer.INCONCLUSIVE, reason=reason)
     evidence = evidence_of(diagnosis, arguments["node"], level, began, uuids)
-    if arguments.get("yields"):  # by order, on a node without work
+    if arguments.get("yields"):  # ordered, on an idle node
         evidence = [replace(item, data={**item.data, "idle": True}) for item in evidence]
-    if arguments.get("tells_missing"):  # the agent's telemetry tells it, where there is an agent
+    if arguments.get("tells_missing"):  # with an agent, its telemetry reports missing GPUs
         evidence = [*missing, *evidence]
     answer = diagnosis.to_json()
     for finding in answer["findings"]:  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
 def _missing(
     arguments: dict[str, Any], found: list[dict[str, Any]], convictions: Convictions, at: datetime
 ) -> list[Evidence]:
-    """GPUs that DCGM lost, and those that are promised and that it does not know at all."""
+    """Evidence of GPUs that DCGM reports as lost, and of expected GPUs that it does not list."""
     node, promised = arguments["node"], int(arguments.get("promised", -1))
 
     def made(text: str, uuid: str | None, **data: Scalar) -> Evidence:
@@ -113,7 +113,7 @@ def _run(
 ) -> Diagnosis:
     stop_s = float(arguments.get("stop_s", 45.0))
     limits = arguments.get("deadlines_s") or [60.0, 600.0, 2400.0, 7200.0]
-    # The order's own deadline leaves time to stop a diagnostic that is late, but never less than half of it to run.
+    # Part of the order's deadline, at most half, is kept for stopping a diagnostic that is late.
     ordered_s = float(arguments["deadline_s"])
     deadline_s = min(float(limits[level - 1]), max(ordered_s - stop_s - 5.0, ordered_s / 2))
     began_s = time.monotonic()
@@ -127,7 +127,7 @@ def _run(
 
 
 def _stopped(dcgmi: Dcgmi, within_s: float) -> bool:
-    """Tell the engine to stop, and look again: one that hangs is killed by the engine some seconds after it was told."""
+    """Stop the diagnostic; whether it ended in time. The host engine kills one that hangs after some seconds."""
     end_s = time.monotonic() + within_s
     while (left_s := end_s - time.monotonic()) > 0:
         if dcgmi.stop_diagnostic(left_s):

@@ -1,7 +1,8 @@
 """Finds what an ended job left in its user's files: flight-recorder dumps, torchelastic's error files, the end of its log.
 
-Runs as the job's user, in the part of the collector that may hang. Bounded in files, bytes, entries and time. Links are not
-followed; of a folder that everybody may write to, only the user's own files count; older files are another job's.
+Runs as the job's user, in the collector's process that may hang. Bounded in files, bytes, directory entries and time.
+Links are not followed; in a world-writable folder only the user's own files count; files older than the job are
+ignored.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from sentinel.evidence.nccl.flight_recorder import named_as_dump, rank_of_name, 
 from sentinel.evidence.nccl.flight_recorder_wire import to_wire
 from sentinel.model.collectives import RankTrace, Unreadable
 
-# What PyTorch names its dumps by, where the job does not say: 2.12 and older, and since.
+# PyTorch's default prefixes of dump files: 2.12 and older, and newer.
 PREFIXES = ("/tmp/nccl_trace_rank_", "/tmp/torch/comm_lib_trace_rank_")  # noqa: S108 - looked into, not written
 HOME_PREFIX = ".cache/torch/comm_lib_trace_rank_"
 ELASTIC = ("/tmp/torchelastic_",)  # noqa: S108
 WORKER = re.compile(r"/attempt_\d{1,6}/\d{1,6}/error\.json$")
 SHARED = re.compile(r"^(nfs\d?|lustre|gpfs|mmfs|beegfs|ceph|fuse\..*|wekafs|cifs|smb3?|afs|panfs|pvfs2|9p|gluster.*)$")
 SKIPPED = frozenset({"__pycache__", "node_modules", "wandb", "site-packages", "tb", "tensorboard"})
-DEPTH = 4  # of folders below a work folder
-ENTRIES = 20_000  # of all folders of one place
-CLOCK_S = 2.0  # by which a file server's clock may be behind
+DEPTH = 4  # levels of folders searched below a work folder
+ENTRIES = 20_000  # most directory entries read below one folder
+CLOCK_S = 2.0  # how far a file server's clock may be behind
 
 Tell = Callable[[Mapping[str, Any], bytes], None]
 
 
 @dataclass
 class Limits:
-    """What one look may take."""
+    """Limits of one search."""
 
-    files: int  # whose content is kept
-    dumps: int  # that are read for what they say
+    files: int  # most files whose content is kept
+    dumps: int  # most dumps that are parsed
     file_bytes: int
     total_bytes: int
     until_s: float  # monotonic
@@ -57,7 +58,7 @@ class Limits:
 
 
 def look(arguments: Mapping[str, Any], tell: Tell) -> None:
-    """Everything there is, dumps first: ``tell`` takes a header and the content to keep."""
+    """Search everywhere, for dumps first; call ``tell`` with a header and the content to keep of each file."""
     began_s = float(arguments["began_s"]) - CLOCK_S
     limits = Limits(
         files=int(arguments["files"]),
@@ -97,7 +98,7 @@ def _home_prefixes(uid: int, places: Mapping[str, list[str]]) -> Iterator[str]:
     for cache in places.get("caches", ()):
         yield f"{cache}/torch/comm_lib_trace_rank_"
     homes = list(places.get("homes", ()))
-    with contextlib.suppress(KeyError):  # a user that this node does not know has no home here
+    with contextlib.suppress(KeyError):  # this node does not know the user, and so no home folder
         homes.append(pwd.getpwuid(uid).pw_dir)
     for home in dict.fromkeys(homes):
         yield f"{home}/{HOME_PREFIX}"
@@ -116,7 +117,7 @@ def _named(prefix: str, limits: Limits, first: bool) -> Iterator[str]:
 def _error_files(places: Mapping[str, list[str]], limits: Limits, first: bool) -> Iterator[str]:
     for path in places.get("errors", ()):
         yield path
-        if WORKER.search(path):  # its neighbours are the other workers of this node
+        if WORKER.search(path):  # files beside it belong to the other workers of this node
             run = path.rsplit("/", 3)[0]
             if _ours(run, first):
                 yield from (found for found in _below(run, limits, DEPTH - 2) if WORKER.search(found))
@@ -127,7 +128,7 @@ def _error_files(places: Mapping[str, list[str]], limits: Limits, first: bool) -
 
 
 def _below(folder: str, limits: Limits, depth: int) -> Iterator[str]:
-    """Files below a folder, a few levels deep, without links."""
+    """Files below a folder, ``depth`` levels deep; links are not followed."""
     folders = []
     for entry in _entries(folder, limits):
         try:
@@ -153,17 +154,17 @@ def _entries(folder: str, limits: Limits) -> list[os.DirEntry[str]]:
                     break
                 found.append(entry)
     except OSError:
-        return []  # not there, or not this user's to see: nothing of the job's is in it
+        return []  # missing, or not accessible to the user: it has no file of the job
     return sorted(found, key=lambda entry: entry.name)
 
 
 def _ours(folder: str, first: bool) -> bool:
-    """Whether this node reads it: what all nodes see is read by the job's first node, the rest by each."""
+    """Whether this node reads the folder: shared file systems are read by the job's first node, local ones by each."""
     return first or not SHARED.match(file_system(folder))
 
 
 def file_system(folder: str, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """Type of the file system that a folder lies on; empty when it cannot be told."""
+    """Type of the file system of a folder, e.g. ``nfs4``; empty if it is not known."""
     try:
         device = os.stat(folder).st_dev  # noqa: PTH116
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -181,7 +182,7 @@ def file_system(folder: str, mounts: Path = Path("/proc/self/mountinfo")) -> str
 
 
 def _open(path: str, uid: int, began_s: float, limits: Limits) -> tuple[int, os.stat_result] | None:
-    """A file of the job's; None for anything else. A file is given once, by whatever way it was found."""
+    """Open a file of the job; None if it is not one, or was opened before by another path."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError:
@@ -222,7 +223,7 @@ def _content(path: str, uid: int, began_s: float, limits: Limits, tell: Tell) ->
 
 
 def _kept(header: dict[str, Any], data: bytes, status: os.stat_result, limits: Limits, tell: Tell) -> None:
-    """Tell it, with its content as long as the limits allow."""
+    """Report the file, with its content while the limits allow."""
     fits = limits.kept < limits.files and limits.bytes + len(data) <= limits.total_bytes
     limits.kept += fits
     limits.bytes += len(data) if fits else 0
@@ -250,14 +251,14 @@ def _error_file(path: str, uid: int, began_s: float, limits: Limits, tell: Tell)
 
 
 def _log(pattern: str, uid: int, most: int, tell: Tell) -> None:
-    """The end of the job's log."""
+    """Report the end of the job's log."""
     try:
         path = newest(pattern, uid)
         if path is None:
             return
         with Path(path).open("rb") as stream:
             if os.fstat(stream.fileno()).st_uid != uid:
-                return  # another one by now
+                return  # replaced by another file meanwhile
             size = os.fstat(stream.fileno()).st_size
             stream.seek(max(0, size - most))
             data = stream.read(most)

@@ -1,4 +1,4 @@
-"""Makes evidence of what the collector found: error files, dumps, processes left behind, and the folder with all of it."""
+"""Makes evidence from what the collector found: error files, dumps, leftover processes, and the folder with them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id, utc
 from sentinel.wire import to_json
 
-ERROR_FILES = 16  # of one node that become evidence; eight workers fail with the same words
+ERROR_FILES = 16  # most error files of one node that become evidence; usually all workers fail with the same error
 
 
 class Findings:
-    """Of one attempt on one node."""
+    """What was found for one attempt on one node."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._node, self._job, self._attempt = arguments["node"], int(arguments["job"]), int(arguments["attempt"])
@@ -30,11 +30,11 @@ class Findings:
         self._read = 0
 
     def error_file(self, path: str, content: bytes) -> None:
-        """Read one of torchelastic's error files."""
+        """Add one of torchelastic's error files."""
         self._read += 1
         if self._read > ERROR_FILES:
             return
-        if self._signatures is None:  # compiling all rules takes a moment: only where there is something to read
+        if self._signatures is None:  # compiled only when needed: compiling all rules takes a while
             self._signatures = Signatures(load_rules(site=Path(self._rules) if self._rules else None))
         where = self._where(path)
         self._errors.extend(read_error_file(content, where, self._signatures, self._began, datetime.now(UTC)))
@@ -48,7 +48,7 @@ class Findings:
         notes: Sequence[str],
         hung: int | None,
     ) -> list[dict[str, Any]]:
-        """JSON of all evidence; nothing when nothing was found."""
+        """All evidence as JSON; empty when nothing was found."""
         items = [*self._errors, *(self._leftover(item) for item in left)]
         if dumps:
             items.append(self._dumped(dumps, folder))
@@ -103,7 +103,7 @@ class Findings:
         return self._make(Kind.BUNDLE, Source.AGENT, text, folder, {"files": len(files), "bytes": size})
 
     def _make(self, kind: str, source: Source, text: str, path: str | None, data: Mapping[str, Any]) -> Evidence:
-        """Of what was found as the job's user: files and file systems are the user's choice."""
+        """Make evidence with the trust of the job's user, who chose the files and the file systems."""
         return Evidence(
             id=stable_id("collected", self._node, self._job, self._attempt, kind),
             at=self._ended,

@@ -1,4 +1,4 @@
-"""Reads host, fabric and local disks once."""
+"""Reads the state of host, network fabric and local disks once."""
 
 from __future__ import annotations
 

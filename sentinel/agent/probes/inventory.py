@@ -1,9 +1,9 @@
 """Lists and checks a job's checkpoints under given roots, as the job's user.
 
-First it says what the answer is for a root that never answers, then one listing per root as it has it: when a file system
-hangs and we are killed, the agent still has the roots that answered.
+It first sends a default answer for each root, and then each root's listing as soon as it is made: if a file system
+hangs and this process is killed, the agent still has the listings of the other roots.
 
-Then it stays for the next request of this user: its start takes twenty times as long as a listing.
+Afterwards it waits for the next request for this user, since a start takes twenty times as long as a listing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sentinel.checkpoints.records import Part, Tier, parse_level, parse_tier
 from sentinel.checkpoints.space import space_of
 from sentinel.checkpoints.validate import Settings
 
-ENOUGH = 3  # valid ones: older ones are checked by structure only, since reading terabytes takes long
-LIMIT = 60  # checkpoints of one root, the newest first: an older one is not resumed from
-STAYS_BYTES = 128 << 20  # of memory: one that has more after a listing ends, so that the node has it back
+ENOUGH = 3  # after this many valid checkpoints, older ones are not read, which takes long for terabytes
+LIMIT = 60  # newest checkpoints considered per root
+STAYS_BYTES = 128 << 20  # a process that uses more memory than this after a listing ends, to free it
 
 
 def main() -> None:
@@ -83,7 +83,7 @@ def _space(path: Path) -> dict[str, int | None] | None:
     try:
         return space_of(str(path)).to_json()
     except OSError:
-        return None  # the listing says why
+        return None  # the listing reports why
 
 
 if __name__ == "__main__":

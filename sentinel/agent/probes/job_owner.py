@@ -1,4 +1,4 @@
-"""Asks slurmctld for the user and group of one job, in numbers alone: a job's name may imitate any other field."""
+"""Asks slurmctld for the uid and gid of one job. Only numbers are requested: a job's name could imitate fields."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import subprocess
 from sentinel.agent.probes import begin, say
 
 _ROW = re.compile(r"(\d{1,10}) (\d{1,10}) (\d{1,10})")
-_SAID = 200  # characters of a complaint that are passed on
+_SAID = 200  # characters of an error message that are passed on
 
 
 def owner(job: int, command: str, conf: str, deadline_s: float) -> dict[str, int]:
     """``{uid, gid}`` of the job.
 
     Raises:
-        OSError, SubprocessError: it cannot be asked. ValueError: Slurm does not know the job, or says what cannot be read.
+        OSError, SubprocessError: squeue failed or was late. ValueError: Slurm does not know the job, or gave no
+        numbers.
     """
     done = subprocess.run(
         [command, "--noheader", f"--jobs={job}", "--states=all", "--format=%A %U %G"],

@@ -1,6 +1,6 @@
-"""Tells whose job a process belongs to, by what the process cannot choose: its control group and its user.
+"""Determines a process's job from what the process cannot forge: its control group and its user.
 
-A process may write any SLURM_JOB_ID into its environment; slurmstepd puts it into the control group of its job.
+A process may write any SLURM_JOB_ID into its environment, but slurmstepd chooses its control group.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _UID = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE)
 
 
 def job_of_group(entry: Path) -> int | None:
-    """The job in whose control group the process is; None if it is in none of Slurm's.
+    """The job whose control group the process is in; None if it is in no control group of Slurm.
 
     Args:
         entry: the process's folder in /proc.
@@ -27,22 +27,23 @@ def job_of_group(entry: Path) -> int | None:
 
 
 def uid_of(entry: Path) -> int:
-    """
+    """The uid of a process.
+
     Raises:
         OSError: the process is gone.
     """
     uid = entry.stat().st_uid
     if uid != 0:
         return uid
-    # Root's by its folder is also what may not be traced, whoever runs it.
+    # The owner of /proc/PID is root also for processes that may not be traced: read the uid from "status" instead.
     found = _UID.search((entry / "status").read_text(errors="replace"))
     return int(found[1]) if found else uid
 
 
 def may_be_of(entry: Path, job: int, uid: int | None) -> bool:
-    """Whether a process that names the job may be one of it: it is the user's, and in no other job's control group.
+    """Whether a process that names the job may belong to it: same user, and in no other job's control group.
 
-    ``uid`` None: not known whose the job is, and then no process is known to be of it.
+    ``uid``: the job's user; None: not known, and then the answer is no.
 
     Raises:
         OSError: the process is gone.
@@ -51,7 +52,7 @@ def may_be_of(entry: Path, job: int, uid: int | None) -> bool:
 
 
 def outputs_of(job: int, uid: int, proc: Path = Path("/proc")) -> frozenset[str]:
-    """The files that are the standard output of the job's processes on this node, as far as this account may look."""
+    """Paths of the standard output of the job's processes on this node, as far as this process may read them."""
     wanted, found = f"SLURM_JOB_ID={job}".encode(), set()
     for entry in proc.iterdir():
         try:
@@ -60,5 +61,5 @@ def outputs_of(job: int, uid: int, proc: Path = Path("/proc")) -> frozenset[str]
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
                 found.add(str((entry / "fd" / "1").readlink()))
         except OSError:
-            continue  # gone, or not ours to look at
+            continue  # gone, or not permitted
     return frozenset(found)

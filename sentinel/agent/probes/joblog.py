@@ -1,7 +1,7 @@
-"""Follows the log of one job, as the job's user: steps at most once a second, what rules recognise, and a count of the rest.
+"""Follows the log of one job, as the job's user; reports steps (one per second) and lines that rules match.
 
-Messages: ``evidence`` (items, with the cursor behind them), ``looked`` (when the end of the log was seen, all that was read
-before being said), ``alive``, ``trouble``.
+Messages: ``evidence`` (items, and the cursor after them), ``looked`` (the time at which the end of the log was reached;
+everything read before was sent), ``alive``, ``trouble``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sentinel.evidence.logs.timers import TIMERS
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 from sentinel.wire import to_json
 
-STEP_S = 1.0  # one step in this time
+STEP_S = 1.0  # at most one step line is reported per this time
 ALIVE_S = 2.0
-_LONGEST_PAUSE_S = 10.0  # within which a follower still says that it is alive
-LOOKED_S = 0.4  # a hang is concluded from looks: how late they are said it is found later
+_LONGEST_PAUSE_S = 10.0  # short enough that a follower still reports in time that it is alive
+LOOKED_S = 0.4  # interval of ``looked`` messages; a hang is detected later by as much
 
 
 class Follower:
-    """What is read → messages. The clock is an argument; the file is the caller's."""
+    """Turns lines into messages. Times are arguments, and the caller reads the file."""
 
     def __init__(
         self, signatures: Signatures, where: Where, *, lines_per_s: float, burst: int, first_line: int = 1
@@ -42,9 +42,9 @@ class Follower:
         self._allowance = float(burst)
         self._filled_s: float | None = None
         self._suppressed = 0
-        self._steps: dict[bool, Evidence] = {}  # the newest that waits: with numbers, without; in their order
+        self._steps: dict[bool, Evidence] = {}  # newest step line not sent: with numbers, without; in order
         self._said_s: dict[bool, float] = {}
-        self._bad = False  # whether the numbers of the newest step that printed some were bad
+        self._bad = False  # whether the newest printed numbers were bad (NaN, infinite)
         self._reader = self._new(first_line)
         self._expected_line = first_line
 
@@ -59,14 +59,14 @@ class Follower:
 
     @property
     def waits(self) -> bool:
-        """Whether a step line was read and may not be said yet."""
+        """Whether a step line was read that may not be sent yet."""
         return bool(self._steps)
 
     def finish(self, now: datetime, now_s: float) -> list[Evidence]:
         return self._pass(self._reader.finish(now), now_s) + self.due(now, now_s, last=True)
 
     def due(self, now: datetime, now_s: float, *, last: bool = False) -> list[Evidence]:
-        """The newest step, when one may be said again; what was suppressed, at the end."""
+        """Evidence to send now: the newest step, if one may be sent; at the end the count of suppressed lines."""
         found: list[Evidence] = []
         if any(last or now_s - self._said_s.get(kind, float("-inf")) >= STEP_S for kind in self._steps):
             found = self._steps_left(now_s)
@@ -83,19 +83,21 @@ class Follower:
             if item.kind == Kind.STEP:
                 found.extend(self._step_lines(item, now_s))
             elif item.kind == TIMERS:
-                found.append(item)  # the reader passes few on
+                found.append(item)  # few: the reader has filtered them
             elif self._allowance >= 1:
                 self._allowance -= 1
-                found.extend(self._steps_left(now_s))  # order: a failure comes after the last step before it
+                found.extend(self._steps_left(now_s))  # in order: the last step before a failure is sent first
                 found.append(item)
             else:
                 self._suppressed += 1
         return found
 
     def _step_lines(self, item: Evidence, now_s: float) -> list[Evidence]:
-        """Step lines that may be said now: in ``STEP_S`` one with numbers and one without (a progress bar must not stand in
-        for them), and beside these the first whose numbers are bad or good again, with the one before it: that the daemon
-        knows where they turned."""
+        """Step lines to send now: per ``STEP_S`` one with numbers (loss) and one without, e.g. of a progress bar.
+
+        In addition the first line whose numbers turn bad or good again, and the one before it, so that the daemon knows
+        at which step they turned.
+        """
         numbers = values(item.data).values()
         kind = bool(numbers)
         turned = kind and bad(numbers) != self._bad and self._allowance >= 1
@@ -105,14 +107,14 @@ class Follower:
         if turned:
             self._allowance -= 1
             found = self._steps_left(now_s)
-        self._steps.pop(kind, None)  # the newest comes last
+        self._steps.pop(kind, None)  # re-inserted, so that the newest is last
         self._steps[kind] = item
         if turned or now_s - self._said_s.get(kind, float("-inf")) >= STEP_S:
             found += self._steps_left(now_s)
         return found
 
     def _steps_left(self, now_s: float) -> list[Evidence]:
-        """The step lines that wait, in their order: their numbers must not go back."""
+        """The step lines not sent yet, in the order read: steps must not decrease."""
         left, self._steps = list(self._steps.items()), {}
         self._said_s.update(dict.fromkeys((kind for kind, _ in left), now_s))
         return [item for _, item in left]
@@ -133,7 +135,7 @@ class Follower:
 
 def main() -> None:
     arguments = begin()
-    # Read by who installed them: the job's user may be kept from them, and from the folder of this package.
+    # Read before dropping root: the job's user may not be able to read the rules, nor this package's folder.
     site = arguments.get("rules")
     signatures = Signatures(load_rules(site=Path(site) if site else None))
     become(arguments["uid"], arguments.get("gid"))
@@ -155,7 +157,7 @@ def follow(arguments: dict[str, Any], where: Where, signatures: Signatures) -> N
     )
     alive_s, ended_s, trouble, said_s = time.monotonic(), None, "", float("-inf")
     while True:
-        look_s, seen = time.monotonic(), False  # before it is read: what comes while we read is not covered
+        look_s, seen = time.monotonic(), False  # taken before reading: lines that arrive during it are not covered
         try:
             for block in file.read():
                 _tell(follower.read(block, datetime.now(UTC), time.monotonic()), file)
@@ -184,7 +186,7 @@ def follow(arguments: dict[str, Any], where: Where, signatures: Signatures) -> N
 
 
 def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tuple[str, dict[str, Any]]:
-    """The file and the cursor to begin with: a cursor of an earlier process, else where this attempt's output begins."""
+    """The file and the cursor to start from: an earlier process's cursor, else where this attempt's output begins."""
     kept = arguments.get("cursor")
     pattern = arguments["path"]
     if kept:
@@ -218,7 +220,7 @@ def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tu
         if time.monotonic() - alive_s >= ALIVE_S:
             alive_s = time.monotonic()
             say({"type": "alive", "there": False, "cursor": {}, "skipped_bytes": 0})
-        # A search through many folders takes a twentieth of a core, however the user named the log.
+        # Pause for 20 times as long as the search took: wildcards over many folders then cost 5 % of a core at most.
         time.sleep(max(arguments["poll_s"], min(20 * (time.monotonic() - began_s), _LONGEST_PAUSE_S)))
 
 

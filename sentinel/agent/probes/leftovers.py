@@ -1,8 +1,8 @@
 """Finds processes that an ended job left on the node and the GPUs they hold; ends them only if the site enabled that.
 
-A process is the job's if Slurm's own variable in its environment says so, and neither its user nor its control group says
-otherwise. One that wiped its environment is named if it
-holds one of the job's GPUs and its owner has no other job here. Never root's, never another running job's.
+A process belongs to the job if SLURM_JOB_ID in its environment says so, and neither its user nor its control group
+contradicts. A process without this variable is reported if it holds one of the job's GPUs and its owner has no other
+job here. Processes of root and of other running jobs are never reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEAST_UID = 1
 @dataclass(frozen=True, slots=True)
 class Leftover:
     pid: int
-    began: str  # start time in the kernel's ticks: a pid alone may be another process's by now
+    began: str  # start time in kernel ticks, since a pid may be reused
     uid: int
     state: str
     command: str
@@ -47,7 +47,7 @@ def left_behind(
     others: Mapping[int, int | None] | None = None,
     proc: Path = Path("/proc"),
 ) -> list[Leftover]:
-    """What is left of a job.
+    """Processes that a job left behind.
 
     Args:
         gpus: minor numbers of its GPUs.
@@ -67,7 +67,7 @@ def left_behind(
         if theirs == str(job):
             group = job_of_group(entry)
             if group != job and (group is not None or uid not in (None, seen.uid)):
-                continue  # another job's, or another user's who did not become one within the job
+                continue  # of another job, or of another user outside the job's control group
             if environment.get("SLURMD_NODENAME", node) not in (node, "") and node:
                 continue  # several nodes may share one host
             found.append(replace(seen, uuids=_names(seen.gpus, uuids), why=f"its environment names job {job}"))
@@ -78,7 +78,7 @@ def left_behind(
 
 
 def gpu_uuids(proc: Path) -> dict[int, str]:
-    """UUID of each GPU by the minor number of its device file, as the driver tells it."""
+    """UUID of each GPU by the minor number of its device file, from the driver's files in /proc."""
     found = {}
     for path in sorted((proc / "driver" / "nvidia" / "gpus").glob("*/information")):
         try:
@@ -112,7 +112,7 @@ def _process(entry: Path) -> Leftover | None:
             if device:
                 held.add(int(device[1]))
     except OSError:
-        pass  # gone meanwhile, or not ours to look at: then it is not known to hold any
+        pass  # gone, or not permitted: which GPUs it holds is then not known
     return Leftover(int(entry.name), began, uid, state, command[:64], tuple(sorted(held)), (), "")
 
 
@@ -128,9 +128,9 @@ def _environment(entry: Path) -> dict[str, str]:
 def end(
     found: Sequence[Leftover], term_s: float, again: Path | None = None, proc: Path = Path("/proc")
 ) -> list[Leftover]:
-    """TERM, then KILL to what is still there after ``term_s``. Zombies are left to their parents.
+    """Send TERM, and KILL to processes that still exist after ``term_s``. Zombies are left to their parents.
 
-    ``again``: the prolog writes it when the job comes here again; then nothing is ended.
+    ``again``: a file that the prolog writes when the job starts on this node again; nothing is ended if it exists.
     """
     pidfds = {item.pid: descriptor for item in found if (descriptor := _hold(item, proc)) is not None}
     if again is not None and again.exists():
@@ -152,7 +152,7 @@ def end(
 
 
 def _hold(item: Leftover, proc: Path) -> int | None:
-    """A descriptor that stands for this very process, also when its pid is given to another one."""
+    """A pidfd of this process, which stays valid if the pid is reused."""
     try:
         descriptor = os.pidfd_open(item.pid)
     except OSError:

@@ -1,6 +1,7 @@
-"""Reads one finished save once, as the job's user, and keeps its manifest in that user's cache.
+"""Reads one finished checkpoint once, as the job's user, and keeps its manifest in that user's cache.
 
-At the lowest priority for processor and disk, at a bounded rate, so that training and its next save do not feel it.
+It runs at the lowest CPU and disk priority and at a bounded rate, so that training and its next save are not slowed
+down.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sentinel.checkpoints.kept_manifest import default_folder, paced
 from sentinel.checkpoints.validate import record
 
 _SAY_EVERY_S = 5.0  # a sign of life for the agent
-_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}  # numbers of the system call
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}  # system call numbers
 _IDLE = 3 << 13  # IOPRIO_CLASS_IDLE
 
 
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def _idle() -> None:
-    """The lowest priority; a kernel that does not know it goes on without."""
+    """Take the lowest CPU and disk priority, where the kernel supports it."""
     with contextlib.suppress(OSError):
         os.nice(19)
     call = _IOPRIO_SET.get(platform.machine())

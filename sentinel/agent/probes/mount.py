@@ -1,4 +1,4 @@
-"""Checks that one mount answers. On a stuck mount this process hangs, and the agent kills it."""
+"""Checks that one mount answers. On a hung mount this process hangs and the agent kills it."""
 
 from __future__ import annotations
 

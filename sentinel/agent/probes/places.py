@@ -7,7 +7,7 @@ from pathlib import Path
 from sentinel.agent.probes import begin, say
 from sentinel.agent.probes.job_processes import may_be_of
 
-# Variable -> what its value is; the older names of PyTorch stay valid.
+# Variable -> kind of path in its value, including PyTorch's older names.
 VARIABLES = {
     "TORCH_FR_DUMP_TEMP_FILE": "dumps",
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "dumps",
@@ -16,7 +16,7 @@ VARIABLES = {
     "XDG_CACHE_HOME": "caches",
     "TMPDIR": "temporary",
 }
-MOST = 16  # of each; a job that has more of them is not served better by reading them all
+MOST = 16  # most paths of each kind
 LONGEST = 1024
 
 
@@ -30,7 +30,7 @@ def places_of(job: int, uid: int | None, node: str, proc: Path = Path("/proc")) 
                 continue
             items = (entry / "environ").read_bytes().split(b"\0")
         except OSError:
-            continue  # gone, or not ours to look at
+            continue  # gone, or not permitted
         if wanted not in items:
             continue
         pairs = dict(item.decode("utf-8", "surrogateescape").partition("=")[::2] for item in items)

@@ -1,4 +1,4 @@
-"""Moves a job's checkpoints aside, as the job's user. Idempotent: repeated, it gives the same state and answer."""
+"""Moves a job's checkpoints aside, as the job's user. Idempotent: repeating it gives the same state and answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentinel.text import visible
 
 
 def asked_for(paths: list[str], steps: list[int | None] | None) -> list[Path]:
-    """The files and folders to move: a checkpoint's folder, or its own files where several steps share one."""
+    """The paths to move: a checkpoint's folder, or only its own files if several checkpoints share the folder."""
     known = steps or [None] * len(paths)
     return [found for path, step in zip(paths, known, strict=True) for found in paths_of(Path(path), step)]
 

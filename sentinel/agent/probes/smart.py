@@ -1,4 +1,4 @@
-"""Asks every local disk for its health, each as it answers: what a disk said is kept when the next one hangs."""
+"""Reads the SMART health of every local disk and reports each at once, so that it is kept if the next disk hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of a job's processes on this node, from /proc. Reading /proc of a stuck process may itself get stuck."""
+"""Reads the states of a job's processes on this node from /proc. Reading /proc of a stuck process may itself hang."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sentinel.agent.probes import begin, say
 from sentinel.agent.probes.job_processes import job_of_group, may_be_of
 from sentinel.text import whole_number
 
-# Processes between slurmd and what trains.
+# Processes between slurmd and the training processes.
 WRAPPERS = frozenset({"slurmstepd", "srun", "slurm_script", "bash", "sh", "dash", "ksh", "zsh", "tcsh", "env", "timeout",
                       "numactl", "time", "nsenter", "enroot", "apptainer", "singularity", "torchrun"})  # fmt: skip
 
@@ -27,7 +27,7 @@ class Task:
     state: str
     cpu_s: float
     command: str
-    leaf: bool  # the process that does the task's work: no wrapper, and not the launcher of the processes that do
+    leaf: bool  # it does the task's work: neither a wrapper nor the launcher of worker processes
     read_bytes: int | None = None  # by read and write calls of any kind, so that network file systems count
     written_bytes: int | None = None
 
@@ -46,11 +46,11 @@ class _Process:
 def tasks_of(
     job: int, proc: Path = Path("/proc"), ticks: int | None = None, node: str = "", uid: int | None = None
 ) -> list[Task]:
-    """Every process that has this job in its environment, and not another node (several may share one host).
+    """Every process with this job in its environment, except those of another node on the same host.
 
     Args:
-        uid: the job's user. An environment is its process's own word: another user's may name this job. None: not known
-            whose it is, and then no process is.
+        uid: the job's user, since another user's process may name this job in its environment. None: not known; the
+            result is then empty.
     """
     processes = _processes(job, proc, ticks or os.sysconf("SC_CLK_TCK"), uid)
     found = {p.pid: p for p in processes if p.environment.get("SLURMD_NODENAME", node) in (node, "") or not node}
@@ -85,14 +85,14 @@ def tasks_of(
 def environments(
     job: int, proc: Path = Path("/proc"), node: str = "", *, uid: int | None
 ) -> list[tuple[int, int | None, dict[str, str]]]:
-    """(process, rank, environment) of each process that does a task's work, by rank."""
+    """(pid, rank, environment) of each process that does a task's work, sorted by rank."""
     leaves = {task.pid for task in tasks_of(job, proc, 100, node, uid) if task.leaf}
     found = [(p.pid, _rank(p.environment), p.environment) for p in _processes(job, proc, 100, uid) if p.pid in leaves]
     return sorted(found, key=lambda item: (item[1] is None, item[1] or 0, item[0]))
 
 
 def own_gpus(gpus: object, environments: Iterable[dict[str, str]]) -> object:
-    """Those of the node's GPUs that Slurm gave the job, where its processes say so; else all: it has the node alone."""
+    """The node's GPUs that Slurm gave the job, by its processes' environments; all if these name none."""
     if not isinstance(gpus, list):
         return gpus
     given: set[int] = set()
@@ -118,7 +118,7 @@ def _processes(job: int, proc: Path, ticks: int, uid: int | None) -> Iterator[_P
                 continue
             head, _, rest = (entry / "stat").read_text(errors="replace").rpartition(")")
         except (PermissionError, FileNotFoundError, ProcessLookupError):
-            continue  # another user's, or gone
+            continue  # not permitted, or gone
         fields = rest.split()
         pairs = (item.partition("=") for item in content.decode("utf-8", "replace").split("\0"))
         yield _Process(
@@ -133,7 +133,7 @@ def _processes(job: int, proc: Path, ticks: int, uid: int | None) -> Iterator[_P
 
 
 def _moved(entry: Path) -> tuple[int | None, int | None]:
-    """Bytes read and written by calls since the start; None where the kernel does not tell us."""
+    """Bytes read and written by system calls since the process started; None where the kernel does not give them."""
     try:
         lines = (entry / "io").read_text().splitlines()
     except OSError:
@@ -144,16 +144,17 @@ def _moved(entry: Path) -> tuple[int | None, int | None]:
 
 
 def _rank(environment: dict[str, str]) -> int | None:
-    """The launcher's rank where it gave one (torchrun), else Slurm's."""
+    """The rank set by the launcher (torchrun), else Slurm's."""
     text = environment.get("RANK") if "LOCAL_RANK" in environment else None
     text = text or environment.get("SLURM_PROCID", "")
     return whole_number(text)
 
 
 def answer_of(arguments: dict[str, Any], proc: Path = Path("/proc")) -> dict[str, object]:
-    """What is said of the job: a result, or an error where its processes are not known.
+    """The answer to the order: a result, or an error if the job's processes cannot be determined.
 
-    An empty list says that none is left, and the daemon believes it: a process that may not be read is not none.
+    An empty list means that no process is left, and the daemon relies on it: processes that cannot be read give an
+    error.
     """
     job, node, uid = int(arguments["job"]), str(arguments.get("node", "")), arguments.get("uid")
     if uid is None:
