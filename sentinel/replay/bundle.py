@@ -30,7 +30,8 @@ MOST_BYTES = 1 << 30  # unpacked; 90 days of 2,048 nodes take about 300 MB
 MOST_RECORDS = 2_000_000  # half a kilobyte of memory each
 MOST_RATIO, RATIO_FROM_BYTES = 200, 32 << 20  # unpacked to packed, of a large one; JSON of records has 10 to 40
 # A replay adds to times and takes from them, which ends in an error at the ends of the calendar.
-EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+# A node whose clock was never set says 1970.
+EARLIEST, LATEST = datetime(1969, 12, 31, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 _KINDS: Mapping[str, type[Any]] = {"evidence": Evidence, "incident": RecordedIncident, "attempt": RecordedAttempt}
 T = TypeVar("T")
@@ -99,8 +100,8 @@ def read_bundle(path: Path) -> Recording:
         kind, record = next(iter(line.items())) if isinstance(line, dict) and len(line) == 1 else ("", None)
         try:
             made = record_from(_KINDS[kind], record)
-            if not EARLIEST < _time_of(made) < LATEST:
-                raise ProtocolError("at no time at which Slurm ran")
+            if not all(EARLIEST < at < LATEST for at in _times_of(made)):
+                raise ProtocolError("at no time that a clock of ours shows")
             if isinstance(made, RecordedAttempt) and not (
                 0 < made.job <= MOST_JOB and 0 <= made.attempt <= MOST_ATTEMPT
             ):
@@ -127,6 +128,26 @@ def _time_of(record: Evidence | RecordedIncident | RecordedAttempt) -> datetime:
             return record.incident.opened_at
         case _:
             return record.started_at
+
+
+def _times_of(record: Evidence | RecordedIncident | RecordedAttempt) -> Iterator[datetime]:
+    """Every time to which a replay adds, or which it compares."""
+    found: list[datetime | None]
+    match record:
+        case Evidence():
+            found = [record.at, record.seen_at]
+        case RecordedIncident():
+            known, plan = record.incident, record.plan
+            steps = [(row.intended_at, row.outcome.at if row.outcome is not None else None) for row in record.steps]
+            found = [known.opened_at, known.updated_at, known.closed_at, *(at for both in steps for at in both)]
+            found += [plan.at, *(wait.since for wait in plan.waits)] if plan is not None else []
+        case _:
+            found = [record.started_at, record.ended_at]
+    for at in found:
+        if at is not None:
+            if at.utcoffset() is None:
+                raise ProtocolError("a time without its zone")
+            yield at
 
 
 def _torn(path: Path, line: int | None) -> FileError:

@@ -232,7 +232,7 @@ def test_a_job_that_is_called_like_a_rule_keeps_the_records_words() -> None:
     assert {(item["rule"], item["kind"]) for item in found} == {("python-bug", "nccl-net")}
 
 
-HOSTILE_TIMES = ("0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00")
+HOSTILE_TIMES = ("0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00", "2026-03-01T12:00:00")
 
 
 @pytest.mark.parametrize("time", HOSTILE_TIMES)
@@ -244,6 +244,17 @@ def test_a_record_of_no_time_of_ours_is_not_read(tmp_path: Path, time: str) -> N
     path.write_bytes(gzip.compress("\n".join([head, *strange, end, ""]).encode()))
     found = read_bundle(path)
     assert found == Recording(unreadable=len(lines))
+
+
+@pytest.mark.parametrize("time", HOSTILE_TIMES)
+def test_an_attempt_that_ends_at_no_time_of_ours_is_not_read(tmp_path: Path, time: str) -> None:
+    path = written(tmp_path / "b")
+    lines = text_of(path).decode().splitlines()
+    strange = [re.sub(r"\"ended_at\": ?[^,}]*", f'"ended_at": "{time}"', line) for line in lines]
+    assert strange != lines
+    path.write_bytes(gzip.compress("\n".join([*strange, ""]).encode()))
+    found = read_bundle(path)
+    assert found.unreadable == len(RECORDING.attempts) and found.attempts == ()
 
 
 def test_a_user_who_is_called_as_a_word_of_ours_breaks_no_record(tmp_path: Path) -> None:
