@@ -81,7 +81,7 @@ def table(
     """Print a table that fits the line; where even its narrow form does not fit, a block of lines for each row.
 
     Args:
-        wide: columns that are left out where the line is too short for them, the last one first.
+        wide: columns that are left out where the line is too short for them, the last one first; stderr says which.
         whole: columns whose cells are not broken.
         cut: columns, at most one, whose cells are one line, cut where the line ends.
     """
@@ -111,6 +111,8 @@ def table(
         for row in cells:
             row[n].truncate(max(LEAST_CUT, width - others - BETWEEN), overflow="ellipsis")
     _grid([columns[n] for n in kept], [[row[n] for n in kept] for row in cells], whole, width)
+    if left_out := [name for n, name in enumerate(columns) if n not in kept]:
+        say(f"too narrow for: {', '.join(left_out)}", err=True)
 
 
 def _sum(kept: Sequence[int], size: Callable[[int], int]) -> int:

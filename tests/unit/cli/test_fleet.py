@@ -33,8 +33,9 @@ def test_tables_fit_and_keep_what_identifies(asked: Asked, columns: int) -> None
         assert found.exit_code == 0 and widest(found.output) <= columns
         assert word in found.output
     if columns == 80:  # at 40 each row is a block of lines
-        assert "confidence" not in asked.run("status", columns=columns).output
-        assert "started" not in asked.run("jobs", columns=columns).output
+        for command, missing in (("status", "confidence"), ("jobs", "started")):
+            found = asked.run(command, columns=columns)
+            assert missing not in found.stdout and missing in found.stderr
 
 
 # --- json --------------------------------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ def test_only_suspects(asked: Asked) -> None:
 
 def test_reason_is_cut_where_the_terminal_ends(asked: Asked) -> None:
     asked.views["nodes"] = {"nodes": [node_row(suspect_reasons=["because " * 40])], "incidents": []}
-    lines = asked.run("nodes", columns=80).output.rstrip().splitlines()
+    lines = asked.run("nodes", columns=80).stdout.rstrip().splitlines()
     assert lines[-1].rstrip().endswith("…") and max(map(len, lines)) <= 80
 
 
