@@ -33,6 +33,13 @@ def step_of(name: str) -> int | None:
     return None
 
 
+def step_in(path: str) -> int | None:
+    """The step in the name of a folder, or in that of the folder above it (``checkpoint-20/optimizer_0``)."""
+    above, _, name = path.rstrip("/").rpartition("/")
+    step = step_of(name)
+    return step_of(above.rpartition("/")[2]) if step is None else step
+
+
 def number_of(name: str) -> int | None:
     """The number of the save that a name states where it states no step. It orders the saves of one folder, no more."""
     if step_of(name) is not None:

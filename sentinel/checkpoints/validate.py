@@ -142,12 +142,12 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
     try:
         tree = scan(path)
         judged.bytes, judged.newest_s, judged.oldest_s = tree.bytes, tree.newest_s, tree.oldest_s
+        found = formats.recognise(tree)
+        judged.format = found.NAME if found else judged.format
         if not tree.single:
             refuse_renamed(tree)
-        found = formats.recognise(tree)
         if found is None:
             raise _unrecognised(tree, ask)
-        judged.format = found.NAME
         judged.owners = found.owners_by_name(tree) if ask.part else judged.owners
         judged.finding = found.check(tree, ask)
         if found.NAME in _WITH_EXTRAS and not tree.single:

@@ -66,6 +66,7 @@ def _written_first(tree: Tree, marker: str) -> None:
     """The main process writes model, optimizers, schedulers, samplers and scaler, and then its random state."""
     saved = [name for name in tree.files if name.endswith(".distcp") or _BEFORE_RANDOM.fullmatch(name)]
     newer_than(tree, saved, marker)
+    one_save.refuse_older(tree, [*saved, marker], marker)
     if not any("/" in name for name in saved):
         one_save.refuse_pause(tree, [*saved, marker])
 

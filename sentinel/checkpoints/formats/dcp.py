@@ -44,7 +44,7 @@ from sentinel.checkpoints.reading import (
     run_all,
     threads_for,
 )
-from sentinel.checkpoints.steps import step_of
+from sentinel.checkpoints.steps import step_in
 from sentinel.inert_pickle import Opaque
 from sentinel.text import visible
 
@@ -130,7 +130,7 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
 
 def _saved_here(tree: Tree, metadata: Metadata) -> None:
     """The metadata names the folder that it was saved to: of another step than this one's it is another save's."""
-    named = step_of(tree.root.name)
+    named = step_in(str(tree.root))
     if named is not None and metadata.saved_step is not None and abs(named - metadata.saved_step) > 1:
         raise NotKnown(f".metadata was saved for step {metadata.saved_step}, the folder is named step {named}")
 

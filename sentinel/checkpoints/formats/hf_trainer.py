@@ -156,6 +156,7 @@ def _written_last(tree: Tree) -> None:
     """Everything but the arguments, other ranks' random states and what is added later is written before the state."""
     saved = [name for name in tree.files if _BEFORE_STATE.fullmatch(name) or name.endswith(".distcp")]
     newer_than(tree, saved, STATE)
+    one_save.refuse_older(tree, [*saved, STATE], STATE)
     if not any("/" in name for name in saved):
         one_save.refuse_pause(tree, [*saved, STATE])
 

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from sentinel.checkpoints.steps import step_in
 from sentinel.checkpoints.validate import validate
 
 
@@ -96,3 +97,26 @@ def test_a_folder_of_fsdp_that_the_step_beside_has(make, kind, lost):
     os.utime(path, (make.now_s - 3600, make.now_s - 3600))
     answer = ask(make, path)
     assert answer.valid is None and f"{lost}/" in answer.reason and "is missing" in answer.reason, answer
+
+
+@pytest.mark.parametrize("kind", ["hf", "accelerate"])
+def test_what_is_of_another_step_inside_a_step(make, kind):
+    """A schedule that was copied with its time is older than the end of the save before."""
+    for index, step in enumerate((10, 20)):
+        at = f"run/checkpoint-{step}" if kind == "hf" else f"run/step_{step}"
+        make.hf(at, step) if kind == "hf" else make.accelerate(at, step, model="dcp")
+        aged(make, make.root / at, 36_000 - 3600 * index)
+        if kind == "hf":
+            before = make.root / "run/checkpoint-10/scheduler.pt"
+        else:
+            before = make.root / "run/step_10/scheduler.bin"
+    path = make.root / at
+    assert ask(make, path).valid is True, ask(make, path)
+    shutil.copy2(before, path / before.name)
+    answer = ask(make, path)
+    assert answer.valid is not True, answer
+
+
+def test_the_step_in_the_folder_above():
+    below = ("a/step-20/optimizer_0", "a/step-20/", "step-9/step-20", "/x", "", "m--step=5-last/weights")
+    assert [step_in(path) for path in below] == [20, 20, 20, None, None, 5]

@@ -151,12 +151,15 @@ def test_a_consolidated_model_states_how_many_shards_there_were(make):
     assert answer.valid is False and "(24, 4)" in answer.reason
 
 
-def test_a_shard_under_another_name(make):
+@pytest.mark.parametrize(
+    ("other", "reason"), [(" (1).safetensors", "is missing"), ("-old.safetensors", "no name of a shard")]
+)
+def test_a_shard_under_another_name(make, other, reason):
     path = make.consolidated()
     shard = path / "sharded/shard-00003-model-00001-of-00001.safetensors"
-    shard.rename(shard.with_name("shard-00003-model-00001-of-00001 (1).safetensors"))
+    shard.rename(shard.with_name(shard.stem + other))
     answer = ask(make, path)
-    assert answer.valid is None and "no name of a shard" in answer.reason
+    assert answer.valid is None and reason in answer.reason
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"a": 1', "\0" * 40, '{"a": {"b": 1}'])

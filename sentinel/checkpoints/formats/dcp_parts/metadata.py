@@ -16,7 +16,7 @@ from sentinel import inert_pickle
 from sentinel.checkpoints.files import Broken, Handle, NotKnown
 from sentinel.checkpoints.formats.dcp_parts.pieces import Files, Item, Pieces, Shape, TensorInfo, volume
 from sentinel.checkpoints.parsing.tensors import ITEM_BYTES, SHAPES, integers, limits
-from sentinel.checkpoints.steps import step_of
+from sentinel.checkpoints.steps import step_in
 from sentinel.inert_pickle import Name, Opaque
 from sentinel.text import visible
 
@@ -115,9 +115,9 @@ def read_metadata(handle: Handle) -> Metadata:
 def _saved_step(meta: object) -> int | None:
     """The step of the folder that this was saved to, which may have been renamed or copied since."""
     place = meta.find("checkpoint_id") if isinstance(meta, Opaque) else None
-    if isinstance(place, Opaque) and isinstance(place.args, tuple) and place.args:
-        place = place.args[-1]  # a path, in parts
-    return step_of(place.rstrip("/").rpartition("/")[2]) if isinstance(place, str) else None
+    if isinstance(place, Opaque) and isinstance(place.args, tuple):  # a path, in parts
+        place = "/".join(part for part in place.args if isinstance(part, str))
+    return step_in(place) if isinstance(place, str) else None
 
 
 def _known(census: inert_pickle.Census, what: str) -> None:
