@@ -136,6 +136,9 @@ def _audit(seen: Mapping[str, Any]) -> list[Finding]:
     if not where:
         return [Finding("audit", GOOD, f"{written}, in the database only", "[daemon] audit_syslog copies them")]
     waiting = entries - (seen["audit_exported"] or 0)
+    if waiting < 0:
+        gone = f"{counted(-waiting, 'entry')} fewer in the database than were copied to syslog at {where}"
+        return [Finding("audit", BAD, gone, "somebody removed them: compare the copy, sentinel audit --verify")]
     if waiting > _AUDIT_WAITING:
         return [
             Finding("audit", BAD, f"{counted(waiting, 'entry')} not in syslog at {where}", "is it listening there?")

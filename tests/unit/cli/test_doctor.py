@@ -321,6 +321,7 @@ def test_what_is_bad_stands_first_and_40_columns_are_enough(asked: Asked, cluste
         ({}, "audit", "good", "7 entries, in the database only"),
         ({"audit_syslog": "/dev/log", "audit_exported": 7}, "audit", "good", "7 entries, copied to /dev/log"),
         ({"audit_syslog": "/dev/log", "audit_entries": 700}, "audit", "bad", "700 entries not in syslog"),
+        ({"audit_syslog": "/dev/log", "audit_exported": 9}, "audit", "bad", "2 entries fewer in the database than"),
     ],
 )
 def test_how_it_travels_and_what_is_audited(
