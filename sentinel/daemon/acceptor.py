@@ -14,15 +14,16 @@ from sentinel.daemon.api.connections import Connections
 _ACCEPTED = 128  # connections taken at once between two turns of the event loop: a few thousandths of a second
 _HANDED = 8  # connections handed over between two turns: a handshake takes 1 to 3 ms, and heartbeats wait meanwhile
 _EXHAUSTED_S = 1.0  # pause when this host has no descriptor or memory for another one
-_RESET = struct.pack("ii", 1, 0)  # of SO_LINGER
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER with 0 s: closing resets the connection
 
 
 class Acceptor:
-    """Accepts connections, and hands one to aiohttp when its client has said something and the TLS handshake is over.
+    """Accepts connections, and hands each to aiohttp once its client has sent data and the TLS handshake is complete.
 
-    Until then a connection is a socket and a row in the count, no more: thousands that say nothing take no time from those
-    that do, and who only begins handshakes gets no more connections than who is silent. Those that have said something
-    take turns by address: a flood from one makes its own connections wait, and most of them are closed before their turn.
+    Until then a connection costs only a socket and an entry in ``Connections``: thousands of silent ones do not slow
+    down the others, and clients that only begin handshakes are limited like silent ones. Those that have said something
+    take turns by address: a flood from one makes its own connections wait, and most of them are closed before their
+    turn.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Acceptor:
         tls: Callable[[], ssl.SSLContext] | None,
         handshake_s: float,
     ) -> None:
-        """``tls``: gives the context of each new connection; None: they are not encrypted."""
+        """``tls``: returns the TLS context for a new connection; None: no encryption."""
         self._bound = bound
         self._server = server
         self._counted = connections
@@ -56,7 +57,7 @@ class Acceptor:
         return host, port
 
     async def close(self) -> None:
-        """Accept no more, and drop what aiohttp does not have. A second call does nothing."""
+        """Stop accepting, and drop connections that aiohttp does not have yet. A second call does nothing."""
         if self._bound.fileno() < 0:
             return
         if self._pause is not None:
@@ -82,7 +83,7 @@ class Acceptor:
                 connection, peer = self._bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # out of descriptors or memory: those who wait are served first
+            except OSError as error:  # out of descriptors or memory: pause, so that accepted clients are served first
                 self._loop.remove_reader(self._bound)
                 self._pause = self._loop.call_later(_EXHAUSTED_S, self._listen)
                 context = {"message": "socket.accept() out of system resource", "exception": error}
@@ -94,7 +95,7 @@ class Acceptor:
             self._counted.opened(connection, peer[0], partial(self._drop, connection))
 
     def _drop(self, connection: socket.socket) -> None:
-        """Close a connection that aiohttp does not have, as one that is reset: it leaves nothing in the kernel."""
+        """Reset a connection that aiohttp does not have yet: unlike a close, this leaves no state in the kernel."""
         self._counted.lost(connection)
         if connection in self._silent or connection in self._peer_of:
             if connection in self._silent:
@@ -108,7 +109,7 @@ class Acceptor:
             self._handing[connection].cancel()
 
     def _speaks(self, connection: socket.socket, peer: str) -> None:
-        """It can be read: a request, a handshake, or its end."""
+        """Handle the first readable data: a request, a handshake, or the end of the connection."""
         self._silent.discard(connection)
         self._loop.remove_reader(connection.fileno())
         self._peer_of[connection] = peer
@@ -138,7 +139,7 @@ class Acceptor:
 
     async def _handed_over(self, connection: socket.socket) -> None:
         if self._tls is None:
-            self._counted.lost(connection)  # from now on as aiohttp's
+            self._counted.lost(connection)  # aiohttp's connection is counted from now on
             await self._loop.connect_accepted_socket(self._server, connection)
         else:
             await self._loop.connect_accepted_socket(
@@ -146,7 +147,7 @@ class Acceptor:
             )
 
     def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
-        """Also of a task that was cancelled before it began."""
+        """Clean up after a hand-over, even one that was cancelled before it began."""
         del self._handing[connection]
         self._counted.lost(connection)
         error = None if task.cancelled() else task.exception()
@@ -158,7 +159,7 @@ class Acceptor:
 
 
 def listening(address: str) -> socket.socket:
-    """A socket bound to ``host:port``; without a host on all addresses of this machine."""
+    """A socket bound to ``host:port``; without a host, to all addresses of this machine."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host and socket.has_dualstack_ipv6():

@@ -16,7 +16,7 @@ def name_of(uid: int) -> str:
 
 
 def uids_of(named: Iterable[int | str]) -> tuple[set[int], list[str]]:
-    """The uids of accounts ("ada"), groups ("%hpc-ops", their members) and numbers; and the names that nobody has."""
+    """The uids of accounts ("ada"), members of groups ("%hpc-ops") and numbers; and the names that do not exist."""
     found: set[int] = set()
     unknown: list[str] = []
     for item in named:
@@ -31,12 +31,12 @@ def uids_of(named: Iterable[int | str]) -> tuple[set[int], list[str]]:
 
 
 def _members(group: str) -> set[int]:
-    """Uids of a group: those it lists, and those whose own group it is."""
+    """Uids of a group's members, and of accounts whose primary group it is."""
     entry = grp.getgrnam(group)
     listed = set()
     for name in entry.gr_mem:
         try:
             listed.add(pwd.getpwnam(name).pw_uid)
         except KeyError:
-            continue  # an account that was removed and is still listed
+            continue  # a removed account that the group still lists
     return listed | {account.pw_uid for account in pwd.getpwall() if account.pw_gid == entry.gr_gid}

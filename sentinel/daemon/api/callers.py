@@ -1,7 +1,7 @@
-"""Finds out who sends a request: checks its credential, once in the credential's life, and bounds what one caller may ask.
+"""Refuses credentials that are used twice, bounds concurrent requests of one user, and logs denied requests.
 
-munged refuses a credential that it has seen, but forgets what it saw when it is restarted; therefore the credentials are
-remembered here as well.
+munged refuses a replayed credential, but forgets those it has seen when it is restarted; therefore they are remembered
+here as well.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sentinel.ports import Signed
 
 MOST_CREDENTIAL = 4096  # characters; one of ours has about 250
 _REMEMBERED = 1_000_000  # credentials; 2,048 nodes send 300,000 in the five minutes of a credential's life
-_OF_ONE_USER = 10_000  # of a person's, who chooses how long they live: 33 requests a second for five minutes
+_OF_ONE_USER = 10_000  # credentials of one person, who chooses their lifetime: 33 requests a second for 5 min
 _OF_ALL_USERS = _REMEMBERED // 2  # the rest is kept for nodes and operators
-_BUCKET_S = 60.0  # those that expire in the same minute are forgotten together
+_BUCKET_S = 60.0  # credentials that expire in the same period are forgotten together
 _LONGEST_S = 3600.0  # MUNGE's upper limit of a credential's life
-_AT_ONCE = 4  # requests of a person that are under way; the command line sends one after the other
+_AT_ONCE = 4  # concurrent requests of one person; the command line sends one at a time
 _LINES = 5  # denied requests of one address that are logged in each period; the others are counted
 _PERIOD_S = 60.0
 _PEERS = 1024  # addresses whose lines are counted; a flood from more is logged by its sum alone
@@ -37,16 +37,16 @@ class UsedCredentials:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._used: dict[int, dict[bytes, int | None]] = {}  # by the minute of their end: of which person each is
+        self._used: dict[int, dict[bytes, int | None]] = {}  # minute of expiry -> credential -> its person's uid
         self._count = 0
         self._of_users: Counter[int] = Counter()
 
     def use(self, credential: str, signed: Signed, *, person: bool = False) -> None:
-        """Note the first use of a credential. ``person``: of somebody who neither speaks for nodes nor is an operator.
+        """Record the first use of a credential. ``person``: its sender neither speaks for nodes nor is an operator.
 
         Raises:
             Denied: it was used before.
-            Unavailable: so many are remembered that no other one can be, of this person or in all.
+            Unavailable: the number of remembered credentials is at its limit, for this person or in total.
         """
         now_s = self._now_s()
         for bucket in [bucket for bucket in self._used if (bucket + 1) * _BUCKET_S < now_s]:
@@ -59,7 +59,7 @@ class UsedCredentials:
         full = person and (self._of_users[signed.uid] >= _OF_ONE_USER or self._of_users.total() >= _OF_ALL_USERS)
         if full or self._count >= _REMEMBERED:
             raise Unavailable("too many requests: their credentials cannot all be remembered", fix="try again later")
-        # munged also takes one whose maker's clock is ahead by a credential's life.
+        # munged also accepts a credential of a host whose clock is ahead by up to the credential's lifetime.
         ends_s = (now_s if signed.made_s is None else signed.made_s) + signed.lives_s
         ends_s = max(now_s, min(ends_s, now_s + 2 * _LONGEST_S))
         self._used.setdefault(int(ends_s // _BUCKET_S), {})[digest] = signed.uid if person else None
@@ -69,16 +69,16 @@ class UsedCredentials:
 
 
 class Turns:
-    """Bounds the requests of one user that are under way."""
+    """Bounds the concurrent requests of one user."""
 
     def __init__(self) -> None:
         self._under_way: Counter[int] = Counter()
 
     def turn(self, uid: int | None) -> AbstractContextManager[None]:
-        """Count a request of ``uid`` while the block runs; None: of somebody who is not bounded.
+        """Count a request of ``uid`` while the block runs; None: a caller without a limit.
 
         Raises:
-            Unavailable: the user has so many under way that another one has to wait.
+            Unavailable: the user's concurrent requests are at their limit.
         """
         return nullcontext() if uid is None else self._turn(uid)
 
@@ -97,7 +97,7 @@ class Turns:
 
 @dataclass(slots=True)
 class DenialLog:
-    """Logs denied requests: a few of each address in a period, the others by their number.
+    """Logs denied requests: the first few of each address in a period, and the number of the others.
 
     Attributes:
         seconds: a monotonic clock.
@@ -122,7 +122,7 @@ class DenialLog:
         self.log.warning("request-denied", path=path, peer=peer, reason=reason)
 
     def flush(self) -> None:
-        """Log how many lines were kept back, and begin a new period."""
+        """Log how many lines were suppressed, and begin a new period."""
         if self._kept_back:
             self.log.warning("requests-denied", more=self._kept_back, addresses=len(self._lines))
         self._lines.clear()

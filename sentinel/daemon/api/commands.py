@@ -25,14 +25,14 @@ from sentinel.model.records import OURS, Cause, NodeView, Scope
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 from sentinel.wire import time_from, to_json
 
-_SEARCHED = 5000  # newest incidents searched for the one that is meant
-_MOST_PARTS = 1000  # of one plan, that a person answers for at once
+_SEARCHED = 5000  # newest incidents searched for an id
+_MOST_PARTS = 1000  # most parts of one plan that one answer may cover
 RELEASED = "released"  # stored setting: node -> when an operator last returned it to service
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who asked for a change. ``origin``: the address it came from."""
+    """Who asked for a change. ``origin``: the address of the request."""
 
     name: str
     origin: str
@@ -71,7 +71,7 @@ class OperatorCommands:
         }
 
     async def make(self, change: str, arguments: dict[str, Any], uid: int, origin: str = "") -> dict[str, Any]:
-        """``origin``: the address it came from."""
+        """Make a change for the operator ``uid``. ``origin``: the address of the request."""
         if change not in self._changes:
             raise UserError(
                 f"no change {change!r}", fix="upgrade the daemon or the command line: their releases differ"
@@ -95,7 +95,7 @@ class OperatorCommands:
         return await self._answer(arguments, by, approved=False)
 
     async def _answer(self, arguments: dict[str, Any], by: Person, *, approved: bool) -> dict[str, Any]:
-        """A person's answer to what mode suggest asks. It is checked and taken in one go: nothing is awaited in between."""
+        """Apply an operator's answer to a plan of mode suggest. Nothing is awaited between its check and its effect."""
         incident, request, what = (arguments.get(name) for name in ("incident", "request", "what"))
         if not isinstance(what, list) or not what or len(what) > _MOST_PARTS:
             raise UserError("what is answered is not said", fix="sentinel approve INCIDENT shows what is asked")
@@ -132,12 +132,12 @@ class OperatorCommands:
         return {"incident": row["id"], **to_json(made)}
 
     def _usual_scope(self, cause: Cause) -> Scope:
-        """Where this cause is found as a rule, where the operator does not say."""
+        """The usual scope of a cause, for a correction that names none."""
         entry = self._runner.state.rules.causes.get(cause)
         return entry.scope if entry is not None else Scope.UNKNOWN
 
     async def _audited(self, entry: AuditEntry, change: Callable[[], Awaitable[None]]) -> None:
-        """Make a change between two entries of the audit. Without the first one it is not made."""
+        """Make a change between two audit entries (begun, ended). Without the first entry nothing is changed."""
         await asyncio.to_thread(self._store.commit, [Audited(entry)])
         stage, why, after = Stage.DONE, "", dict(entry.after.get("wanted", {}))
         try:
@@ -149,7 +149,7 @@ class OperatorCommands:
             ended = replace(entry, at=self._clock.now(), stage=stage, why=why, before={}, after=after)
             try:
                 await asyncio.to_thread(self._store.commit, [Audited(ended)])
-            except Unavailable as error:  # the first entry says that it was begun
+            except Unavailable as error:  # the first entry records that it was begun
                 self._log.warning("audit-not-written", action=entry.action, target=entry.target, reason=error.message)
 
     async def _drain(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _before(node: NodeView) -> dict[str, Any]:
 
 
 def _stage_of(error: SentinelError) -> Stage:
-    """What is known of a change that ended in ``error``: one that Slurm did not answer may have happened."""
+    """The audit stage of a change that ended in ``error``; without an answer of Slurm it may have happened."""
     if isinstance(error, Refused | Denied):
         return Stage.REFUSED
     return Stage.NOT_KNOWN if isinstance(error, Unavailable) else Stage.FAILED

@@ -1,8 +1,8 @@
-"""Bounds the server's connections: how many there are, how many may be silent, and for how long.
+"""Bounds the server's connections: their number, how many may be idle, and for how long.
 
-Anybody who reaches the port can open connections. Those of nodes and operators who have proved who they are, and those
-with a request under way whose sender is known, are never closed for a new one; of the others is closed the one that has
-waited longest, of the address that has most of them.
+Anybody who reaches the port can open connections. Connections of authenticated nodes and operators, and connections
+with a request in progress whose sender is known, are never closed in favour of a new one. Of the others, the address
+that has the most of them loses the one that has waited longest.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ class Connections:
     """The table of open connections.
 
     Args:
-        most: in all.
-        most_waiting: that wait for a request of somebody who is not known to be trusted, or for who sent it, in all.
-        most_waiting_per_peer: the same from one address.
-        header_s: from the opening to the end of the first header.
-        idle_s: from the end of a request to the next one.
-        seconds: a monotonic clock.
-        full: called when a connection is refused because all others are trusted or busy.
+        most: limit of all connections. most_waiting: limit of connections that wait for a request or its
+        authentication, and are not known to be trusted. most_waiting_per_peer: the same limit for one address.
+        header_s: longest time from opening a connection to the end of the first header. idle_s: longest time from the
+        end of a request to the next one. seconds: a monotonic clock. full: called when a connection is refused because
+        all others are trusted or busy.
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class Connections:
         seconds: Callable[[], float],
         full: Callable[[], None] = lambda: None,
     ) -> None:
-        self.closed = 0  # for a new one
+        self.closed = 0  # connections closed in favour of a new one
         self.overdue = 0
         self.refused = 0
         self._most = most
@@ -63,14 +61,14 @@ class Connections:
         self._seconds = seconds
         self._full = full
         self._all: dict[Hashable, _Connection] = {}
-        # Those that may be closed for a new one, by their address; the longest waiting first.
+        # Connections that may be closed in favour of a new one, by address; the longest waiting first.
         self._waiting_of: dict[str, dict[Hashable, None]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
     def opened(self, key: Hashable, peer: str, close: Callable[[], None]) -> None:
-        """Take a new connection, closing another one (or this one) where there are too many."""
+        """Add a new connection; if there are too many, close another one or, if none may be closed, this one."""
         if len(self._all) >= self._most and not self._close_first(self._of_busiest_peer()):
             self.refused += 1
             close()
@@ -85,11 +83,11 @@ class Connections:
         self._turn(key, _State.ASKING)
 
     def proved(self, key: Hashable) -> None:
-        """It is known who sent the request under way."""
+        """The sender of the request in progress was authenticated."""
         self._turn(key, _State.BUSY)
 
     def trust(self, key: Hashable) -> None:
-        """The sender of the request under way speaks for nodes or is an operator."""
+        """The sender of the request in progress speaks for nodes or is an operator."""
         if (found := self._all.get(key)) is not None:
             found.trusted = True
 
@@ -105,7 +103,7 @@ class Connections:
             self._stop_waiting(key, found.peer)
 
     def close_overdue(self) -> None:
-        """Close those that waited too long for a header. Called once a second or so."""
+        """Close connections that have waited too long for a header. Called about once a second."""
         now_s = self._seconds()
         for key, found in list(self._all.items()):
             limit_s = self._header_s if found.state is _State.NEW else self._idle_s
@@ -139,7 +137,7 @@ class Connections:
             self._close_first(self._of_busiest_peer())
 
     def _of_busiest_peer(self) -> dict[Hashable, None]:
-        """Waiting connections of the address that has most: a flood from few addresses closes its own."""
+        """Waiting connections of the address that has the most: a flood from few addresses closes its own."""
         return max(self._waiting_of.values(), key=len, default={})
 
     def _close_first(self, waiting: dict[Hashable, None]) -> bool:
@@ -157,5 +155,5 @@ class Connections:
 
 
 def open_files_limit(wanted: int, files: int, reserve: int) -> int:
-    """How many connections this process may have: each takes a descriptor, and ``reserve`` of them serve other ends."""
+    """How many connections this process may have: one descriptor each, with ``reserve`` kept for other uses."""
     return max(1, min(wanted, files - reserve))

@@ -14,7 +14,7 @@ from sentinel.text import whole_number
 from sentinel.wire import to_json
 
 LAST = "last"
-_OTHERS = 20  # further incidents of a node or a job that are listed
+_OTHERS = 20  # further incidents of a node or job that are listed
 _STEP_KEYS = ("kind", "node", "job", "attempt", "intended_at", "result", "finished_at", "reason", "data")
 
 Row = Mapping[str, Any]
@@ -25,7 +25,7 @@ class Meant:
 
     def __init__(self, kind: str, name: str, found: Sequence[Row]) -> None:
         self.kind, self.name = kind, name
-        self.found = list(found)  # newest first, except that the one that explains most stands first
+        self.found = list(found)  # newest first, preceded by the one that explains most
 
 
 def meant(what: str, rows: Sequence[Row], *, node: NodeView | None, has_job: bool) -> Meant:
@@ -63,7 +63,7 @@ def by_id(name: str, rows: Sequence[Row]) -> Row:
 
 
 def _blamed_first(name: str, rows: Sequence[Row], node: NodeView | None) -> list[Row]:
-    """The incident for which the node is drained, then those that blame it, then those that only saw it."""
+    """Sort: the incident for which the node is drained, then those that blame it, then those that only mention it."""
     reason = node.reason if node is not None and node.reason.startswith(OURS) else ""
     drained_for = reason.removeprefix(OURS).partition(" ")[0]
     return sorted(rows, key=lambda row: (not drained_for or row["id"] != drained_for, name not in nodes_of(row)))
@@ -83,7 +83,7 @@ def explained(store: Store, row: Row) -> dict[str, Any]:
 
 
 def _request(plan: Plan | None, verdict: Verdict | None) -> dict[str, Any] | None:
-    """What a person is asked to approve, and the name of the request; None if nothing is asked."""
+    """The approval that an operator is asked for, with its name; None if none is."""
     waits = asked(plan) if plan is not None else ()
     if plan is None or verdict is None or not waits:
         return None
@@ -105,5 +105,5 @@ def others(asked: Meant) -> list[dict[str, Any]]:
 
 
 def shown_row(row: Row, waits: Mapping[str, Sequence[Wait]] | None = None) -> dict[str, Any]:
-    """An incident as listings show it; ``waits``: what each waits for, by incident."""
+    """An incident as listings show it; ``waits``: by incident, what it waits for."""
     return {key: value for key, value in row.items() if key != "nodes"} | {"waits": (waits or {}).get(row["id"], ())}

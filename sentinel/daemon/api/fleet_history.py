@@ -51,7 +51,7 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
     rows = store.incident_rows(since=since, limit=_MOST)
     if (
         len(rows) == _MOST
-    ):  # the oldest are not read: their time is left out too, or the cluster would seem to fail less
+    ):  # the oldest incidents were not read: leave out their time too, or the failure rate would come out too low
         since = max(since, rows[-1]["opened_at"])
     gpus = {name: node.gpus for name, node in fleet.nodes.items()} if fleet is not None else {}
     attempts = [
@@ -62,7 +62,7 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
         seconds = max(0.0, ((row["ended_at"] or now) - max(row["started_at"], since)).total_seconds())
         gpu_s += seconds * sum(gpus.get(name) or _GPUS_PER_NODE for name in row["nodes"])
     start = max(since, min((row["started_at"] for row in attempts), default=since))
-    steps: dict[str, list[dict[str, Any]]] = {}  # read at once: a month may have thousands of incidents
+    steps: dict[str, list[dict[str, Any]]] = {}  # one query for all: a month may have thousands of incidents
     for row in store.steps_done(_TOLD, since=start, results=tuple(Result)):
         steps.setdefault(row["incident"], []).append(row)
     rows = [row for row in rows if row["opened_at"] >= start]
@@ -77,7 +77,7 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
 
 
 def _counted(row: dict[str, Any], since: datetime, fleet: Fleet | None) -> bool:
-    """Whether an attempt's work counts: an old one without an end that Slurm does not know ended long ago, unobserved."""
+    """Whether an attempt's work counts. It does not if its end was not observed and Slurm no longer knows the job."""
     known = fleet is not None and row["job"] in fleet.jobs
     return row["ended_at"] is not None or row["started_at"] >= since or known
 

@@ -45,15 +45,15 @@ class FailureFilter:
         )
 
     def counted(self, rows: Iterable[Row]) -> list[Row]:
-        """Those that match, with the causes that operators corrected: as failures are counted."""
+        """The failures that match, with causes as corrected by operators."""
         return [row for row in map(as_corrected, rows) if self.has(row)]
 
 
 def failure_filter(arguments: Mapping[str, Any]) -> FailureFilter:
-    """The filter from a request's arguments.
+    """Read the filter from a request's arguments.
 
     Raises:
-        UserError: a filter that cannot match anything.
+        UserError: the filter cannot match anything.
     """
     texts: dict[str, str | None] = {}
     for name in ("user", "cause"):
@@ -75,7 +75,7 @@ def named(what: str, arguments: Mapping[str, Any], known: type[StrEnum]) -> str:
     """The id of a cause or a scope that a request names.
 
     Raises:
-        UserError: there is none of that name; with the one that was meant, where it is close.
+        UserError: there is none of that name; suggests a similar one.
     """
     value = arguments.get(what)
     if not isinstance(value, str) or value not in list(known):
@@ -182,9 +182,10 @@ def _of(key: str, rows: list[Row]) -> dict[str, Any]:
 
 
 def days_of(arguments: Mapping[str, Any], usual: float) -> float:
-    """
+    """The number of days that a request names; ``usual`` if it names none.
+
     Raises:
-        UserError: that is no number of days, or too many.
+        UserError: not a number of days, or too many.
     """
     days = arguments.get("days", usual)
     if not isinstance(days, (int, float)) or isinstance(days, bool) or not 0.0 < days <= _MOST_DAYS:

@@ -1,4 +1,4 @@
-"""Reads jobs' attempts: steps gained, what failures cost, how often they save beside how often they should. Read-only."""
+"""Reads attempts of jobs: steps gained, cost of failures, actual and recommended save interval. Read-only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sentinel.ports import Clock
 from sentinel.wire import to_json
 
 _HISTORY_DAYS = 30.0  # of failures, for the recommended save interval
-_MTBF_KEPT = timedelta(minutes=1)  # a month's failures take a second to read, and a minute changes little
+_MTBF_KEPT = timedelta(minutes=1)  # reading a month of failures takes a second, and it changes little in a minute
 
 Row = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 class JobAttempts:
     def __init__(self, store: Store, live: ClusterView, clock: Clock) -> None:
         self._store, self._live, self._clock = store, live, clock
-        self._usual: tuple[Fleet | None, int | None] = None, None  # GPUs of most nodes of this fleet
+        self._usual: tuple[Fleet | None, int | None] = None, None  # fleet, and GPUs of most of its nodes
         self._mtbf_read: tuple[datetime, Callable[[int], MtbfEstimate] | None] | None = None
 
     def read(
@@ -41,8 +41,8 @@ class JobAttempts:
         """Attempts as the store has them, with what is newer in memory. Blocking.
 
         Args:
-            since: only those that still ran then, or later.
-            newest: only so many, the newest ones.
+            since: only attempts that still ran at this time or later.
+            newest: at most this many, the newest ones.
         """
         rows = []
         for row in self._store.attempts(job=job, ran_since=since, user=user, newest=newest):
@@ -56,7 +56,7 @@ class JobAttempts:
         return rows
 
     def losses(self, incidents: Iterable[Row], attempts: Sequence[Row]) -> list[Loss]:
-        """What failed attempts cost. Blocking."""
+        """The cost of failed attempts. Blocking."""
         wanted = list(incidents)
         first = min((row["opened_at"] for row in wanted), default=None)
         confirmed = self._store.steps_done((StepKind.CONFIRM,), since=first) if wanted else []
@@ -64,11 +64,11 @@ class JobAttempts:
         return losses(wanted, attempts, gpus=self.gpus, recovered=recovered)
 
     def gpus(self, nodes: Sequence[str]) -> int | None:
-        """GPUs of these nodes together; a node that Slurm no longer has counts as most others. None: not known."""
+        """GPUs of these nodes together; nodes that Slurm no longer has count like most others. None: not known."""
         fleet = self._live.fleet
         if fleet is None or not nodes:
             return None
-        if self._usual[0] is not fleet:  # asked for each of a thousand attempts, of thousands of nodes
+        if self._usual[0] is not fleet:  # cached: it is asked for each of many attempts, with thousands of nodes
             known = Counter(node.gpus for node in fleet.nodes.values() if node.gpus is not None)
             self._usual = fleet, known.most_common(1)[0][0] if known else None
         usual = self._usual[1]
@@ -138,7 +138,7 @@ def _cost(loss: Loss) -> dict[str, Any]:
         "redone_s": loss.redone_s,
         "down_s": loss.down_s,
         "lost_gpu_h": round(loss.gpu_h, 4) if loss.known else None,
-        "known_lost_gpu_h": round(loss.gpu_h, 4),  # what is known of it, where that is not all
+        "known_lost_gpu_h": round(loss.gpu_h, 4),  # the known part, where some of it is not known
     }
 
 

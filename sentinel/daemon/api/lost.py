@@ -1,11 +1,12 @@
-"""Computes what failures cost: steps made twice and time without steps, in GPU-hours. Pure; unknown is never zero.
+"""Computes what failures cost in GPU-hours: steps repeated and time without steps. Pure; unknown is never zero.
 
-Of each failed attempt two things count. *Made twice*: the steps from the one that the next attempt began with to the last
-one that the failed attempt had reached, at its step time. *Down*: the time from the failure to the first step gained again,
-or to the start of the next attempt where no step was seen yet. Both are multiplied by the GPUs of the attempt's nodes: a
-node counts whole, also where a job held a part of it. Several incidents of one attempt count once, for the first of them.
+The cost of a failed attempt has two parts. *Made twice*: the steps that the next attempt repeats, i.e. from its first
+step to the failed attempt's last, at the failed attempt's step time. *Down*: the time from the failure to the first new
+step, or to the start of the next attempt if it has printed no step yet. Both are multiplied by all GPUs of the
+attempt's nodes, even if the job held only a part of a node. Several incidents of one attempt count once, for the first
+of them.
 
-What is not known (no step printed, no GPUs in Slurm's record, the job did not go on) adds nothing and is counted as
+A cost that is not known (no step printed, no GPU count in Slurm, no next attempt) adds nothing and is counted as
 ``not_known``.
 """
 
@@ -29,7 +30,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What one failed attempt cost. A part that is None is not known."""
+    """The cost of one failed attempt. None: not known."""
 
     incident: Row
     name: str  # of the job
@@ -40,7 +41,7 @@ class Loss:
 
     @property
     def gpu_h(self) -> float:
-        """GPU-hours lost, of what is known."""
+        """GPU-hours lost, as far as they are known."""
         return self.of(self.redone_s) + self.of(self.down_s)
 
     @property
@@ -98,7 +99,7 @@ def _loss(
 
 
 def _redone(failed: Row, following: Row | None) -> tuple[int | None, float | None]:
-    """Steps that were made twice, and the time that they took the first time."""
+    """Number of repeated steps, and the seconds that they took the first time."""
     if following is None or failed["last_step"] is None or following["first_step"] is None:
         return None, None
     steps = max(0, failed["last_step"] - following["first_step"] + 1)
@@ -151,11 +152,11 @@ def training_share(
     since: datetime,
     until: datetime,
 ) -> dict[str, float]:
-    """By partition: GPU time of attempts that made new steps, of that time and the time that failures took.
+    """By partition: productive GPU time (new steps) as a share of that time and the time lost to failures.
 
     Args:
-        attempts: those that ran between ``since`` and ``until``; one without an end ran until then.
-        found: the losses of that time.
+        attempts: those that ran between ``since`` and ``until``; one without an end counts until ``until``.
+        found: the losses in that period.
     """
     ran: dict[str, float] = {}
     partition_of = {}

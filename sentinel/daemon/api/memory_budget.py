@@ -1,4 +1,4 @@
-"""Bounds what requests and answers take in memory at once; who does not fit waits for the others."""
+"""Bounds the memory that requests and answers take at once; those that do not fit wait for others to end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 
 class MemoryBudget:
-    """So many bytes at once, first come, first served. More than all of it is counted as all of it."""
+    """A number of bytes, given out first come, first served. A request for more than all of it takes all of it."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -40,10 +40,10 @@ class MemoryBudget:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._give_back(count_bytes)  # it was its turn just now
+                self._give_back(count_bytes)  # cancelled just after it got its bytes
             elif entry in self._waiting:
                 self._waiting.remove(entry)
-                self._next()  # a smaller one behind it may fit
+                self._next()  # a smaller request behind it may fit
             raise
 
     def _give_back(self, count_bytes: int) -> None:
@@ -54,6 +54,6 @@ class MemoryBudget:
         while self._waiting and self.taken_bytes + self._waiting[0][0] <= self.most_bytes:
             count_bytes, turn = self._waiting.popleft()
             if turn.done():
-                continue  # cancelled meanwhile
+                continue  # cancelled while it waited
             self.taken_bytes += count_bytes
             turn.set_result(None)

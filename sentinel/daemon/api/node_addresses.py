@@ -1,7 +1,7 @@
-"""Knows which addresses each node may speak from: those that Slurm gives for it.
+"""Checks that requests of a node come from one of its addresses in Slurm.
 
-A node's credential says that its sender is root or trusted on some host of the cluster, not on which. Therefore the address
-of the connection, or of the host that made the credential, has to be one of the node's.
+A node's credential proves that its sender is root or trusted on some host of the cluster, not on which. Therefore the
+address of the connection, or of the host that made the credential, must be one of the node's.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import lru_cache
 
 from sentinel.model.records import Fleet
 
-_RESOLVED_S = 300.0  # for how long a name's addresses are used; nodes keep theirs for months
-_UNRESOLVED_S = 30.0  # after this a name that could not be resolved is tried again
-_DEADLINE_S = 2.0  # of one look-up: a heartbeat waits for it
+_RESOLVED_S = 300.0  # how long resolved addresses are cached; nodes keep theirs for months
+_UNRESOLVED_S = 30.0  # pause after which a failed look-up is tried again
+_DEADLINE_S = 2.0  # of one look-up, for which a heartbeat waits
 
 Resolve = Callable[[str], frozenset[str]]
 
@@ -30,7 +30,8 @@ def resolved(name: str) -> frozenset[str]:
 
 
 class NodeAddresses:
-    """
+    """The nodes' addresses, with cached look-ups.
+
     Args:
         fleet: the newest snapshot of Slurm; None while there is none.
         seconds: a monotonic clock.
@@ -42,7 +43,7 @@ class NodeAddresses:
         self._fleet = fleet
         self._seconds = seconds
         self._resolve = resolve
-        self._known: dict[str, tuple[float, frozenset[str]]] = {}  # name -> until when, its addresses
+        self._known: dict[str, tuple[float, frozenset[str]]] = {}  # name -> (valid until, monotonic s; addresses)
 
     async def may_speak(self, node: str, addresses: Collection[str]) -> bool | None:
         """Whether one of ``addresses`` is the node's; None if its addresses, or the sender's, are not known."""
@@ -58,7 +59,7 @@ class NodeAddresses:
         return False if own else None
 
     def is_known(self, node: str, addresses: Collection[str]) -> bool:
-        """Whether one of ``addresses`` is the node's, as far as that is known without a look-up."""
+        """Whether one of ``addresses`` is the node's, without a look-up; False where that is not cached."""
         fleet = self._fleet()
         view = fleet.nodes.get(node) if fleet is not None else None
         if view is None or not view.address:
@@ -84,9 +85,9 @@ class NodeAddresses:
         return found or known
 
 
-@lru_cache(maxsize=32768)  # asked at each request of each node
+@lru_cache(maxsize=32768)  # called for each request of each node
 def _literal(name: str) -> frozenset[str] | None:
-    """The address that a name is; None where it has to be resolved."""
+    """The addresses of a "name" that is an IP address itself; None if it must be resolved."""
     try:
         return frozenset({str(ipaddress.ip_address(name))})
     except ValueError:
@@ -95,7 +96,7 @@ def _literal(name: str) -> frozenset[str] | None:
 
 @lru_cache(maxsize=65536)
 def _same(sender: str, own: str) -> bool:
-    """Whether a sender's address is this one, or is of this host as this one is."""
+    """Whether both are the same address, or both belong to this host."""
     try:
         sent, mine = ipaddress.ip_address(sender), ipaddress.ip_address(own)
     except ValueError:
@@ -118,5 +119,5 @@ def of_this_host(address: str) -> bool:
 
 
 def addresses_of(peer: str | None, signed: str) -> frozenset[str]:
-    """Where a request comes from. The loopback address of another host's credential would look like one of ours."""
+    """Addresses of a request's sender. A loopback address in a credential is dropped: any host has that one."""
     return frozenset({peer or "", "" if signed.startswith("127.") else signed}) - {""}

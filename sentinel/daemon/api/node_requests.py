@@ -28,13 +28,13 @@ from sentinel.text import whole_number
 from sentinel.wire import MOST_NODE, evidence_from
 
 _EVENT = re.compile(EVENT)
-_REFUSED_S = 60.0  # of each node one line about what it may not state in this time
-_DELAY_S = 0.1  # shorter waits of a request are no news: heartbeats come every 2 s
+_REFUSED_S = 60.0  # at most one log line per node in this time about evidence that it may not state
+_DELAY_S = 0.1  # shorter delays of a request are not reported: heartbeats come every 2 s
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. ``addresses``: of its connection, and of the host that made its credential where it says that."""
+    """Who sent a request. ``addresses``: of the connection, and of the credential's host if the credential names it."""
 
     uid: int
     addresses: frozenset[str] = field(default=frozenset())
@@ -58,14 +58,14 @@ class NodeRequests:
         """``refuse_others``: whether a request from an address that is not the node's is refused, or only logged."""
         self._addresses = addresses
         self._refuse_others = refuse_others
-        self._drain_modes: dict[tuple[str, ...], str] = {}  # by partitions of a node: asked at each heartbeat
-        self._elsewhere: set[str] = set()  # nodes for which that was logged
+        self._drain_modes: dict[tuple[str, ...], str] = {}  # by a node's partitions; cached, as each heartbeat needs it
+        self._elsewhere: set[str] = set()  # nodes for which a wrong address was logged
         self._live = live
         self._runner = runner
         self._intake = Intake(runner.observe, hard)
         self._hard = hard
         self._allocations = allocations
-        self._refused_s: dict[str, float] = {}  # when that was last logged of a node
+        self._refused_s: dict[str, float] = {}  # node -> when refused evidence was last logged
         self._instance = secrets.token_hex(4)  # nodes report their checkpoints again when this changes
         self._orders = orders
         self._telemetry = telemetry
@@ -76,14 +76,14 @@ class NodeRequests:
         """The node that a request speaks for.
 
         Raises:
-            Denied: it comes from an address that is not the node's.
-            Unavailable: Slurm has no such node, or was not read yet; its agent keeps what it has until a snapshot shows it.
+            Denied: it comes from an address that is not the node's. Unavailable: Slurm has no such node, or was not
+            read yet; its agent keeps what it has until a snapshot shows it.
         """
         node = _node_of(body)
         if node is None:
             raise ProtocolError("node must be the node's name")
         seen = self._live.fleet
-        # Whoever speaks for one node could make up thousands, whose silence would stop all judgement of silence.
+        # A sender could invent thousands of nodes, whose silence would suspend all checks for silent nodes.
         if seen is None:
             raise Unavailable("Slurm was not read yet: which nodes there are is not known")
         if not seen.may_have_node(node):
@@ -99,7 +99,7 @@ class NodeRequests:
         return node
 
     def known_sender(self, addresses: Collection[str], body: dict[str, Any]) -> str | None:
-        """The node that a request from these addresses speaks for; None where that needs a look-up, or is not so."""
+        """The node that a request from these addresses speaks for; None if that is refused or needs a look-up."""
         node = _node_of(body)
         return node if node is not None and self._addresses.is_known(node, addresses) else None
 
@@ -107,10 +107,10 @@ class NodeRequests:
         return self.beat(await self._sender(caller, body), body)
 
     def beat(self, node: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Take in a heartbeat of this node, and answer it.
+        """Process a heartbeat of this node and return the answer.
 
         Raises:
-            ProtocolError: nothing was taken in.
+            ProtocolError: the heartbeat is malformed; nothing was changed.
         """
         now = self._clock.now()
         self._runner.handle(heartbeat_of(node, body, now, self._runner.seconds()))
@@ -126,7 +126,7 @@ class NodeRequests:
             answer["released_at"] = seen.released_at
         view = self._live.fleet.nodes.get(node) if self._live.fleet is not None else None
         if view is not None:
-            # A prolog that refuses has Slurm drain the node: that is asked for, not done, in mode suggest.
+            # Slurm drains a node whose prolog refuses: not allowed in mode suggest, which asks for approval first.
             if view.partitions not in self._drain_modes:
                 acts = self._runner.state.settings.modes.of(view.partitions).drain == "act"
                 self._drain_modes[view.partitions] = "act" if acts else "observe"
@@ -142,12 +142,12 @@ class NodeRequests:
             try:
                 stated.append(evidence_from(item))
             except ProtocolError as error:
-                # Acknowledged all the same: sending it again would not help, and would block later items.
+                # Acknowledged nevertheless: sending it again would not help and would block later items.
                 stated.append(None)
                 self._refuse(node, error.message)
         self._runner.handle(NodeHeard(self._clock.now(), node, self._runner.seconds()))
         allowed = await self._allowed(node, stated)
-        # From the first on of which it is not known, they are kept by their sender; only what convicts does not wait.
+        # Items from the first undecided one on will be sent again; of these only convicting ones are taken now.
         known = allowed.index(None) if None in allowed else len(stated)
         taken = [
             item
@@ -160,7 +160,7 @@ class NodeRequests:
         return {"acknowledged": first + known - 1}
 
     async def _allowed(self, node: str, stated: Sequence[Evidence | None]) -> list[bool | None]:
-        """Of each item whether the node may state it; None: that is not known now."""
+        """For each item, whether the node may state it; None: not known now."""
         allowed = [item is not None and may_state(self._live, node, item) for item in stated]
         asked = [
             (item.where.job, item.where.attempt)
@@ -203,31 +203,31 @@ class NodeRequests:
         return {}
 
     async def event(self, _caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
-        """Take what a hook of Slurm's controller reports.
+        """Process an event reported by a hook of slurmctld.
 
         Raises:
-            ProtocolError: it names no event.
+            ProtocolError: the request names no event.
         """
         event, environment = body.get("event"), body.get("environment")
         if not isinstance(event, str) or not _EVENT.fullmatch(event):
             raise ProtocolError("event must be its name, as job_ended")
         job = whole_number(str(environment.get("SLURM_JOB_ID", ""))) if isinstance(environment, dict) else None
-        # Slurm is asked after the hook got its answer, since a hook must not wait for Slurm.
+        # Slurm is queried after the hook has its answer: a hook must not wait for Slurm.
         self._runner.report(event, {job} if job is not None else ())
         return {}
 
     def delayed(self, for_s: float) -> None:
-        """A request waited for munged before its sender was known; short waits are no news."""
+        """Report that requests wait for munged, so that heartbeats are late; short waits are ignored."""
         if for_s >= _DELAY_S:
             self._runner.handle(RequestDelayed(self._clock.now(), for_s))
 
     def exhausted(self, why: str) -> None:
-        """This host can take no more connections: what nodes say meanwhile is not known."""
+        """Report that this host can accept no more connections, so that missing heartbeats prove nothing."""
         self._runner.handle(ResourceExhausted(self._clock.now(), why))
 
 
 def _node_of(body: dict[str, Any]) -> str | None:
-    """The node that a request names; None where that is no name of one."""
+    """The node that a request names; None if that is not a node name."""
     node = body.get("node")
     named = isinstance(node, str) and 0 < len(node) <= MOST_NODE and node.isprintable()
     return node if named else None

@@ -1,4 +1,4 @@
-"""Lists what needs a pair of hands: nodes and GPUs at fault, with serial numbers, evidence and advice. Read-only."""
+"""Lists hardware to repair: nodes and GPUs at fault, with serial numbers, evidence and advice. Read-only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sentinel.daemon.api.scores import Scores
 from sentinel.model.records import OURS, Evidence, Fleet, NodeView, Trust, Verdict
 from sentinel.wire import to_json
 
-_TEXTS = 3  # lines of evidence that are quoted for a node
+_TEXTS = 3  # lines of evidence quoted per node
 
 
 def repairs(store: Store, fleet: Fleet, scores: Scores, *, all_texts: bool) -> list[dict[str, Any]]:
-    """Drained nodes first, then those that fail more than others or whose parts age. Blocking.
+    """Drained nodes first, then those that fail more often than others or whose error counters age. Blocking.
 
-    ``all_texts``: also what jobs said; without it only what machines said of themselves, which anybody may read.
+    ``all_texts``: also quote texts of jobs; without it only texts of the machines themselves, which anybody may read.
     """
     rows = [
         _drained(store, node, scores, all_texts) for node in fleet.nodes.values() if node.drained and _is_ours(node)
@@ -55,7 +55,7 @@ def _drained(store: Store, node: NodeView, scores: Scores, all_texts: bool) -> d
 
 
 def _part(verdict: Verdict, evidence: Iterable[Evidence], node: str) -> dict[str, Any]:
-    """The GPU at fault: its index, and what is written on it where the evidence names that."""
+    """The GPU at fault: its index, and UUID and serial number where the evidence has them."""
     indexes = [gpu.removeprefix(f"{node}:") for gpu in verdict.culprits.gpus if gpu.startswith(f"{node}:")]
     if not indexes:
         return {}

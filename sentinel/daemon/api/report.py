@@ -1,7 +1,7 @@
-"""Sums up a time for people: what interrupted jobs, how soon they ran again, what it cost, beside the time before it.
+"""Makes the report of a period: interruptions, recovery times and cost, compared with the period before it.
 
-An *interruption* is an incident of a job with a verdict; what Slurm or a person ended on purpose (preemption, a time limit)
-is counted beside. What is not known adds nothing and is counted as not known. Read-only; the store is read blocking.
+An *interruption* is an incident of a job with a verdict. Jobs ended on purpose (preemption, time limit, by a person)
+are counted separately. Unknown values add nothing and are counted as not known. Read-only; blocking reads of the store.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from sentinel.planning.poisson import same_rate_probability
 from sentinel.wire import time_from, to_json
 
 _REPORTED = timedelta(days=7)
-_LONGEST = timedelta(days=200)  # and as much before it: the store keeps 400 days
-_NODES = 10  # worst ones
-_TEXTS = 2  # lines of evidence quoted for one of them
-_DRAINED_BEFORE = timedelta(days=90)  # a drain that began so long before the time is still looked for
-_CHANCE = 0.05  # a change that chance brings more often than this is not called one
+_LONGEST = timedelta(days=200)  # longest period; with the one before it 400 days, which the store keeps
+_NODES = 10  # nodes in the list of the worst
+_TEXTS = 2  # lines of evidence quoted per node
+_DRAINED_BEFORE = timedelta(days=90)  # drains are searched from this long before the period
+_CHANCE = 0.05  # significance level: a change is reported as real below this p-value
 _ON_PURPOSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
 
 Row = Mapping[str, Any]
@@ -40,15 +40,15 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a report is made from: two times of the same length, the second of which is reported.
+    """The data of a report: two periods of the same length, of which the second is reported.
 
     ``running``: (job, attempt) that run now; None: not known.
     """
 
     since: datetime
     until: datetime
-    incidents: Sequence[Row]  # of both times
-    attempts: Sequence[Row]  # that ran in them
+    incidents: Sequence[Row]  # of both periods
+    attempts: Sequence[Row]  # that ran in them, or in a part
     fleet: Fleet | None
     running: frozenset[tuple[int, int]] | None
 
@@ -58,7 +58,8 @@ class Past:
 
 
 def reported_since(arguments: Mapping[str, Any], now: datetime) -> datetime:
-    """
+    """The start of the reported period from a request's arguments.
+
     Raises:
         UserError: not a time in the past, or too long ago.
     """
@@ -79,7 +80,7 @@ def past_of(
     until: datetime,
     user: str | None,
 ) -> Past:
-    """Blocking. ``user``: only of this user's jobs; None: of all."""
+    """Read the data of a report. Blocking. ``user``: only this user's jobs; None: all."""
     ran = attempts.read(since=since - (until - since), user=user)
     alive = running(live)
     return Past(since, until, incidents, ran, live.fleet, frozenset(alive) if alive is not None else None)
@@ -112,9 +113,10 @@ def report(store: Store, attempts: JobAttempts, past: Past, scores: Scores) -> d
 
 @dataclass(frozen=True, slots=True)
 class _Ledger:
-    """What the ledger says of both times, read once.
+    """What the ledger has on both periods, read once.
 
-    ``ends``: (incident, kind) of the steps that say how an incident ended. ``released``: when an operator returned a node.
+    ``ends``: (incident, kind) of the steps that say how an incident ended. ``released``: when an operator returned a
+    node.
     """
 
     ends: frozenset[tuple[str, str]]
@@ -123,7 +125,7 @@ class _Ledger:
 
 
 def _ledger(store: Store, since: datetime) -> _Ledger:
-    """Blocking."""
+    """Read the ledger. Blocking."""
     ends = store.steps_done((StepKind.CONFIRM, StepKind.HOLD), since=since)
     return _Ledger(
         ends=frozenset((row["incident"], row["kind"]) for row in ends),
@@ -133,7 +135,7 @@ def _ledger(store: Store, since: datetime) -> _Ledger:
 
 
 class _Period:
-    """One of the two times."""
+    """One of the two periods."""
 
     def __init__(self, ledger: _Ledger, attempts: JobAttempts, past: Past, start: datetime, end: datetime) -> None:
         self._ledger, self._past, self.start, self.end = ledger, past, start, end
@@ -153,7 +155,7 @@ class _Period:
         self.gpu_s = sum((attempts.gpus(row["nodes"]) or 0) * self._seconds(row) for row in self._ran)
 
     def _seconds(self, row: Row) -> float:
-        """How long an attempt ran within this time. One that ended unobserved counts for nothing: its end is not known."""
+        """Seconds that an attempt ran within this period; 0 if its end was not observed and is therefore not known."""
         running = self._past.running
         if row["ended_at"] is None and running is not None and (row["job"], row["attempt"]) not in running:
             return 0.0
@@ -166,11 +168,11 @@ class _Period:
 
     @property
     def nothing_known(self) -> bool:
-        """Whether jobs failed and of none of them it is known what that cost."""
+        """Whether jobs failed and the cost of none of these failures is known."""
         return bool(self.losses) and not any(loss.known for loss in self.losses)
 
     def ettr(self) -> float | None:
-        """Over all partitions, of what is known."""
+        """Effective training time ratio over all partitions, from what is known; None if nothing is."""
         if self.nothing_known:
             return None
         shares = training_share(
@@ -200,11 +202,11 @@ class _Period:
         }
 
     def _mtbf(self, count: int) -> dict[str, Any] | None:
-        """Between interruptions: in hours of a GPU, and of the clock with as many GPUs at work as there were on average."""
+        """Mean time between interruptions: in GPU-hours, and in hours at the average number of busy GPUs."""
         if self.gpu_s <= 0:
             return None
         of_gpus = estimate_mtbf(count, self.gpu_s)
-        began = max(self.start, min(row["started_at"] for row in self._ran))  # before it Sentinel saw no work
+        began = max(self.start, min(row["started_at"] for row in self._ran))  # Sentinel observed no work before
         mean_gpus = self.gpu_s / (self.end - began).total_seconds()
         return {
             "mean_gpus": mean_gpus,
@@ -213,7 +215,7 @@ class _Period:
         }
 
     def _automation(self) -> dict[str, Any]:
-        """How interruptions ended: ``rate`` is the share that Sentinel closed alone, of those over or with a person."""
+        """How interruptions ended. ``rate``: share closed by Sentinel alone, of those closed or left to a person."""
         done = self._ledger.ends
         found: Counter[str] = Counter()
         for row in self.rows:
@@ -230,8 +232,10 @@ class _Period:
         }
 
     def _downtime(self) -> dict[str, Any]:
-        """Node-hours for which nodes were out for us: from the drain until an operator returned it, or a job ran on it.
-        ``not_known``: drains whose end nobody saw."""
+        """Node-hours out of service by our drains: until an operator returned the node or a job ran on it.
+
+        ``not_known``: drains whose end was not observed.
+        """
         drains: dict[str, list[datetime]] = {}
         first = self.start - _DRAINED_BEFORE
         for row in self._ledger.drains:
@@ -277,8 +281,11 @@ def _hours(estimate: MtbfEstimate, gpus: float) -> dict[str, float | None]:
 
 
 def _repair_times(down_s: Sequence[float | None]) -> dict[str, Any]:
-    """From the failure to steps again. The interval takes these times as exponential, as reliability engineering does for a
-    mean time to repair: it is then that of a rate, and rather too wide where the times are alike."""
+    """Times from a failure to new steps: median, mean and confidence interval.
+
+    The interval assumes exponentially distributed times, as is usual for a mean time to repair. It is too wide if the
+    times are alike.
+    """
     known = sorted(value for value in down_s if value is not None)
     made: dict[str, Any] = {"known": len(known), "not_known": len(down_s) - len(known)}
     total = sum(known)
@@ -295,14 +302,14 @@ def _repair_times(down_s: Sequence[float | None]) -> dict[str, Any]:
 
 
 def _beyond_chance(now: int, now_gpu_s: float, before: int, before_gpu_s: float) -> bool | None:
-    """Whether two counts differ by more than chance, each beside its own work. None: one of the times has no work."""
+    """Whether two counts differ by more than chance, given the GPU time of each. None: a period has no GPU time."""
     if now_gpu_s <= 0 or before_gpu_s <= 0:
         return None
     return same_rate_probability(now, now_gpu_s, before, before_gpu_s) < _CHANCE
 
 
 def _changes(a: Row, b: Row) -> list[dict[str, Any]]:
-    """Numbers beside those of the time before; ``beyond_chance`` only for counts of rare events."""
+    """Figures of both periods side by side; ``beyond_chance`` only for counts of rare events."""
     rows: list[dict[str, Any]] = []
     for what, unit in (
         ("interruptions", "count"),
@@ -327,7 +334,7 @@ def _changes(a: Row, b: Row) -> list[dict[str, Any]]:
 
 
 def _causes(now: _Period, before: _Period) -> list[dict[str, Any]]:
-    """Interruptions by cause and scope, the most frequent first; those that only the time before had are last."""
+    """Interruptions by cause and scope, the most frequent first; causes of only the earlier period are last."""
 
     def key(row: Row) -> tuple[str, str]:
         return str(row["cause"]), str(row["scope"] or Scope.UNKNOWN)
@@ -348,7 +355,7 @@ def _causes(now: _Period, before: _Period) -> list[dict[str, Any]]:
 
 
 def _sum(found: Sequence[Loss]) -> float | None:
-    """GPU-hours; None where jobs failed and nothing is known."""
+    """GPU-hours lost; None if jobs failed and no cost is known."""
     return sum(loss.gpu_h for loss in found) if not found or any(loss.known for loss in found) else None
 
 

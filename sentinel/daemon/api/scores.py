@@ -1,4 +1,4 @@
-"""Scores how suspect each node is: its failure rate per time worked, and ageing of its counters. Read-only."""
+"""Scores how suspect each node is, by its failures per day of work and by rising error counters. Read-only."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from sentinel.ports import Clock
 
 MONTH_DAYS = WINDOW / timedelta(days=1)
 _MOST = 5000  # newest incidents of a month
-_LEAST_DAYS = 1.0  # of a node's own work before its rate is compared with the others'
-_LEAST_OTHERS_DAYS = 30.0  # of the others' work together: a month of one node
+_LEAST_DAYS = 1.0  # of work by a node before its rate is compared with others
+_LEAST_OTHERS_DAYS = 30.0  # of work by all other nodes together
 _QUICK_S = 0.25  # scores read more quickly than this are not cached
-_REST = 50.0  # others are cached for this many times the time that reading took
+_REST = 50.0  # slower ones are cached for this many times the reading time
 
 
-@dataclass(frozen=True)  # no slots: what is cached needs a place
+@dataclass(frozen=True)  # no slots: the cached property needs __dict__
 class Scores:
     by_node: Mapping[str, NodeScore] = field(default_factory=dict)
     trends: Mapping[str, tuple[Trend, ...]] = field(default_factory=dict)
 
     @cached_property
     def worked_days(self) -> float:
-        """Days of work of all nodes together; each node shown asks for it."""
+        """Days of work of all nodes together; cached, as each node shown needs it."""
         return sum(score.busy_days for score in self.by_node.values())
 
     def suspicion(self, node: str) -> tuple[bool, bool, float]:
-        """Sort key, the most suspect last: whether a lemon, whether ageing, how far its rate is above the others'."""
+        """Sort key, the most suspect last: (fails more often than others, counters rise, rate relative to others)."""
         score = self.by_node.get(node)
         ages = any(trend.suspect for trend in self.trends.get(node, ()))
         return (score is not None and score.lemon, ages, score.suspicion if score is not None else 0.0)
@@ -65,7 +65,7 @@ class Scores:
 
 
 class CachedScores:
-    """Scores for views, cached only if reading them is slow: on a large cluster it takes seconds."""
+    """Scores for views, cached only if reading them is slow (seconds on a large cluster)."""
 
     def __init__(self, store: Store, live: ClusterView, counters: Mapping[str, Counter], clock: Clock) -> None:
         self._store, self._live, self._counters, self._clock = store, live, counters, clock
@@ -85,7 +85,7 @@ class CachedScores:
 
 
 def read_scores(store: Store, live: ClusterView, counters: Mapping[str, Counter], now: datetime) -> Scores:
-    """Blocking: reads the last month from the store."""
+    """Compute the scores from the last month in the store. Blocking."""
     since = now - WINDOW
     rows = store.incident_rows(since=since, limit=_MOST)
     busy = exposure(store, since, now, running(live))
@@ -115,7 +115,7 @@ def compared(score: NodeScore, others_days: float) -> str:
 
 
 def _score(score: NodeScore, others_days: float) -> dict[str, Any]:
-    """As shown. A rate from minutes of work would be nonsense (299 failures in a month): it is None, not known."""
+    """The score as JSON. The rate is None, not known, after only minutes of work (it might read 299 a month)."""
     answer = compared(score, others_days)
     known = answer != "not known"
     return {

@@ -1,8 +1,8 @@
-"""The daemon's HTTP server for nodes, hooks and people, who authenticate each request: by a MUNGE credential, or (agents) by
-the key of a session that they opened with one.
+"""The daemon's HTTP server for nodes, hooks and people.
 
-Without either only ``/metrics`` and ``/healthz`` answer. It is checked before the body is read.
-Sizes are bounded by kind of request, connections by ``sentinel.daemon.api.connections``; each stage has a deadline.
+Each request is authenticated by a MUNGE credential, or, from agents, by the key of a session opened with one; only
+``/metrics`` and ``/healthz`` need neither. Authentication precedes reading the body. The size of a body is bounded by
+its kind of request, connections by ``sentinel.daemon.api.connections``, and each stage has a deadline.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from sentinel.telemetry import EXPOSITION_TYPE, Telemetry
 from sentinel.text import is_deep
 from sentinel.wire import to_text
 
-# Threads that talk to munged, which takes a tenth of a millisecond or more per credential and serves few clients at once.
+# Threads that talk to munged, which takes 0.1 ms or more per credential and serves few clients at once.
 _SIGNERS = 4
-_SESSIONS = 2  # for each connection that there may be: agents that were started again leave theirs behind
+_SESSIONS = 2  # sessions per possible connection: restarted agents leave their old ones behind
 _STATUS = {
     NoSession: protocol.NO_SESSION,
     Denied: 403,
@@ -63,16 +63,16 @@ _SIZES = {
     protocol.CHANGE: 16 << 10,
 }
 _SMALL_BYTES = 8 << 10  # bodies up to this size do not wait for memory: there are no more of them than connections
-_MEMORY_BYTES = 32 << 20  # of bodies that are handled at once, and again of answers; parsed they take ten times as much
-_VIEWS = 2  # views made at once: one may read thousands of incidents
-_METRICS_S = 1.0  # the metrics' text is kept for so long, however often it is asked for
+_MEMORY_BYTES = 32 << 20  # of bodies handled at once, and as much of answers; parsed JSON takes ten times as much
+_VIEWS = 2  # views computed at once: one may read thousands of incidents
+_METRICS_S = 1.0  # how long the text of the metrics is cached
 
 T = TypeVar("T")
 Handler = Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class _Problem(SentinelError):
-    """A request that is refused with a status of its own; its connection is closed."""
+    """A request refused with a specific HTTP status; its connection is closed."""
 
     def __init__(self, status: int, message: str, fix: str = "") -> None:
         super().__init__(message, fix=fix)
@@ -92,9 +92,9 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """Who sends a request, and what signs its answer."""
+    """The authenticated sender of a request, and how its answer is signed."""
 
-    mark: str  # the request's
+    mark: str  # the request's credential or session mark
     signed: Signed
     session: Session | None = None  # None: MUNGE
 
@@ -112,7 +112,7 @@ class Server:
         log: Log,
         acts: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``acts``: whether this is the active daemon, for all that it knows. Nodes are sent on while it is not."""
+        """``acts``: whether this daemon holds the lease; otherwise nodes are referred to the active one."""
         self._settings = settings
         self._credentials = credentials
         self._nodes = nodes
@@ -177,11 +177,11 @@ class Server:
         self._signers.shutdown(wait=False, cancel_futures=True)
         self._denials.flush()
 
-    # --- who asks -----------------------------------------------------------------------------------------------------
+    # --- authentication -----------------------------------------------------------------------------------------------
 
     async def _page(self, request: web.BaseRequest) -> web.Response:
         self.connections.began(request.protocol)
-        if request.transport is not None:  # until it is known who sends: what else a stranger sends stays in the kernel
+        if request.transport is not None:  # until the sender is known, further input stays in the kernel
             request.transport.pause_reading()
         try:
             page = self._pages.get((request.method, request.path))
@@ -193,7 +193,7 @@ class Server:
         except SentinelError as error:
             response = self._refusal(request, error)
             await self._deliver(request, response)
-        finally:  # what else is raised is a bug: aiohttp answers 500 and logs it
+        finally:  # any other exception is a bug: aiohttp answers 500 and logs it
             self.connections.ended(request.protocol)
             answered(request.protocol)
             request.protocol.resume_reading()
@@ -212,7 +212,7 @@ class Server:
         return response
 
     async def _deliver(self, request: web.BaseRequest, response: web.Response) -> None:
-        """Hand over the answer. A client that does not read it in time is cut off: it would keep the answer in memory."""
+        """Send the answer. A client that does not read it in time is disconnected: the answer occupies memory."""
         body, transport = response.body, request.transport
         small = isinstance(body, bytes) and len(body) <= _SMALL_BYTES
         unread = transport is None or transport.get_write_buffer_size() > 0
@@ -241,7 +241,7 @@ class Server:
             if self._settings.wire == "munge" and not sealed:
                 raise Denied("a request in clear is not read here", fix='set wire = "munge", and the daemon\'s uid')
             return await self._carried_out(kind, request, proof, sealed=sealed)
-        except SentinelError as error:  # signed as well: the sender may give up what the daemon does not take
+        except SentinelError as error:  # signed as well: its sender may drop evidence because of it
             response = self._refusal(request, error)
             assert isinstance(response.body, bytes)
             if sealed:
@@ -265,14 +265,14 @@ class Server:
                 caller = Caller(signed.uid, addresses_of(request.remote, signed.address))
                 result = await kind.handler(caller, _object(raw))
                 if kind.allowed is self._trusted and not self._acts():
-                    # What the node said was taken in: it may be us again.
+                    # The evidence is saved, but the node has to send it again: another daemon may be active.
                     raise StandingBy("standby: the lease was not renewed", fix="another daemon may be active")
             if kind.path == protocol.SESSION:
                 result["session"], key = self._sessions.open(signed, request.remote or "")
             return await self._signed_answer(request, proof, result, key, sealed=sealed)
 
     async def _sender(self, kind: _Kind, credential: str) -> Signed:
-        """Check a credential, before anything else of its request is read."""
+        """Authenticate a request by its credential, before its body is read."""
         if not credential or len(credential) > MOST_CREDENTIAL:
             raise Denied(f"no {protocol.HEADER} header", fix="requests carry a MUNGE credential")
         asked_s = time.monotonic()
@@ -281,17 +281,17 @@ class Server:
         if kind.allowed is not None and signed.uid not in kind.allowed:
             raise Denied(f"uid {signed.uid} may not do this", fix="see [daemon] trusted_uids and operators")
         if kind.path == protocol.CHANGE and signed.made_s is not None and signed.made_s + 1.0 < self._began_s:
-            # Whether it was carried out already is not known any more. MUNGE's times are whole seconds.
+            # Whether it was carried out before the restart is not known. MUNGE's times are in whole seconds.
             raise Denied("the credential is older than this daemon", fix="send the command again")
         self._used.use(credential, signed, person=signed.uid not in self._known)
         return signed
 
     async def _munge(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call what waits for munged in a thread."""
+        """Call a function that waits for munged in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._signers, partial(function, *arguments))
 
     async def _mark(self, proof: _Proof, status: int, body: bytes, key: bytes = b"") -> str:
-        """What an answer is signed with. ``key``: of the session that it opens."""
+        """The credential or mark that signs an answer. ``key``: of the session that the answer opens."""
         if proof.session is not None:
             return protocol.answer_mark(proof.session.key, proof.mark, status, body)
         digest = protocol.digest_of(proof.mark, body)
@@ -309,7 +309,7 @@ class Server:
             raise _Problem(413, f"a body of more than {most_bytes} bytes is not read", "send less at once")
         body = bytearray()
         try:
-            # Most bodies come with their header, and are not waited for.
+            # Most bodies arrive with their header and need no timer.
             async with asyncio.timeout(None if request.content.is_eof() else self._settings.body_s):
                 async for part in request.content.iter_any():
                     body += part
@@ -365,7 +365,7 @@ class Server:
 
 def _object(raw: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(raw)  # keeps the bytes of file names: a node gets them back unchanged
+        body = json.loads(raw)  # keeps bytes of file names that are not UTF-8
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or an endless number or nesting
         raise ProtocolError(f"the body is not JSON: {error!s:.200}") from error
     if is_deep(raw, body):

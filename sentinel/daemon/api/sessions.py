@@ -1,8 +1,8 @@
-"""Sessions of agents: MUNGE proves once who they are, and a key that only they have signs each following request.
+"""Sessions of agents: after one MUNGE credential, each request is signed with a key that only daemon and agent have.
 
-A session is kept in memory only, so that a daemon that is started again asks every agent for a credential. It ends after
-``[daemon] session_s``, is bound to the uid and the address that opened it, and each of its marks is good once: their stamps
-must grow, and be as old as the session is (``sentinel.protocol``).
+Sessions are in memory only: a restarted daemon asks every agent for a credential. A session ends after
+``[daemon] session_s``, is bound to the uid and the address that opened it, and accepts each request mark once: the time
+stamps of marks must increase and match the session's age (``sentinel.protocol``).
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from sentinel.errors import SentinelError
 from sentinel.ports import Signed
 from sentinel.protocol import session_mark
 
-# How far a stamp may be behind or ahead of the session's age. Behind: what was sent is still on its way, and no agent waits
-# longer for an answer, but for orders; a request that somebody held back longer is refused. Ahead: clocks run differently.
+# How far a stamp may differ from the session's age. Behind: the request was in transit; no agent waits longer for an
+# answer, except for orders, so that a request held back for longer is refused. Ahead: clocks run at different speeds.
 _BEHIND_S, _AHEAD_S = 60.0, 10.0
-_WORDS = 5  # of a mark: "session", its name, the stamp, the digest, the signature
+_WORDS = 5  # in a mark: "session", session name, stamp, digest, signature
 
 
 class NoSession(SentinelError):
-    """The session is not known here, has ended, or its mark is not good: the agent opens another one."""
+    """The session is not known, has ended, or the mark is not valid: the agent has to open another session."""
 
 
 @dataclass(slots=True)
 class Session:
     key: bytes
-    signed: Signed  # by whose credential it was opened
+    signed: Signed  # the credential that opened it
     peer: str  # address of the connection
     began_s: float
-    stamp_us: int = -1  # the last one
+    stamp_us: int = -1  # microseconds since it was opened, in the last mark
 
 
 class Sessions:
-    """
+    """The open sessions.
+
     Args:
-        lives_s: for how long one is good; 0: there are none.
-        most: at once; one more ends the oldest of the address that has most.
+        lives_s: lifetime of a session; 0: no sessions.
+        most: limit; a further one replaces the oldest session of the address that has the most.
         seconds: a monotonic clock.
     """
 
@@ -58,7 +59,7 @@ class Sessions:
         return self._lives_s > 0
 
     def open(self, signed: Signed, peer: str) -> tuple[str, bytes]:
-        """Name and key of a new session."""
+        """Open a session; returns its name and key."""
         now_s = self._seconds()
         while self._all and now_s - next(iter(self._all.values())).began_s > self._lives_s:
             self._end(next(iter(self._all)))
@@ -71,7 +72,7 @@ class Sessions:
         return name, key
 
     def check(self, mark: str, peer: str) -> tuple[Session, Signed]:
-        """The session of a request, and what its mark signs. A mark is good once.
+        """The session of a request, and what its mark signs. Uses up the mark.
 
         Raises:
             NoSession
@@ -81,11 +82,11 @@ class Sessions:
         return session, signed
 
     def used(self, session: Session, stamp_us: int) -> None:
-        """A verified mark was taken in: it is not good again."""
+        """Use up a verified mark, so that it is refused when replayed."""
         session.stamp_us = stamp_us
 
     def verified(self, mark: str, peer: str) -> tuple[Session, Signed, int]:
-        """As ``check``, with the mark's stamp, and without using it up.
+        """As ``check``, with the mark's stamp, but without using up the mark.
 
         Raises:
             NoSession
@@ -98,7 +99,7 @@ class Sessions:
         if age_s > self._lives_s:
             self._end(words[1])
             raise NoSession("the session has ended")
-        stamp_us = int(words[2]) if words[2].isdecimal() else -1  # few digits: the mark's length is bounded
+        stamp_us = int(words[2]) if words[2].isdecimal() else -1  # few digits, since the mark's length is bounded
         if not hmac.compare_digest(mark.encode(), session_mark(session.key, words[1], stamp_us, words[3]).encode()):
             raise NoSession("the request is not signed by its session")
         if peer != session.peer:

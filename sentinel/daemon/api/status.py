@@ -1,4 +1,4 @@
-"""Reads what Sentinel may do, does now and would have done: modes, breakers, budget, steps under way. Read-only."""
+"""Reads what Sentinel may do, is doing and would have done: modes, breakers, budgets, steps. Read-only."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from sentinel.wire import time_from, to_json
 
 _HOUR = timedelta(hours=1)
 _OBSERVED = timedelta(days=7)  # how far back plans of observe mode are shown
-_UNREAD = 20  # unreadable records that a view names
-_MOST_PLANS = 20  # plans of observe mode that are shown, the newest first
+_UNREAD = 20  # unreadable records listed in a view
+_MOST_PLANS = 20  # newest plans of observe mode that are shown
 
 
 def mode_of(mode: Mode, *, paused: bool) -> str:
-    """One word: what happens in a partition that has this mode."""
+    """The mode of a partition as one word, e.g. "act", "paused" or "mixed"."""
     if paused:
         return "paused"
     words = {mode.drain, mode.restart, *(word for one in mode.causes.values() for word in (one.drain, one.restart))}
-    words.discard("")  # as for other causes
+    words.discard("")  # "": the cause has the mode of the partition
     return words.pop() if len(words) == 1 else "mixed"
 
 
 def modes_by_partition(modes: Modes, fleet: Fleet | None, *, paused: bool) -> dict[str, dict[str, Any]]:
-    """The mode of each partition of Slurm's, and of each that the settings name; ``known`` says whether Slurm has it."""
+    """The mode of each partition in Slurm or in the settings; ``known``: whether Slurm has it."""
     partitions = {name for node in fleet.nodes.values() for name in node.partitions} if fleet is not None else set()
     found = {}
     for name in sorted(partitions | modes.partitions.keys()):
@@ -57,7 +57,7 @@ def overall(modes: Modes, by_partition: dict[str, dict[str, Any]], *, paused: bo
 
 
 def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str, Any]:
-    """What ``sentinel doctor`` asks of the running daemon: as whom it runs, with which settings, what it can write.
+    """For ``sentinel doctor``: the running daemon's account, settings and write access.
 
     Blocking: the folder of resume points lies on a shared file system.
     """
@@ -81,7 +81,7 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str
 
 
 def _spares(reservation: str, fleet: Fleet | None) -> dict[str, Any] | None:
-    """The reservation of spare nodes that the settings name, with its nodes; ``None`` for these while they are not known."""
+    """The spare-node reservation in the settings, with its nodes (None: not known); None if there is none."""
     known = fleet.spares if fleet is not None else None
     return (
         {"reservation": reservation, "nodes": list(known.nodes) if known is not None else None} if reservation else None
@@ -95,7 +95,7 @@ def unread_records(fleet: Fleet | None) -> dict[str, Any]:
 
 
 def dependents(fleet: Fleet | None) -> list[dict[str, Any]]:
-    """Waiting jobs that Slurm lets go, or gives up, when a job that Sentinel may restart fails by itself."""
+    """Pending jobs that Slurm starts or cancels, by their dependency, if a job that Sentinel may restart fails."""
     jobs = fleet.jobs if fleet is not None else {}
     return [
         {"job": job.id, "on": on, "kind": kind}
@@ -106,12 +106,12 @@ def dependents(fleet: Fleet | None) -> list[dict[str, Any]]:
 
 
 def settings_digest(settings: Settings) -> str:
-    """The same for the same settings, so that a file can be compared with what a daemon has in force."""
+    """A digest of the settings, to compare a file with the settings of a running daemon."""
     return stable_id(json.dumps(to_json(settings), sort_keys=True))
 
 
 def breaker(store: Store, limits: Limits, now: datetime) -> dict[str, Any]:
-    """Whether a breaker holds everything up, since which incident, and what would open it."""
+    """State of the breaker that suspends all actions: which incident opened it, and what would open it."""
     windows = {"breaker": limits.breaker_window_s, "hang-breaker": limits.hung_window_s}
     found = {}
     for refusal, setting in BREAKERS_TOLD.items():
@@ -128,7 +128,7 @@ def breaker(store: Store, limits: Limits, now: datetime) -> dict[str, Any]:
 
 
 def budget(store: Store, fleet: Fleet | None, limits: Limits, now: datetime) -> dict[str, Any]:
-    """What was used of each limit, beside the limit. ``used`` is None where Slurm has not answered."""
+    """Each limit and how much of it is used. ``used`` is None where Slurm has not answered."""
     nodes = list(fleet.nodes.values()) if fleet is not None else None
     drained = sum(node.drained and node.reason.startswith(OURS) for node in nodes) if nodes is not None else None
     drains = store.steps_done((StepKind.DRAIN, StepKind.DOWN), since=now - _HOUR)
@@ -145,7 +145,7 @@ def budget(store: Store, fleet: Fleet | None, limits: Limits, now: datetime) -> 
 
 
 def under_way(store: Store, visible: Collection[str]) -> list[dict[str, Any]]:
-    """Steps of plans that were begun and have no result yet."""
+    """Steps of plans that have begun and have no result yet."""
     steps = [row for row in store.steps_under_way() if row["incident"] in visible]
     return [{"step": row["kind"], "since": row["intended_at"], **_about(row)} for row in steps]
 
@@ -155,8 +155,10 @@ def _about(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def not_done(store: Store, visible: Collection[str], now: datetime) -> dict[str, list[dict[str, Any]]]:
-    """``would_have_done``: plans of the last days that were judged and not carried out, because of observe mode or a
-    pause; ``asked``: what waits for a person's approval. The newest first.
+    """Plans that were not carried out, the newest first.
+
+    ``would_have_done``: plans of the last days stopped by observe mode or a pause; ``asked``: plans that wait for
+    approval.
     """
     plans = [plan for plan in store.plans_since(now - _OBSERVED) if plan.observe_only and plan.incident in visible]
     observed = [plan for plan in plans if not asked(plan)]

@@ -1,4 +1,4 @@
-"""The server's connections below HTTP: the listening socket, the TLS handshake, the count, and aiohttp's own log."""
+"""The server below HTTP: listening socket, TLS handshake, limits of connections, and aiohttp's log."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from sentinel.daemon.periodic import Periodic
 from sentinel.log import Log
 from sentinel.telemetry import Telemetry
 
-_RESERVED_FILES = 512  # descriptors kept for the store, Slurm's commands and the probes of slurmd's ports
-_BACKLOG = 4096  # connections that wait in the kernel; a client whose connection is dropped there tries again after 1 s
-_SAYS_NOTHING_S = 5  # the kernel keeps a connection on which nothing was sent for so long, before we are told of it
-_LINGER_S = 2.0  # a refused client's body is read and thrown away for so long, so that it reads the answer
+_RESERVED_FILES = 512  # descriptors reserved for the store, Slurm's commands and probes of slurmd ports
+_BACKLOG = 4096  # connections queued in the kernel; the client of one dropped there retries after 1 s
+_SAYS_NOTHING_S = 5  # TCP_DEFER_ACCEPT: the kernel holds a connection without data for this long
+_LINGER_S = 2.0  # how long a refused client's body is discarded, so that the client reads the answer
 _NEVER_S = 365 * 86400.0
-_RENEW_S = 10.0  # how often the certificate's files are looked at
-_OVERDUE_S = 1.0  # how often connections are looked at, at the least
-# What an agent's, a person's or Prometheus' request has at most. As much of each stranger's connection may lie in memory.
-_HEADERS, _HEADER_BYTES = 32, 5120  # the longest has a credential of 4,096 characters
+_RENEW_S = 10.0  # how often the certificate files are checked for changes
+_OVERDUE_S = 1.0  # how often connections are checked for deadlines
+# Most headers, and their bytes, in a request of an agent, a person or Prometheus. An unknown client can occupy as much.
+_HEADERS, _HEADER_BYTES = 32, 5120  # enough for a credential of 4,096 characters
 _LINE_BYTES = 1024
-_READ_BYTES = 16 << 10  # of a body, ahead of who reads it (twice as much at the most)
-_RECEIVED_BYTES = 32 << 10  # that the kernel keeps of each connection; also the most that is read at once
+_READ_BYTES = 16 << 10  # read-ahead of a body (at most twice as much)
+_RECEIVED_BYTES = 32 << 10  # receive buffer of each connection in the kernel; also the most that is read at once
 Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
@@ -79,7 +79,7 @@ class Listener:
     async def start(self) -> None:
         """
         Raises:
-            OSError, ValueError: the address cannot be had.
+            OSError, ValueError: the address cannot be used.
         """
         # No aiohttp application: a fixed table needs no router, and there are a thousand requests a second.
         # A broken connection cancels its handler, since a broken long poll is the first sign of a lost node.
@@ -90,8 +90,8 @@ class Listener:
             self._bug,
             handler_cancellation=True,
             access_log=None,
-            auto_decompress=False,  # nobody of ours compresses; a kilobyte may be a megabyte
-            keepalive_timeout=_NEVER_S,  # ``Connections`` closes those that wait too long, and knows of all requests
+            auto_decompress=False,  # no client of ours compresses, and a compressed KB may expand to a MB
+            keepalive_timeout=_NEVER_S,  # ``Connections`` closes idle connections instead
             lingering_time=_LINGER_S,
             logger=http_log(self._log, self._telemetry),
             max_headers=_HEADERS,
@@ -118,10 +118,10 @@ class Listener:
         self._log.bug(where)
 
     async def _renew(self, certificate: ServerCertificate) -> None:
-        """Take changed certificate files, so that a renewal needs no restart.
+        """Load changed certificate files, so that a renewal needs no restart.
 
         Raises:
-            UserError: they cannot be used; the certificate before stays in force.
+            UserError: they cannot be used; the previous certificate stays in force.
         """
         if await asyncio.to_thread(certificate.reload):
             self._log.info("certificate-renewed")
@@ -133,7 +133,7 @@ class Listener:
         return self._acceptor.address
 
     async def stop(self) -> None:
-        """A second call, or one before ``start``, does nothing."""
+        """Stop listening and close all connections. A second call, or one before ``start``, does nothing."""
         self._periodic.stop()
         if self._acceptor is not None:
             await self._acceptor.close()
@@ -146,7 +146,7 @@ class Listener:
 
 
 class CountingServer(web.Server):
-    """aiohttp's server, whose connections are counted."""
+    """aiohttp's server, with its connections counted in ``Connections``."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class CountingServer(web.Server):
         bug: Callable[[str], None] = lambda _: None,
         **options: Any,
     ) -> None:
-        """``bug``: called in an ``except``, after an error of our own."""
+        """``bug``: called inside an ``except`` block after an unexpected exception."""
         super().__init__(handler, **options)
         self.bug = bug
         self._options = {name: value for name, value in options.items() if name != "handler_cancellation"}
@@ -179,9 +179,10 @@ class CountingServer(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One connection: whole heartbeats are answered at once, everything else by aiohttp.
+    """One connection: complete heartbeats are answered directly, everything else by aiohttp.
 
-    With what is not one whole request in its turn, all that follows goes to aiohttp: what its parser holds is not known.
+    After the first data that is not exactly one request, everything goes to aiohttp, whose parser may hold a part of
+    it.
     """
 
     __slots__ = ("_aside", "_asked", "_counted", "_ordinary", "_peer", "_quick", "_server")
@@ -197,8 +198,8 @@ class _Connection(web.RequestHandler):
         self._server = server
         self._quick = quick
         self._counted = counted
-        self._aside = b""  # the beginning of a heartbeat
-        self._asked = False  # aiohttp has a request that it did not answer yet
+        self._aside = b""  # received beginning of a heartbeat
+        self._asked = False  # aiohttp has a request that it has not answered yet
         self._ordinary = False
         self._peer = ""
 
@@ -208,7 +209,7 @@ class _Connection(web.RequestHandler):
         self._peer = peer[0] if peer else ""
 
     def data_received(self, data: bytes) -> None:
-        if self._ordinary or not data:  # aiohttp calls this with nothing, too
+        if self._ordinary or not data:  # aiohttp also calls this without data
             super().data_received(data)
             return
         if self._aside:
@@ -234,7 +235,7 @@ class _Connection(web.RequestHandler):
             return False
         try:
             answer = self._quick.answer(request, self._peer)
-        except Exception:  # the ordinary way answers, with 500 where it meets the same
+        except Exception:  # aiohttp answers instead, with 500 if the same happens there
             self._server.bug("quick heartbeats")
             return False
         if answer is None:
@@ -246,7 +247,7 @@ class _Connection(web.RequestHandler):
         return True
 
     def answered(self) -> None:
-        """aiohttp has answered the request that it had."""
+        """Note that aiohttp has answered its request."""
         self._asked = False
 
 
@@ -256,7 +257,7 @@ def answered(connection: object) -> None:
 
 
 def http_log(log: Log, telemetry: Telemetry) -> logging.Logger:
-    """aiohttp's own log: what is no HTTP is counted and not logged, since anybody can send it; the rest is a bug."""
+    """aiohttp's log: malformed HTTP is only counted, since anybody can send it; any other record is logged as a bug."""
 
     class Told(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -1,6 +1,7 @@
-"""Gives the command line its data as JSON. Read-only.
+"""Makes the views (JSON) that the command line and the web page show. Read-only.
 
-Researchers see incidents and attempts of their own jobs; operators (``[daemon] operators``, root, the daemon's uid) see all.
+Researchers see incidents and attempts of their own jobs; operators (``[daemon] operators``, root, the daemon's uid) see
+all.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from sentinel.text import whole_number
 
 _HISTORY_DAYS = 30.0
 _SHOWN = 200
-_ATTEMPTS = 2000  # newest attempts that a view shows; each names its nodes
+_ATTEMPTS = 2000  # newest attempts in a view
 _SEARCHED = 5000  # newest incidents searched for those of one researcher, one node or one id
-_ABOUT_TO_CHANGE_S = 0.5  # age of the snapshot from which one node is shown: it may be drained or released next
-_LISTING_S = 5.0  # age of the snapshot for listings
+_ABOUT_TO_CHANGE_S = 0.5  # greatest age of the snapshot when one node is shown, as it may be drained or released next
+_LISTING_S = 5.0  # greatest age of the snapshot for listings
 
 
 class Views:
@@ -63,7 +64,7 @@ class Views:
         signals: PrometheusSignals | None = None,
         daemons: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
-        """``daemons``: those on this database, active and standing by."""
+        """``daemons``: all daemons on this database, active and standby."""
         self._daemons = daemons
         self._signals = signals
         self._board = CachedScores(store, live, counters or {}, clock)
@@ -97,7 +98,7 @@ class Views:
         return await self.show_to(view, arguments, None if uid in self._operators else name_of(uid))
 
     async def show_to(self, view: str, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        """A view as ``user`` may see it; None: an operator, who sees all."""
+        """Make a view as ``user`` may see it; None: an operator, who sees everything."""
         if view not in self._views:
             raise UserError(f"no view {view!r}", fix="upgrade the daemon or the command line: their releases differ")
         return await self._views[view](arguments, user)
@@ -134,7 +135,7 @@ class Views:
         }
 
     def _acting(self, fleet: Fleet | None, visible: set[str]) -> dict[str, Any]:
-        """What may be done, is done and would have been done. Blocking."""
+        """What Sentinel may do, is doing and would have done. Blocking."""
         now, settings = self._clock.now(), self._settings
         paused = bool(self._store.get("paused", False))
         modes = state_of.modes_by_partition(settings.modes, fleet, paused=paused)
@@ -168,7 +169,7 @@ class Views:
         except Unavailable:
             if not arguments.get("last_known") or self._live.fleet is None:
                 raise
-            fleet = self._live.fleet  # the caller shows its age
+            fleet = self._live.fleet  # may be old: the caller shows its age
         shown = [n for n in (*fleet.nodes.values(), *_unread_nodes(fleet)) if chosen is None or n.name in chosen]
         _require_known(chosen, shown)
         scores = await self._board.read()
@@ -278,7 +279,7 @@ class Views:
         return {"repairs": await asyncio.to_thread(repairs, self._store, fleet, scores, all_texts=user is None)}
 
     async def _names(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        """What a shell completes: nodes, and the jobs and incidents that the person may see."""
+        """Names for shell completion: nodes, and the jobs and incidents that the person may see."""
         rows = await self._seen_by(user)
         fleet = self._live.fleet
         jobs = {row["job"]: None for row in rows if row["job"] is not None}
@@ -289,8 +290,7 @@ class Views:
         }
 
     async def _curves(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        """Loss and step time of a job's attempts over their steps, of what this daemon saw; points as [step, Unix time in s,
-        loss, seconds a step]."""
+        """Loss and step time of a job's attempts; points are [step, Unix time in s, loss, seconds per step]."""
         job = job_of(arguments)
         if job is None:
             raise UserError("no job is named", fix="squeue and sacct list them")

@@ -1,1 +1,1 @@
-"""Shows the audit to operators and copies it to syslog. In: entries in the store. Out: JSON. It never writes an entry."""
+"""Shows the audit log to operators and copies it to syslog. It reads entries from the store and never writes one."""

@@ -1,7 +1,7 @@
-"""Copies the audit to syslog, entry by entry and in order, however long syslog was away.
+"""Copies the audit log to syslog, entry by entry and in order, also after an outage of syslog.
 
-What was handed over is noted in the store: a start goes on there, and may repeat a few entries. Whoever alters the database
-cannot alter the copy.
+The store records which entries were sent. A restarted daemon continues there and may repeat a few entries. A person who
+alters the database cannot alter the copy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sentinel.model.audit import EXPORTED, ChainedEntry
 
 EVERY_S = 1.0
 _AT_ONCE = 100
-_HEAD_BYTES = 500  # what syslog writes before the text
+_HEAD_BYTES = 500  # room for the header that syslog writes before the text
 
 
 class AuditExport:
@@ -25,7 +25,7 @@ class AuditExport:
         self._syslog = syslog
 
     async def export_all(self) -> None:
-        """Hand over what there is.
+        """Send all entries that are not sent yet.
 
         Raises:
             SentinelError: see ``export``.
@@ -34,10 +34,10 @@ class AuditExport:
             continue
 
     def export(self) -> bool:
-        """Hand over the next entries; whether there were any. Blocking.
+        """Send the next entries; returns whether there were any. Blocking.
 
         Raises:
-            SentinelError: an entry was not handed over, or cannot be read.
+            SentinelError: an entry could not be sent or read.
         """
         done = before = self._store.get(EXPORTED, 0)
         found = self._store.audit(after=done, most=_AT_ONCE)
@@ -53,7 +53,7 @@ class AuditExport:
 
 
 def line_of(item: ChainedEntry) -> str:
-    """One line of JSON; of a long one only who did what, and the digest, which stands for the rest as well."""
+    """An entry as one line of JSON. If it is too long: only who did what, and the digest of the whole entry."""
     line = json.dumps(shown(item))
     if len(line) <= MOST_BYTES - _HEAD_BYTES:
         return line

@@ -12,15 +12,15 @@ from sentinel.errors import ProtocolError, Refused, UserError
 from sentinel.model.audit import ChainedEntry
 from sentinel.wire import to_json
 
-PAGE = 1000  # entries of one answer: a megabyte
-_NEWEST = 50  # shown where nobody says since when
+PAGE = 1000  # entries in one answer: about 1 MB
+_NEWEST = 50  # shown if the request does not say since when
 
 
 async def audit(store: Store, arguments: Mapping[str, Any], user: str | None) -> dict[str, Any]:
-    """Entries, the oldest first, and the last number before which there may be more; or what a check found.
+    """Entries, the oldest first, and the number before which there may be more; or the result of a check of the chain.
 
     Raises:
-        UserError: a researcher asks, or for something odd.
+        UserError: the caller is no operator, or an argument is wrong.
         Refused: an entry cannot be read.
     """
     if user is not None:
@@ -39,6 +39,6 @@ async def audit(store: Store, arguments: Mapping[str, Any], user: str | None) ->
 
 
 def shown(item: ChainedEntry) -> dict[str, Any]:
-    """One object for each entry; the same in the view, in ``--json`` and in syslog."""
+    """An entry as JSON: the same in the view, in ``--json`` and in syslog."""
     entry: dict[str, Any] = to_json(item.entry)
     return {"number": item.number, **entry, "previous": item.previous, "digest": item.digest}
