@@ -1,4 +1,4 @@
-"""Accepts connections at a listening socket, and hands those over that have said something, address by address."""
+"""Accepts connections at a listening socket, and hands over those that have sent data, one address after the other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from functools import partial
 
 from sentinel.daemon.api.connections import Connections
 
-_ACCEPTED = 128  # connections taken at once between two turns of the event loop: a few thousandths of a second
-_HANDED = 8  # connections handed over between two turns: a handshake takes 1 to 3 ms, and heartbeats wait meanwhile
+_ACCEPTED = 128  # connections accepted per turn of the event loop: a few ms
+_HANDED = 8  # connections handed over per turn: a handshake takes 1 to 3 ms, for which heartbeats wait
 _EXHAUSTED_S = 1.0  # pause when this host has no descriptor or memory for another one
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with 0 s: closing resets the connection
 
@@ -43,8 +43,8 @@ class Acceptor:
         self._handshake_s = handshake_s
         self._loop = asyncio.get_running_loop()
         self._silent: set[socket.socket] = set()
-        self._speaking: dict[str, dict[socket.socket, None]] = {}  # by address; the next one's turn is first
-        self._peer_of: dict[socket.socket, str] = {}  # of those
+        self._speaking: dict[str, dict[socket.socket, None]] = {}  # address -> connections with data, in turn
+        self._peer_of: dict[socket.socket, str] = {}  # connection with data -> address
         self._turn: asyncio.Handle | None = None
         self._handing: dict[socket.socket, asyncio.Task[None]] = {}
         self._pause: asyncio.TimerHandle | None = None
@@ -118,7 +118,7 @@ class Acceptor:
             self._turn = self._loop.call_soon(self._hand_over)
 
     def _take(self, peer: str, connection: socket.socket) -> None:
-        """It waits for its turn no more; the next turn of its address comes after all others'."""
+        """Remove a connection from its queue; its address goes behind all others."""
         del self._peer_of[connection]
         waiting = self._speaking.pop(peer)
         del waiting[connection]

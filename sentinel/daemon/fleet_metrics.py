@@ -1,7 +1,7 @@
-"""Sets the metrics that answer questions about the cluster: modes, budget, what is open, what was lost. Read from the store.
+"""Sets the metrics about the cluster from the store: modes, budgets, open incidents, losses.
 
-They are read every half minute and not at each scrape: the sums over a month take a part of a second on a large cluster, and
-a scraper must not be able to keep the daemon busy.
+They are computed every 30 s and not at each scrape: sums over a month take a part of a second on a large cluster, and
+scrapers must not be able to keep the daemon busy.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sentinel.telemetry import RETURN_STAGES, Telemetry
 
 EVERY_S = 30.0
 _WINDOW = timedelta(days=30)
-_MOST_INCIDENTS = 5000  # newest of the window
-_MOST_VERSIONS = 20  # labels of agents' releases: more than any site has at once
+_MOST_INCIDENTS = 5000  # newest incidents of the window that are read
+_MOST_VERSIONS = 20  # most label values of agent releases: more than any site has at once
 
 
 class Labelled(Protocol):
-    """A gauge with labels."""
+    """A Prometheus gauge with labels."""
 
     def labels(self, *labels: str) -> Any: ...
     def remove(self, *labels: str) -> Any: ...
@@ -41,11 +41,11 @@ class FleetMetrics:
         self._store, self._live, self._settings = store, live, settings
         self._telemetry, self._clock = telemetry, clock
         self._attempts = JobAttempts(store, live, clock)
-        self._shown: dict[str, set[tuple[str, ...]]] = {}  # labels of each metric whose labels come and go
+        self._shown: dict[str, set[tuple[str, ...]]] = {}  # metric -> its label sets, where these change
         telemetry.build_info.labels(version=__version__).set(1)
 
     def read(self) -> None:
-        """Set them all. Blocking: reads the store.
+        """Set all metrics. Blocking: reads the store.
 
         Raises:
             Unavailable: the store does not answer.
@@ -63,7 +63,7 @@ class FleetMetrics:
             self._drained(fleet)
 
     def _set(self, metric: Labelled, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set these label sets and drop those of before. What stays is never missing from a scrape."""
+        """Set these label sets and remove earlier ones not among them; those that stay are in every scrape."""
         for labels, value in values.items():
             metric.labels(*labels).set(value)
         before = self._shown.get(str(metric), set())

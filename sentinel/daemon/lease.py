@@ -1,14 +1,15 @@
-"""Keeps the lease that makes this daemon the active one, and takes it when the active one falls silent.
+"""Keeps the lease that makes this daemon the active one, and takes it when the active daemon stops renewing it.
 
-Of several daemons on one database one acts. It renews its lease by counting up in the database, from a thread of its own;
-the others watch that count. All times here are of a clock that nobody sets and that goes on while the host sleeps:
+Of several daemons on one database, one is active. It renews its lease by incrementing a counter in the database, from a
+thread of its own; the others watch the counter. All times here are of CLOCK_BOOTTIME, which nobody sets and which goes
+on while the host is suspended:
 
 - the holder acts until nine tenths of ``lease_s`` after it *began* its last renewal that succeeded;
 - another one takes the lease when it has *seen* no renewal for ``lease_s``.
 
-So one has stopped before the next begins, as far as a process can stop by itself. What a process that was frozen and woken
-still does is caught elsewhere: its transactions are rolled back (``sentinel.adapters.store.lease``), each write to Slurm
-asks the database first and ends with the lease (``sentinel.adapters.slurm.fenced``), and its program starts again.
+So one daemon stops before the next begins, as far as a process can stop itself. A process that was frozen and resumed
+is caught elsewhere: its transactions are rolled back (``sentinel.adapters.store.lease``), each write to Slurm checks
+the database first and ends with the lease (``sentinel.adapters.slurm.fenced``), and the process restarts itself.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from sentinel.adapters.store.lease import DaemonRow, LeaseView
 from sentinel.errors import SentinelError, Superseded, Unavailable
 from sentinel.log import Log
 
-_RENEWALS = 5  # in the length of a lease: a few may fail
-_ACTS = 0.9  # of the length: what is left covers clocks that run at different speeds
+_RENEWALS = 5  # renewals per length of a lease: a few may fail
+_ACTS = 0.9  # share of the length for which the holder acts; the rest covers clocks that run at different speeds
 
 
 def seconds_awake_or_not() -> float:
-    """Monotonic, also while this host sleeps."""
+    """Monotonic seconds, also counting while this host is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseStore(Protocol):
-    """What is needed of ``sentinel.adapters.store.store.Store``."""
+    """The methods of ``sentinel.adapters.store.store.Store`` that are needed here."""
 
     token: int | None
 
@@ -53,7 +54,7 @@ class LeaseStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A daemon on this database. ``silent_s``: for how long it has not counted up, as we saw it."""
+    """A daemon on this database. ``silent_s``: seconds since this process saw its counter change."""
 
     row: DaemonRow
     active: bool
@@ -61,11 +62,11 @@ class Peer:
 
 
 class Watch:
-    """For how long each daemon has not counted up, by our own clock."""
+    """Measures, by this host's clock, for how long each daemon's counter has not changed."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
-        self._seen: dict[str, tuple[int, int, float]] = {}  # holder -> token then, count, since when
+        self._seen: dict[str, tuple[int, int, float]] = {}  # holder -> (its token, its count, time of that count in s)
 
     def looked(self, view: LeaseView) -> tuple[Peer, ...]:
         now_s = self._seconds()
@@ -74,18 +75,18 @@ class Watch:
             known = before.get(row.holder)
             same = known is not None and known[:2] == (view.token, row.beats)
             self._seen[row.holder] = known if known is not None and same else (view.token, row.beats, now_s)
-        if view.holder and view.active is None:  # it never counted: a release before, or it died at once
+        if view.holder and view.active is None:  # no counter: an older release, or it died at once
             known = before.get(view.holder)
             self._seen[view.holder] = known if known and known[0] == view.token else (view.token, -1, now_s)
         return tuple(Peer(row, row.holder == view.holder, now_s - self._seen[row.holder][2]) for row in view.daemons)
 
     def holder_silent_s(self, view: LeaseView) -> float:
-        """After ``looked``: of the lease's holder; endless when nobody holds it."""
+        """Seconds since the holder's counter changed, as of the last ``looked``; infinite if nobody holds the lease."""
         return self._seconds() - self._seen[view.holder][2] if view.holder else float("inf")
 
 
 class Lease:
-    """One daemon's part in the lease."""
+    """The lease, as seen and taken by this daemon."""
 
     def __init__(
         self,
@@ -113,11 +114,11 @@ class Lease:
         self._until_s = float("-inf")
         self._stopped = threading.Event()
         self._problem = ""
-        self._turned_s = float("inf")  # when the event loop last turned
+        self._turned_s = float("inf")  # when the event loop last ran
 
     @property
     def active(self) -> DaemonRow | None:
-        """Who acts, as of the last look."""
+        """The active daemon as of the last read; None if it is not known."""
         return next((peer.row for peer in self.peers if peer.active), None)
 
     def shown(self) -> list[dict[str, Any]]:
@@ -138,7 +139,7 @@ class Lease:
     # --- standing by --------------------------------------------------------------------------------------------------
 
     def try_to_take(self) -> bool:
-        """Look once, and take the lease if its holder is silent, gone or nobody. Blocking.
+        """Read the lease once, and take it if nobody holds it or its holder is silent or gone. Blocking.
 
         Raises:
             Unavailable: the database does not answer.
@@ -166,14 +167,14 @@ class Lease:
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def left_s(self) -> float:
-        """For how long we may act without another renewal; not above 0: not at all."""
+        """Seconds for which this daemon may act without another renewal; 0 or less: it must not act."""
         return self._until_s - self._seconds()
 
     async def confirm(self) -> None:
-        """Before something outside is changed: the lease is ours, by our clock and by the database.
+        """Check, by our clock and in the database, that the lease is ours, before anything outside is changed.
 
         Raises:
-            Superseded, Unavailable: it is not, or that is not known. Nothing may be changed.
+            Superseded, Unavailable: it is not ours, or that is not known: nothing may be changed.
         """
         self._require()
         try:
@@ -189,13 +190,16 @@ class Lease:
             raise Unavailable(f"another daemon may be active: {why}", fix="sentinel status shows which is active")
 
     async def renewed(self) -> None:
-        """Return as soon as the lease is ours by our clock."""
+        """Wait until the lease is ours by our clock."""
         while self.left_s() <= 0:
             await asyncio.sleep(self.every_s / 4)
 
     def keep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Renew until ``stop``, in a thread: nothing that the event loop does holds up a renewal, unless it stands still for
-        the length of a lease. Then the lease runs out, since a daemon that does nothing must not be the active one."""
+        """Renew the lease in a thread until ``stop``, so that a busy event loop does not delay renewals.
+
+        If the loop is blocked for the length of a lease, renewals stop and the lease expires: a daemon that does
+        nothing must not stay active.
+        """
         self._turned_s = self._seconds()
         thread = threading.Thread(target=self._renew_until_stopped, args=(loop,), name="lease", daemon=True)
         thread.start()
@@ -211,14 +215,14 @@ class Lease:
                 return
             try:
                 self.renew()
-            except Exception:  # without this thread the daemon would live on and never act again
+            except Exception:  # without this thread the daemon would run on and never act again
                 self._log.bug("lease")
 
     def _turned(self) -> None:
         self._turned_s = self._seconds()
 
     def renew(self) -> None:
-        """Once. Blocking."""
+        """Renew the lease once. Blocking."""
         began_s = self._seconds()
         still_s = began_s - self._turned_s
         turns = still_s <= self.lease_s
@@ -247,7 +251,7 @@ class Lease:
 
 @cache
 def this_place() -> str:
-    """This host, its present boot and the space of process ids that we see: containers may all have one host name."""
+    """Identifies host name, boot and pid namespace: several containers may have the same host name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
         space = Path("/proc/self/ns/pid").stat().st_ino
@@ -257,9 +261,9 @@ def this_place() -> str:
 
 
 def died_here(holder: str) -> bool:
-    """Whether the holder was a process of this host that is gone, or had our own process id, so that it was before us.
+    """Whether the lease's holder was a process of this host that is gone; a holder with our own pid ran before us.
 
-    One in another container, or before this boot, may still be alive elsewhere under the same names: it has its time.
+    A holder of another container or boot may still run elsewhere under the same host name: its lease must expire first.
     """
     place, _, pid = holder.rpartition(":")
     if place != this_place() or not pid.isdigit():

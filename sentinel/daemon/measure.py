@@ -1,4 +1,4 @@
-"""Counts metrics from the engine's transitions."""
+"""Updates metrics from the engine's transitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measure(transition: Transition, state: State, telemetry: Telemetry) -> None:
 
 def _remark(remark: Remark, telemetry: Telemetry) -> None:
     fields = remark.fields
-    if remark.name == "verdict" and fields["decision_s"] is not None:  # the first one of its incident
+    if remark.name == "verdict" and fields["decision_s"] is not None:  # set only for an incident's first verdict
         telemetry.incidents.labels(cause=fields["cause"]).inc()
         telemetry.decision_s.observe(fields["decision_s"])
         if fields["refusal"]:
@@ -46,7 +46,7 @@ def _remark(remark: Remark, telemetry: Telemetry) -> None:
 
 
 def _return_event(remark: Remark) -> str | None:
-    """What became of a drained node, as the metric names it."""
+    """The metric's label for an event of a drained node; None for other remarks."""
     result = remark.fields.get("result")
     if remark.name == "return-test-answered":
         return {"pass": "test_passed", "fail": "test_failed"}.get(str(result), "test_unanswered")

@@ -1,7 +1,7 @@
-"""Does what the daemon does at intervals, on APScheduler: the only way besides the engine's timers, which are effects.
+"""Runs the daemon's periodic work, on APScheduler. The engine's timers are effects and run elsewhere.
 
-Not here: what waits for an event, a try again after a failure, and the lease, whose thread must not depend on the event
-loop.
+Not run here: work that waits for an event, retries after a failure, and the lease, whose thread must not depend on the
+event loop.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from sentinel.telemetry import Telemetry
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """False for a run that was cancelled before it began: the daemon stops. ``_run`` has no part in it yet."""
+    """Log filter: drops the error of a run cancelled before it began, as the daemon stops; ``_run`` cannot catch it."""
     return record.exc_info is None or record.exc_info[0] is not asyncio.CancelledError
 
 
 class Periodic:
     """Runs functions on the event loop, each at its own interval and never twice at once.
 
-    A run that is late is made up for, once; one that is still under way at its next time takes that one's place.
+    Missed runs are made up for by one run. A run still in progress at its next time replaces that one.
     """
 
     def __init__(self, telemetry: Telemetry, log: Log) -> None:
         self._telemetry = telemetry
         self._log = log
         self._started = False
-        self._problems: dict[str, str] = {}  # name -> why its last run failed; each said once
+        self._problems: dict[str, str] = {}  # name -> why its last run failed, to log each reason once
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -53,8 +53,8 @@ class Periodic:
         self._started = True
 
     def stop(self) -> None:
-        """Cancels what is under way. A second call, or one before ``start``, does nothing."""
-        if self._started:  # the scheduler itself ends only in the loop's next turn
+        """Cancel runs in progress. A second call, or one before ``start``, does nothing."""
+        if self._started:  # the scheduler itself stops only in the event loop's next turn
             self._started = False
             self._scheduler.shutdown(wait=False)
 
@@ -63,11 +63,11 @@ class Periodic:
             await what()
             self._problems.pop(name, None)
         except asyncio.CancelledError:
-            pass  # the daemon stops: no error, as APScheduler would have it
+            pass  # the daemon stops: not an error, which APScheduler would log
         except SentinelError as error:
             if self._problems.get(name) != error.message:
                 self._log.warning("periodic-work-failed", what=name, reason=error.message, fix=error.fix)
             self._problems[name] = error.message
-        except Exception:  # the daemon goes on, and tries again at the next time
+        except Exception:  # the daemon goes on; the next run tries again
             self._telemetry.bugs.inc()
             self._log.bug(name)

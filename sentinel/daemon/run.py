@@ -1,4 +1,4 @@
-"""Starts the daemon: stand by for the lease, load the state, resume what was under way, serve until stopped."""
+"""Runs the daemon: waits for the lease, loads the state, resumes interrupted effects, serves until stopped."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ from sentinel.model.changes import Audited, SettingChanged
 from sentinel.telemetry import Telemetry
 from sentinel.wire import to_json
 
-_IN_FORCE = "settings_in_force"  # stored setting: what the newest start had in force
+_IN_FORCE = "settings_in_force"  # key in the store: the settings of the latest start
 _HOUSEKEEPING_S = 10.0
-_LOOK_BACK_S = 3600.0  # counters have a value a day
+_LOOK_BACK_S = 3600.0  # counters have one value per day
 _PRUNE_S = 86_400.0
-_PRUNE_FIRST_S = 600.0  # soon enough that a daemon restarted every day prunes as well
+_PRUNE_FIRST_S = 600.0  # delay of the first pruning: short enough for a daemon that is restarted every day
 # Thresholds of the garbage collector. A cluster's nodes and jobs are hundreds of thousands of long-lived objects; scanning
 # them for every few hundred new ones took a tenth of the daemon's time at 2,048 nodes. Reference cycles wait for this many
 # allocations, a few MB.
@@ -88,7 +88,8 @@ async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], N
     """Stand by until this daemon is the active one, then run it until SIGTERM or SIGINT.
 
     Args:
-        superseded: called, in any thread, when another daemon is active now; must end everything that this one does.
+        superseded: called, in any thread, when another daemon has become active; must end everything that this one
+        does.
     """
     check_deadlines(settings)
     syslog = Syslog(settings.daemon.audit_syslog) if settings.daemon.audit_syslog else None
@@ -111,7 +112,7 @@ async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], N
 async def _act(
     settings: Settings, store: Store, lease: Lease, standby: StandbyServer, syslog: Syslog | None, log: Log
 ) -> None:
-    """Load the state, resume what was under way, serve until stopped."""
+    """Load the state, resume interrupted effects, serve until stopped."""
     live, telemetry = ClusterView(), Telemetry(CollectorRegistry())
     reader, writer, description = connect(
         settings.slurm, lambda result: telemetry.slurm.labels(result=result).inc(), lease
@@ -132,7 +133,7 @@ async def _act(
     server, page = api_server(base, runner, views), page_server(base, views, operators)
     asyncio.get_running_loop().set_exception_handler(partial(_report_exhaustion, runner))
     try:
-        await fleets.take()  # which job runs on which nodes: needed to group evidence of one failure
+        await fleets.take()  # which job runs where is needed to group the evidence of one failure
     except Unavailable as error:
         log.warning("carrying-on-without-slurm", reason=error.message)
     await runner.handle(Started(base.clock.now(), stored))
@@ -158,16 +159,17 @@ def _of_daemon(action: str, before: dict[str, Any], after: dict[str, Any]) -> Au
 
 
 def _note_start(store: Store, settings: Settings) -> None:
-    """A start may change what is acted on: the audit has the settings before it and from now on."""
+    """Record a start in the audit, with the settings before and after it, which may change what Sentinel does."""
     after = {"release": __version__, "settings": settings_digest(settings), "modes": to_json(settings.modes)}
     before = store.get(_IN_FORCE, {})
     store.commit([Audited(_of_daemon("started", before, after)), SettingChanged(_IN_FORCE, after)])
 
 
 async def _listen(server: Server, settings: Settings) -> None:
-    """
+    """Start the server.
+
     Raises:
-        UserError: the address cannot be had: taken, not of this host, or not ours to take.
+        UserError: the address cannot be used: taken, not of this host, or not permitted.
     """
     address = settings.daemon.listen
     try:
@@ -188,7 +190,7 @@ async def _listen(server: Server, settings: Settings) -> None:
 def _report_exhaustion(runner: Runner, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Event-loop exception handler: report when this host runs out of resources (e.g. file descriptors).
 
-    Connections are then refused by us, so that missing heartbeats prove nothing.
+    This host then refuses connections, so that missing heartbeats prove nothing about nodes.
     """
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
@@ -200,7 +202,7 @@ def _report_exhaustion(runner: Runner, loop: asyncio.AbstractEventLoop, context:
 async def _serve(
     base: DaemonParts, runner: Runner, known: KnownSignals, signals: PrometheusSignals | None, syslog: Syslog | None
 ) -> None:
-    """Do what is periodic until SIGTERM or SIGINT."""
+    """Start server, page and periodic work; return after SIGTERM or SIGINT."""
     log = base.log
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -210,7 +212,7 @@ async def _serve(
     periodic = _periodic(base, runner, known, signals, syslog)
     periodic.start()
     gc.collect()
-    gc.freeze()  # modules, rules and what was remembered stay for good
+    gc.freeze()  # modules, rules and loaded state live as long as the process
     gc.set_threshold(*_GARBAGE)
     runner.handle(WatchStarted(base.clock.now()))
     log.info("started")
@@ -273,12 +275,12 @@ def _store(settings: Settings, log: Log) -> Store:
 
 
 def holder() -> str:
-    """This process among all daemons."""
+    """A name for this process that is unique among all daemons."""
     return f"{this_place()}:{os.getpid()}"
 
 
 def own_address(settings: Daemon) -> str:
-    """Where this very daemon is asked; ``url`` may name several."""
+    """The URL of this daemon; the setting ``url`` may name several daemons."""
     host, _, port = settings.listen.rpartition(":")
     everywhere = host.strip("[]") in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened at
     scheme = "https" if settings.wire == "tls" else "http"
@@ -292,7 +294,7 @@ def main(settings: Settings) -> None:
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (most_files, most_files)
-    )  # a connection takes a file; a shell allows 1024
+    )  # a connection takes a descriptor; a shell's default limit is 1024
     try:
         with asyncio.Runner(loop_factory=_faster_loop()) as loop:
             loop.run(run(settings, log, partial(_start_again, log)))
@@ -302,7 +304,7 @@ def main(settings: Settings) -> None:
 
 
 def _faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed: a heartbeat costs a fifth less. None: asyncio's own."""
+    """uvloop's event loop, if installed: a heartbeat costs a fifth less. None: asyncio's own."""
     try:
         import uvloop
     except ImportError:
@@ -314,8 +316,7 @@ def _faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _start_again(log: Log, error: Superseded) -> None:
     """Another daemon is active: replace this process by a fresh one, which stands by.
 
-    Called in any thread. Nothing of this process goes on: no task, no thread, no child. A request to Slurm that is under way
-    is killed with its child.
+    Called in any thread. No task, thread or child of this process goes on; a Slurm command in progress is killed.
     """
     log.warning("superseded", reason=error.message)
     for path in Path("/proc/self/task").glob("*/children"):

@@ -45,7 +45,7 @@ from sentinel.ports import Clock
 from sentinel.telemetry import Telemetry
 
 _STORE_PAUSE_S = 1.0  # before the next try when the store did not answer
-_BUG_PAUSE_S = 5.0  # before a snapshot is asked for again after a bug of ours
+_BUG_PAUSE_S = 5.0  # before the next snapshot after an unexpected exception
 _MOST_CHANGES = 2000  # per transaction: writing them takes a fraction of a second
 
 # Performs one effect and returns the event of its completion; None if there is none.
@@ -76,7 +76,7 @@ class Runner:
         """
         Args:
             seconds: a monotonic clock.
-            host: this one's name, for the audit.
+            host: name of this host, for the audit.
             may_act: returns as soon as an effect may begin; None: always.
         """
         self._may_act = may_act
@@ -103,8 +103,8 @@ class Runner:
     def handle(self, event: Event) -> asyncio.Future[None]:
         """Apply ``event`` immediately. The returned future is done when its changes are saved.
 
-        The future raises ``Unavailable`` when the store does not answer: the changes are then saved later, before those of
-        any later event.
+        The future raises ``Unavailable`` when the store does not answer: the changes are then saved later, before those
+        of any later event.
         """
         transition = Transition()
         if getattr(event, "now_s", 0.0) is None:
@@ -133,7 +133,7 @@ class Runner:
         return saved
 
     def _start_timers(self, transition: Transition) -> None:
-        """Timers start at once: they change nothing outside, and what they lead to is saved after this transition."""
+        """Start timers at once: they change nothing outside, and the events that they cause are saved later."""
         if any(isinstance(effect, StartTimer) for effect in transition.effects):
             for effect in transition.effects:
                 if isinstance(effect, StartTimer):
@@ -141,8 +141,10 @@ class Runner:
             transition.effects[:] = [effect for effect in transition.effects if not isinstance(effect, StartTimer)]
 
     def _one_by_one(self, event: EvidenceReceived, out: Transition) -> None:
-        """Handle a batch again, item by item, after an exception: only the item that causes it goes without judgement. It
-        is saved all the same, or it would be acknowledged and lost."""
+        """After an exception, handle a batch again item by item, so that only the item that causes it is not judged.
+
+        That item is saved nevertheless: it will be acknowledged and would otherwise be lost.
+        """
         for item in event.items:
             single = Transition()
             try:
@@ -172,14 +174,14 @@ class Runner:
         self.handle(FleetUnavailable(self._clock.now(), error.message, error.fix))
 
     def report(self, event: str, jobs: Collection[int]) -> None:
-        """Hand on an event that a hook of Slurm's controller reported."""
+        """Hand an event that a hook of slurmctld reported to the engine."""
         self.handle(SlurmReported(self._clock.now(), event, frozenset(jobs)))
 
     async def command(self, command: str, by: str, origin: str = "") -> None:
         await self.handle(OperatorCommand(self._clock.now(), command, by, origin))
 
     async def correct(self, row: Mapping[str, Any], correction: Correction, origin: str = "") -> None:
-        """Hand on what an operator said of an incident's verdict; returns when it is saved."""
+        """Hand an operator's correction of a verdict to the engine; returns when it is saved."""
         await self.handle(IncidentCorrected(self._clock.now(), row, correction, origin))
 
     async def timer_due(self, timer: str) -> None:
@@ -204,7 +206,7 @@ class Runner:
         since = self.state.blind_since
         return 0.0 if since is None else max(0.0, (self._clock.now() - since).total_seconds())
 
-    # --- saving, then doing -------------------------------------------------------------------------------------------
+    # --- saving, then performing --------------------------------------------------------------------------------------
 
     def _is_saving(self) -> bool:
         return self._saving is not None and not self._saving.done()
@@ -235,14 +237,15 @@ class Runner:
         return batch
 
     def _not_saved(self, batch: Sequence[Waiting], error: BaseException) -> None:
-        """Fail the futures of these transitions and of all that wait behind them."""
+        """Fail the futures of these transitions and of all queued after them."""
         for _, saved in (*batch, *self._waiting):
             if not saved.done():
                 saved.set_exception(error)
                 saved.exception()  # mark as retrieved: there may be no waiter
 
     async def _commit(self, changes: Sequence[Change], batch: Sequence[Waiting]) -> None:
-        """
+        """Write the changes of a batch in one transaction; retries while the store does not answer.
+
         Raises:
             Unavailable: the store did not answer and the daemon is stopping.
         """
@@ -257,7 +260,7 @@ class Runner:
                 self._problem, self._problem_since = error.message, self._problem_since or self._clock.now()
                 self._not_saved(batch, error)
                 await asyncio.sleep(_STORE_PAUSE_S)
-            except Exception:  # one change that cannot be saved must not keep out the others
+            except Exception:  # one change that cannot be saved must not block the others
                 if len(batch) == 1 and len(changes) == 1:
                     self._telemetry.bugs.inc()
                     self._log.bug("store", change=type(changes[0]).__name__)
@@ -275,7 +278,7 @@ class Runner:
                 return
 
     def _leave_out(self, transition: Transition, change: Change) -> None:
-        """This change cannot be saved. What is neither in the ledger nor in the audit is not carried out."""
+        """Drop a change that cannot be saved, and its effects: nothing is done that ledger and audit do not have."""
         if isinstance(change, StepIntended):
             key = change.step.key(change.plan.incident)
             transition.effects[:] = [effect for effect in transition.effects if effect.id != key]
@@ -312,13 +315,13 @@ class Runner:
             event = await self.perform[type(effect)](effect)
             if event is not None:
                 self.handle(event)
-        except Exception as error:  # the daemon goes on, and so does what waits for this effect
+        except Exception as error:  # the daemon goes on; what waits for this effect gets an event
             self._telemetry.bugs.inc()
             self._log.bug(type(effect).__name__)
             await self._without_outcome(effect, error)
 
     async def _without_outcome(self, effect: Effect, error: Exception) -> None:
-        """An effect ended by a bug of ours: whether a step happened is not known, a question has no answer."""
+        """Complete an effect that raised an unexpected exception: its outcome or its answer is not known."""
         now = self._clock.now()
         if isinstance(effect, CarryOutStep):
             outcome = Outcome(effect.task.step, Result.NOT_KNOWN, now, f"internal error: {error!r:.200}")

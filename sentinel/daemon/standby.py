@@ -1,4 +1,4 @@
-"""Stands by: waits for the lease, and tells everybody who asks here meanwhile which daemon is active."""
+"""Standby mode: waits for the lease, and answers each request meanwhile by naming the active daemon."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sentinel.log import Log
 from sentinel.protocol import ELSEWHERE, STANDBY
 from sentinel.telemetry import EXPOSITION_TYPE, Telemetry
 
-_KNOWN = ("sentinel_active", "sentinel_build_info")  # all other metrics are the active daemon's
+_KNOWN = ("sentinel_active", "sentinel_build_info")  # a standby daemon's metrics; others are the active one's
 
 
 class StandbyServer:
-    """Answers at the daemon's address while it stands by: ``/healthz``, ``/metrics``, and who is active to all others.
+    """Serves the daemon's address in standby: ``/healthz``, ``/metrics``, and the active daemon's name for all else.
 
-    Nothing of a request is believed or kept, so that nobody's credential is looked at.
+    No request is read or stored, so that no credential is checked.
     """
 
     def __init__(self, settings: Daemon, lease: Lease, telemetry: Telemetry, log: Log) -> None:
@@ -51,13 +51,13 @@ class StandbyServer:
 
 
 def standing_by(active: DaemonRow | None) -> dict[str, str]:
-    """What who asks a standing-by daemon is told."""
+    """The answer of a standby daemon, as JSON."""
     where = f"the active daemon is {active.address}" if active is not None else "no daemon is active yet"
     return {"error": f"standby: {where}", "fix": "name the addresses of all daemons in url, separated by commas"}
 
 
 async def stand_by(lease: Lease, server: StandbyServer, log: Log) -> None:
-    """Return when the lease is ours. The server is started when that is not so at once."""
+    """Return when the lease is ours. ``server`` is started only if the lease cannot be taken at once."""
     said, problem = "", ""
     while True:
         try:

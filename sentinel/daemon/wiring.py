@@ -1,4 +1,4 @@
-"""Builds the daemon's parts: engine and runner, effects, API server, event files."""
+"""Builds the daemon's parts: engine and runner, effects, API server, web page, event files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from sentinel.telemetry import Telemetry
 
 @dataclass(frozen=True, slots=True)
 class DaemonParts:
-    """What the other parts of the daemon are built from."""
+    """The parts from which the other parts of the daemon are built."""
 
     settings: Settings
     store: Store
@@ -81,7 +81,7 @@ def stored_state(store: Store, settings: Settings) -> Stored:
 
 
 def all_receivers(base: DaemonParts) -> list[Sink]:
-    """Everything that takes messages: webhooks and channels, and what agents carry out in users' files."""
+    """All receivers of messages: webhooks and channels, and, through agents, job logs and users' own addresses."""
     alerts, executor = base.settings.alerts, ThreadPoolExecutor(THREADS, "alerts")
     sinks = receivers(alerts, executor)
     sinks += [
@@ -151,14 +151,14 @@ def engine_runner(
 
 
 def event_files(settings: Daemon, report: Report, log: Log) -> EventFiles | None:
-    """None where the settings name no folder of them."""
+    """Build the reader of event files; None if the settings name no folder for them."""
     if not settings.events:
         return None
     return EventFiles(Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, report, log)
 
 
 def operators_of(base: DaemonParts) -> set[int]:
-    """Uids that may change state and see the jobs of all."""
+    """Uids that may give commands and see everybody's jobs."""
     operators, unknown = uids_of(base.settings.daemon.operators)
     if unknown:
         base.log.warning("operators-unknown", names=", ".join(unknown), fix="correct [daemon] operators")
@@ -186,7 +186,7 @@ def page_server(base: DaemonParts, views: Views, operators: set[int]) -> PageSer
     """Build the page for browsers; None where the settings do not ask for it.
 
     Raises:
-        UserError: its settings cannot be meant.
+        UserError: its settings are contradictory.
     """
     page = base.settings.page
     if not page.listen:
@@ -226,7 +226,7 @@ def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:
         changes=changes,
         telemetry=base.telemetry,
         log=base.log,
-        # A database on this host is no other daemon's: nodes would find nobody elsewhere.
+        # A database on this host has no other daemon that nodes could be referred to.
         acts=lambda: not base.store.shared or base.lease.left_s() > 0,
     )
 

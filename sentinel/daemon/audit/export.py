@@ -16,7 +16,7 @@ from sentinel.model.audit import EXPORTED, ChainedEntry
 
 EVERY_S = 1.0
 _AT_ONCE = 100
-_HEAD_BYTES = 500  # room for the header that syslog writes before the text
+_HEAD_BYTES = 500  # space for the header that syslog writes before the text
 
 
 class AuditExport:

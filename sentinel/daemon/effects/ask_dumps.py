@@ -1,7 +1,8 @@
 """Gathers the NCCL flight-recorder dumps of an ended job from all its nodes and analyses them together.
 
-Which rank blocked the others can be seen only from all ranks at once, so every node of the attempt is asked. A rank without
-a dump is evidence, unless its node did not answer: then it is *not known*, and no rank is blamed for a missing dump.
+Which rank blocked the others can be seen only from all ranks at once, so every node of the attempt is asked. A rank
+without a dump is evidence, unless its node did not answer: then it is *not known*, and no rank is blamed for a missing
+dump.
 """
 
 from __future__ import annotations
@@ -17,15 +18,13 @@ from sentinel.model.orders import Collected
 from sentinel.model.records import Evidence, Incident, Kind, Source, Where, stable_id
 from sentinel.ports import Clock, Orders
 
-ANSWER_S = (
-    6.0  # a node collects dumps within two seconds of a job's end; it does not answer while the user's files hang
-)
-_NAMED = 64  # ranks that an evidence lists
+ANSWER_S = 6.0  # a node collects dumps within 2 s of a job's end; it does not answer while the user's file system hangs
+_NAMED = 64  # most ranks that one evidence lists
 _KINDS = frozenset({"missing", "mismatch", "stuck"})
 
 
 class DumpQuestions:
-    """Asks the nodes for their dumps and turns the analysis of all of them into one evidence."""
+    """Asks the nodes for their dumps and makes one evidence from the analysis of all of them."""
 
     def __init__(self, orders: Orders, live: ClusterView, clock: Clock) -> None:
         self._orders = orders

@@ -26,7 +26,7 @@ from sentinel.text import plain
 _LEAST_GAP_S = 2.5
 _MOST_GAP_S = 10.0
 _GAP_STEPS = 1.5  # time between the two RAS polls, in steps of the job: the job is already silent for longer
-_REST_S = 4.5  # for connecting, a dump, stacks and the network
+_REST_S = 4.5  # the rest of an answer: connecting, a dump, stacks, the network
 _NAMED = 64
 
 

@@ -1,7 +1,7 @@
 """Chooses and quarantines a job's checkpoints across the fleet: nodes list and check them as the job's user.
 
-The daemon reads no file of a user. Each node lists its local folders, one node lists the shared ones. Where no node answers
-the content is *not known*, and a checkpoint that depends on it is not chosen.
+The daemon reads no file of a user. Each node lists its local folders, one node lists the shared ones. Where no node
+answers the content is *not known*, and a checkpoint that depends on it is not chosen.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from sentinel.ports import Orders
 from sentinel.text import names
 
 _ATTEMPTS = 3  # newest attempts (with the failed one) whose allocations may be requested again
-_REMEMBERED = (
-    32  # incidents whose listings are kept until their checkpoints are moved aside; else they are listed again
-)
+_REMEMBERED = 32  # incidents whose listings are cached until their checkpoints are moved aside; others are listed again
 _LISTERS = 3  # nodes tried, one after the other, for the shared folders
 
 
@@ -66,7 +64,7 @@ class FleetCheckpoints:
         log: Log,
         seconds: Callable[[], float] | None = None,
     ) -> None:
-        """``seconds``: a monotonic clock; the system's where none is given."""
+        """``seconds``: a monotonic clock; the default is the system's."""
         self._seconds = seconds or time.monotonic
         self._orders = orders
         self._live = live
@@ -169,14 +167,14 @@ class FleetCheckpoints:
 
     async def _homes(self, task: Task, job: JobView, bad: frozenset[str]) -> list[tuple[str, ...]]:
         """Allocations of recent attempts whose nodes are all free and healthy: there each rank finds its local shards."""
-        if (run := _next_run(task)) is not None:  # in its allocation: on these nodes, and on no others
+        if (run := _next_run(task)) is not None:  # restarted in its allocation: on exactly these nodes
             return [run] if task.step.data.get("same") else []
         fleet = await self._fleets.take(2.0)
         found: list[tuple[str, ...]] = []
         for attempt in range(task.attempt, max(-1, task.attempt - _ATTEMPTS), -1):
             nodes = self._live.nodes_of(task.job, attempt)
             free = all(_free(fleet, name, job) for name in nodes)
-            barred = bad | set(job.excluded)  # excluded nodes are not requested again (promise 6)
+            barred = bad | set(job.excluded)  # excluded nodes are not requested again
             if nodes and free and not barred & set(nodes) and nodes not in found:
                 found.append(nodes)
         return found
@@ -226,7 +224,7 @@ class FleetCheckpoints:
         return {"moved": len(moved), "explanation": words}
 
     def _rejected(self, task: Task) -> frozenset[str]:
-        """Checkpoints that this job could not resume from: chosen before, and the next attempt printed no step."""
+        """Checkpoints from which this job failed to resume: chosen before, and the next attempt printed no step."""
         if task.verdict.cause is not Cause.CHECKPOINT_CORRUPT:
             return frozenset()
         rows = self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=task.job)
@@ -301,7 +299,7 @@ class FleetCheckpoints:
         raise problem
 
     async def _list(self, job: JobView, node: str, roots: Sequence[Root], check: Check) -> list[Part]:
-        # The node itself determines as which user it reads them: it does not trust the daemon for that.
+        # The order names no user: the node determines the job's user itself and does not trust the daemon for that.
         order = ListCheckpoints(job.id, tuple(roots), check.level, check.before_step)
         answer = await self._orders.ask(node, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
         listings = answer.get("listings") if isinstance(answer, dict) else None

@@ -23,7 +23,8 @@ from sentinel.wire import evidence_from
 
 
 def check_deadlines(settings: Settings) -> None:
-    """
+    """Check the deadlines in the settings.
+
     Raises:
         UserError: ``diagnostics.deadline_s`` is not one positive number for each level.
     """
@@ -51,7 +52,7 @@ class Diagnostics:
         self._log = log
 
     async def run(self, effect: RunDiagnostic) -> DiagnosticEnded:
-        # It yields to a job that is allocated to the node; it tests all GPUs, since only that clears the node.
+        # It yields to a job that starts on the node. It tests all GPUs, as only a pass on all of them clears the node.
         order = Diagnose(effect.level, gpus=None, yields=True)
         result, reason = "unknown", ""
         found: tuple[Evidence, ...] = ()
@@ -76,7 +77,7 @@ class Diagnostics:
             return ()
 
     async def scores(self, _effect: ReadScores) -> ScoresRead | None:
-        """None: the store does not answer; it is read again at the next turn."""
+        """Read the nodes' scores; None if the store does not answer. The engine asks again."""
         now = self._clock.now()
         try:
             scores = await asyncio.to_thread(read_scores, self._store, self._live, self._counters, now)

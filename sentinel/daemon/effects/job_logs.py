@@ -1,4 +1,4 @@
-"""The receiver of messages that writes into a job's own log, through the agent of the node where its script ran."""
+"""Delivers messages into a job's own log, through the agent of the node where its batch script ran."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentinel.ports import Orders
 
 
 class JobLogs:
-    """Best effort: a log that cannot be written is noted, and no message that operators must look after."""
+    """Best effort: a log that cannot be written is recorded, but operators need not act on it."""
 
     name = JOB_LOG
 

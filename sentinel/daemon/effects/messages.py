@@ -20,8 +20,10 @@ _MOST = 1000  # messages shown, the newest first
 
 
 async def messages(store: Store, now: datetime, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-    """Messages since ``arguments["since"]`` (a day ago), and all that were not delivered; for ``user`` (None: an operator)
-    those about own jobs."""
+    """Messages since ``arguments["since"]`` (default: a day ago), and all that were not delivered.
+
+    ``user``: only those about this user's jobs; None: an operator, who sees all.
+    """
     since = since_of(arguments) or now - timedelta(days=1)
     rows = [
         _shown(notice, receiver, delivered)
@@ -52,10 +54,10 @@ def _shown(notice: Notice, receiver: str, delivered: bool) -> dict[str, Any]:
 
 
 async def send_trials(runner: Runner, clock: Clock, to: str, who: str) -> dict[str, Any]:
-    """Send a test message to one receiver or to all, now and once each; what became of it.
+    """Send a test message to one receiver or to all, once and without retries; returns the results.
 
     Raises:
-        UserError: no such receiver, or none at all.
+        UserError: there is no such receiver, or none at all.
     """
     known = runner.state.receivers
     if not known:

@@ -1,4 +1,4 @@
-"""Performs what drained nodes need: the site's resets and reboots, the return to service, the ticket for a repair."""
+"""Performs effects on drained nodes: the site's reset and reboot commands, return to service, repair tickets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NodeReturnEffects:
         clock: Clock,
         fence: Fence | None = None,
     ) -> None:
-        """``fence``: without its word no command of the site's is run; the writer asks it by itself."""
+        """``fence``: confirms the lease before a site command is run; the Slurm writer does so itself."""
         self._settings = settings
         self._fence = fence
         self._reader = reader
@@ -35,9 +35,9 @@ class NodeReturnEffects:
         self._clock = clock
 
     async def command(self, effect: RunSiteCommand) -> NodeReturnAnswered:
-        """Read the node first: since the snapshot somebody may have returned it, and a job may run there.
+        """Run a site command, after reading the node again: it may have been returned since, and a job may run there.
 
-        Only a command that was run can fail; one that was not says nothing of the node.
+        Only a command that was run can fail; one that was not run proves nothing about the node.
         """
         try:
             node = await self._reader.node(effect.node)
@@ -58,7 +58,7 @@ class NodeReturnEffects:
         return self._answer(effect, result, reason)
 
     async def put_back(self, effect: ReturnNode) -> NodeReturnAnswered:
-        """Read the node first: only the drain that the engine has seen is undone."""
+        """Return a node to service, after reading it again: only the drain that the engine has seen is undone."""
         try:
             node = await self._reader.node(effect.node)
             if node is not None and not is_out(node):
@@ -66,14 +66,14 @@ class NodeReturnEffects:
             if refusal := _no_longer(node, effect):
                 return self._answer(effect, "refused", refusal)
             await self._writer.undrain(effect.node)
-        except Refused as error:  # the drain is ours, and Slurm does not end it; or somebody changed it just now
+        except Refused as error:  # Slurm refuses to end our drain, or somebody changed the node just now
             return self._answer(effect, "failed", error.message)
-        except SentinelError as error:  # no answer, or missing rights: a person can mend those
+        except SentinelError as error:  # no answer, or missing permissions, which a person can correct
             return self._answer(effect, "unavailable", error.message)
         return self._answer(effect, "done")
 
     async def ticket(self, effect: OpenTicket) -> NodeReturnAnswered:
-        """By both ways that are set; one that fails is told, and both are tried again with the same id."""
+        """Open a repair ticket by each configured way. If one fails, both are tried again later with the same id."""
         body, settings, result, reason = json.dumps(dict(effect.data)).encode(), self._settings, "done", ""
         try:
             if self._fence is not None:
@@ -99,7 +99,7 @@ class NodeReturnEffects:
 
 
 def _no_longer(node: NodeView | None, effect: RunSiteCommand | ReturnNode) -> str:
-    """Why the node is not ours to change any more, as it was when the engine decided; empty while it is."""
+    """Why the node must not be changed, as it differs from what the engine saw; empty if it does not."""
     if node is None:
         return f"Slurm knows no node {effect.node}"
     if not is_out(node):

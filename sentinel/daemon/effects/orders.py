@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from sentinel.errors import Timeout, Unavailable
 
 _CONNECT_S = 5.0  # an agent counts as connected if it polled within this time, or if the daemon started within it
-# An order is sent again in case it was lost on its way; a node that works on one for minutes keeps polling.
-_AGAIN_SHARE, _AGAIN_S, _AGAIN_MOST_S = 0.15, 0.3, 2.0  # of the deadline, at least, at most
+# An order is repeated in case it was lost. The interval is a share of its deadline, within a least and a greatest one.
+_AGAIN_SHARE, _AGAIN_S, _AGAIN_MOST_S = 0.15, 0.3, 2.0  # share, seconds, seconds
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Order:
     arguments: Mapping[str, object]
     until_s: float
     answer: asyncio.Future[object]
-    again_s: float  # time before it is sent again
+    again_s: float  # interval at which it is repeated
     due_s: float = float("-inf")  # when it is sent next
 
     def given(self) -> dict[str, object]:
@@ -43,7 +43,7 @@ class OrderBook:
         self._polled_s: dict[str, float] = {}
         self._polling: dict[str, int] = {}
         self._count = itertools.count(1)
-        self._run = secrets.token_hex(4)  # keeps ids of one run of the daemon apart from those of another
+        self._run = secrets.token_hex(4)  # part of order ids, so that those of different runs of the daemon differ
         self._started_s = time.monotonic()
 
     def connected(self, node: str) -> bool:

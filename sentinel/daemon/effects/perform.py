@@ -92,17 +92,16 @@ class Effects:
         }
 
     async def _step(self, effect: CarryOutStep) -> Event:
-        """Outcome ``NOT_KNOWN``: it may have happened; the action reads Slurm first when it is retried."""
+        """Carry out a step. Outcome ``NOT_KNOWN``: it may have happened; a retry reads Slurm first."""
         task = effect.task
         try:
             outcome = await self._carried_out(task)
         except Unavailable as error:
             outcome = Outcome(task.step, Result.NOT_KNOWN, self._clock.now(), error.message)
-        return EffectCompleted(self._clock.now(), effect.id, outcome=outcome)  # the time at which it was over
+        return EffectCompleted(self._clock.now(), effect.id, outcome=outcome)  # when it ended, not when it began
 
     async def _carried_out(self, task: Task) -> Outcome:
-        """Run the step's action. An error other than a missing answer is a failure, after which the job is left held for a
-        person.
+        """Run the step's action. After an error other than a missing answer the job is held for a person.
 
         Raises:
             Unavailable: it is not known whether the action happened.
@@ -122,7 +121,7 @@ class Effects:
         return outcome
 
     async def _fleet(self, effect: ObserveFleet) -> Event:
-        """The snapshot itself, or that there is none, is reported as a separate event."""
+        """Take a Slurm snapshot. Its content, or its failure, is reported as a separate event."""
         if effect.once:
             with suppress(Unavailable):
                 await self._fleets.take(effect.max_age_s)
@@ -164,7 +163,7 @@ class Effects:
         return DrainReasonWritten(self._clock.now(), effect.id, effect.node, result, reason)
 
     async def _lend(self, effect: LendSpares) -> Event:
-        """Jobs before users: Slurm starts no job whose user may not ask for the reservation that it asks for."""
+        """Lend spare nodes and end loans. Users' access ends last: Slurm starts no job without access."""
         reasons = []
         writer = self._writer
 
@@ -183,7 +182,7 @@ class Effects:
         return SparesLent(self._clock.now(), effect.id, "; ".join(reasons))
 
     async def _deliver(self, effect: DeliverNotice) -> Event:
-        """One attempt. Whether and when there is another is the engine's matter."""
+        """Try once to deliver a message. The engine decides about retries."""
         again, reason = True, ""
         try:
             await self._sinks[effect.receiver].send(effect.notice)

@@ -17,8 +17,8 @@ EXHAUSTED = frozenset(
 # This host has no network, or its firewall blocks outgoing connections.
 _NO_WAY_OUT = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EPERM, errno.EACCES})
 
-# A deadline noticed so much later: the event loop was busy, and the answer may have come in time. A loop with time to
-# spare is late by milliseconds, one on a crowded machine by tenths; a node that is gone must still be found from there.
+# If a deadline is noticed this late, the event loop was busy and the answer may have arrived in time. An idle loop is
+# late by milliseconds, one on a busy host by tenths of a second, and lost nodes must be found there too.
 _LATE_S = 0.5
 
 
@@ -37,12 +37,12 @@ async def slurmd_answers(view: NodeView, deadline_s: float) -> str | None:
     except TimeoutError:
         return None if loop.time() - began_s > deadline_s + _LATE_S else "no answer"
     except socket.gaierror:
-        return None  # name resolution failed here: that does not mean that the node is gone
+        return None  # name resolution failed on this host: that proves nothing about the node
     except OSError as error:
         if error.errno in EXHAUSTED:
             raise Unavailable(f"no connection can be made here: {os.strerror(error.errno or 0)}") from error
         if error.errno in _NO_WAY_OUT:
-            return None  # this host's own network: says nothing about the node
+            return None  # this host's own network failed: that proves nothing about the node
         number = error.errno or 0  # strerror instead of asyncio's message, which repeats the address
         return os.strerror(number) if number > 0 else error.strerror or type(error).__name__
     writer.close()

@@ -1,7 +1,7 @@
-"""The receiver that asks each user's own file where messages about own jobs go (``kind = "users"``).
+"""Delivers messages about a user's jobs to the addresses in that user's own file (receivers of ``kind = "users"``).
 
-The file is read by the agent of a node, as that user; what stands in it is held to what the site allows
-(``sentinel.config.user_messages``). Nobody else's messages go where a file says, and none is waited for because of it.
+The agent of a node reads the file, as that user; its content is checked against what the site allows
+(``sentinel.config.user_messages``). The file affects only that user's messages, and cannot delay those of others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sentinel.model.records import Notice
 from sentinel.ports import Orders
 from sentinel.text import visible
 
-_NODES = 3  # that are asked: the job's own, else any that is heard and may have the user's home
-_REMEMBERED = 1000  # messages of which some addresses took theirs and others did not
+_NODES = 3  # nodes asked for the file: the job's own, else any connected one, which may mount the user's home
+_REMEMBERED = 1000  # partly delivered messages that are remembered
 
 
 class UserFiles:
@@ -37,7 +37,7 @@ class UserFiles:
         self._live = live
         self._executor = executor
         self._log = log
-        self._took: OrderedDict[str, set[str]] = OrderedDict()  # addresses that have a message, by its id
+        self._took: OrderedDict[str, set[str]] = OrderedDict()  # message id -> addresses that have it already
 
     async def send(self, notice: Notice) -> None:
         user, job = str(notice.data.get("user") or ""), self._job_of(notice)
@@ -73,7 +73,7 @@ class UserFiles:
             raise later or never  # type: ignore[misc]
 
     def _job_of(self, notice: Notice) -> int:
-        """The job whose user's file it is; a test message is about none, so any of that user's is taken.
+        """A job of the user whose file is to be read; any of the user's jobs for a test message.
 
         Raises:
             Refused: no job of that user is known.
@@ -90,11 +90,11 @@ class UserFiles:
         return max(jobs)
 
     async def _file(self, user: str, job: int) -> str | None:
-        """The text of the user's file; None: there is none.
+        """The text of the user's file; None: there is no file.
 
         Raises:
             Unavailable: no node could be asked.
-            Refused: the file is there and not as it must be.
+            Refused: the file exists but is not acceptable.
         """
         order, why = ReadMessagesFile(job), "no node is heard that could read the user's file"
         for node in self._nodes(job):
@@ -109,14 +109,14 @@ class UserFiles:
             if problem := found.get("problem"):
                 raise Refused(f"the file of {user}: {visible(str(problem), 200)}", fix="mend the file")
             text: str | None = found.get("text")
-            if text is not None and found.get("user") != user:  # it remembers a job of that number from before
+            if text is not None and found.get("user") != user:  # the node remembers an earlier job with this id
                 why = f"the agent of {node} takes job {job} for another user's"
                 continue
             return text if text is None or len(text) <= MOST_MESSAGES_FILE else text[:MOST_MESSAGES_FILE]
         raise Unavailable(why)
 
     def _nodes(self, job: int) -> list[str]:
-        """The job's nodes of its newest attempt first, then others: of those that are heard."""
+        """Connected nodes: those of the job's newest attempt first, then others."""
         attempts = sorted((key for key in self._live.attempts if key[0] == job), reverse=True)
         own = [node for key in attempts for node in self._live.attempts[key].nodes]
         every = [name for name, seen in self._live.nodes.items() if seen.state == "heard"]

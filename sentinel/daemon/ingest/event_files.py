@@ -1,6 +1,6 @@
 """Reads events that the controller's hook writes as empty files named ``EVENT.JOB.NUMBER``.
 
-A file costs the end of a job almost nothing; a Python process in the hook would cost a core for a tenth of a second.
+Writing a file costs almost nothing at a job's end; starting Python in the hook would take 0.1 s of a core.
 
 Trust comes from the file system: a file counts only if a trusted account owns it, and none counts if the folder is
 world-writable. Files present when the daemon starts are events that it missed.
@@ -37,7 +37,7 @@ class EventFiles:
         self._report = report
         self._log = log
         self._problem = ""
-        self._left: set[str] = set()  # names of refused files, each logged once
+        self._left: set[str] = set()  # names of refused files, to log each once
 
     async def look(self) -> None:
         """Read and remove the event files, and pass their events on."""

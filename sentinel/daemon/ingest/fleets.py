@@ -16,7 +16,7 @@ from sentinel.ports import SlurmReader
 from sentinel.telemetry import Telemetry
 
 _PAUSES_S = (0.5, 1.0, 2.0, 5.0)
-_NEWS_S = 1.0  # least time between the snapshots that nodes' evidence about unknown jobs has taken
+_NEWS_S = 1.0  # least time between snapshots taken because of evidence about unknown jobs
 
 
 class FleetSnapshots:
@@ -33,7 +33,7 @@ class FleetSnapshots:
         """``seconds``: a monotonic clock; the system's where none is given. ``spares``: a reservation to read with it."""
         self._reader = reader
         self._spares = spares
-        self._spares_problem = ""  # why they are not known
+        self._spares_problem = ""  # why the spare nodes are not known
         self._seconds = seconds or time.monotonic
         self._live = live
         self._answered = telemetry.snapshots.labels(result="answered")
@@ -80,7 +80,7 @@ class FleetSnapshots:
             return fleet
 
     async def take_news(self) -> Fleet:
-        """A snapshot begun after the call; however many ask, one a second at most, which they share.
+        """A snapshot begun after the call. Concurrent callers share it; at most one per second is taken.
 
         Raises:
             Unavailable: Slurm did not answer.
@@ -94,7 +94,7 @@ class FleetSnapshots:
             return await self.take(self._seconds() - asked_s)
 
     async def _read_spares(self) -> Spares | None:
-        """None: not known, and nothing is concluded from that."""
+        """Read the reservation of spare nodes; None: not known, from which nothing is concluded."""
         found, problem = None, ""
         try:
             found = await self._reader.spares(self._spares)

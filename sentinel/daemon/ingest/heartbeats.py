@@ -14,9 +14,10 @@ from sentinel.wire import time_from
 
 
 def heartbeat_of(node: str, body: Mapping[str, Any], now: datetime, now_s: float) -> HeartbeatReceived:
-    """
+    """The event for a heartbeat of ``node``. ``now_s``: monotonic seconds.
+
     Raises:
-        ProtocolError: the time of the heartbeat is no time.
+        ProtocolError: the heartbeat's time is malformed.
     """
     verdict, spool, jobs = body.get("verdict"), body.get("spool"), body.get("jobs")
     return HeartbeatReceived(

@@ -1,9 +1,9 @@
 """Batches evidence from many nodes: requests that arrive while one batch is being stored form the next batch.
 
-A single request is stored without delay. When hundreds arrive at once they share a transaction (one disk sync, one holder
-of the store's write lock), and the event loop runs between batches, so that heartbeats are answered meanwhile. Requests with
-convicting evidence have priority: they wait only for the batch that is being stored. A node sends its next request after the
-previous one was acknowledged, so that requests of one node are never reordered.
+A single request is stored without delay. When hundreds arrive at once they share a transaction (one disk sync, one
+holder of the store's write lock), and the event loop runs between batches, so that heartbeats are answered meanwhile.
+Requests with convicting evidence have priority: they wait only for the batch that is being stored. A node sends its
+next request after the previous one was acknowledged, so that requests of one node are never reordered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Intake:
         self._running: asyncio.Task[None] | None = None
 
     async def take(self, items: Sequence[Evidence]) -> None:
-        """Returns when ``items`` are safe to acknowledge; raises what ``observe`` raised for the batch they were in."""
+        """Store ``items``; returns when they may be acknowledged. Raises what ``observe`` raised for their batch."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         (self._first if any(map(self._hard, items)) else self._rest).append((items, done))
         if self._running is None or self._running.done():
@@ -54,7 +54,7 @@ class Intake:
             batch.extend(parts[-1][0])
         (outcome,) = await asyncio.gather(self._observe(batch), return_exceptions=True)
         if isinstance(outcome, Refused) and len(parts) > 1:
-            # The store takes all of it or nothing: what one node sent must not refuse what others did.
+            # The store saves all or nothing: retry by request, so that one node's items do not fail those of others.
             outcomes = [(await asyncio.gather(self._observe(items), return_exceptions=True))[0] for items, _ in parts]
         else:
             outcomes = [outcome] * len(parts)

@@ -28,7 +28,7 @@ _AT_ONCE = 4  # concurrent queries
 
 
 class Ranges(Protocol):
-    """The Prometheus client that is used here: see ``sentinel.adapters.prometheus``."""
+    """The part of the Prometheus client that is used here; see ``sentinel.adapters.prometheus``."""
 
     async def range(self, query: str, start: datetime, end: datetime, step_s: float) -> dict[str, Any]: ...
 
@@ -43,7 +43,7 @@ class LastAnswers:
     firing: dict[str, list[Evidence]] = field(default_factory=dict)  # by signal
     since: dict[str, datetime] = field(default_factory=dict)
     problem: str = ""  # why Prometheus could not be asked; "" if it answered
-    wrong: dict[str, str] = field(default_factory=dict)  # signals whose query is refused, with the reason
+    wrong: dict[str, str] = field(default_factory=dict)  # signal -> why Prometheus refused its query
 
 
 class PrometheusSignals:

@@ -1,4 +1,4 @@
-"""Decides what a node may state: about itself and jobs that ran on it, and nothing that only the daemon finds out."""
+"""Decides what evidence a node may send: about itself and jobs that ran on it, from sources that a node can read."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Unavailable
 from sentinel.model.records import Evidence, Source, Trust
 
-# What only the daemon finds out by itself; no node states it.
+# Sources that only the daemon reads; no node may send their evidence.
 _DAEMONS_OWN = frozenset({Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})
-# Read from what users' programs wrote, which names other nodes as well.
+# Sources written by users' programs, which may name other nodes too.
 _USERS_WORDS = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
-_MOST_PAST = 20  # jobs of one request that are looked for in the store; its sender sends the rest again
+_MOST_PAST = 20  # most jobs of one request that are looked up in the store; the node sends the rest again
 
 Attempt = tuple[int, int | None]  # a job, and its attempt where one is named
 
 
 def may_state(live: ClusterView, node: str, item: Evidence) -> bool | None:
-    """Whether a node may state this; None: the newest snapshot of Slurm does not say whether the job ran there.
+    """Whether a node may send this evidence; None: the newest Slurm snapshot does not tell whether the job ran there.
 
-    What users' programs print may name any node; it proves nothing about one.
+    Output of users' programs may name any node; it proves nothing about a node.
     """
     where = item.where
     if item.source in _DAEMONS_OWN:
@@ -35,7 +35,7 @@ def may_state(live: ClusterView, node: str, item: Evidence) -> bool | None:
 
 
 class Allocations:
-    """Where jobs ran of which the newest snapshot does not say it: they began just now, or ended long ago."""
+    """Looks up where jobs ran that the newest snapshot does not contain: they started just now or ended long ago."""
 
     def __init__(
         self, live: ClusterView, fleets: FleetSnapshots, past: Callable[[int], Sequence[Mapping[str, Any]]]
@@ -46,10 +46,10 @@ class Allocations:
         self._past = past
 
     async def ran_on(self, node: str, asked: Iterable[Attempt]) -> dict[Attempt, bool]:
-        """Whether these ran on ``node``, by a snapshot that is newer than the call or by the store.
+        """Whether these attempts ran on ``node``, by a snapshot newer than the call, or else by the store.
 
-        Those are missing of which nothing is known: Slurm or the store do not answer, or more were asked for than are
-        looked for at once. What neither knows did not run there.
+        An attempt is missing from the answer if that is not known: Slurm or the store did not answer, or there were
+        more than ``_MOST_PAST``. An attempt that neither Slurm nor the store knows did not run there.
         """
         found: dict[Attempt, bool] = {}
         open_: list[Attempt] = []
@@ -65,5 +65,5 @@ class Allocations:
                 rows = await asyncio.to_thread(self._past, job)
                 found[job, number] = any(number in (None, row["attempt"]) and node in row["nodes"] for row in rows)
         except Unavailable:
-            pass  # its sender keeps it
+            pass  # not known: the node keeps the evidence and sends it again
         return found

@@ -12,11 +12,11 @@ from sentinel.model.orders import OrderRefused, Root, Watch
 
 @lru_cache(maxsize=4096)
 def _intent(comment: str) -> Intent:
-    return intent_of(comment)  # asked at each heartbeat of each node
+    return intent_of(comment)  # cached: called for each heartbeat of each node
 
 
 def unread(live: ClusterView, watched: list[dict[str, Any]]) -> list[int]:
-    """The watched jobs that asked that their saves be not read while they run."""
+    """The watched jobs whose users asked that their saves not be read while the job runs."""
     views = [live.fleet.jobs.get(entry["job"]) for entry in watched] if live.fleet is not None else []
     return [view.id for view in views if view is not None and not _intent(view.comment).manifests]
 
@@ -41,7 +41,7 @@ def watch_list(live: ClusterView, node: str, jobs: object) -> list[dict[str, Any
 def _watch(
     comment: str, job: int, attempt: int, first: bool, since_s: float | None, node: str
 ) -> dict[str, Any] | None:
-    """What one node watches for one attempt of a job; None: nothing. Only read: the same for each of its heartbeats."""
+    """What one node watches for one attempt of a job; None: nothing. Cached and shared: callers must not change it."""
     intent = _intent(comment)
     roots = [Root("local", root.replace("%N", node)) for root in intent.local_roots]
     if first:

@@ -1,1 +1,1 @@
-"""The page for browsers: read-only, made on the server from the same views as the command line, without scripts."""
+"""The web page: read-only, rendered on the server from the same views as the command line, without scripts."""

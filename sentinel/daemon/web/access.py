@@ -1,7 +1,7 @@
-"""Finds out who asks for a page, and refuses who cannot prove it.
+"""Authenticates requests for pages.
 
-Three ways, in this order: the header of a reverse proxy that the settings trust, a token, and the account at the other end
-of a local socket (Linux's SO_PEERCRED). A person whose name is that of an operator's account sees all jobs.
+Three ways, in this order: the header of a reverse proxy that the settings trust, a token, and the account at the other
+end of a local socket (Linux's SO_PEERCRED). A person whose name is that of an operator's account sees all jobs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who asks. ``operator``: sees the jobs of all."""
+    """Who requests a page. ``operator``: sees everybody's jobs."""
 
     name: str
     operator: bool = False
@@ -47,13 +47,13 @@ class Token:
 
 
 class WhoAsks:
-    """Who asks, by the settings of the page.
+    """Determines who requests a page, by the page's settings.
 
     Args:
         operators: uids.
 
     Raises:
-        UserError: settings that let nobody in, or everybody; they name the key.
+        UserError: the settings admit nobody, or everybody; names the key.
     """
 
     def __init__(self, page: Page, operators: Collection[int]) -> None:
@@ -78,26 +78,28 @@ class WhoAsks:
         self._hosts = _LOCAL | {listening} - {""} | {host.lower() for host in page.hosts}
 
     def check_host(self, host: str) -> None:
-        """
+        """Check the request's Host header.
+
         Raises:
-            Denied: the browser believes to talk to another host: a web site may have sent it here.
+            Denied: the browser addressed another host: a web site may have redirected it here (DNS rebinding).
         """
         name = (host.rpartition(":")[0] if re.search(r":\d*$", host) else host).strip("[]").lower()
         if name not in self._hosts:
             raise Denied(f"the page is not called {name!r:.80}", fix="add the name to [page] hosts")
 
     def viewer(self, headers: Mapping[str, str], *, address: str, uid: int | None) -> Viewer:
-        """
+        """Authenticate a request.
+
         Args:
-            address: of the connection; empty for a socket.
-            uid: of the process at the other end of a socket; None for an address.
+            address: peer address of the connection; empty for a local socket.
+            uid: of the process at the other end of a local socket; None otherwise.
 
         Raises:
-            Denied: it is not known who asks.
+            Denied: the requester cannot be determined.
         """
         if self._header and self._is_proxy(address, uid):
             named = [value for header, value in headers.items() if header.lower() == self._header.lower()]
-            if len(named) > 1:  # a proxy that adds its own leaves what the browser sent, and that stands first
+            if len(named) > 1:  # a proxy that only appends its header keeps a forged one from the browser before it
                 raise Denied(
                     f"{self._header} is there {len(named)} times", fix="let the proxy replace what browsers send"
                 )
@@ -131,7 +133,7 @@ class WhoAsks:
         return Viewer(name, bool(known & set(self._operators)))
 
     def _by_token(self, given: str) -> Viewer:
-        """``Bearer TOKEN``, or what a browser asks for: any name and the token as its password."""
+        """Check ``Bearer TOKEN``, or basic authentication with any name and the token as password (browsers)."""
         kind, _, value = given.partition(" ")
         if kind.lower() == "basic":
             try:
@@ -148,9 +150,10 @@ class WhoAsks:
 
 
 def read_tokens(path: Path) -> list[Token]:
-    """
+    """Read the file of tokens.
+
     Raises:
-        FileError: not readable, readable by others, or a line that is none; it names the line.
+        FileError: not readable, readable by others, or malformed; names the line.
     """
     try:
         with opened(path) as file:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 48, 8, 24, 38
 _TICKS = 5
-_CHARACTER = 7  # width of one beside a bar, in these units: rather too much
+_CHARACTER = 7  # assumed width of a character beside a bar, in SVG units; on the wide side
 _MOST = 1e30
 _MARK = Markup('<line class="mark" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>')
 _WORDS = Markup('<text class="mark" x="{}" y="{}" text-anchor="{}">{}</text>')
@@ -22,7 +22,7 @@ Points = Sequence[tuple[float, float | None]]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A vertical line with its words."""
+    """A vertical line with a label."""
 
     x: float
     words: str
@@ -38,7 +38,7 @@ def curve(
     show_x: Callable[[float], str] = lambda value: f"{value:,.0f}",
     show_y: Callable[[float], str] = lambda value: f"{value:.3g}",
 ) -> Markup | None:
-    """A line chart; a value that is not known breaks its line. None: there is nothing to draw."""
+    """A line chart; an unknown value leaves a gap in its line. None: there is nothing to draw."""
     known = [(x, y) for _, points in series for x, y in points if _drawable(y)]
     if len(known) < 2:
         return None
@@ -77,12 +77,12 @@ def curve(
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> Markup | None:
-    """Horizontal bars: (name, value from 0, words beside it). None: there is none."""
+    """Horizontal bars: (name, value >= 0, label beside it). None: there are no rows."""
     if not rows:
         return None
     most = max(value for _, value, _ in rows) or 1.0
     step, names = 22, 150
-    width = WIDTH - names - 14 - _CHARACTER * max(len(words) for _, _, words in rows)  # the words stand beside the bar
+    width = WIDTH - names - 14 - _CHARACTER * max(len(words) for _, _, words in rows)  # width left for the bars
     parts = []
     for number, (name, value, words) in enumerate(rows):
         y = number * step
@@ -127,7 +127,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """Never empty: a line that is even is drawn in the middle."""
+    """Widen an empty range, so that a constant line is drawn in the middle."""
     if high - low > 1e-9 * max(abs(low), abs(high), 1e-30):
         return low, high
     return low - max(abs(low) * 0.1, 0.5), high + max(abs(high) * 0.1, 0.5)
@@ -144,7 +144,7 @@ def _lines(points: Points) -> list[list[tuple[float, float]]]:
 
 
 def _drawable(y: float | None) -> TypeGuard[float]:
-    """A program may print any number as its loss."""
+    """Whether a value can be drawn: a program may print any number as its loss, also NaN."""
     return y is not None and abs(y) < _MOST
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from sentinel.adapters.slurm.hostlist import fold
 from sentinel.model.topology import leaf_of
 
-ROW = 32  # nodes of a group where neither a switch nor a rack is known
+ROW = 32  # nodes per group where neither switch nor rack is known
 NO_SWITCH = "no switch named"
 
-# What a cell says, the worst first: (id, words). The first that holds for a node is its cell's.
+# States of a node's cell, the worst first: (id, description). The first that applies is shown.
 STATES = (
     ("down", "down or not responding"),
     ("drained", "drained"),
@@ -37,12 +37,12 @@ class Group:
 
     @property
     def counts(self) -> list[tuple[str, int]]:
-        """How many nodes are in each state, the worst first; those that are fine last."""
+        """Number of nodes in each state, the worst state first."""
         return counted(state for _, state in self.cells)
 
 
 def state_of(row: Row) -> str:
-    """The id of what a node's cell says."""
+    """The id of a node's state in ``STATES``."""
     state = row["state"]
     if state in ("down", "not responding", "fail", "error"):
         return "down"
@@ -63,11 +63,11 @@ def counted(states: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def groups(rows: Sequence[Row], racks: re.Pattern[str] | None = None) -> list[Group]:
-    """Nodes by rack where the site says how racks are named, else by the switch that Slurm names, else in order of names.
+    """Group nodes by rack if the site configured rack names, else by Slurm's switches, else in order of names.
 
     Args:
         rows: as the view ``nodes`` shows them, in any order.
-        racks: its first group in a node's name is the rack.
+        racks: its first group, matched in a node's name, is the rack.
     """
     ordered = sorted(rows, key=lambda row: natural(row["node"]))
     if racks is None and not any(row["topology"] for row in ordered):

@@ -1,4 +1,4 @@
-"""An incident as a time line: evidence, verdict, steps, outcome."""
+"""Makes the page of an incident: a timeline of evidence, verdict, steps and outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.model.vocabulary import cause_words, result_words, words_of
 if TYPE_CHECKING:
     from sentinel.daemon.web.pages import Asked
 
-_EVIDENCE = 100  # lines of evidence in a time line; what decided is shown whatever their number
+_EVIDENCE = 100  # most evidence in a timeline; evidence that decided the verdict is always shown
 
 
 async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
@@ -20,7 +20,7 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
     """Events in order of time: each with ``at``, ``kind`` (evidence, verdict, step, wait, outcome), ``what``, ``where``,
-    ``text``. ``at`` None: not over, at the end."""
+    ``text``. ``at`` None: not over yet; these are last."""
     incident, verdict, plan = seen["incident"], seen["verdict"], seen["plan"]
     decisive = {ground["evidence"]["id"] for ground in (verdict or {}).get("grounds", ())}
     evidence = sorted(seen["evidence"], key=lambda item: (item["id"] not in decisive, item["at"]))[:_EVIDENCE]

@@ -1,4 +1,4 @@
-"""A job: its attempts side by side, its curves, where it was restarted."""
+"""Makes the page of a job: its attempts, loss and step-time curves, and restarts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.errors import UserError
 if TYPE_CHECKING:
     from sentinel.daemon.web.pages import Asked
 
-_NUMBERS = 20  # rows of the table that says what a curve shows
+_NUMBERS = 20  # rows of the table with a curve's values
 
 
 async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
@@ -48,13 +48,16 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 
 def newest_of_each(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each attempt. While a requeued job's nodes are being freed, Slurm may tell the next attempt with the start
-    and nodes of the one before; the store then has it twice."""
+    """One row for each attempt, the newest where there are two.
+
+    While a requeued job's nodes are being freed, Slurm may report the next attempt with the start and nodes of the
+    previous one; the store then has it twice.
+    """
     return list({row["attempt"]: row for row in rows}.values())
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One job from its attempts, the oldest first; steps made twice count once."""
+    """Summary of a job from its attempts, the oldest first; repeated steps count once."""
     attempts = newest_of_each(rows)
     newest = attempts[-1]
     firsts = [row["first_step"] for row in attempts if row["first_step"] is not None]
@@ -71,6 +74,6 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _numbers(drawn: list[dict[str, Any]]) -> list[tuple[int, list[Any]]]:
-    """Points of the curves as rows: (attempt, [step, time, loss, seconds a step])."""
+    """Points of the curves as rows: (attempt, [step, time, loss, seconds per step])."""
     rows = [(row["attempt"], point) for row in drawn for point in row["points"]]
     return rows[:: max(1, len(rows) // _NUMBERS)]

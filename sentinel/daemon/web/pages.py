@@ -1,4 +1,4 @@
-"""Makes each page: asks the views that the command line asks, as the person may see them, and fills a template."""
+"""Makes each page: reads the command line's views, as the person may see them, and renders a template."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from sentinel.planning.quantities import duration
 from sentinel.ports import Clock
 from sentinel.wire import to_json
 
-ROWS = 200  # of a table; the next ones have a page of their own
+ROWS = 200  # rows of a table per page
 _ALWAYS = to_json(datetime.fromtimestamp(0, tz=UTC))
-_LONGEST = 4096  # characters of one part of a request
+_LONGEST = 4096  # most characters of one part of a request
 
 Query = Mapping[str, str]
 Make = Callable[["Asked"], Awaitable[tuple[str, dict[str, Any]]]]
@@ -31,10 +31,10 @@ Make = Callable[["Asked"], Awaitable[tuple[str, dict[str, Any]]]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request: by whom, what about (the part of the path that names it), with which arguments."""
+    """One request: who made it, the name in its path (a node, job or incident), and its arguments."""
 
     viewer: Viewer
-    user: str | None  # whose jobs are seen; None: all
+    user: str | None  # whose jobs may be seen; None: everybody's
     name: str
     query: Query
     now: datetime
@@ -46,14 +46,14 @@ class Asked:
         return shown
 
     async def records(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """A view before it is made plain JSON, for a page that shows a small part of it."""
+        """A view before its conversion to JSON, for a page that shows a small part of it."""
         return await self.views.show_to(name, arguments, self.user)
 
     def filters(self, *names: str) -> dict[str, Any]:
-        """Arguments of a view from the request's own; empty ones are left out.
+        """A view's arguments, taken from those of the request; empty ones are left out.
 
         Raises:
-            UserError: a job that is no number, or a time that is none.
+            UserError: a malformed job id or time.
         """
         found: dict[str, Any] = {
             name: value for name in names if (value := self.query.get(name, "").strip()[:_LONGEST])
@@ -73,10 +73,10 @@ class Asked:
 
 
 def since_of(text: str, now: datetime) -> str:
-    """A time in ISO 8601 from ``7d``, ``12h``, or a date.
+    """The ISO 8601 time for ``7d`` or ``12h`` ago, or for a date.
 
     Raises:
-        UserError: neither of these.
+        UserError: ``text`` is none of these.
     """
     try:
         return datetime.fromtimestamp(now.timestamp() - duration(text, "since").value, tz=UTC).isoformat()
@@ -92,12 +92,13 @@ def since_of(text: str, now: datetime) -> str:
 
 
 class Pages:
-    """
+    """All pages.
+
     Args:
-        see_all: whether people who are no operators see the jobs of others.
+        see_all: whether people who are not operators see the jobs of others.
 
     Raises:
-        UserError: ``racks`` is no expression with a group.
+        UserError: ``racks`` is not a regular expression with a group.
     """
 
     def __init__(self, views: Views, clock: Clock, *, cluster: str, racks: str = "", see_all: bool = False) -> None:
@@ -115,7 +116,7 @@ class Pages:
         self._of_one: dict[str, Make] = {"nodes": _node, "incidents": incident_page.make, "jobs": job_page.make}
 
     def page_of(self, path: str) -> tuple[Make, str] | None:
-        """What makes the page at ``path`` (decoded), and the name in it; None: there is none."""
+        """The function that makes the page at ``path`` (decoded), and the name in it; None: no such page."""
         section, _, name = path.strip("/").partition("/")
         if name:
             make = self._of_one.get(section)
@@ -124,7 +125,8 @@ class Pages:
         return (make, "") if make is not None else None
 
     async def html(self, page: tuple[Make, str], query: Query, viewer: Viewer) -> str:
-        """
+        """Render a page.
+
         Raises:
             SentinelError: there is nothing to show; see the views.
         """
@@ -145,7 +147,7 @@ def rack_pattern(text: str) -> re.Pattern[str] | None:
     """``[page] racks`` compiled; None where it is empty.
 
     Raises:
-        UserError: no expression with a group.
+        UserError: not a regular expression with a group.
     """
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""What planning says of this cluster: how often it fails, and how often each running job should save."""
+"""Makes the page of planning figures: the cluster's failure rates, and each running job's recommended save interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sentinel.daemon.web.pages import Asked
 
 _DAYS = 30.0
-_SIZES = (8, 64, 512, 1024, 4096, 16384)  # GPUs of jobs for which the MTBF is shown, up to the cluster's
+_SIZES = (8, 64, 512, 1024, 4096, 16384)  # job sizes in GPUs for which the MTBF is shown, up to the cluster's size
 
 
 async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
@@ -57,7 +57,7 @@ def _causes(past: FleetHistory | None) -> Any:
 
 
 def _overhead(past: FleetHistory | None, running: list[dict[str, Any]]) -> Any:
-    """The cost of other save intervals for the largest running job whose saves are timed; None where nothing is known."""
+    """The cost of other save intervals for the largest running job with known save times; None if there is none."""
     row = next((row for row in running if row.get("save_s") and row["gpus"]), None)
     if past is None or row is None:
         return None

@@ -1,4 +1,4 @@
-"""A report as HTML: a page of the daemon, or a file that stands alone."""
+"""Renders a report as HTML: a page of the daemon, or a self-contained file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentinel.daemon.web.templates import amount, render, style
 if TYPE_CHECKING:
     from sentinel.daemon.web.pages import Asked
 
-_ROWS = 12  # bars of a chart
+_ROWS = 12  # most bars of a chart
 WORDS = {
     "interruptions": "Interruptions",
     "of_machines": "of them not programs'",
@@ -31,12 +31,12 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 
 def values(made: Mapping[str, Any]) -> dict[str, Any]:
-    """What the templates take."""
+    """The values that the templates use."""
     return {"report": made, "charts": charts(made), "words": WORDS}
 
 
 def html_file(made: Mapping[str, Any]) -> str:
-    """The report as one HTML file without anything outside it."""
+    """The report as one self-contained HTML file."""
     return render("report_file.html", **values(made), style=Markup(style()))  # noqa: S704  our own file
 
 

@@ -1,7 +1,7 @@
-"""Serves the page on a socket or an address of its own, to people who are known, read-only and without scripts.
+"""Serves the web page on its own socket or address, to authenticated people, read-only and without scripts.
 
-Every answer forbids scripts, frames and outside resources. GET and HEAD are all that is answered; a body is not read.
-Connections, pages made at once and the time of each are bounded.
+Every answer forbids scripts, frames and external resources. Only GET and HEAD are answered, and no body is read. The
+number of connections, of pages rendered at once and the time for each are bounded.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sentinel.errors import Denied, SentinelError, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.telemetry import Telemetry
 
-_PAGES = 2  # made at once: one may read thousands of incidents
-_MOST_FIELDS = 32  # of a request's query
+_PAGES = 2  # pages rendered at once: one may read thousands of incidents
+_MOST_FIELDS = 32  # most fields of a request's query
 _HEADER_S = 5.0  # from the opening of a connection to the end of its first header
 _IDLE_S = 60.0
-_OVERDUE_S = 1.0  # how often connections are looked at
+_OVERDUE_S = 1.0  # how often connections are checked for deadlines
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -50,7 +50,7 @@ _HEADERS = {
 
 
 class PageServer:
-    """The listener of the page and what answers there."""
+    """The web page's listener and request handler."""
 
     def __init__(self, settings: Page, who: WhoAsks, pages: Pages, *, telemetry: Telemetry, log: Log) -> None:
         self._settings, self._who, self._pages = settings, who, pages
@@ -63,16 +63,17 @@ class PageServer:
         self.connections = Connections(
             most=settings.connections,
             most_waiting=settings.connections,
-            most_waiting_per_peer=settings.connections,  # behind a proxy all have one address
+            most_waiting_per_peer=settings.connections,  # behind a proxy all connections have one address
             header_s=_HEADER_S,
             idle_s=_IDLE_S,
             seconds=time.monotonic,
         )
 
     async def start(self) -> None:
-        """
+        """Start listening.
+
         Raises:
-            UserError: the address or the socket cannot be had.
+            UserError: the address or the socket cannot be used.
         """
         server = CountingServer(
             self._answer,
@@ -133,9 +134,9 @@ class PageServer:
         except TimeoutError:
             self._telemetry.refused.labels(status=503).inc()
             if request.transport is not None:
-                request.transport.abort()  # it does not read: nobody waits for it
+                request.transport.abort()  # the client does not read: disconnect it
         except ConnectionError:
-            pass  # it is gone
+            pass  # the client is gone
         finally:
             self.connections.ended(request.protocol)
         return response
@@ -208,10 +209,10 @@ def _peer_uid(request: web.BaseRequest) -> int | None:
 
 
 def _local_socket(path: Path) -> socket.socket:
-    """A listening socket to which every account may connect: who connects is told by the kernel.
+    """A listening local socket to which every account may connect: the kernel identifies who does.
 
     Raises:
-        OSError: it cannot be made, or something that is no socket, or another program's socket, has its place.
+        OSError: it cannot be created, or its path is taken by another file or another program's socket.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,7 +1,7 @@
-"""Renders the page's and reports' templates. Every text is escaped and its invisible characters are shown, links are ours.
+"""Renders the templates of pages and reports. All text is escaped, and its invisible characters are made visible.
 
-What users and programs wrote (names, log lines, comments) reaches a template only as text: Jinja escapes it, and
-``visible`` shows control characters and those that turn a line around. Nothing in it becomes a link.
+Text of users and programs (names, log lines, comments) is never markup: Jinja escapes it, and ``visible`` replaces
+control characters and those that reverse the direction of a line. Nothing in it becomes a link.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def render(template: str, **values: Any) -> str:
 
 
 def style() -> str:
-    """The style sheet, the page's and reports' own."""
+    """The style sheet of pages and reports."""
     return (_FOLDER / "style.css").read_text()
 
 
 def visible(value: Any) -> Any:
-    """A value as a person sees it: None is not known; each character that has no glyph is a dot."""
+    """A value as text: None becomes "not known", and each character without a glyph a dot."""
     if value is None:
         return NOT_KNOWN
     if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
@@ -63,17 +63,17 @@ def visible(value: Any) -> Any:
 
 
 def breakable(word: object) -> Markup:
-    """A word of ours that may be broken behind each underscore, as a cause in a narrow table."""
+    """An id of ours, e.g. a cause, that may be wrapped after each underscore in a narrow table."""
     return Markup("_<wbr>").join(str(word).split("_"))
 
 
 def path(name: object) -> str:
-    """A name as one part of an address of ours."""
+    """A name, quoted as one part of a URL path."""
     return quote(str(name), safe="")
 
 
 def span(seconds: object) -> str:
-    """A length of time in one unit."""
+    """A duration in seconds, shown in one unit."""
     if not isinstance(seconds, (int, float)):
         return NOT_KNOWN
     for size, unit in _SPANS:
@@ -111,14 +111,14 @@ def _time(value: object) -> datetime | None:
 
 
 def amount(value: object) -> str:
-    """A number with three digits that count."""
+    """A number with three significant digits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return NOT_KNOWN if value is None else str(value)
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 100 else f"{value:.3g}"
 
 
 def hours(value: object) -> str:
-    """A length of time that is given in hours."""
+    """A duration in hours, shown in one unit."""
     return span(3600.0 * value) if isinstance(value, (int, float)) else NOT_KNOWN
 
 
@@ -127,7 +127,7 @@ def percent(value: object) -> str:
 
 
 def interval(bounds: Sequence[float | None] | None, show: str = "amount") -> str:
-    """``(low to high)``; an end that is not known has no number."""
+    """``(low to high)``; an unknown bound has no number."""
     if bounds is None:
         return ""
     shown = {"amount": amount, "hours": hours, "span": span, "percent": percent}[show]
