@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from sentinel.errors import ProtocolError
 from sentinel.model.records import NOWHERE, Evidence, Scalar, Source, Trust, Where
-from sentinel.text import plain
+from sentinel.text import json_with_bytes, plain
 
 # The store's limits. One evidence beyond it would keep out the whole batch that it came with.
 MOST_ID, MOST_KIND, MOST_NODE = 40, 48, 255  # characters
@@ -67,6 +67,20 @@ def _fields(kind: type) -> tuple[str, ...] | None:
         record = dataclasses.is_dataclass(kind)
         _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind)) if record else None
     return _FIELDS[kind]
+
+
+def large_json(raw: bytes | str) -> Any:
+    """The value of a JSON text of many megabytes, as ``json_with_bytes`` reads it; in half of its time, as a rule.
+
+    Raises:
+        ValueError: not JSON, or nested without end.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, ValueError):  # bytes that are no text, control characters, NaN
+        return json_with_bytes(raw)
 
 
 def record_from(kind: type[T], value: object) -> T:

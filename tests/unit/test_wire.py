@@ -35,8 +35,8 @@ from sentinel.model.records import (
     Verdict,
     Where,
 )
-from sentinel.text import plain
-from sentinel.wire import evidence_from, record_from, time_from, to_json, to_text
+from sentinel.text import json_with_bytes, plain
+from sentinel.wire import evidence_from, large_json, record_from, time_from, to_json, to_text
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -243,3 +243,24 @@ def test_a_number_that_no_float_and_no_store_holds_is_refused(number: int) -> No
 def test_a_time_at_the_edge_of_the_calendar_is_refused(key: str, time: str) -> None:
     with pytest.raises(ProtocolError):
         evidence_from({**there_and_back(evidence()), key: time})
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"a": [1, 2.5, null, "x"]}',
+        b'{"a": "\xff"}',
+        b'{"a": "x\ny"}',
+        b'{"a": "\\ud800"}',
+        b"[18446744073709551615]",
+        b"[-1e3]",
+    ],
+)
+def test_large_json_is_read_as_other_json_is(raw: bytes) -> None:
+    assert large_json(raw) == json_with_bytes(raw)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[" * 200_000, b'{"a": \xff}'])
+def test_large_json_that_is_none_is_a_value_error(raw: bytes) -> None:
+    with pytest.raises(ValueError):
+        large_json(raw)

@@ -19,7 +19,8 @@ from sentinel.adapters.slurm.hostlist import expand
 from sentinel.adapters.slurm.pyslurm_child import UNREAD
 from sentinel.errors import ProtocolError, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView, Unread, utc
-from sentinel.text import json_with_bytes, plain
+from sentinel.text import plain
+from sentinel.wire import large_json
 
 T = TypeVar("T", NodeView, JobView)
 Record = Mapping[str, Any]
@@ -62,7 +63,7 @@ def records(text: bytes | str, key: str) -> list[Record]:
         ProtocolError: not JSON, cut off, or without that list.
     """
     try:
-        answer = json_with_bytes(text)
+        answer = large_json(text)
     except ValueError as error:
         raise ProtocolError(f"Slurm's answer is not JSON ({error!s:.200})") from error
     found = answer.get(key) if isinstance(answer, dict) else None
