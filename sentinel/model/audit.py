@@ -20,6 +20,8 @@ from sentinel.text import clean, plain
 
 FIRST = "0" * 64  # stands for the digest before the first entry
 EXPORTED = "audit_exported"  # stored setting: number of the last entry that was copied to syslog
+EXPORTED_DIGEST = "audit_exported_digest"  # stored setting: that entry's digest
+REWRITTEN = "audit_rewritten"  # stored setting: number of a copied entry that was found removed or changed
 MOST_TEXT = 500  # characters of a reason, and of each text in ``before`` and ``after``
 _MOST_NAME = 255
 _MOST_ITEMS = 64  # of a list in ``before`` or ``after``: the nodes of a large job are named elsewhere

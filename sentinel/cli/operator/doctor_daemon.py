@@ -135,6 +135,9 @@ def _audit(seen: Mapping[str, Any]) -> list[Finding]:
     written = counted(entries, "entry")
     if not where:
         return [Finding("audit", GOOD, f"{written}, in the database only", "[daemon] audit_syslog copies them")]
+    if (rewritten := seen.get("audit_rewritten")) is not None:
+        what = f"entry {rewritten} is not the one that was copied to syslog at {where}"
+        return [Finding("audit", BAD, what, "somebody rewrote the database: compare the copy, sentinel audit --verify")]
     waiting = entries - (seen["audit_exported"] or 0)
     if waiting < 0:
         gone = f"{counted(-waiting, 'entry')} fewer in the database than were copied to syslog at {where}"

@@ -13,7 +13,7 @@ from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.accounts import name_of, uids_of
 from sentinel.engine.notices import BREAKERS_TOLD
 from sentinel.model.approvals import ASKING, asked
-from sentinel.model.audit import EXPORTED
+from sentinel.model.audit import EXPORTED, REWRITTEN
 from sentinel.model.intent import intent_of
 from sentinel.model.records import OURS, Fleet, Plan, StepKind, stable_id
 from sentinel.wire import time_from, to_json
@@ -74,6 +74,7 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str
         "wire": settings.daemon.wire,
         "audit_syslog": settings.daemon.audit_syslog,
         "audit_exported": store.get(EXPORTED),
+        "audit_rewritten": store.get(REWRITTEN),
         "audit_entries": store.audit_length(),
         "operators_unknown": uids_of(settings.daemon.operators)[1],
         "spares": _spares(settings.recovery.spares, fleet),

@@ -1,18 +1,19 @@
 """Copies the audit log to syslog, entry by entry and in order, also after an outage of syslog.
 
 The store records which entries were sent. A restarted daemon continues there and may repeat a few entries. A person who
-alters the database cannot alter the copy.
+alters the database cannot alter the copy, and it is told there once the entry that was copied last is another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 from sentinel.adapters.store.store import Store
 from sentinel.adapters.syslog import MOST_BYTES, Syslog
 from sentinel.daemon.audit.listing import shown
-from sentinel.model.audit import EXPORTED, ChainedEntry
+from sentinel.model.audit import EXPORTED, EXPORTED_DIGEST, REWRITTEN, ChainedEntry
 
 EVERY_S = 1.0
 _AT_ONCE = 100
@@ -23,6 +24,7 @@ class AuditExport:
     def __init__(self, store: Store, syslog: Syslog) -> None:
         self._store = store
         self._syslog = syslog
+        self._sent: tuple[int, str] | None = None  # number and digest of the last entry that this daemon sent
 
     async def export_all(self) -> None:
         """Send all entries that are not sent yet.
@@ -36,20 +38,34 @@ class AuditExport:
     def export(self) -> bool:
         """Send the next entries; returns whether there were any. Blocking.
 
+        An entry that was sent and is no longer what it was shows that somebody rewrote the database: syslog and ``doctor``
+        say so, and all entries are sent again.
+
         Raises:
             SentinelError: an entry could not be sent or read.
         """
-        done = before = self._store.get(EXPORTED, 0)
-        found = self._store.audit(after=done, most=_AT_ONCE)
+        done, digest = self._sent or (self._store.get(EXPORTED, 0), self._store.get(EXPORTED_DIGEST, ""))
+        sent = None
         try:
+            if done and digest and not self._is_kept(done, digest):
+                self._syslog.send(json.dumps({"audit_rewritten": done, "digest": digest}), datetime.now(UTC))
+                self._store.put(REWRITTEN, done)
+                done, sent = 0, (0, "")
+            found = self._store.audit(after=done, most=_AT_ONCE)
             for item in found:
                 self._syslog.send(line_of(item), item.entry.at)
-                done = item.number
+                sent = (item.number, item.digest)
         finally:
             self._syslog.close()  # the next entry may be a day away
-            if done != before:
-                self._store.put(EXPORTED, done)
+            if sent is not None:
+                self._sent = sent
+                self._store.put(EXPORTED, sent[0])
+                self._store.put(EXPORTED_DIGEST, sent[1])
         return bool(found)
+
+    def _is_kept(self, number: int, digest: str) -> bool:
+        found = self._store.audit(after=number - 1, most=1)
+        return [(item.number, item.digest) for item in found] == [(number, digest)]
 
 
 def line_of(item: ChainedEntry) -> str:

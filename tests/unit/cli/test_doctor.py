@@ -322,6 +322,12 @@ def test_what_is_bad_stands_first_and_40_columns_are_enough(asked: Asked, cluste
         ({"audit_syslog": "/dev/log", "audit_exported": 7}, "audit", "good", "7 entries, copied to /dev/log"),
         ({"audit_syslog": "/dev/log", "audit_entries": 700}, "audit", "bad", "700 entries not in syslog"),
         ({"audit_syslog": "/dev/log", "audit_exported": 9}, "audit", "bad", "2 entries fewer in the database than"),
+        (
+            {"audit_syslog": "/dev/log", "audit_exported": 7, "audit_rewritten": 5},
+            "audit",
+            "bad",
+            "entry 5 is not the one",
+        ),
     ],
 )
 def test_how_it_travels_and_what_is_audited(

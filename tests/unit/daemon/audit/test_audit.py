@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from core_records import later
 from core_views import ADA, Shown
 from core_world import World
 
+from sentinel.adapters.store import tables
 from sentinel.adapters.syslog import Syslog
 from sentinel.daemon.audit.export import AuditExport
 from sentinel.daemon.audit.listing import PAGE
 from sentinel.errors import Unavailable, UserError
-from sentinel.model.audit import EXPORTED, FIRST, AuditEntry, Stage
+from sentinel.model.audit import EXPORTED, FIRST, REWRITTEN, AuditEntry, Stage
 from sentinel.model.changes import Audited
 
 Worlds = Callable[..., World]
@@ -87,6 +89,32 @@ async def test_each_entry_is_handed_over_once_and_in_order(world: Worlds, tmp_pa
         assert exporting(there, path).export()  # a daemon started again goes on where the last one was
         line = log.recv(65536).decode()
         assert json.loads(line[line.index("{") :])["number"] == 4
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_entries_that_take_the_numbers_of_removed_ones_are_sent_and_told(
+    world: Worlds, tmp_path: Path, restarted: bool
+) -> None:
+    """Found as an attack: with the number alone, nothing was copied until the new entries outnumbered the old ones."""
+    there, path = world(), str(tmp_path / "log")
+    fill(there, 5)
+    with listening(socket.AF_UNIX, path) as log:
+        made = exporting(there, path)
+        while made.export():
+            pass
+        for _ in range(5):
+            log.recv(65536)
+        with there.store.engine.begin() as connection:
+            connection.execute(sa.delete(tables.audit).where(tables.audit.c.number > 2))
+        fill(there, 2, target="node n66")
+        made = exporting(there, path) if restarted else made
+        while made.export():
+            pass
+        lines = [log.recv(65536).decode() for _ in range(5)]
+    said = [json.loads(line[line.index("{") :]) for line in lines]
+    assert said[0]["audit_rewritten"] == 5
+    assert [row["number"] for row in said[1:]] == [1, 2, 3, 4] and said[4]["target"] == "node n66"
+    assert there.store.get(REWRITTEN) == 5 and not made.export()
 
 
 async def test_what_syslog_does_not_take_is_kept_for_later(world: Worlds, tmp_path: Path) -> None:
