@@ -85,8 +85,9 @@ class Rounds:
 
     def clock(self, offset_s: float | None) -> None:
         """Report a node clock that is too far off. ``offset_s``: the daemon's clock minus ours; None: not known."""
-        limit = self._settings.host.clock_skew_s
-        wrong = offset_s is not None and abs(offset_s) > limit
+        if offset_s is None:
+            return  # what was reported before stays as it is
+        wrong = abs(offset_s) > self._settings.host.clock_skew_s
         text = f"this node's clock is {offset_s:+.2f} s off the daemon's" if wrong else ""
         self._say("clock", "clock_skew" if wrong else "", text, Source.HOST, {"offset_s": offset_s})
 

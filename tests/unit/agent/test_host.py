@@ -242,7 +242,7 @@ def test_a_check_that_never_ends(site: tuple[Rounds, Bench, list[Evidence]]) -> 
 
 def test_a_clock_that_jumped(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
     rounds, _, kept = site
-    for offset in (None, 0.2, -40.0, -41.0, 0.0, 5.0):
+    for offset in (None, 0.2, -40.0, None, -41.0, 0.0, 5.0):  # an offset that is not known changes nothing
         rounds.clock(offset)
     assert kinds(kept) == ["clock_skew", "clock_skew"]
 
