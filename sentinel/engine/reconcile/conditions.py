@@ -120,9 +120,9 @@ class Awaited:
             case "drain-budget" if wait.until is not None and wait.until > cluster.now:
                 return self._hour  # the limit of an hour refused it, before the others
             case "drain-budget" if wait.until is not None:
-                return self._hour, self._out_of_service
+                return self._hour, self._in_places
             case "drain-budget" | "last-healthy":
-                return self._out_of_service
+                return self._in_places
             case _ if wait.kind == NO_NODE:
                 return self._usable
         return cluster.snapshot.at  # nothing is known of this kind: each snapshot may be what it waits for
@@ -138,17 +138,16 @@ class Awaited:
         return sum(1 for at in self.cluster.drains if self.cluster.now - at <= _HOUR)
 
     @cached_property
-    def _out_of_service(self) -> object:
+    def _in_places(self) -> object:
         """How many nodes, not which: the place of one that came back may have been taken already."""
         fleet = self.cluster.fleet
-        counts: Counter[tuple[bool, str]] = Counter()
+        counts: Counter[tuple[object, ...]] = Counter()
         for node in fleet.nodes.values():
-            if not node.usable:
-                ours = node.drained and node.reason.startswith(OURS)
-                counts.update((ours, where) for where in ("", f"switch {node.topology}", *node.partitions))
-        return counts, len(fleet.nodes), len(fleet.unread)
+            ours = node.drained and node.reason.startswith(OURS)
+            counts[node.usable, ours, node.topology, node.partitions] += 1
+        return counts, len(fleet.unread)
 
     @cached_property
     def _usable(self) -> object:
         fleet = self.cluster.fleet
-        return frozenset(node.name for node in fleet.nodes.values() if node.usable), fleet.spares
+        return frozenset((node.name, node.partitions) for node in fleet.nodes.values() if node.usable), fleet.spares

@@ -116,6 +116,19 @@ async def test_a_restart_waits_while_only_the_bad_node_is_left_for_it(world: Wor
     assert job.restarts == 1 and set(job.on) == {"n2", "n3"} and waits(there) == ["drain-budget"]
 
 
+async def test_what_waits_for_nodes_goes_on_when_its_partition_is_given_some_of_another(world: Worlds) -> None:
+    there = world(nodes=3)
+    there.slurm.nodes["n3"].partitions = ("other",)
+    daemon = Daemon(there, settings=limited(keep_healthy=2))
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.restarts == 0 and waits(there) == ["last-healthy", "no-node"]
+    await daemon.pass_time(40.0)
+    there.slurm.nodes["n3"].partitions = ("other", "train")
+    await daemon.pass_time(20.0)
+    assert drained(there) == {"n1"} and job.restarts == 1 and set(job.on) == {"n2", "n3"} and waits(there) == []
+
+
 async def test_a_wait_is_kept_over_a_restart_of_the_daemon(world: Worlds) -> None:
     there, sink = world(nodes=10, wide=1), FakeSink()
     await fail(Daemon(there, [sink], settings=limited(drain_count=0)), bus("n5"))
