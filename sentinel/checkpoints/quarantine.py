@@ -64,11 +64,22 @@ def to_set_aside(chosen: Candidate, candidates: Iterable[Candidate]) -> list[Can
     ]
 
 
-def paths_of(path: Path, step: int | None) -> list[Path]:
-    """What to move for one checkpoint: its folder; or its files alone, where several share a folder (NVRx local)."""
-    if step is None or nvrx_step(path, step) is None:
+def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[Path]:
+    """What to move for one checkpoint: its folder; or its files alone, where several share a folder (NVRx local).
+
+    ``moved``: the moves that stand. Files of that iteration among them belong to the answer, which is thus the same when
+    the order is repeated: with the last of them gone, the folder is not to be taken in their place.
+    """
+    if step is None:
         return [path]
-    return nvrx_step(path, step) or [path]
+    there = nvrx_step(path, step)
+    gone = [Path(move.source) for move in moved if _is_of_step(move.source, path, step)]
+    return [path] if there is None and not gone else list(dict.fromkeys([*gone, *(there or [])]))
+
+
+def _is_of_step(source: str, session: Path, step: int) -> bool:
+    match = nvrx.FILE.fullmatch(source.removeprefix(f"{session}/"))
+    return match is not None and match[1] is None and match[2] is not None and int(match[3]) == step
 
 
 def nvrx_step(path: Path, step: int) -> list[Path] | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.agent.probes.quarantine import asked_for
 from sentinel.checkpoints import quarantine as q
 from sentinel.checkpoints.records import Candidate
 from sentinel.errors import FileError, Refused, UserError
@@ -108,6 +109,21 @@ def test_files_of_one_iteration(make):
         make.write(make.root / f"s/0/iter_{step:07d}_0_local.pt", b"x")
     assert q.paths_of(make.root / "s", 200) == [make.root / "s/0/iter_0000200_0_local.pt"]
     assert q.paths_of(make.root / "s/0", 200) == [make.root / "s/0"]
+
+
+@pytest.mark.parametrize("steps", [(100, 200), (200,)])
+def test_repeated_order_for_one_iteration_moves_nothing_more(make, steps):
+    for step in steps:
+        make.write(make.root / f"run/s/0/iter_{step:07d}_0_local.pt", b"x")
+    root = make.root / "run"
+    session = str(root / "s")
+    first = q.quarantine(root, asked_for(root, [session], [200]))
+    assert [move.source for move in first] == [f"{session}/0/iter_0000200_0_local.pt"]
+    before = tree(root)
+    assert q.quarantine(root, asked_for(root, [session], [200])) == first
+    assert tree(root) == before and (root / "s/0").is_dir()
+    if len(steps) > 1:
+        assert asked_for(root, [session], [300]) == []  # no file of that iteration was ever there
 
 
 def test_trackers(tmp_path):
