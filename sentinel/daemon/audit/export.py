@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from sentinel.adapters.store.store import Store
 from sentinel.adapters.syslog import MOST_BYTES, Syslog
 from sentinel.daemon.audit.listing import shown
+from sentinel.errors import ProtocolError
 from sentinel.model.audit import EXPORTED, EXPORTED_DIGEST, REWRITTEN, ChainedEntry
 
 EVERY_S = 1.0
@@ -64,7 +65,10 @@ class AuditExport:
         return bool(found)
 
     def _is_kept(self, number: int, digest: str) -> bool:
-        found = self._store.audit(after=number - 1, most=1)
+        try:
+            found = self._store.audit(after=number - 1, most=1)
+        except ProtocolError:  # it could be read when it was sent
+            return False
         return [(item.number, item.digest) for item in found] == [(number, digest)]
 
 

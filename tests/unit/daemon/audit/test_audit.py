@@ -19,7 +19,7 @@ from sentinel.adapters.store import tables
 from sentinel.adapters.syslog import Syslog
 from sentinel.daemon.audit.export import AuditExport
 from sentinel.daemon.audit.listing import PAGE
-from sentinel.errors import Unavailable, UserError
+from sentinel.errors import ProtocolError, Unavailable, UserError
 from sentinel.model.audit import EXPORTED, FIRST, REWRITTEN, AuditEntry, Stage
 from sentinel.model.changes import Audited
 
@@ -115,6 +115,25 @@ async def test_entries_that_take_the_numbers_of_removed_ones_are_sent_and_told(
     assert said[0]["audit_rewritten"] == 5
     assert [row["number"] for row in said[1:]] == [1, 2, 3, 4] and said[4]["target"] == "node n66"
     assert there.store.get(REWRITTEN) == 5 and not made.export()
+
+
+async def test_a_copied_entry_that_cannot_be_read_any_more_is_told(world: Worlds, tmp_path: Path) -> None:
+    there, path = world(), str(tmp_path / "log")
+    fill(there, 2)
+    with listening(socket.AF_UNIX, path) as log:
+        made = exporting(there, path)
+        made.export()
+        copied = [log.recv(65536) for _ in range(2)]
+        with there.store.engine.begin() as connection:
+            connection.execute(sa.update(tables.audit).where(tables.audit.c.number == 2).values(before="no JSON"))
+        for _ in range(2):  # what can be read no more is not copied, and is told once
+            with pytest.raises(ProtocolError):
+                made.export()
+        told = log.recv(65536).decode()
+        log.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            log.recv(65536)
+    assert len(copied) == 2 and '"audit_rewritten": 2' in told and there.store.get(REWRITTEN) == 2
 
 
 async def test_what_syslog_does_not_take_is_kept_for_later(world: Worlds, tmp_path: Path) -> None:
