@@ -354,8 +354,8 @@ class Agent:
         for item in result.get("evidence", []):
             self.keep(evidence_from(item))
 
-    def _unkillable(self, name: str, pid: int, where: str) -> None:
-        now = datetime.now(UTC)
+    def _unkillable(self, program: Program, pid: int, where: str) -> None:
+        now, name = datetime.now(UTC), program.name
         log.warning("probe-unkillable", name=name, pid=pid, where=where)
         self.keep(
             Evidence(
@@ -367,6 +367,7 @@ class Agent:
                 where=Where(node=self.node),
                 text=f"{name} (pid {pid}) does not die when it is killed: {where or 'state not known'}",
                 data={"probe": name, "pid": pid, "unkillable": True},
+                trust=Trust.USER if program.of_user else Trust.SYSTEM,
             )
         )
 

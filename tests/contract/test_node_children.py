@@ -177,7 +177,7 @@ def test_a_child_that_does_not_die_is_left_behind_and_reported(
     children: Children, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process in state D ignores SIGKILL; here the kill is kept from it, which looks the same from outside."""
-    told: list[tuple[str, int, str]] = []
+    told: list[tuple[Program, int, str]] = []
     children.on_unkillable = lambda *what: told.append(what)
     monkeypatch.setattr(module, "STUCK_AFTER_S", 0.2)
     kill = os.killpg

@@ -31,7 +31,6 @@ RAS_BYTES = 24 << 20  # largest RAS report (2,048 GPUs, indented JSON); a quarte
 ANSWER_BYTES = 8 << 20
 STACK_BYTES = 16_000
 DUMP_S = 3.0  # wait for a dump; the recorder polls its pipe once a second
-_LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp
 _PEER = struct.Struct("iII")  # pid, uid and gid of the other end of a local socket
 SPARE_S = 1.0  # part of the deadline kept for sending the answer
 MOST_RANKS = 16  # most ranks that are asked on one node
@@ -145,23 +144,29 @@ def poll_ras(address: str, until_s: float) -> bytes:
     if match is None:
         raise ValueError(f"not an address: {address!r:.80}")
     with socket.create_connection((match[1], int(match[2])), _left(until_s)) as stream:
-        if stream.getpeername()[0] == stream.getsockname()[0] and _another_listens(int(match[2])):
-            raise PermissionError(f"another user listens at {address}")
         for line in (b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"SET FORMAT json\n"):
             stream.sendall(line)
             _line(stream, until_s)  # an older NCCL answers ERROR to the last command, and reports in text
+        if stream.getpeername()[0] == stream.getsockname()[0] and not _is_own_connection(stream):
+            raise PermissionError(f"another user listens at {address}")
         stream.sendall(b"VERBOSE STATUS\n")
         return _all(stream, RAS_BYTES, until_s)
 
 
-def _another_listens(port: int) -> bool:
-    """Whether another user listens on this port of this host: the first to bind it gets the connection."""
+def _is_own_connection(stream: socket.socket) -> bool:
+    """Whether our own user accepted this connection on this host: the first to bind a port gets what comes there.
+
+    To be asked once the other end has answered: the kernel shows no owner before it is accepted. Who listens proves nothing,
+    since a listener can be closed right after it has accepted.
+    """
+    ends = (stream.getpeername()[1], stream.getsockname()[1])
+    owners: set[int] = set()
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
-            _, local, _, state, _, _, _, uid, *_ = line.split()
-            if state == _LISTENS and int(local.rpartition(":")[2], 16) == port and int(uid) != os.geteuid():
-                return True
-    return False
+        for line in Path(f"/proc/net/{table}").read_bytes().splitlines()[1:]:
+            _, local, remote, _, _, _, _, uid, *_ = line.split()
+            if tuple(int(address.rpartition(b":")[2], 16) for address in (local, remote)) == ends:
+                owners.add(int(uid))
+    return owners == {os.geteuid()}
 
 
 def _left(until_s: float) -> float:

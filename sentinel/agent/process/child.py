@@ -50,6 +50,11 @@ class Program:
     on_message: Callable[[dict[str, Any]], None] = lambda _: None
     on_end: Callable[[Ending], None] = lambda _: None
 
+    @property
+    def of_user(self) -> bool:
+        """Whether it works as a job's user, who can stop it, or hang it for ever with a file system of their own (FUSE)."""
+        return "uid" in self.arguments
+
 
 @dataclass
 class Child:

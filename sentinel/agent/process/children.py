@@ -49,7 +49,7 @@ class Children:
         self._selector = selectors.DefaultSelector()
         self._running: dict[str, Child] = {}
         self._staying: dict[tuple[str, ...], Child] = {}  # by ``shared_by`` and command
-        self._stuck: list[tuple[str, subprocess.Popen[bytes], float, bool]] = []
+        self._stuck: list[tuple[Program, subprocess.Popen[bytes], float, bool]] = []
         self._queued: dict[str, tuple[float, Program]] = {}  # by name: since when it waits for a busy process
         self._due: dict[str, tuple[float, Program]] = {}  # by name: when it is started again
         self._failures: dict[str, int] = {}
@@ -57,7 +57,7 @@ class Children:
         self._turned_s = clock()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
-        self.on_unkillable: Callable[[str, int, str], None] = lambda _name, _pid, _where: None
+        self.on_unkillable: Callable[[Program, int, str], None] = lambda _program, _pid, _where: None
         self.on_bug: Callable[[], None] = lambda: None
 
     # ------------------------------------------------------------------------------------------------ for other threads
@@ -94,7 +94,7 @@ class Children:
 
     def stuck(self, name: str) -> int:
         with self._lock:
-            return sum(1 for other, _, _, _ in self._stuck if other == name)
+            return sum(1 for other, _, _, _ in self._stuck if other.name == name)
 
     def shut_down(self) -> None:
         with self._lock:
@@ -346,7 +346,7 @@ class Children:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.process.pid, signal.SIGKILL)
         self._forget(child)
-        self._stuck.append((child.program.name, child.process, self._clock(), False))
+        self._stuck.append((child.program, child.process, self._clock(), False))
 
     def _forget(self, child: Child) -> None:
         for stream in (child.process.stdout, child.process.stderr):
@@ -365,13 +365,13 @@ class Children:
 
     def _bury(self, now: float) -> None:
         left = []
-        for name, process, since_s, reported in self._stuck:
+        for program, process, since_s, reported in self._stuck:
             if process.poll() is not None:
                 continue
             if not reported and now - since_s >= STUCK_AFTER_S:
-                self.on_unkillable(name, process.pid, standing(process.pid))
+                self.on_unkillable(program, process.pid, standing(process.pid))
                 reported = True  # noqa: PLW2901
-            left.append((name, process, since_s, reported))
+            left.append((program, process, since_s, reported))
         self._stuck = left
 
 
