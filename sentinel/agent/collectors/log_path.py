@@ -100,8 +100,15 @@ def _below(folder: str, names: Sequence[str], looked: Iterator[int]) -> Iterator
                 continue
             if not rest:
                 yield folder + entry.name
-            elif entry.is_dir():
+            elif _is_folder(entry):
                 yield from _below(f"{folder}{entry.name}/", rest, looked)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle, or to where this user may not look: anybody can make one in a shared folder
+        return False
 
 
 def _met_by_wildcards(pattern: str, path: str) -> list[str]:

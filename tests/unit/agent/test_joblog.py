@@ -11,6 +11,7 @@ import pytest
 from shipped import shipped_signatures
 
 from sentinel.adapters.host.logfile import LogFile
+from sentinel.agent.collectors.log_path import newest, pattern_of
 from sentinel.agent.probes import joblog
 from sentinel.agent.probes.joblog import Follower
 from sentinel.errors import Denied, Unavailable
@@ -304,3 +305,11 @@ def read_lines() -> Any:
         return found
 
     return read
+
+
+def test_a_link_in_a_circle_beside_the_logs_folder_hides_no_log(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/7.out").write_text("step 1")
+    pattern = pattern_of(f"{tmp_path}/%x/%j.out", job=7, user="ada", node="n1")
+    assert newest(pattern, os.getuid()) == f"{tmp_path}/run/7.out"
