@@ -122,6 +122,7 @@ class Maker:
     """Builds checkpoints below a folder. Every number comes from its own seeded source."""
 
     Name, Call, Made, Stored = Name, Call, Made, Stored
+    metadata_type = ("torch.distributed.checkpoint.metadata", "Metadata")
     now_s = NOW_S
     dumps = staticmethod(dumps)
     torch_zip = staticmethod(torch_zip)
@@ -204,8 +205,7 @@ class Maker:
         meta = Made(self.META, "StorageMeta", {"checkpoint_id": "run", "save_id": "s", "load_id": None, "modules": []})
         return dumps(
             Made(
-                self.META,
-                "Metadata",
+                *self.metadata_type,
                 {
                     "state_dict_metadata": table,
                     "planner_data": planner,

@@ -25,6 +25,13 @@ def test_accepts_whole(make, level, per_rank):
     assert (answer.valid, answer.step, answer.format, answer.level) == (True, 10, "dcp", level)
 
 
+@pytest.mark.parametrize(("kind", "valid"), [("MCoreMetadata", True), ("SavePlan", False)])
+def test_metadata_as_megatron_core_0_15_writes_it(make, kind, valid):
+    make.metadata_type = ("megatron.core.dist_checkpointing.strategies.torch", kind)
+    answer = ask(make, make.dcp("run/step-10"), "content")
+    assert (answer.valid is True) == valid, answer.reason
+
+
 @pytest.mark.parametrize(
     ("member", "valid"), [("TORCH_CONTIGUOUS_FORMAT", True), ("TORCH_CHANNELS_LAST", True), ("__class__", False)]
 )

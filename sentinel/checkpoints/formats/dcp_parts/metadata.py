@@ -51,6 +51,8 @@ _FIELDS: dict[str, frozenset[object]] = {
     "TensorStorageMetadata": frozenset({"properties", "size", "chunks"}),
     "StorageMeta": frozenset({"checkpoint_id", "save_id", "load_id", "modules"}),
 }  # fmt: skip
+_ROOTS = ("Metadata", "MCoreMetadata")  # torch's, and the subclass that megatron-core 0.15 writes
+_FIELDS["MCoreMetadata"] = _FIELDS["Metadata"]
 _LAYOUTS = tuple((f"torch.{name}",) for name in ("strided", "sparse_coo", "sparse_csr", "jagged", "_mkldnn"))
 _MEMORY_FORMATS = ("TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT")
 _META_BYTES = 1 << 30  # of one metadata file
@@ -92,7 +94,7 @@ def read_metadata(handle: Handle) -> Metadata:
             rows=gathered.take,
             limits=limits(_META_BYTES),
         )
-        if not isinstance(value, Opaque) or value.name != "Metadata":
+        if not isinstance(value, Opaque) or value.name not in _ROOTS:
             raise Broken(f"{what}: not the metadata of a distributed checkpoint")
         _known(census, what)
         metadata = Metadata(pieces=gathered.pieces)
