@@ -14,6 +14,10 @@ from sentinel.checkpoints.records import Part
 MOST_BYTES = 96 << 10  # of the text
 MOST_PLAIN_BYTES = 4 << 20  # of what is unpacked: it came over the network
 MOST_OBJECTS = 50_000  # objects and lists in it: an empty one takes 3 bytes there, and twenty times as many in memory
+# What a listing costs follows from what was sent for it. A part takes some 12 bytes of text at the least, for 20 values and
+# as many bytes as its path is long.
+_PLAIN_BYTES, _PLAIN_BYTES_EACH = 64 << 10, 200  # of any listing, and more for each byte of its text
+_VALUES, _VALUES_EACH = 2000, 6
 _LEVEL = 6
 
 
@@ -46,10 +50,11 @@ def unpack(text: str) -> list[Part]:
         raise ValueError("a listing that is too long")
     try:
         machine = zlib.decompressobj()
-        raw = machine.decompress(base64.b85decode(text), MOST_PLAIN_BYTES)
+        most = min(MOST_PLAIN_BYTES, _PLAIN_BYTES + _PLAIN_BYTES_EACH * len(text))
+        raw = machine.decompress(base64.b85decode(text), most)
         if not machine.eof:  # cut off, or longer than may be
             raise ValueError("a listing that is torn, or too long when unpacked")
-        if raw.count(b"{") + raw.count(b"[") > MOST_OBJECTS:
+        if raw.count(b"{") + raw.count(b"[") > MOST_OBJECTS or raw.count(b",") > _VALUES + _VALUES_EACH * len(text):
             raise ValueError("a listing of too many parts")
         listing = json.loads(raw)
     except (zlib.error, binascii.Error, RecursionError) as error:

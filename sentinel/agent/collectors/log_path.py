@@ -30,6 +30,8 @@ _OLD_S = 2.0  # a log last written this long before the job began is an earlier 
 
 _ESCAPED = re.compile(r"\[([*?[])\]")  # as glob.escape writes them
 _MOST_NAMES = 100_000  # names examined for one log, in all folders (0.2 s): any folder's name may contain wildcards
+_MOST_S = 5.0  # a full search takes 0.2 s; a slow file system takes longer
+_OF_THE_KERNEL = ("/proc/", "/sys/", "/dev/")
 _NUMBER = "[0-9]*"  # stands for an array's job or task, which the prolog does not know
 
 
@@ -60,53 +62,71 @@ def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
     tasks of an array match, the file that a process of ``job`` writes counts; without ``job`` there must be only one.
 
     Raises:
-        OSError: more names than ``_MOST_NAMES`` had to be looked at.
+        OSError: more names than ``_MOST_NAMES`` had to be looked at, or for longer than ``_MOST_S``.
     """
     of_array = _NUMBER in pattern
     own = outputs_of(job, uid) if of_array and job is not None else None
     best, count = (0.0, ""), 0
-    for path in _matching(pattern):
+    for path in _matching(pattern, uid):
         try:
             if any(os.lstat(met).st_uid not in (uid, 0) for met in _met_by_wildcards(pattern, path)):
                 continue  # also if it is a link to a file of the user
             status = Path(path).stat()
-        except FileNotFoundError:
-            continue  # gone by now, or a dangling link
+        except OSError:
+            continue  # gone by now, or a link to nothing or in a circle
         if stat.S_ISREG(status.st_mode) and status.st_uid == uid and (own is None or path in own):
             best, count = max(best, (status.st_mtime, path)), count + 1
     return best[1] if count == 1 or (count and not (of_array and own is None)) else None
 
 
-def _matching(pattern: str) -> Iterator[str]:
-    """Yield the paths that match, in constant memory: a pattern may match very many."""
-    return _below("/", pattern.split("/")[1:], itertools.count(1))
+def _matching(pattern: str, uid: int) -> Iterator[str]:
+    """Yield the paths that match, in constant memory: a pattern may match very many.
+
+    A wildcard enters no other user's folder, who could fill it, and none of the kernel's, which have no end.
+    """
+    return _below("/", pattern.split("/")[1:], uid, _Bounds())
 
 
-def _below(folder: str, names: Sequence[str], looked: Iterator[int]) -> Iterator[str]:
+class _Bounds:
+    """How much is looked at for one log."""
+
+    def __init__(self) -> None:
+        self._looked = itertools.count(1)
+        self._until_s = time.monotonic() + _MOST_S
+
+    def count(self) -> None:
+        if next(self._looked) > _MOST_NAMES:
+            raise OSError(errno.E2BIG, f"{_MOST_NAMES:,} names and more have to be looked at for it")
+        if time.monotonic() > self._until_s:
+            raise OSError(errno.E2BIG, f"it was looked for longer than {_MOST_S:g} s")
+
+
+def _below(folder: str, names: Sequence[str], uid: int, bounds: _Bounds) -> Iterator[str]:
     name, rest = names[0], names[1:]
     plain = _ESCAPED.sub(r"\1", name)
     if "*" not in _ESCAPED.sub("", name):
         path = folder + plain
         if rest:
-            yield from _below(f"{path}/", rest, looked)
+            yield from _below(f"{path}/", rest, uid, bounds)
         elif os.path.lexists(path):
             yield path
         return
+    if folder.startswith(_OF_THE_KERNEL):
+        return
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
         for entry in entries:
-            if next(looked) > _MOST_NAMES:
-                raise OSError(errno.E2BIG, f"{_MOST_NAMES:,} names and more have to be looked at for it")
+            bounds.count()
             if not fnmatch.fnmatchcase(entry.name, name) or (entry.name[0] == "." and name[0] != "."):
                 continue
             if not rest:
                 yield folder + entry.name
-            elif _is_folder(entry):
-                yield from _below(f"{folder}{entry.name}/", rest, looked)
+            elif _is_folder_of(entry, uid):
+                yield from _below(f"{folder}{entry.name}/", rest, uid, bounds)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder_of(entry: os.DirEntry[str], uid: int) -> bool:
     try:
-        return entry.is_dir()
+        return entry.is_dir() and entry.stat(follow_symlinks=False).st_uid in (uid, 0)
     except OSError:  # a link in a circle, or to where this user may not look: anybody can make one in a shared folder
         return False
 

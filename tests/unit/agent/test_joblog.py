@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -305,6 +307,43 @@ def read_lines() -> Any:
         return found
 
     return read
+
+
+def test_a_wildcard_enters_no_folder_of_another_user_and_none_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who fills a folder of his own beside the logs would hide them; below /proc there is no end."""
+    monkeypatch.setattr("sentinel.agent.collectors.log_path._MOST_NAMES", 50)
+    for name in ("full", "run"):
+        (tmp_path / name).mkdir()
+    for number in range(60):
+        (tmp_path / f"full/{number}.log").write_text("")
+    (tmp_path / "run/7.log").write_text("step 1")
+
+    class Theirs:
+        st_uid = 4711
+
+    scan = os.scandir
+
+    class Entry:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self._entry, self.name = entry, entry.name
+
+        def is_dir(self) -> bool:
+            return self._entry.is_dir()
+
+        def stat(self, *, follow_symlinks: bool = True) -> Any:
+            return Theirs() if self.name == "full" else self._entry.stat(follow_symlinks=follow_symlinks)
+
+    @contextlib.contextmanager
+    def scandir(folder: str) -> Iterator[list[Entry]]:
+        with scan(folder) as entries:
+            yield sorted(map(Entry, entries), key=lambda entry: entry.name)
+
+    monkeypatch.setattr("sentinel.agent.collectors.log_path.os.scandir", scandir)
+    pattern = pattern_of(f"{tmp_path}/%x/%x.log", job=7, user="ada", node="n1")
+    assert newest(pattern, os.getuid()) == f"{tmp_path}/run/7.log"
+    assert newest(pattern_of("/proc/%x/root/%x/stat", job=7, user="ada", node="n1"), os.getuid()) is None
 
 
 def test_a_link_in_a_circle_beside_the_logs_folder_hides_no_log(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ def test_a_name_with_many_wildcards_is_not_searched_for_ever(tmp_path: Path, mon
     pattern = pattern_of("/proc/%x/root/proc/%x/root/proc/%x/root/proc/%x/stat", job=1, user="u", node="n1")
     tracemalloc.start()
     try:
-        with pytest.raises(OSError, match="names and more have to be looked at"):
+        with pytest.raises(OSError, match=r"to be looked at|was looked for"):
             for number in range(60):  # as many processes as a node has at the least
                 (tmp_path / f"{number}").mkdir()
                 (tmp_path / f"{number}" / "root").symlink_to(tmp_path)
