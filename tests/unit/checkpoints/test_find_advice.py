@@ -50,8 +50,9 @@ def test_a_path_with_spaces_stays_whole_and_can_be_pasted(make, monkeypatch, cap
     at = "a folder with a rather long name for a run of pretraining/it's"
     make.hf(f"{at}/checkpoint-30", 30)
     path = make.root / at / "checkpoint-30"
+    monkeypatch.delenv("COLUMNS", raising=False)
     if columns:
-        monkeypatch.setattr("sentinel.cli.operator.output.line_width", lambda err=False: columns)
+        monkeypatch.setenv("COLUMNS", str(columns))
     say_error(run("find", "--global", path.parent, "--level", "content").exception)
     lines = capsys.readouterr().err.splitlines()
     whole = [line for line in lines if shlex.quote(str(path)) in line]
