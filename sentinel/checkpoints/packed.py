@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
 import json
 import zlib
 from collections.abc import Sequence
@@ -23,9 +24,14 @@ _LEVEL = 6
 
 def pack(parts: Sequence[Part], most_bytes: int = MOST_BYTES) -> str:
     """As many parts as fit, highest steps first; what does not fit alone goes without its files, as not known."""
-    kept: list[Part] = []
+    ordered = sorted(parts, key=lambda part: -1 if part.step is None else part.step, reverse=True)
+    if len(text := _pack(ordered)) <= most_bytes:
+        return text
+    # As many as fit whole are found in a few attempts: one for each part would take minutes for thousands.
+    whole = bisect.bisect_right(range(len(ordered)), most_bytes, key=lambda count: len(_pack(ordered[:count]))) - 1
+    kept = ordered[: max(0, whole)]
     text = _pack(kept)
-    for part in sorted(parts, key=lambda part: -1 if part.step is None else part.step, reverse=True):
+    for part in ordered[len(kept) :]:
         longer = _pack([*kept, part])
         if len(longer) > most_bytes:
             bare = replace(part, has={}, needs={}, coverage={}, valid=None, reason="listed without its files: too many")
