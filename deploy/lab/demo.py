@@ -157,8 +157,16 @@ class Demo:
         return row
 
     def _new_incident(self, known: set[str]) -> dict[str, Any] | None:
+        """The oldest new one that does something with the job.
+
+        A spoilt checkpoint may also be seen by who watches the saves, before the job runs into it: nothing is done about that.
+        """
         fresh = [i for i in self.sentinel("incidents") or () if i["id"] not in known and i["decided_at"]]
-        return fresh[-1] if fresh else None  # the oldest of the new ones
+        return next((i for i in reversed(fresh) if self._has_job_steps(i["id"])), None)
+
+    def _has_job_steps(self, incident: str) -> bool:
+        shown = self.sentinel("why", incident)
+        return bool(shown) and any(step["kind"] in ("requeue_hold", "hold", "release") for step in shown[0]["steps"])
 
     def _await_end(
         self, scene: Scene, row: Row, incident: str, began: float, log_before: int, show: Callable[[Row], None]
