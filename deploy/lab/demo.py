@@ -159,7 +159,7 @@ class Demo:
     def _new_incident(self, known: set[str]) -> dict[str, Any] | None:
         """The oldest new one that does something with the job.
 
-        A spoilt checkpoint may also be seen by who watches the saves, before the job runs into it: nothing is done about that.
+        A spoilt checkpoint may also be seen by who watches the saves, before the job runs into it: then nothing is done.
         """
         fresh = [i for i in self.sentinel("incidents") or () if i["id"] not in known and i["decided_at"]]
         return next((i for i in reversed(fresh) if self._has_job_steps(i["id"])), None)
