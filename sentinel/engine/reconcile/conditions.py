@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from datetime import timedelta
 from functools import cached_property
 
-from sentinel.engine.reconcile.situations import ClusterNow, goes_on, wait_s
+from sentinel.engine.reconcile.situations import HOUR, ClusterNow, goes_on, wait_s
 from sentinel.engine.state import State
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import OURS, Wait
@@ -20,7 +19,6 @@ from sentinel.policy import NO_NODE, components_with
 from sentinel.policy.drains import SWITCH
 from sentinel.policy.restarts import running_jobs, stops_allowed
 
-_HOUR = timedelta(hours=1)
 # A setting, a person's answer (who gives it has policy asked), or the incident's own nodes.
 _NOTHING_SHARED = frozenset({"observe", "maintenance", *ASKING})
 
@@ -130,12 +128,12 @@ class Awaited:
     @cached_property
     def _stops(self) -> object:
         limits = self.cluster.state.settings.limits
-        hour = [stop for stop in self.cluster.stops if self.cluster.now - stop.at <= _HOUR]
+        hour = [stop for stop in self.cluster.stops if self.cluster.now - stop.at <= HOUR]
         return len(hour), sum(stop.silent for stop in hour), stops_allowed(self.cluster.fleet, limits)
 
     @cached_property
     def _hour(self) -> int:
-        return sum(1 for at in self.cluster.drains if self.cluster.now - at <= _HOUR)
+        return sum(1 for at in self.cluster.drains if self.cluster.now - at <= HOUR)
 
     @cached_property
     def _in_places(self) -> object:

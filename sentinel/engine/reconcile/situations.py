@@ -20,7 +20,7 @@ from sentinel.policy import NO_NODE, NodeHurt, Situation, Stop, components_with
 from sentinel.policy.drains import SWITCH
 from sentinel.text import names
 
-_HOUR = timedelta(hours=1)  # for which drains and stops count
+HOUR = timedelta(hours=1)  # for which drains and stops count
 _GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
 
 
@@ -42,15 +42,14 @@ class ClusterNow:
 
     @cached_property
     def _going_on(self) -> frozenset[str]:
-        state = (
-            self.state
-        )  # of a plan that nobody carries out no step goes on: most of those are done, and wait for a budget
+        state = self.state
+        # Of a plan that nobody carries out no step goes on: most of those are done, and wait for a budget.
         names = sorted(state.recoveries.keys() & state.open_plans & state.plans.keys())
         return unfinished((state.plans[name] for name in names), state.ledger)
 
     @cached_property
     def _with_drains(self) -> tuple[Fleet, list[datetime]]:
-        rows = self.state.ledger.drains(self.now - _HOUR)
+        rows = self.state.ledger.drains(self.now - HOUR)
         return with_pending_drains(self.snapshot, self.state.plans.values(), rows, self.now, self._going_on)
 
     @property
@@ -78,7 +77,7 @@ class ClusterNow:
 
     @cached_property
     def stops(self) -> tuple[Stop, ...]:
-        rows = self.state.ledger.stops(self.now - _HOUR)
+        rows = self.state.ledger.stops(self.now - HOUR)
         return stops_of(self.state.plans.values(), rows, self.now, self._going_on)
 
     @cached_property

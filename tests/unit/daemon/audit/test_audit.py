@@ -69,6 +69,12 @@ def listening(family: int, address: Any) -> Iterator[socket.socket]:
         yield made
 
 
+def entry_in(line: bytes) -> dict[str, Any]:
+    """The JSON behind syslog's header."""
+    found: dict[str, Any] = json.loads(line[line.index(b"{") :])
+    return found
+
+
 def exporting(there: World, address: str) -> AuditExport:
     return AuditExport(there.store, Syslog(address))
 
@@ -80,15 +86,14 @@ async def test_each_entry_is_handed_over_once_and_in_order(world: Worlds, tmp_pa
         made = exporting(there, path)
         while made.export():
             pass
-        lines = [log.recv(65536).decode() for _ in range(3)]
-        assert all(line.startswith("<109>sentinel-audit[") for line in lines)
-        said = [json.loads(line[line.index("{") :]) for line in lines]
+        lines = [log.recv(65536) for _ in range(3)]
+        assert all(line.startswith(b"<109>sentinel-audit[") for line in lines)
+        said = [entry_in(line) for line in lines]
         assert [row["number"] for row in said] == [1, 2, 3]
         assert said[2]["digest"] == there.store.check_audit().head and there.store.get(EXPORTED) == 3
         fill(there, 1)
         assert exporting(there, path).export()  # a daemon started again goes on where the last one was
-        line = log.recv(65536).decode()
-        assert json.loads(line[line.index("{") :])["number"] == 4
+        assert entry_in(log.recv(65536))["number"] == 4
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -110,8 +115,7 @@ async def test_entries_that_take_the_numbers_of_removed_ones_are_sent_and_told(
         made = exporting(there, path) if restarted else made
         while made.export():
             pass
-        lines = [log.recv(65536).decode() for _ in range(5)]
-    said = [json.loads(line[line.index("{") :]) for line in lines]
+        said = [entry_in(log.recv(65536)) for _ in range(5)]
     assert said[0]["audit_rewritten"] == 5
     assert [row["number"] for row in said[1:]] == [1, 2, 3, 4] and said[4]["target"] == "node n66"
     assert there.store.get(REWRITTEN) == 5 and not made.export()
@@ -170,8 +174,8 @@ async def test_a_long_entry_keeps_its_digest(world: Worlds, tmp_path: Path) -> N
     fill(there, 1, who=odd, target=odd, why=odd, after={str(n): odd for n in range(64)})
     with listening(socket.AF_UNIX, path) as log:
         assert exporting(there, path).export()
-        line = log.recv(1 << 20).decode()
-    row = json.loads(line[line.index("{") :])
+        line = log.recv(1 << 20)
+    row = entry_in(line)
     assert row["cut"] and row["digest"] == there.store.check_audit().head and len(line) <= 7000
 
 
