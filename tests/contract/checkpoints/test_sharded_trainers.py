@@ -9,12 +9,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
-
-from sentinel.checkpoints.validate import Settings, validate
+from real_saves import an_hour_apart, ask, written_by
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -68,24 +65,9 @@ def run(request, tmp_path_factory):
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is optional and not installed")
     root = tmp_path_factory.mktemp("fsdp")
-    (root / "make.py").write_text(PROGRAM)
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, root / "make.py", root, str(request.param)],
-        capture_output=True,
-        text=True,
-        env=env,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    for file in (root / "run").rglob("*"):
-        at = file.stat().st_mtime - (7200 if "step_2" in str(file) else 3600)
-        os.utime(file, (at, at))
-    return root / "run"
-
-
-def ask(path, level="content"):
-    return validate(path, level, settings=Settings(fresh_s=0.0))
+    run = written_by(PROGRAM, root, str(request.param))
+    an_hour_apart(run, earlier="step_2")
+    return run
 
 
 @pytest.mark.parametrize("level", ["structural", "checksum", "content"])

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from real_saves import written_by
 
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.join import join
@@ -57,13 +56,7 @@ if __name__ == "__main__":
 def run(tmp_path_factory):
     """Five checkpoints of two ranks with sharded tensors, uneven ones among them."""
     root = tmp_path_factory.mktemp("torch")
-    (root / "make.py").write_text(MAKE)
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, root / "make.py", root], capture_output=True, text=True, env=env, timeout=1800
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return root / "run"
+    return written_by(MAKE, root, within_s=1800)
 
 
 def put(file, data):
