@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import bisect
 import json
 import zlib
 from collections.abc import Sequence
@@ -23,31 +22,33 @@ _LEVEL = 6
 
 
 def pack(parts: Sequence[Part], most_bytes: int = MOST_BYTES) -> str:
-    """As many parts as fit, highest steps first; what does not fit alone goes without its files, as not known."""
-    ordered = sorted(parts, key=lambda part: -1 if part.step is None else part.step, reverse=True)
-    if len(text := _pack(ordered)) <= most_bytes:
-        return text
-    # As many as fit whole are found in a few attempts: one for each part would take minutes for thousands.
-    whole = bisect.bisect_right(range(len(ordered)), most_bytes, key=lambda count: len(_pack(ordered[:count]))) - 1
-    kept = ordered[: max(0, whole)]
-    text = _pack(kept)
-    for part in ordered[len(kept) :]:
-        longer = _pack([*kept, part])
-        if len(longer) > most_bytes:
-            bare = replace(part, has={}, needs={}, coverage={}, valid=None, reason="listed without its files: too many")
-            longer = _pack([*kept, bare])
-            if len(longer) > most_bytes:
+    """As many parts as fit, highest steps first; what does not fit alone goes without its files, as not known.
+
+    Each part is compressed at most twice, with its files and without: a user's process may list thousands.
+    """
+    most = most_bytes // 5 * 4  # compressed: base 85 makes five bytes of four
+    machine, done, ending = zlib.compressobj(_LEVEL), bytearray(), zlib.compress(b"[]")
+    separator, plain = b"[", 0
+    for part in sorted(parts, key=lambda part: -1 if part.step is None else part.step, reverse=True):
+        bare = replace(part, has={}, needs={}, coverage={}, valid=None, reason="listed without its files: too many")
+        for kept in (part, bare):
+            raw = separator + json.dumps(kept.to_json(), separators=(",", ":")).encode()
+            longer = machine.copy()
+            added = longer.compress(raw)
+            ended = longer.copy()
+            closed = ended.compress(b"]") + ended.flush()
+            size = len(done) + len(added) + len(closed)
+            if size <= most and plain + len(raw) < _most_plain_bytes(size // 4 * 5):
                 break
-            kept.append(bare)
         else:
-            kept.append(part)
-        text = longer
-    return text
+            break
+        machine, ending, separator, plain = longer, closed, b",", plain + len(raw)
+        done += added
+    return base64.b85encode(bytes(done) + ending).decode()
 
 
-def _pack(parts: Sequence[Part]) -> str:
-    raw = json.dumps([part.to_json() for part in parts], separators=(",", ":")).encode()
-    return base64.b85encode(zlib.compress(raw, _LEVEL)).decode()
+def _most_plain_bytes(text_bytes: int) -> int:
+    return min(MOST_PLAIN_BYTES, _PLAIN_BYTES + _PLAIN_BYTES_EACH * text_bytes)
 
 
 def unpack(text: str) -> list[Part]:
@@ -56,8 +57,7 @@ def unpack(text: str) -> list[Part]:
         raise ValueError("a listing that is too long")
     try:
         machine = zlib.decompressobj()
-        most = min(MOST_PLAIN_BYTES, _PLAIN_BYTES + _PLAIN_BYTES_EACH * len(text))
-        raw = machine.decompress(base64.b85decode(text), most)
+        raw = machine.decompress(base64.b85decode(text), _most_plain_bytes(len(text)))
         if not machine.eof:  # cut off, or longer than may be
             raise ValueError("a listing that is torn, or too long when unpacked")
         if raw.count(b"{") + raw.count(b"[") > MOST_OBJECTS or raw.count(b",") > _VALUES + _VALUES_EACH * len(text):

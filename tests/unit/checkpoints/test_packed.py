@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -37,6 +38,28 @@ def test_what_does_not_fit_goes_without_its_files_and_is_then_not_known() -> Non
     assert [item.step for item in found] == [40, 30, 20, 10]
     assert (found[0].valid, found[0].has) == (None, {})
     assert found[1:] == [part(30, 3), part(20, 3), part(10, 3)]
+
+
+def test_each_part_is_written_out_at_most_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: Counter[int | None] = Counter()
+    to_json = Part.to_json
+
+    def counted(item: Part) -> dict[str, object]:
+        written[item.step] += 1
+        return to_json(item)
+
+    monkeypatch.setattr(Part, "to_json", counted)
+    found = unpack(pack([part(step, 300) for step in range(60)], 8000))
+    assert {bool(item.has) for item in found} == {True, False}
+    assert max(written.values()) <= 2
+
+
+def test_what_is_packed_can_be_unpacked_however_well_it_is_compressed() -> None:
+    folder = "/shared" + "/a-folder-of-somebody" * 100
+    parts = [replace(part(step, 0), root=folder, path=f"{folder}/step-{step}") for step in range(1500)]
+    found = unpack(pack(parts))
+    assert found == parts[: -len(found) - 1 : -1]
+    assert len(found) > 500
 
 
 def test_the_newest_are_kept_when_there_are_too_many() -> None:
