@@ -1,9 +1,11 @@
 """Judge checkpoints that real libraries wrote, good ones and damaged ones. Needs the libraries of `real_writers.py`.
 
     python tests/bench/checkpoints/judge_real.py --good 300 --damages 600 [--seed 1] [--only NAME ...] [--made DIR]
+        [--draw 1] [--progress FILE]
 
 With --made, checkpoints that lie there are judged, written by an earlier call with the same seed; those that are missing are
-written there, and stay.
+written there, and stay. --draw is the seed of the damages (default: --seed). With --progress FILE a call that was cut off
+goes on.
 Good ones must not be refused at any level, damaged ones not be accepted at a level that can see the damage. One JSON line;
 exit status 1 where one was judged wrong.
 """
@@ -20,6 +22,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from more_writers import WRITERS
@@ -296,25 +300,68 @@ FILE_PER_ITEM = ("dcp_file_per_item",)
 RANKS_UNNAMED = ("dcp_experimental", "fsdp_local")  # nothing in a file says whose it is
 
 
-def judge_copies(made, seed, refused):
-    """Copy each kind of checkpoint in each way: what was valid at a level is so still. Returns the number of copies."""
-    done = 0
-    root = Path(tempfile.mkdtemp())
-    for (name, written), paths in made.items():
-        if written != min(other for kind, other in made if kind == name):
-            continue
-        for copy in COPIES:
-            case = Case(paths, root / "case", random.Random(f"{seed} {name} {copy.__name__}"), name)
-            before = {level: validate(case.path, level).valid for level in LEVELS}
-            copy(case)
-            done += 1
-            for level in LEVELS:
-                answer = validate(case.path, level, settings=Settings(fresh_s=0.0))
-                if answer.valid is not before[level]:
-                    refused.append((name, copy.__name__, level, answer.valid, answer.reason))
-            shutil.rmtree(root / "case")
-    shutil.rmtree(root)
-    return done
+class Judged:
+    """What was judged, by key, with what was wrong; kept in a file of JSON lines where one is named."""
+
+    def __init__(self, path):
+        self.file = path.open("a+") if path else io.StringIO()
+        self.file.seek(0)
+        self.before = dict(map(json.loads, self.file))
+
+    def once(self, key, judge):
+        """What ``judge`` returns, asked for now unless an earlier call has kept it."""
+        if key not in self.before:
+            self.before[key] = judge()
+            print(json.dumps([key, self.before[key]]), file=self.file, flush=True)
+        return self.before[key]
+
+
+def judge_good(name, seed, paths, draw, room):
+    """What of a good pair of steps was refused, alone and with leftovers beside it."""
+    refused = []
+    for path in paths:
+        for level in LEVELS:
+            answer = validate(path, level)
+            if answer.valid is False or (level == "structural" and answer.valid is not True):
+                refused.append((name, seed, level, answer.valid, answer.reason))
+    case = Case(paths, room, random.Random(f"{draw} {name}"), name)
+    with_leftovers(case)
+    answer = validate(case.path, "structural")
+    if answer.valid is not True:
+        refused.append((name, seed, "with leftovers", answer.valid, answer.reason))
+    shutil.rmtree(room)
+    return refused
+
+
+def judge_copies(name, paths, draw, room):
+    """Copy one kind of checkpoint in each way: what was valid at a level is so still."""
+    refused = []
+    for copy in COPIES:
+        case = Case(paths, room, random.Random(f"{draw} {name} {copy.__name__}"), name)
+        before = {level: validate(case.path, level).valid for level in LEVELS}
+        copy(case)
+        for level in LEVELS:
+            answer = validate(case.path, level, settings=Settings(fresh_s=0.0))
+            if answer.valid is not before[level]:
+                refused.append((name, copy.__name__, level, answer.valid, answer.reason))
+        shutil.rmtree(room)
+    return refused
+
+
+def judge_damage(number, made, draw, room):
+    """Kind, damage and what was accepted; None where the damage that was drawn does not apply."""
+    rng = random.Random(f"{draw} {number}")
+    name, seed = rng.choice(sorted(made))
+    damage = DAMAGES[number % len(DAMAGES)]
+    case = Case(made[name, seed], room, rng, name)
+    accepted = []
+    seen_at = damage(case)
+    for level in LEVELS[LEVELS.index(seen_at) :] if seen_at else ():
+        answer = validate(case.path, level)
+        if answer.valid is True:
+            accepted.append((name, damage.__name__, number, level, answer.reason[:80]))
+    shutil.rmtree(room)
+    return [name, damage.__name__, accepted] if seen_at else None
 
 
 def main():
@@ -322,50 +369,34 @@ def main():
     parser.add_argument("--good", type=int, default=300)
     parser.add_argument("--damages", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--draw", type=int)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--made", type=Path, help="folder of what was written, kept for the next call")
+    parser.add_argument("--progress", type=Path)
     asked = parser.parse_args()
     names = asked.only or sorted(WRITERS)
-    root = Path(tempfile.mkdtemp())
+    draw = asked.seed if asked.draw is None else asked.draw
+    root, judged = Path(tempfile.mkdtemp()), Judged(asked.progress)
     seeds = [asked.seed * 1000 + index for index in range(max(1, -(-asked.good // (2 * len(names)))))]
-    refused, accepted, good, copies, counts = [], [], 0, 0, {}
+    refused, done = [], []
     try:
         made = write_all(asked.made or root / "made", names, seeds)
         for (name, seed), paths in made.items():
-            for path in paths:
-                good += 1
-                for level in LEVELS:
-                    answer = validate(path, level)
-                    if answer.valid is False or (level == "structural" and answer.valid is not True):
-                        refused.append((name, seed, level, answer.valid, answer.reason))
-            case = Case(paths, root / "case", random.Random(f"{asked.seed} {name}"), name)
-            with_leftovers(case)
-            answer = validate(case.path, "structural")
-            if answer.valid is not True:
-                refused.append((name, seed, "with leftovers", answer.valid, answer.reason))
-            shutil.rmtree(root / "case")
-        copies = judge_copies(made, asked.seed, refused)
-        done = number = 0
-        while done < asked.damages and number < 40 * asked.damages:
+            refused += judged.once(f"{name} {seed}", partial(judge_good, name, seed, paths, draw, root / "case"))
+            if seed == seeds[0]:
+                refused += judged.once(f"{name} copies", partial(judge_copies, name, paths, draw, root / "case"))
+        number = 0
+        while len(done) < asked.damages and number < 40 * asked.damages:
             number += 1
-            rng = random.Random(f"{asked.seed} {number}")
-            name, seed = rng.choice(names), rng.choice(seeds)
-            damage = DAMAGES[number % len(DAMAGES)]
-            case = Case(made[name, seed], root / "case", rng, name)
-            seen_at = damage(case)
-            if seen_at:
-                done += 1
-                counts[damage.__name__] = counts.get(damage.__name__, 0) + 1
-                for level in LEVELS[LEVELS.index(seen_at) :]:
-                    answer = validate(case.path, level)
-                    if answer.valid is True:
-                        accepted.append((name, damage.__name__, number, level, answer.reason[:80]))
-            shutil.rmtree(root / "case")
+            found = judged.once(f"damage {number}", partial(judge_damage, number, made, draw, root / "case"))
+            done += [found] if found else []
     finally:
         shutil.rmtree(root)
-    kinds = len(names)
+    accepted = [one for _, _, wrong in done for one in wrong]
+    counts = Counter(damage for _, damage, _ in done)
     print(json.dumps({
-        "kinds": kinds, "good": good, "copies": copies, "refused": refused, "damages": counts, "accepted": accepted,
+        "kinds": len(names), "good": sum(map(len, made.values())), "copies": len(names) * len(COPIES), "refused": refused,
+        "damaged_kinds": len({name for name, _, _ in done}), "damages": counts, "accepted": accepted,
     }))  # fmt: skip
     return 1 if refused or accepted else 0
 
