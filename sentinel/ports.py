@@ -73,10 +73,13 @@ class SlurmWriter(Protocol):
 
     async def undrain(self, node: str) -> None: ...
 
-    async def requeue_hold(self, job: int) -> None:
+    async def requeue_hold(self, job: int) -> bool:
         """Requeue a running or finished job and hold it. Already pending counts as done (then held).
 
         A job that is cancelled, or that ends while this is asked, is left as it is: the next look shows which.
+
+        Returns:
+            False: the job was held already, or is cancelled. A hold on it then is not the caller's, unless it asked before.
         """
         ...
 

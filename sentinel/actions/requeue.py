@@ -49,20 +49,20 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         return over
     if _deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
-    if not (before is not None and before.data.get("asked")) and (words := goes_on(task, means, job)):
+    asked = before is not None and bool(before.data.get("asked"))
+    if not asked and (words := goes_on(task, means, job)):
         return means.failed(task, words, GOES_ON)
     if words := await _began_after_all(task, means):
         return means.failed(task, words, GOES_ON)
-    ours = job.admin_comment.startswith(
-        f"{OURS}{task.incident.id} "
-    )  # held by this incident, which knows better by now
-    if _waits(job) and job.held and not job.exit_held and not ours and not (before and before.data.get("asked")):
+    # Held by this incident, which knows better by now, or by Slurm's RequeueExitHold.
+    ours = asked or (_waits(job) and (job.exit_held or job.admin_comment.startswith(f"{OURS}{task.incident.id} ")))
+    if _waits(job) and job.held and not ours:
         return _held_meanwhile(task, means, job)  # stopped and held by somebody else
     kept = _held_by_its_user(job, before)
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
     if not (_waits(job) and job.held):
-        await means.writer.requeue_hold(task.job)
-    pending = await _until_pending(task, means)
+        ours = await means.writer.requeue_hold(task.job) or ours
+    pending = await _until_pending(task, means, ours=ours or kept)
     if isinstance(pending, Outcome):
         return pending
     if kept:
@@ -196,13 +196,16 @@ async def _pause(waited_s: float) -> float:
     return pause_s
 
 
-async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
+async def _until_pending(task: Task, means: Means, *, ours: bool = True) -> JobView | Outcome:
     """Wait until the requeued job is pending; it is "completing" until its epilogs have ended.
 
     Nodes listed for a pending job are ignored: if nodes were set down before their epilogs ended, Slurm 22.05 goes on
     listing those of an attempt whose start failed.
 
-    Returns an outcome instead for a job that its user cancelled.
+    Args:
+        ours: whether a hold on the job may be ours.
+
+    Returns an outcome instead for a job that its user cancelled, or that somebody else requeued and holds.
     """
     waited = 0.0
     while True:
@@ -213,11 +216,13 @@ async def _until_pending(task: Task, means: Means) -> JobView | Outcome:
             return _cancelled(task, means, job)
         if words := _restarted_meanwhile(task, job):
             raise Unavailable(words)  # a new attempt began: this step does not wait for its end
+        if _waits(job) and job.held and not ours and not job.exit_held:
+            return _held_meanwhile(task, means, job)
         if _waits(job) and job.held and await _components_wait(job, means):
             return job
         # It ended by itself, or Slurm requeued it, before our request came.
         if job.ended_at is not None or (_waits(job) and not job.held):
-            await means.writer.requeue_hold(task.job)
+            ours = await means.writer.requeue_hold(task.job) or ours
         if waited >= means.pending_s:
             raise Unavailable(f"job {task.job} is still {job.state} after {means.pending_s:g} s; its epilogs may hang")
         waited += await _pause(waited)

@@ -158,11 +158,12 @@ class Writer:
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
-    async def requeue_hold(self, job: int) -> None:
-        """Requeue and hold a job that runs, has ended or waits.
+    async def requeue_hold(self, job: int) -> bool:
+        """Requeue and hold a job that runs, has ended or waits. False: it was held already, or is cancelled.
 
         A cancelled job stays so, also one that is cancelled between our look and our request. One that ends by itself in
-        that moment is left as it is, and so is one whose epilogs run: how it ended is not known yet.
+        that moment is left as it is, and so is one whose epilogs run: how it ended is not known yet. A requeue and hold by
+        somebody else in that moment is taken for ours: Slurm answers both alike.
 
         Raises:
             Refused: purged, no batch job, or ended with Requeue=0 (nothing can be changed in a finished job).
@@ -174,18 +175,18 @@ class Writer:
                 job, record = leader, await self._record(leader)
             view, spec = _view(record), array_spec(record)
             if view.state == "cancelled" or (view.held and view.state != "completing"):
-                return
+                return False
             if view.state in {"pending", "completing"}:  # completing: on its way back to the queue, or it has ended
                 for part in await self._other_components(record):  # a hold acts on one of them
                     if not _view(part).held:
                         await self._said_yes(self._verbs.hold, array_spec(part))
                 if await self._said_yes(self._verbs.hold, spec) or view.state == "completing":
-                    return
+                    return not view.held
                 continue
             if view.requeue is False and view.state not in ENDED:
                 await self._said_yes(self._set_requeue, spec)
             if await self._requeued(spec, view):
-                return
+                return True
         raise Unavailable(f"job {job} kept changing its state; not known whether it is held")
 
     async def _requeued(self, spec: str, view: JobView) -> bool:
@@ -193,8 +194,8 @@ class Writer:
         try:
             await self._verbs.requeue_hold(spec, incomplete=view.state not in ENDED)
         except SlurmSaidNo as no:
-            if no.answer is Answer.PENDING:  # somebody has requeued it
-                return await self._said_yes(self._verbs.hold, spec)
+            if no.answer is Answer.PENDING:  # somebody has requeued it, and may hold it
+                return False
             if no.answer is Answer.DISABLED and view.state not in ENDED:
                 return False
             if no.answer is Answer.DISABLED:

@@ -197,6 +197,25 @@ async def test_job_that_its_user_held_before_we_stopped_it_is_left(world: Worlds
     assert there.slurm.jobs[there.job].held and there.slurm.calls == []
 
 
+@pytest.mark.parametrize("state", ["PENDING", "COMPLETING"])
+async def test_job_that_its_user_holds_at_the_moment_of_our_request_is_left(world: Worlds, state: str) -> None:
+    there = world()
+    ours, job = there.slurm.requeue_hold, there.slurm.jobs[there.job]
+
+    async def late(number: int) -> bool:
+        if job.restarts == 0:
+            there.slurm.back_to_queue(job, held=True)
+            job.state = state
+        answer = await ours(number)
+        job.state = "PENDING"
+        return answer
+
+    there.slurm.requeue_hold = late  # type: ignore[method-assign]
+    found = await do(there, StepKind.REQUEUE_HOLD)
+    assert found.result is Result.FAILED and "not by Sentinel" in found.reason
+    assert job.held
+
+
 async def stopped(there: World) -> Step:
     """The step that has stopped the job, with its nodes excluded since."""
     stop = Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0)

@@ -27,10 +27,10 @@ def before_the_next(verb: str, slurm: FakeSlurm, what: Callable[[], None], monke
     """``what`` happens after the writer's look and before its request."""
     asked = getattr(slurm.verbs, verb)
 
-    async def late(spec: str, **how: bool) -> None:
+    async def late(spec: str, **how: bool) -> object:
         monkeypatch.setattr(slurm.verbs, verb, asked)
         what()
-        await asked(spec, **how)
+        return await asked(spec, **how)
 
     monkeypatch.setattr(slurm.verbs, verb, late)
 
@@ -43,6 +43,27 @@ async def test_slurms_own_requeue_between_look_and_request_is_no_second_one(monk
     for _ in range(2):  # a caller looks again, see the port
         await slurm.requeue_hold(job)
     assert (slurm.jobs[job].held, slurm.jobs[job].restarts) == (True, 1)
+
+
+@pytest.mark.parametrize("look", [pytest.param("job_record", id="before-the-look"), "requeue_hold"])
+async def test_a_hold_with_somebody_elses_requeue_of_a_failed_job_is_not_ours(
+    look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm()
+    job = slurm.submit()
+    slurm.end(job, exit_code=1)
+    requeued = partial(slurm.back_to_queue, slurm.jobs[job], held=True)
+    before_the_next(look, slurm, requeued, monkeypatch)
+    assert not await slurm.requeue_hold(job)
+    assert [call[0] for call in slurm.calls if call[0] == "hold"] == []
+
+
+async def test_a_hold_is_ours_if_nobody_else_put_one(fake_slurm: FakeSlurm) -> None:
+    running, failed, waits = fake_slurm.submit(nodes=1), fake_slurm.submit(nodes=1), fake_slurm.submit(nodes=4)
+    fake_slurm.end(failed, exit_code=1)
+    for job in (running, failed, waits):
+        assert await fake_slurm.requeue_hold(job)
+        assert not await fake_slurm.requeue_hold(job)
 
 
 async def test_a_job_cancelled_between_look_and_request_stays_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

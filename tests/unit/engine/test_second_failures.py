@@ -49,11 +49,12 @@ async def test_a_second_node_that_dies_while_the_job_is_being_stopped_is_set_dow
     daemon = Daemon(there, settings=WIDE)
     requeue, told = there.slurm.requeue_hold, []
 
-    async def stopping(job: int) -> None:
-        await requeue(job)
+    async def stopping(job: int) -> bool:
+        held = await requeue(job)
         there.slurm.lose("n2")
         if not told:
             told.append(asyncio.create_task(daemon.runner.observe([gone("n2", at_s=now_s(there) + 0.1)])))
+        return held
 
     there.slurm.requeue_hold = stopping  # type: ignore[method-assign]
     await fail(daemon, bus("n1"))
