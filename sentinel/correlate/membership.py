@@ -61,7 +61,7 @@ def is_over(incident: Incident, plan: Plan | None) -> bool:
     if incident.state is not IncidentState.CLOSED or plan is None or plan.steps:
         return incident.state is IncidentState.CLOSED
     return not any(
-        item.kind == Kind.JOB_ENDED and item.seen_at > plan.at and incidents.opens(item) for item in incident.evidence
+        item.kind == Kind.JOB_ENDED and item.seen_at >= plan.at and incidents.opens(item) for item in incident.evidence
     )
 
 
