@@ -1,4 +1,4 @@
-"""Requeues a job and defers its start, excludes nodes, releases it, or leaves it held with an explanation.
+"""Requeues a job and defers its start, releases it, or leaves it held with an explanation.
 
 While a restart is prepared the job is deferred to a time far in the future instead of held: Slurm ignores a hold on a job
 that is held already, so that a hold by its user would go unnoticed and be released with ours.
@@ -9,20 +9,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from datetime import datetime, timedelta
-from functools import partial
 
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.launching import run_of
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, Step, StepKind, Task
-from sentinel.text import names
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
 _LATER = 0.1
 _MOST_LOOK_S = 2.0
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
-_BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there
+BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there
 _COMMENT = 1024  # characters that Slurm keeps
 _MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
 CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by its user, no operator need act
@@ -244,71 +242,10 @@ async def _components_wait(job: JobView, means: Means) -> bool:
     return True
 
 
-async def exclude(task: Task, means: Means) -> Outcome:
-    """Exclude the faulty nodes from the job's next attempt, and require the nodes of a node-local checkpoint.
-
-    The step names the nodes to exclude now, and those that Sentinel excluded before: of these, others are removed.
-    """
-    job = await means.reader.job(task.job)
-    if job is not None and job.state == "cancelled":
-        return _cancelled(task, means, job)
-    if job is not None and not _waits(job) and job.restarts <= task.attempt:
-        raise Unavailable(
-            f"slurmctld no longer knows that job {task.job} was requeued"
-        )  # it is compared with snapshots
-    if job is not None and not _waits(job) and task.step.tries:  # it started on the earlier list
-        return means.done(task, f"job {task.job} is {job.state} by now: its list stays", {"added": ""})
-    if job is None or not _waits(job):
-        return means.failed(task, f"job {task.job} is not pending any more")
-    chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
-    hosts = names(chosen.get("hosts")) if chosen.get("tier") == "local" else []
-    theirs = {*job.excluded} - {*names(task.step.data.get("ours"))}
-    wanted = {*names(task.step.data.get("nodes"))}
-    union = sorted(theirs | wanted)
-    ours = job.admin_comment.startswith(OURS) and "required=" in job.admin_comment.partition(_BESIDE)[0]
-    comment = f"{task.reason} attempt={task.attempt + 1}" + (" required=local" if hosts else "")
-    required = hosts or ([] if ours else None)
-    comment = beside(comment, job.admin_comment)
-    update = partial(
-        means.writer.update_job, task.job, excluded=union, required=required, admin_comment=comment,
-        size=_size(task.step.data.get("size")),
-    )  # fmt: skip
-    added = ",".join(sorted(wanted - theirs))
-    data: dict[str, Scalar] = {"excluded": ",".join(union), "added": added, "required": ",".join(hosts)}
-    reservation, said = await _accessible_spares(task, means, job)
-    if reservation:
-        try:
-            await update(reservation=reservation)  # in one request: with the new node list alone it might start at once
-            return means.done(task, data={**data, "spares": reservation})
-        except Refused as no:
-            said = f"no spare node is lent: {no.message}"
-    await update()
-    return means.done(task, said, data)
-
-
-async def _accessible_spares(task: Task, means: Means, job: JobView) -> tuple[str, str]:
-    """(reservation of spare nodes that the job may use by now, ""), or ("", why not); both empty if none is wanted."""
-    reservation = str(task.step.data.get("spares") or "")
-    if not reservation or job.reservation not in ("", reservation):
-        return "", ""
-    if not job.reservation:  # else it has the reservation already and may start any moment
-        try:
-            await means.writer.give_access(reservation, job.user)
-        except Refused as no:
-            return "", f"no spare node is lent: {no.message}"
-    return reservation, ""
-
-
-def _size(given: Scalar) -> tuple[int, int, int] | None:
-    """(fewest nodes, most nodes, tasks) as the engine wrote them into the step; None if it wrote none."""
-    parts = names(given)
-    return (int(parts[0]), int(parts[1]), int(parts[2])) if len(parts) == 3 else None
-
-
 def beside(ours: str, before: str) -> str:
     """Our text for the admin comment, followed by what somebody else had written there."""
-    theirs = before.partition(_BESIDE)[2] if before.startswith(OURS) else before
-    text = f"{ours}{_BESIDE}{theirs}" if theirs else ours
+    theirs = before.partition(BESIDE)[2] if before.startswith(OURS) else before
+    text = f"{ours}{BESIDE}{theirs}" if theirs else ours
     return text if len(text) <= _COMMENT else f"{text[: _COMMENT - 1]}…"
 
 
