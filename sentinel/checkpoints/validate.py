@@ -151,7 +151,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         judged.owners = found.owners_by_name(tree) if ask.part else judged.owners
         judged.finding = found.check(tree, ask)
         if found.NAME in _WITH_EXTRAS and not tree.single:
-            one_save.refuse_lost_state(tree, torch_file.check_extras(tree, ask, judged.finding))
+            one_save.check_optimizers(tree, torch_file.check_extras(tree, ask, judged.finding))
         if found.NAME in _OF_ONE_SAVE and not (tree.single or ask.part):
             one_save.refuse_lacking(tree)
         manifest.apply(tree, ask, judged.finding)

@@ -13,6 +13,7 @@ from sentinel.checkpoints.formats import (
     hf_trainer,
     megatron,
     nemo,
+    one_save,
     safetensors_set,
     torch_file,
     torch_folder,
@@ -59,7 +60,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         inner = tree.below(folder)
         found = known.check(inner, ask)
         if known is dcp_format or known is safetensors_set:
-            torch_file.check_extras(inner, ask, found)
+            one_save.check_optimizers(inner, torch_file.check_extras(inner, ask, found))
         whole.works = [*whole.works, *found.works]
         whole.unsummed += [f"{folder}/{name}" for name in found.unsummed]
         whole.covered |= {f"{folder}/{name}" for name in found.covered}

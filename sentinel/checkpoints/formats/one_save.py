@@ -23,6 +23,7 @@ from sentinel.text import visible
 
 _NEIGHBOURS = 2
 _STATE = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar", ".safetensors")  # names of files that a load may need
+_SHARDS = (".distcp", ".safetensors")
 _NUMBER = re.compile(r"\d+")
 _TELLING_BYTES = 32  # of a record: smaller ones (a step, a scale) may well stay the same
 _OPTIMIZER_DEPTH = 4  # of tables and lists in which trainers keep an optimizer
@@ -218,6 +219,13 @@ def _same_bytes(mine: Handle, other: Handle) -> bool:
         if mine.read(place, length) != other.read(place, length):
             return False
     return True
+
+
+def check_optimizers(tree: Tree, files: Mapping[str, TorchFile]) -> None:
+    """Optimizers in files that no format names: none lost its state, or is of another save than the model beside it."""
+    refuse_lost_state(tree, files)
+    trained = [name for name, file in files.items() if any(_with_state(found) for _, found in _optimizers(file.value))]
+    refuse_mixed(tree, trained, [name for name in tree.files if name.endswith(_SHARDS)])
 
 
 def refuse_lost_state(tree: Tree, files: Mapping[str, TorchFile]) -> None:

@@ -5,10 +5,12 @@ On its own a checkpoint of one file. Used for model weights by the Hugging Face 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
-from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
+from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, no_owners, refuse_links
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.content import look_at, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan
@@ -64,6 +66,30 @@ def check_file(tree: Tree, name: str, ask: Ask) -> Header:
     if ask.level == "content":
         header.works = scans(tree, name, table)
     return header
+
+
+def refuse_other_names(tree: Tree, headers: Mapping[str, Header]) -> None:
+    """`NotKnown` where names changed places, or one of a tensor without elements was lost, against the save beside.
+
+    The library writes tensors in the order of their names; a file that somebody else writes has an order of its own. The
+    loss of any other tensor leaves a gap.
+    """
+    for path in neighbours(tree.root, 1):
+        for name, header in headers.items():
+            try:
+                theirs = check_file(Tree(path, single=tree.single), name, Ask("structural", 0.0)).tensors
+            except (Broken, NotKnown, OSError):
+                continue
+            mine, where = header.tensors, f"that in {visible(path.name)}"
+            if theirs == mine and _in_order(theirs) and not _in_order(mine):
+                raise NotKnown(f"{visible(name)} has the tensors of {where} in another order: names exchanged?")
+            lost = sorted(theirs.keys() - mine.keys())
+            if lost and theirs.items() >= mine.items() and all(0 in theirs[key][1] for key in lost):
+                raise NotKnown(f"{visible(name)} is {where} without {visible(lost[0])}: a name lost?")
+
+
+def _in_order(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bool:
+    return all(one[1][0] != two[1][0] or one[0] < two[0] for one, two in pairwise(tensors.items()))
 
 
 def shapes(tree: Tree, name: str) -> list[tuple[int, ...]]:
@@ -173,4 +199,6 @@ def recognise(tree: Tree) -> bool:
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
     name = next(iter(tree.files))
-    return Finding(works=check_file(tree, name, ask).works, unsummed=[name])
+    header = check_file(tree, name, ask)
+    refuse_other_names(tree, {name: header})
+    return Finding(works=header.works, unsummed=[name])

@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened
 from sentinel.checkpoints.formats import one_save
@@ -26,7 +25,7 @@ from sentinel.checkpoints.formats.base import (
     unfinished,
 )
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape, TensorInfo, tiles, volume
-from sentinel.checkpoints.formats.safetensors_file import Header, check_file, read_table
+from sentinel.checkpoints.formats.safetensors_file import Header, check_file, read_table, refuse_other_names
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
@@ -39,6 +38,7 @@ INDEX_LIMIT_BYTES = 32 << 20
 _COMPARED = 64  # tensors of a consolidated model that are held against the shards it was made of
 _HEAD_BYTES = 256  # of each of them
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+_PLACE_IN_SET = re.compile(r"-\d{5}-of-")
 _SHARD = re.compile(r"shard-(\d{5})-model-(\d{5})-of-(\d{5})\.safetensors")
 
 owners_by_name = no_owners
@@ -156,7 +156,7 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
         raise unfinished(tree, ask, f"{INDEX} is missing: the save did not finish")
     if len(names) > 1:
         one_save.refuse_older(tree, names)
-    _arranged_as_beside(tree, headers)
+    refuse_other_names(tree, headers)
     shards = {name: header for name, header in headers.items() if _SHARD.fullmatch(name)}
     renamed = [name for name in names if name.startswith("shard-") and name not in shards]
     if shards and renamed:
@@ -165,27 +165,6 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
         _ranks(tree, ask, shards)
         _tile(shards)
     return [work for header in headers.values() for work in header.works], names
-
-
-def _arranged_as_beside(tree: Tree, headers: Mapping[str, Header]) -> None:
-    """`NotKnown` where the same tensors lie in another order than in the save beside: names that changed places.
-
-    The library writes them in the order of their names; a file that somebody else writes has an order of its own.
-    """
-    for folder in neighbours(tree.root, 1):
-        for name, header in headers.items():
-            try:
-                theirs = check_file(Tree(folder), name, Ask("structural", 0.0)).tensors
-            except (Broken, NotKnown, OSError):
-                continue
-            if theirs == header.tensors and _in_order(theirs) and not _in_order(header.tensors):
-                raise NotKnown(
-                    f"{visible(name)} has the tensors of that in {visible(folder.name)} in another order: names exchanged?"
-                )
-
-
-def _in_order(tensors: Mapping[str, tuple[str, Shape]]) -> bool:
-    return all(one[1][0] != two[1][0] or one[0] < two[0] for one, two in pairwise(tensors.items()))
 
 
 def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
@@ -219,6 +198,10 @@ def check_index(tree: Tree, ask: Ask, name: str, held: dict[str, set[str]]) -> N
         if file in held and held[file] != tensors:
             other = sorted(held[file] ^ tensors)[0]
             raise Broken(f"{visible(file)} and {name} disagree about {visible(other)}")
+    sets = {_PLACE_IN_SET.sub("", file) for file in mapped}
+    for file in sorted(held.keys() - mapped.keys()):
+        if _PLACE_IN_SET.sub("", file) in sets:
+            raise Broken(f"{visible(file)} is of the set, and {name} puts no tensor into it")
 
 
 def _ranks(tree: Tree, ask: Ask, shards: Iterable[str]) -> None:

@@ -201,7 +201,7 @@ def _scan_work(tree: Tree, name: str, offset: int, storage: Storage, looks: Sequ
 def check_extras(tree: Tree, ask: Ask, finding: Finding) -> dict[str, TorchFile]:
     """Torch files that a folder holds beside what its format names (schedulers, data loaders): whole, or it is not.
 
-    What by its first bytes is no torch file is none of ours.
+    What by its first bytes is no torch file, and has not the name of one, is none of ours.
     """
     known = finding.covered.union(finding.unsummed)
     files: dict[str, TorchFile] = {}
@@ -211,6 +211,7 @@ def check_extras(tree: Tree, ask: Ask, finding: Finding) -> dict[str, TorchFile]
         with opened(tree.path(name), name) as handle:
             head = handle.read(0, min(16, handle.size))
         if head.strip(b"\0") and not zips.looks_like_zip(head) and head[:2] != b"\x80\x02":
+            refuse_other_beginning(name, head)
             continue
         if name.endswith(".bin") and head and not head.strip(b"\0"):
             raise NotKnown(f"{visible(name)}: starts with zeros: a torch file that lost its content, or none")
@@ -221,6 +222,12 @@ def check_extras(tree: Tree, ask: Ask, finding: Finding) -> dict[str, TorchFile]
         finding.works = [*finding.works, *file.works] if file.works else finding.works
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
     return files
+
+
+def refuse_other_beginning(name: str, head: bytes) -> None:
+    """`NotKnown` for what has a name that torch's files have, and begins as neither an archive nor a pickle."""
+    if name.endswith((".pt", ".pth", ".ckpt")) and head.strip(b"\0") and head[:1] != b"\x80":
+        raise NotKnown(f"{visible(name)} does not begin as a file of torch.save")
 
 
 def recognise(tree: Tree) -> bool:

@@ -110,11 +110,8 @@ def _is_torch(tree: Tree, name: str) -> bool:
         head = handle.read(0, min(16, handle.size))
     if zips.looks_like_zip(head) or head[:4] == b"\x80\x02\x8a\x0a":
         return True
-    if not name.endswith((".pt", ".pth", ".ckpt")):
-        return False
-    if head.strip(b"\0") and head[:1] != b"\x80":
-        raise NotKnown(f"{visible(name)} does not begin as a file of torch.save")
-    return True
+    torch_file.refuse_other_beginning(name, head)
+    return name.endswith((".pt", ".pth", ".ckpt"))
 
 
 def _ranks(tree: Tree) -> dict[str, dict[int, str]]:

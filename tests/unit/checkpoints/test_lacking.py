@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
@@ -120,3 +121,66 @@ def test_what_is_of_another_step_inside_a_step(make, kind):
 def test_the_step_in_the_folder_above():
     below = ("a/step-20/optimizer_0", "a/step-20/", "step-9/step-20", "/x", "", "m--step=5-last/weights")
     assert [step_in(path) for path in below] == [20, 20, 20, None, None, 5]
+
+
+@pytest.mark.parametrize(
+    ("lost", "reason"), [("model.empty", "without model.empty"), ("model.a", "a gap or an overlap before model.b")]
+)
+@pytest.mark.parametrize("inside", ["", "/model.safetensors"])
+def test_a_name_lost_in_the_table_of_a_file(make, inside, lost, reason):
+    """The loss of a tensor without elements leaves no gap."""
+    tensors = {
+        "model.a": ("F32", (4, 4), make.floats(16)),
+        "model.b": ("F32", (4,), make.floats(4)),
+        "model.empty": ("F32", (0, 4), b""),
+    }
+    suffix = "" if inside else ".safetensors"
+    for step in (10, 20):
+        path = make.root / f"run/step_{step}{suffix}"
+        make.write(make.root / f"run/step_{step}{suffix}{inside}", make.safetensors(tensors))
+    assert ask(make, path).valid is True, ask(make, path)
+    file = make.root / f"run/step_20{suffix}{inside}"
+    whole = file.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    table = json.loads(whole[8 : 8 + length])
+    del table[lost]
+    header = json.dumps(table).encode()
+    make.write(file, len(header).to_bytes(8, "little") + header + whole[8 + length :])
+    answer = ask(make, path)
+    assert answer.valid is not True and reason in answer.reason, answer
+
+
+def test_a_file_of_a_set_into_which_the_index_puts_nothing(make):
+    """Its only tensor's name was written over by another's."""
+    path = make.hf("run/checkpoint-6", sharded=True)
+    index = path / "model.safetensors.index.json"
+    table = json.loads(index.read_text())
+    table["weight_map"] = {name: file for name, file in table["weight_map"].items() if "00001" in file}
+    make.write(index, json.dumps(table).encode())
+    answer = ask(make, path)
+    assert answer.valid is False and "model-00002-of-00002.safetensors is of the set" in answer.reason, answer
+
+
+def with_recipe(make, epoch, inside):
+    """torchtune's: a model, and the optimizer in a folder beside it that no index names."""
+    path = make.root / f"run/epoch_{epoch}"
+    make.write(path / inside / "model.safetensors", make.safetensors({"w": ("F32", (4, 4), make.floats(16))}))
+    value, payloads = make.state(epoch)
+    state = {"optimizer": {"state": value, "param_groups": []}, "epochs_run": epoch}
+    make.write(path / inside / "recipe_state/recipe_state.pt", make.torch_file(state, payloads))
+    return path
+
+
+@pytest.mark.parametrize("inside", ["", "weights"])
+def test_an_optimizer_that_no_index_names(make, inside):
+    with_recipe(make, 1, inside)
+    path = with_recipe(make, 2, inside)
+    assert ask(make, path).valid is True, ask(make, path)
+    file = path / inside / "recipe_state/recipe_state.pt"
+    mine = file.read_bytes()
+    make.write(file, (make.root / "run/epoch_1" / file.relative_to(path)).read_bytes())
+    answer = ask(make, path)
+    assert answer.valid is None and "two saves mixed" in answer.reason, answer
+    make.write(file, b"\n" + mine)
+    answer = ask(make, path)
+    assert answer.valid is None and "does not begin as a file of torch.save" in answer.reason, answer
